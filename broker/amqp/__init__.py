@@ -1,0 +1,1 @@
+"""AMQP 0-9-1 on the wire: codec and connection state, without sockets."""

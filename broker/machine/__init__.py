@@ -1,0 +1,1 @@
+"""The replicated machine: commands in, effects out, nothing else."""

@@ -1,0 +1,1 @@
+"""What operators type: one module per command."""

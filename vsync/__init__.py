@@ -1,0 +1,1 @@
+"""Totem-like total order multicast with extended virtual synchrony; usable by itself."""
