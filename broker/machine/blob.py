@@ -1,0 +1,141 @@
+# mypy: disable-error-code="import-untyped"
+"""How commands travel: a *blob* is what an origin submits as one ordered message.
+
+It holds many commands of one session, the number of the blob in that session and the origin's
+clock. Nothing in it is trusted: bytes that do not have exactly the shape of `commands.py` are a
+`BlobMalformed` at every member alike, since the verdict depends on the bytes alone. The replica
+gives such a blob one position and the outcome MALFORMED.
+"""
+
+from typing import NamedTuple, cast, get_type_hints
+
+import msgpack
+
+from broker.machine.commands import ACTIVATE, CLASSES, TX_COMMIT, Command
+
+BLOB_VERSION = 1
+BLOB_COMMANDS_MAX = 65_535
+BODY_BYTES_MAX = 128 * 1024 * 1024
+STRING_BYTES_MAX = 1024 * 1024
+TABLE_DEPTH_MAX = 16
+TABLE_ITEMS_MAX = 4096
+
+
+class BlobMalformed(ValueError):
+    """These bytes are no blob; the reason names the first fault and is the same everywhere."""
+
+
+class Blob(NamedTuple):
+    session: int
+    blob_no: int  # counts from 1 in its session, without a gap
+    time_us: int  # wall clock of the origin
+    commands: tuple[Command, ...]
+
+
+def pack_blob(session: int, blob_no: int, time_us: int, commands: list[Command]) -> bytes:
+    """One ordered message. The caller keeps to BLOB_COMMANDS_MAX and to its frame budget."""
+    return cast("bytes", msgpack.packb((BLOB_VERSION, session, blob_no, time_us, commands)))
+
+
+def unpack_blob(data: bytes) -> Blob:
+    """The blob in these bytes; raises `BlobMalformed` for anything else, and nothing but that."""
+    try:
+        envelope = msgpack.unpackb(
+            data,
+            use_list=False,
+            strict_map_key=True,
+            max_str_len=STRING_BYTES_MAX,
+            max_bin_len=BODY_BYTES_MAX,
+            max_array_len=BLOB_COMMANDS_MAX,
+            max_map_len=TABLE_ITEMS_MAX,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        msg = "blob is not msgpack within limits"
+        raise BlobMalformed(msg) from error
+    if type(envelope) is not tuple or tuple(map(type, envelope)) != _ENVELOPE:
+        msg = "blob envelope has another shape"
+        raise BlobMalformed(msg)
+    version, session, blob_no, time_us, commands = envelope
+    if version != BLOB_VERSION:
+        msg = f"blob version {version} is not {BLOB_VERSION}"
+        raise BlobMalformed(msg)
+    if session < 0 or blob_no < 0 or time_us < 0:
+        msg = "blob envelope has a negative number"
+        raise BlobMalformed(msg)
+    shapes = _SHAPES
+    for index, command in enumerate(commands):
+        if type(command) is not tuple or not command or type(command[0]) is not int:
+            msg = f"command {index} has no kind"
+            raise BlobMalformed(msg)
+        kind = command[0]
+        if shapes.get(kind) != tuple(map(type, command)):
+            msg = f"command {index} of kind {kind} has another shape"
+            raise BlobMalformed(msg)
+        check = _CHECKS.get(kind)
+        if check is not None and not check(command):
+            msg = f"command {index} of kind {kind} has a bad item"
+            raise BlobMalformed(msg)
+    return Blob(session, blob_no, time_us, cast("tuple[Command, ...]", commands))
+
+
+_ENVELOPE = (int, int, int, int, tuple)
+
+
+def _shape(record: type[Command]) -> tuple[type, ...]:
+    hints = get_type_hints(record).values()
+    return tuple(cast("type", getattr(hint, "__origin__", hint)) for hint in hints)
+
+
+_SHAPES = {kind: _shape(record) for kind, record in CLASSES.items()}
+
+
+def _has_good_table(command: tuple[object, ...]) -> bool:
+    """Tables are walked recursively later on, so their depth and types are bounded here."""
+    return all(
+        not item or _table_items(item, 0) <= TABLE_ITEMS_MAX
+        for item in command
+        if type(item) is dict
+    )
+
+
+def _table_items(value: object, depth: int) -> int:
+    if type(value) in _SCALARS:
+        return 1
+    if depth > TABLE_DEPTH_MAX:
+        return TABLE_ITEMS_MAX + 1
+    if type(value) is tuple:
+        return 1 + sum(_table_items(item, depth + 1) for item in value)
+    if type(value) is dict and all(type(key) is str for key in value):
+        return 1 + sum(_table_items(item, depth + 1) for item in value.values())
+    return TABLE_ITEMS_MAX + 1
+
+
+_SCALARS = frozenset((type(None), bool, int, float, str, bytes))
+
+
+def _has_items_of(records: object, shape: tuple[type, ...]) -> bool:
+    return type(records) is tuple and all(
+        type(item) is tuple and tuple(map(type, item)) == shape for item in records
+    )
+
+
+def _is_good_commit(command: tuple[object, ...]) -> bool:
+    return _has_items_of(command[3], (str, str, int, bytes, bytes)) and _has_items_of(
+        command[4], (int, bool, int)
+    )
+
+
+def _is_good_activate(command: tuple[object, ...]) -> bool:
+    voters = command[4]
+    return (
+        _has_items_of(command[2], (str, int, bool))
+        and type(voters) is tuple
+        and all(type(name) is str for name in voters)
+    )
+
+
+_CHECKS = {kind: _has_good_table for kind, shape in _SHAPES.items() if dict in shape} | {
+    TX_COMMIT: _is_good_commit,
+    ACTIVATE: _is_good_activate,
+}

@@ -1,0 +1,420 @@
+"""The closed list of what is replicated: every change of the machine is one of these commands.
+
+A command is a plain tuple whose first item is its KIND. The NamedTuples below name the other
+items: they are what an origin builds, and what a handler's signature says. What comes out of
+`blob.unpack_blob` are plain tuples of the same shape (checked item by item), because the hot path
+only ever unpacks them.
+
+Everything here was decided once, at the origin (decision 5): names, tags, time, permission.
+How commands travel is in `blob.py`.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+Value: TypeAlias = "bool | int | float | str | bytes | tuple[Value, ...] | dict[str, Value] | None"
+Table: TypeAlias = dict[str, Value]
+
+# Outcomes of a command that are not AMQP reply codes. The replica chains each outcome as u16.
+OK = 0
+IGNORED = 1  # unknown session, connection or channel: the command came too late
+MALFORMED = 2  # given by the replica to a blob that unpack_blob refused (it takes one position)
+OUT_OF_SEQUENCE = 3  # given by the replica to a blob that accept_blob refused (one position)
+UNROUTABLE = 200  # a publish that was accepted and reached no queue
+
+# Client commands: below 64. Control commands of members: 64 and above.
+CONNECTION_OPEN = 1
+CONNECTION_CLOSE = 2
+CHANNEL_OPEN = 3
+CHANNEL_CLOSE = 4
+EXCHANGE_DECLARE = 5
+EXCHANGE_DELETE = 6
+EXCHANGE_BIND = 7
+EXCHANGE_UNBIND = 8
+QUEUE_DECLARE = 9
+QUEUE_BIND = 10
+QUEUE_UNBIND = 11
+QUEUE_PURGE = 12
+QUEUE_DELETE = 13
+PUBLISH = 14
+CONSUME = 15
+CANCEL = 16
+GET = 17
+ACK = 18
+NACK = 19
+RECOVER = 20
+QOS = 21
+SENT = 22
+TX_COMMIT = 23
+ACTIVATE = 64
+DIGEST = 65
+TICK = 66
+SHUTDOWN = 67
+KINDS_MAX = 68
+
+# Bits of Publish.flags and TxPublish.flags.
+MANDATORY = 1
+IMMEDIATE = 2
+PERSISTENT = 4
+
+# TxSettle.action
+TX_ACK = 0
+TX_DISCARD = 1
+TX_REQUEUE = 2
+
+
+class ConnectionOpen(NamedTuple):
+    """A client was let in. `conn` is unique in its session for ever: never reused."""
+
+    kind: int
+    conn: int
+    vhost: str
+    user: str
+    peer: str  # "host:port" of the client, for operators
+
+
+class ConnectionClose(NamedTuple):
+    """The client is gone, cleanly or not: unacked return in place, exclusive queues go."""
+
+    kind: int
+    conn: int
+
+
+class ChannelOpen(NamedTuple):
+    """No reply effect: open-ok is the gateway's, since nothing can refuse it."""
+
+    kind: int
+    conn: int
+    chan: int
+
+
+class ChannelClose(NamedTuple):
+    """Replies channel.close-ok, so that it follows the replies of all that came before it."""
+
+    kind: int
+    conn: int
+    chan: int
+
+
+class ExchangeDeclare(NamedTuple):
+    kind: int
+    conn: int
+    chan: int
+    name: str
+    type: str
+    passive: bool
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    nowait: bool
+    arguments: Table
+
+
+class ExchangeDelete(NamedTuple):
+    kind: int
+    conn: int
+    chan: int
+    name: str
+    if_unused: bool
+    nowait: bool
+
+
+class ExchangeBind(NamedTuple):
+    """Messages of `source` that match `key` and `arguments` also go to exchange `destination`."""
+
+    kind: int
+    conn: int
+    chan: int
+    destination: str
+    source: str
+    key: str
+    nowait: bool
+    arguments: Table
+
+
+class ExchangeUnbind(NamedTuple):
+    kind: int
+    conn: int
+    chan: int
+    destination: str
+    source: str
+    key: str
+    nowait: bool
+    arguments: Table
+
+
+class QueueDeclare(NamedTuple):
+    """The name of a server-named queue is stamped by the gateway ("amq.gen-" and random)."""
+
+    kind: int
+    conn: int
+    chan: int
+    name: str
+    passive: bool
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    nowait: bool
+    arguments: Table
+
+
+class QueueBind(NamedTuple):
+    kind: int
+    conn: int
+    chan: int
+    queue: str
+    exchange: str
+    key: str
+    nowait: bool
+    arguments: Table
+
+
+class QueueUnbind(NamedTuple):
+    """AMQP's queue.unbind has no nowait bit: the gateway says False."""
+
+    kind: int
+    conn: int
+    chan: int
+    queue: str
+    exchange: str
+    key: str
+    nowait: bool
+    arguments: Table
+
+
+class QueuePurge(NamedTuple):
+    kind: int
+    conn: int
+    chan: int
+    queue: str
+    nowait: bool
+
+
+class QueueDelete(NamedTuple):
+    kind: int
+    conn: int
+    chan: int
+    queue: str
+    if_unused: bool
+    if_empty: bool
+    nowait: bool
+
+
+class Publish(NamedTuple):
+    """One whole message. `properties` are the content header's flags and list, verbatim."""
+
+    kind: int
+    conn: int
+    chan: int
+    publish_no: int  # counts from 1 on a channel in confirm mode; 0 = no confirm wanted
+    exchange: str
+    key: str
+    flags: int  # MANDATORY | IMMEDIATE | PERSISTENT
+    properties: bytes
+    body: bytes
+
+
+class Consume(NamedTuple):
+    kind: int
+    conn: int
+    chan: int
+    queue: str
+    tag: str  # never empty: the gateway stamps one
+    no_local: bool
+    no_ack: bool
+    exclusive: bool
+    nowait: bool
+    arguments: Table
+    prefetch: int  # the channel's per-consumer prefetch when the client said consume; 0 = none
+
+
+class Cancel(NamedTuple):
+    kind: int
+    conn: int
+    chan: int
+    tag: str
+    nowait: bool
+
+
+class Get(NamedTuple):
+    kind: int
+    conn: int
+    chan: int
+    queue: str
+    no_ack: bool
+
+
+class Ack(NamedTuple):
+    """`tag` 0 with `multiple`: all that is unacked on the channel."""
+
+    kind: int
+    conn: int
+    chan: int
+    tag: int
+    multiple: bool
+
+
+class Nack(NamedTuple):
+    """basic.nack and basic.reject (which is never multiple)."""
+
+    kind: int
+    conn: int
+    chan: int
+    tag: int
+    multiple: bool
+    requeue: bool
+
+
+class Recover(NamedTuple):
+    """Always replies basic.recover-ok: for recover-async the gateway drops that reply."""
+
+    kind: int
+    conn: int
+    chan: int
+    requeue: bool
+
+
+class Qos(NamedTuple):
+    """With `global_`: the limit shared by the channel's consumers. Without: only the reply (the
+    gateway remembers the count and stamps it into each later Consume)."""
+
+    kind: int
+    conn: int
+    chan: int
+    prefetch_count: int
+    global_: bool
+
+
+class Sent(NamedTuple):
+    """The owner wrote all no-ack deliveries and gets of the channel up to this delivery tag: that
+    settles them, and is the credit of no-ack consumers."""
+
+    kind: int
+    conn: int
+    chan: int
+    tag: int
+
+
+class TxPublish(NamedTuple):
+    exchange: str
+    key: str
+    flags: int
+    properties: bytes
+    body: bytes
+
+
+class TxSettle(NamedTuple):
+    tag: int
+    multiple: bool
+    action: int  # TX_ACK, TX_DISCARD, TX_REQUEUE
+
+
+class TxCommit(NamedTuple):
+    """All publishes, then all settlements, at this one position; or an error and none of them."""
+
+    kind: int
+    conn: int
+    chan: int
+    publishes: tuple[TxPublish, ...]
+    acks: tuple[TxSettle, ...]
+
+
+class ActiveMember(NamedTuple):
+    name: str
+    incarnation: int
+    fresh: bool  # it does not continue its former session: crashed, joined, or lost the primary
+
+
+class Activate(NamedTuple):
+    """A primary view begins: ends the sessions that do not continue, starts the missing ones."""
+
+    kind: int
+    epoch: int
+    members: tuple[ActiveMember, ...]
+    cold: bool  # nobody carried live state over: only what is durable remains
+    voters: tuple[str, ...]
+    cluster_id: str
+
+
+class Digest(NamedTuple):
+    """A member's claim about its own state; compared by the replica, a no-op for the machine."""
+
+    kind: int
+    epoch: int
+    position: int
+    chain: bytes
+    root: int
+
+
+class Tick(NamedTuple):
+    """The one thing that moves the machine's time (never back)."""
+
+    kind: int
+    time_us: int
+
+
+class Shutdown(NamedTuple):
+    """The whole cluster stops here, cleanly; remembered so that all members name the same stop."""
+
+    kind: int
+    shutdown_id: str
+
+
+Command: TypeAlias = (
+    ConnectionOpen
+    | ConnectionClose
+    | ChannelOpen
+    | ChannelClose
+    | ExchangeDeclare
+    | ExchangeDelete
+    | ExchangeBind
+    | ExchangeUnbind
+    | QueueDeclare
+    | QueueBind
+    | QueueUnbind
+    | QueuePurge
+    | QueueDelete
+    | Publish
+    | Consume
+    | Cancel
+    | Get
+    | Ack
+    | Nack
+    | Recover
+    | Qos
+    | Sent
+    | TxCommit
+    | Activate
+    | Digest
+    | Tick
+    | Shutdown
+)
+
+CLASSES: dict[int, type[Command]] = {
+    CONNECTION_OPEN: ConnectionOpen,
+    CONNECTION_CLOSE: ConnectionClose,
+    CHANNEL_OPEN: ChannelOpen,
+    CHANNEL_CLOSE: ChannelClose,
+    EXCHANGE_DECLARE: ExchangeDeclare,
+    EXCHANGE_DELETE: ExchangeDelete,
+    EXCHANGE_BIND: ExchangeBind,
+    EXCHANGE_UNBIND: ExchangeUnbind,
+    QUEUE_DECLARE: QueueDeclare,
+    QUEUE_BIND: QueueBind,
+    QUEUE_UNBIND: QueueUnbind,
+    QUEUE_PURGE: QueuePurge,
+    QUEUE_DELETE: QueueDelete,
+    PUBLISH: Publish,
+    CONSUME: Consume,
+    CANCEL: Cancel,
+    GET: Get,
+    ACK: Ack,
+    NACK: Nack,
+    RECOVER: Recover,
+    QOS: Qos,
+    SENT: Sent,
+    TX_COMMIT: TxCommit,
+    ACTIVATE: Activate,
+    DIGEST: Digest,
+    TICK: Tick,
+    SHUTDOWN: Shutdown,
+}
