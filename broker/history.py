@@ -1,0 +1,71 @@
+"""Where a member is in the history: position, epoch, and the two hash chains that name it.
+
+A *position* counts commands from 1.  One ordered item (a blob of commands, or an activation) moves
+it by the number of its commands, at least by one, so that equal positions always mean equal
+sequences of items.  `order` chains the ordered bytes alone, `chain` the bytes and the outcomes of
+their commands: two members that applied the same input and computed something else differ in
+`chain` from that item on (decision 10).
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgpack
+
+from vsync.primary import Activation
+from vsync.standing import ZERO_CHAIN
+from vsync.types import record
+
+DIGEST_BYTES = 16
+
+
+def item_hash(item: bytes | Activation) -> bytes:
+    """Return the hash of one ordered item, the unit of both chains."""
+    data = item if isinstance(item, bytes) else b"activate" + msgpack.packb(tuple(item))
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def next_order(order: bytes, hashed: bytes) -> bytes:
+    """Return the order chain after an item with hash `hashed`."""
+    return blake2b(order + hashed, digest_size=DIGEST_BYTES).digest()
+
+
+def next_chain(chain: bytes, hashed: bytes, outcomes: bytes) -> bytes:
+    """Return the outcome chain after an item; `outcomes` is one u16 (little endian) a command."""
+    return blake2b(chain + hashed + outcomes, digest_size=DIGEST_BYTES).digest()
+
+
+@record
+class History:
+    """The point in the history that a member's state has reached."""
+
+    epoch: int = 0
+    position: int = 0
+    chain: bytes = ZERO_CHAIN
+    order: bytes = ZERO_CHAIN
+
+    def after(self, epoch: int, count: int, hashed: bytes, outcomes: bytes) -> History:
+        """Return the point after one more item of `count` commands."""
+        assert count == len(outcomes) // 2 and count > 0
+        return History(
+            epoch,
+            self.position + count,
+            next_chain(self.chain, hashed, outcomes),
+            next_order(self.order, hashed),
+        )
+
+    def __str__(self) -> str:
+        return f"position {self.position} of epoch {self.epoch}, chain {self.chain.hex()[:12]}"
+
+
+def steps_to(items: list[bytes | Activation], start: bytes, target: bytes) -> int:
+    """Return how many of `items` lead the order chain from `start` to `target`; -1 when none do."""
+    order = start
+    if order == target:
+        return 0
+    for count, item in enumerate(items, 1):
+        order = next_order(order, item_hash(item))
+        if order == target:
+            return count
+    return -1

@@ -1,0 +1,229 @@
+"""The apply loop: an ordered item in; machine, chains, store entry, log record and effects out.
+
+The replica is pure: it touches no disk and no socket.  What it makes durable it hands out as
+`Commit`s, what clients must see as effects with their position, what the member log must say as
+calls on the log.  Restart, join and ordinary running apply items through the same method, so that
+a state is always a checkpoint and the items after it (decision 9).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import msgpack
+
+from broker.history import History, item_hash, steps_to
+from broker.machine.commands import (
+    ACTIVATE,
+    DIGEST,
+    MALFORMED,
+    OUT_OF_SEQUENCE,
+    SHUTDOWN,
+    Activate,
+    ActiveMember,
+    BlobMalformed,
+    Command,
+    unpack_blob,
+)
+from broker.machine.effects import Effect
+from broker.machine.machine import Machine
+from vsync.primary import Activation
+from vsync.types import RingId
+
+RECORD_VERSION = 1
+_ITEM_BLOB, _ITEM_ACTIVATION = 0, 1
+
+
+class Divergence(Exception):
+    """What was re-executed does not give the recorded chain: this store or this code is wrong."""
+
+
+class Item(NamedTuple):
+    """One ordered item with where it came from.  `body` is a blob or an activation."""
+
+    epoch: int
+    ring: RingId
+    seq: int
+    sender: str
+    body: bytes | Activation
+
+
+class Applied(NamedTuple):
+    """What applying one item meant, in the columns that the member log keeps."""
+
+    item: Item
+    first: int
+    kinds: bytes
+    outcomes: bytes
+    hashed: bytes
+    session: int
+    blob_no: int
+    time_us: int
+
+
+class Commit(NamedTuple):
+    """The next piece to make durable: `entry` covers positions `first` to `last`."""
+
+    entry: bytes
+    first: int
+    last: int
+    history: History
+
+
+class AppliedLog(Protocol):
+    """The part of the member log that the apply loop writes."""
+
+    def batch(self, applied: Applied, history: History, root: int) -> None:
+        """Record one applied item."""
+
+
+class Replica:
+    """One member's replicated state and the point it has reached."""
+
+    def __init__(self, local: str, machine: Machine, history: History) -> None:
+        self.local = local
+        self.machine = machine
+        self.history = history
+        self.log: AppliedLog | None = None
+        self.effects: list[tuple[int, Effect]] = []
+        self.digests: list[tuple[str, tuple[int, int, bytes, int]]] = []
+        self.shutdown_id = ""
+        self.own_blob_no = 0  # the last own blob that was applied in the present session
+        self.counters: dict[str, int] = {}
+        self._parts: list[bytes] = []
+        self._parts_first = 0
+
+    # -- applying --------------------------------------------------------------------------------
+
+    def apply(self, item: Item) -> Applied:
+        """Apply one ordered item at the next positions.  Client errors are outcomes, never raised.
+
+        An exception out of the machine is ours (a bug, no memory): the caller stops this member.
+        """
+        body = item.body
+        hashed = item_hash(body)
+        first = self.history.position + 1
+        session = blob_no = time_us = 0
+        if isinstance(body, Activation):
+            kinds, outcomes = self._apply_activation(first, body)
+        else:
+            try:
+                blob = unpack_blob(body)
+            except BlobMalformed:
+                self._count("malformed_blobs")
+                kinds, outcomes = b"\0", struct.pack("<H", MALFORMED)
+            else:
+                session, blob_no, time_us = blob.session, blob.blob_no, blob.time_us
+                if self.machine.accept_blob(item.sender, session, blob_no):
+                    kinds, outcomes = self._apply_commands(
+                        first, item.sender, session, time_us, blob.commands
+                    )
+                    if item.sender == self.local:
+                        self.own_blob_no = blob_no
+                else:
+                    self._count("blobs_out_of_sequence")
+                    kinds, outcomes = b"\0", struct.pack("<H", OUT_OF_SEQUENCE)
+        self.history = self.history.after(item.epoch, len(kinds), hashed, outcomes)
+        self._keep(first, item)
+        applied = Applied(item, first, kinds, outcomes, hashed, session, blob_no, time_us)
+        if self.log is not None:
+            self.log.batch(applied, self.history, self.machine.root())
+        return applied
+
+    def _apply_commands(
+        self, first: int, sender: str, session: int, time_us: int, commands: tuple[Command, ...]
+    ) -> tuple[bytes, bytes]:
+        machine, apply = self.machine, self.machine.apply
+        made, effects = machine.effects, self.effects
+        outcomes = array("H")
+        position = first
+        for command in commands:
+            outcomes.append(apply(position, session, time_us, command))
+            if made:
+                effects.extend([(position, effect) for effect in made])
+                made.clear()
+            kind = command[0]
+            if kind >= ACTIVATE:
+                if kind == DIGEST:
+                    self.digests.append((sender, (command[1], command[2], command[3], command[4])))
+                elif kind == SHUTDOWN:
+                    self.shutdown_id = command[1]
+            position += 1
+        return bytes([command[0] for command in commands]), outcomes.tobytes()
+
+    def _apply_activation(self, first: int, activation: Activation) -> tuple[bytes, bytes]:
+        command = Activate(
+            ACTIVATE,
+            activation.epoch,
+            tuple(ActiveMember(*m) for m in activation.members),
+            activation.cold,
+            activation.voters,
+            activation.cluster_id,
+        )
+        outcome = self.machine.apply(first, 0, 0, command)
+        made = self.machine.effects
+        self.effects.extend([(first, effect) for effect in made])
+        made.clear()
+        record = self.machine.sessions.get(self.local)
+        self.own_blob_no = record.last_blob_no if record is not None else 0
+        return bytes([ACTIVATE]), struct.pack("<H", outcome)
+
+    # -- what must become durable ----------------------------------------------------------------
+
+    def _keep(self, first: int, item: Item) -> None:
+        if not self._parts:
+            self._parts_first = first
+        body = item.body
+        kind = _ITEM_BLOB if isinstance(body, bytes) else _ITEM_ACTIVATION
+        self._parts.append(
+            msgpack.packb(
+                (RECORD_VERSION, kind, item.epoch, tuple(item.ring), item.seq, item.sender, body)
+            )
+        )
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether items were applied since the last `cut`."""
+        return bool(self._parts)
+
+    def cut(self) -> Commit | None:
+        """Return all that was applied since the last cut as one commit, or None."""
+        if not self._parts:
+            return None
+        parts, self._parts = self._parts, []
+        return Commit(b"".join(parts), self._parts_first, self.history.position, self.history)
+
+    # -- the layer below asks --------------------------------------------------------------------
+
+    def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
+        """Return how many of `payloads` lead from here to the order chain `order`; -1: none."""
+        return steps_to(payloads, self.history.order, order)
+
+    def replay(self, entry: bytes) -> None:
+        """Apply the items of one store entry again, without effects, log or new commits."""
+        log, self.log = self.log, None
+        try:
+            for item in items_of(entry):
+                self.apply(item)
+        finally:
+            self.log = log
+        self.effects.clear()
+        self.digests.clear()
+        self._parts.clear()
+
+    def _count(self, name: str) -> None:
+        self.counters[name] = self.counters.get(name, 0) + 1
+
+
+def items_of(entry: bytes) -> Iterator[Item]:
+    """Yield the items of a store entry in order; ValueError names what cannot be read."""
+    unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=len(entry) or 1)
+    unpacker.feed(entry)
+    for version, kind, epoch, ring, seq, sender, body in unpacker:
+        if version != RECORD_VERSION:
+            raise ValueError(f"store record of version {version}, this broker reads {RECORD_VERSION}")
+        content = Activation(*body) if kind == _ITEM_ACTIVATION else body
+        yield Item(epoch, RingId(*ring), seq, sender, content)
