@@ -1,0 +1,128 @@
+"""What a store is: one member's durable state, as a meta record, a checkpoint and a log of entries.
+
+The store knows positions and bytes, nothing of brokers, messages or rings.  Invariants, for every
+implementation (one shared test class runs against all of them):
+
+- `meta.position` is the last position of the last entry, or of the checkpoint if it is newer;
+- entries are contiguous: each starts one past the end of the one before;
+- meta and the entry it describes are committed together, or not at all;
+- after any failed commit the object is poisoned: every later call but `close` raises `StoreFailed`;
+- what `commit` returned from survives a crash of process and machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+
+class Marker(Enum):
+    """What the member may claim about its store when it starts."""
+
+    EMPTY = "empty"  # never held a cluster's state: no vote
+    DIRTY = "dirty"  # the default while running: compare positions with the others
+    CLEAN = "clean"  # an ordered shutdown, or an operator's declaration
+    JOINING = "joining"  # a transfer is under way: unusable until it is complete
+    INCONSISTENT = "inconsistent"  # out-voted; kept as evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The one record that says whose state this is and how far it goes."""
+
+    cluster_name: str
+    member: str
+    store_id: str
+    cluster_id: str = ""  # hex; "" until a cluster filled the store
+    incarnation: int = 0
+    voters: tuple[str, ...] = ()
+    promised_epoch: int = 0
+    state_epoch: int = 0
+    position: int = 0
+    chain: bytes = b""
+    order: bytes = b""
+    marker: Marker = Marker.EMPTY
+    shutdown_id: str = ""
+    note: str = ""
+
+
+class Staging(Protocol):
+    """A checkpoint while it is written, invisible until `finish`.
+
+    Slices let a writer thread commit entries in between, so that a large checkpoint does not hold
+    up what clients wait for.
+    """
+
+    def add(self, chunks: list[bytes]) -> None:
+        """Make these chunks durable, after those added before."""
+
+    def finish(self, meta: Meta | None = None) -> None:
+        """Switch to this checkpoint in one transaction; None keeps the store's present meta."""
+
+    def abandon(self) -> None:
+        """Forget it; what was written is garbage for `trim`."""
+
+
+class Store(Protocol):
+    """An open store.  One thread writes; `log`, `checkpoint` and `meta` serve other threads too."""
+
+    @property
+    def meta(self) -> Meta:
+        """The last committed meta."""
+
+    def commit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
+        """Make `entry`, which covers positions first..last, and `meta` durable together.
+
+        The caller keeps `first == store.meta.position + 1` and `meta.position == last`.
+        """
+
+    def put_meta(self, meta: Meta) -> None:
+        """Make `meta` durable; its position must be the present one."""
+
+    def log(self, after: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (first position, entry) for each entry that reaches beyond `after`, in order.
+
+        The first entry may begin at or before `after`.  Checks contiguity and checksums, and raises
+        `StoreCorrupt` when `after` lies before the oldest entry that is still there.
+        """
+
+    def stage(self, position: int) -> Staging:
+        """Begin a checkpoint of the state at `position`."""
+
+    def write_checkpoint(self, position: int, chunks: Iterable[bytes], meta: Meta) -> None:
+        """Write a whole checkpoint, switch to it, and drop what it replaces."""
+
+    def checkpoint(self) -> tuple[int, Iterator[bytes]] | None:
+        """Return the position and the chunks of the present checkpoint.
+
+        The chunks must be read before the next checkpoint is finished.
+        """
+
+    def trim(self, entries_max: int = 256) -> bool:
+        """Delete a bounded amount of what no checkpoint needs; True while there is more."""
+
+    def copy_to(self, path: Path) -> None:
+        """Write a consistent, compact copy of the whole store into the new directory `path`."""
+
+    def size_bytes(self) -> int:
+        """Bytes in use."""
+
+    def close(self) -> None:
+        """Give the store up; harmless when done twice or after a failure."""
+
+
+def check_commit(before: Meta, entry: bytes, first: int, last: int, meta: Meta) -> None:
+    """Assert the caller's half of `commit`."""
+    assert entry, "an empty entry has no positions"
+    assert first == before.position + 1, f"entry starts at {first}, store ends at {before.position}"
+    assert last >= first, f"entry {first}..{last} is reversed"
+    assert meta.position == last, f"meta says {meta.position}, entry ends at {last}"
+
+
+def check_switch(before: Meta, position: int, meta: Meta) -> None:
+    """Assert that a checkpoint's meta neither loses entries nor claims some that do not exist."""
+    expected = max(position, before.position)
+    assert meta.position == expected, f"meta says {meta.position}, state reaches {expected}"

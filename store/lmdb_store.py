@@ -1,0 +1,382 @@
+"""The store on LMDB: one environment, one tree, one fsynced transaction per commit.
+
+Rules that measurement taught: default LMDB flags only (no WRITEMAP, no NOSYNC); at most four LMDB
+calls per commit, because each gives the interpreter lock away; no read transaction outlives a call,
+because a suspended reader pins pages; LMDB neither syncs the directory nor, at creation, its first
+two pages, so `_create` does.  LMDB goes on after a failed commit; we do not (`_guard`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import lmdb
+
+from store import schema
+from store.api import Meta, Staging, check_commit, check_switch
+from store.environment import DATA_NAME, MapGate, make_directory, meta_of, open_environment
+from store.errors import StoreCorrupt, StoreError, StoreFailed, StoreFull, StoreMissing
+from store.lock import DirectoryLock, explain, sync_directory, sync_file
+
+MAP_BYTES_FIRST = 64 << 20
+MAP_BYTES_MAX = 1 << 40
+SLICE_BYTES = 4 << 20  # of a log read, and of one transaction of a checkpoint
+
+
+class LmdbStore:
+    """An open store in a directory of its own; see `store.api.Store` for the contract."""
+
+    def __init__(
+        self,
+        path: Path,
+        create: Meta | None = None,
+        *,
+        map_bytes: int = MAP_BYTES_FIRST,
+        map_bytes_max: int = MAP_BYTES_MAX,
+    ) -> None:
+        """Open the store at `path`; with `create`, make it when it is not there."""
+        self.path = path
+        self._where = str(path)
+        self._map_bytes = map_bytes
+        self._map_bytes_max = map_bytes_max
+        self._failure: StoreFailed | None = None
+        self._gate = MapGate()
+        self._writing = threading.Lock()
+        self._staged: set[int] = set()  # generations being written, which `trim` must leave alone
+        if create is not None:
+            make_directory(path)
+        elif not (path / DATA_NAME).exists():
+            raise StoreMissing(f"there is no store in {path}")
+        self._lock = DirectoryLock(path)
+        try:
+            self._env = open_environment(path, map_bytes)
+            self._map_bytes = int(self._env.info()["map_size"])  # the file may be larger already
+            try:
+                self._meta = self._load(create)
+                self._pointer = self._load_pointer()
+                self._check_extent()
+            except BaseException:
+                self._env.close()
+                raise
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def meta(self) -> Meta:
+        """The last committed meta."""
+        self._alive()
+        return self._meta
+
+    def commit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
+        """Make entry and meta durable in one transaction of four LMDB calls."""
+        self._alive()
+        check_commit(self._meta, entry, first, last, meta)
+        key, value = schema.log_key(first), schema.encode_entry(entry, first, last)
+        packed = schema.encode_meta(meta)
+
+        def write(txn: lmdb.Transaction) -> None:
+            taken = txn.put(key, value, overwrite=False, append=True)
+            assert taken, f"an entry at {first} is already there"
+            txn.put(schema.META_KEY, packed)
+
+        self._write(write)
+        self._meta = meta
+
+    def put_meta(self, meta: Meta) -> None:
+        """Make meta durable."""
+        self._alive()
+        assert meta.position == self._meta.position, (
+            "only a commit or a checkpoint moves the position"
+        )
+        packed = schema.encode_meta(meta)
+        self._write(lambda txn: txn.put(schema.META_KEY, packed))
+        self._meta = meta
+
+    def log(self, after: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (first position, entry) in slices, each with a read transaction of its own."""
+        self._alive()
+        start = self._entry_holding(after + 1)
+        expected = None if start is None else start
+        while expected is not None:
+            batch, expected = self._log_slice(expected)
+            yield from batch
+
+    def stage(self, position: int) -> Staging:
+        """Begin a checkpoint; its chunks get a generation of their own."""
+        self._alive()
+        return _LmdbStaging(self, position)
+
+    def write_checkpoint(self, position: int, chunks: Iterable[bytes], meta: Meta) -> None:
+        """Write, switch, and drop what is replaced."""
+        check_switch(self.meta, position, meta)
+        staging = self.stage(position)
+        held: list[bytes] = []
+        size = 0
+        try:
+            for chunk in chunks:
+                held.append(chunk)
+                size += len(chunk)
+                if size >= SLICE_BYTES:
+                    staging.add(held)
+                    held, size = [], 0
+            staging.add(held)
+        except StoreError:
+            raise
+        except BaseException:  # the producer of the chunks failed, not the store
+            staging.abandon()
+            raise
+        staging.finish(meta)
+        while self.trim():
+            pass
+
+    def checkpoint(self) -> tuple[int, Iterator[bytes]] | None:
+        """Return the present checkpoint's position and chunks."""
+        self._alive()
+        if self._pointer is None:
+            return None
+        generation, count, position = self._pointer
+        return position, self._chunks(generation, count, position)
+
+    def trim(self, entries_max: int = 256) -> bool:
+        """Delete chunks of other generations and entries that the checkpoint covers."""
+        self._alive()
+        position = 0 if self._pointer is None else self._pointer[2]
+        doomed = self._garbage(position, entries_max + 1)
+        if not doomed:
+            return False
+
+        def write(txn: lmdb.Transaction) -> None:
+            for key in doomed[:entries_max]:
+                txn.delete(key)
+
+        self._write(write)
+        return len(doomed) > entries_max
+
+    def copy_to(self, path: Path) -> None:
+        """Write a compact copy and make it durable, names included."""
+        self._alive()
+        try:
+            path.mkdir(parents=True)
+            with self._gate.reading():
+                self._env.copy(str(path), compact=True)
+            sync_file(path / DATA_NAME)
+            sync_directory(path)
+            sync_directory(path.parent)
+        except lmdb.Error as error:
+            raise StoreError(f"{path}: copying failed: {error}") from error
+        except OSError as error:
+            raise explain(error, path) from error
+
+    def size_bytes(self) -> int:
+        """Bytes of the file that are in use."""
+        self._alive()
+        with self._gate.reading():
+            return int(self._env.info()["last_pgno"] + 1) * int(self._env.stat()["psize"])
+
+    def close(self) -> None:
+        """Close and unlock; harmless when done twice or after a failure."""
+        self._env.close()
+        self._lock.release()
+        if self._failure is None:
+            self._failure = StoreFailed(f"{self._where}: the store is closed")
+
+    # Writing
+
+    def _write(self, work: Callable[[lmdb.Transaction], object]) -> None:
+        """Run one write transaction; grow the map and start it anew as often as needed."""
+        with self._writing:
+            while True:
+                try:
+                    with self._env.begin(write=True) as txn:
+                        work(txn)
+                except lmdb.MapFullError as error:
+                    self._grow(error)  # LMDB gave up before it wrote: nothing is indeterminate
+                except (lmdb.Error, OSError, MemoryError) as error:
+                    raise self._poison(
+                        StoreFailed(f"{self._where}: commit failed: {error}")
+                    ) from error
+                else:
+                    return
+
+    def _grow(self, error: lmdb.Error) -> None:
+        if self._map_bytes >= self._map_bytes_max:
+            full = StoreFull(f"{self._where}: the limit of {self._map_bytes_max} bytes is reached")
+            raise self._poison(full) from error
+        self._map_bytes = min(self._map_bytes * 2, self._map_bytes_max)
+        try:
+            with self._gate.alone():
+                self._env.set_mapsize(self._map_bytes)
+        except lmdb.Error as refused:
+            raise self._poison(StoreFailed(f"{self._where}: cannot grow: {refused}")) from refused
+
+    def _poison(self, failure: StoreFailed) -> StoreFailed:
+        self._failure = failure
+        return failure
+
+    def _alive(self) -> None:
+        if self._failure is not None:
+            raise StoreFailed(str(self._failure)) from self._failure
+
+    # Reading
+
+    def _load(self, create: Meta | None) -> Meta:
+        with self._env.begin() as txn:
+            value = txn.get(schema.META_KEY)
+            used = txn.stat()["entries"] > 0
+        if value is None and not used and create is not None:
+            self._create(create)
+            return create
+        return meta_of(value, used, self.path)
+
+    def _create(self, meta: Meta) -> None:
+        packed = schema.encode_meta(meta)
+        self._write(lambda txn: txn.put(schema.META_KEY, packed))
+        try:
+            self._env.sync(True)
+            sync_file(self.path / DATA_NAME)
+            sync_directory(self.path)
+            sync_directory(self.path.parent)
+        except OSError as error:
+            raise explain(error, self.path) from error
+
+    def _load_pointer(self) -> tuple[int, int, int] | None:
+        with self._env.begin() as txn:
+            value = txn.get(schema.POINTER_KEY)
+        return None if value is None else schema.decode_pointer(bytes(value), self._where)
+
+    def _check_extent(self) -> None:
+        """Meta's position must be where the last entry, or the checkpoint, ends."""
+        reach = 0 if self._pointer is None else self._pointer[2]
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            if cursor.last() and bytes(cursor.key())[:1] == schema.LOG_PREFIX:
+                first = schema.log_first(bytes(cursor.key()))
+                last, _ = schema.decode_entry(bytes(cursor.value()), first, self._where)
+                reach = max(reach, last)
+        if reach != self._meta.position:
+            what = f"meta says {self._meta.position} but the entries reach {reach}"
+            raise StoreCorrupt(self._where, min(reach, self._meta.position), what)
+
+    def _entry_holding(self, position: int) -> int | None:
+        """Return the first position of the entry that holds `position`; None past the end."""
+        if position > self._meta.position:
+            return None
+        with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
+            found = cursor.set_range(schema.log_key(position))
+            if not (found and schema.log_first(bytes(cursor.key())) == position):
+                found = cursor.prev() if found else cursor.last()
+            if found and bytes(cursor.key())[:1] == schema.LOG_PREFIX:
+                first = schema.log_first(bytes(cursor.key()))
+                last, _ = schema.decode_entry(bytes(cursor.value()), first, self._where)
+                if first <= position <= last:
+                    return first
+        raise StoreCorrupt(self._where, position, "the log does not hold this position any more")
+
+    def _log_slice(self, start: int) -> tuple[list[tuple[int, bytes]], int | None]:
+        """Read some entries from `start` on; also return where to go on."""
+        batch: list[tuple[int, bytes]] = []
+        size, expected = 0, start
+        with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
+            found = cursor.set_range(schema.log_key(start))
+            while found and size < SLICE_BYTES:
+                first = schema.log_first(bytes(cursor.key()))
+                if first != expected:
+                    raise StoreCorrupt(self._where, expected, f"the next entry starts at {first}")
+                last, entry = schema.decode_entry(bytes(cursor.value()), first, self._where)
+                batch.append((first, entry))
+                size += len(entry)
+                expected = last + 1
+                found = cursor.next()
+        if not batch and expected <= self._meta.position:
+            raise StoreCorrupt(self._where, expected, "the next entry is missing")
+        return batch, expected if found else None
+
+    def _chunks(self, generation: int, count: int, position: int) -> Iterator[bytes]:
+        for number in range(count):
+            self._alive()
+            with self._gate.reading(), self._env.begin() as txn:
+                value = txn.get(schema.chunk_key(generation, number))
+            if value is None:
+                what = f"checkpoint chunk {number} of {count} is missing"
+                raise StoreCorrupt(self._where, position, what)
+            yield schema.decode_chunk(bytes(value), number, position, self._where)
+
+    def _next_generation(self) -> int:
+        """Return a generation above all that ever left a chunk behind."""
+        newest = 0 if self._pointer is None else self._pointer[0]
+        newest = max(newest, *self._staged) if self._staged else newest
+        with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
+            found = cursor.set_range(schema.LOG_PREFIX)
+            found = cursor.prev() if found else cursor.last()
+            if found and bytes(cursor.key())[:1] == schema.CHUNK_PREFIX:
+                newest = max(newest, schema.chunk_generation(bytes(cursor.key())))
+        return newest + 1
+
+    def _garbage(self, position: int, limit: int) -> list[bytes]:
+        kept = set() if self._pointer is None else {self._pointer[0]}
+        kept |= self._staged
+        doomed: list[bytes] = []
+        with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
+            found = cursor.set_range(schema.CHUNK_PREFIX)
+            while found and len(doomed) < limit:
+                key = bytes(cursor.key())
+                if key[:1] == schema.LOG_PREFIX:
+                    if schema.entry_last(bytes(cursor.value())) > position:
+                        break
+                    doomed.append(key)
+                elif (generation := schema.chunk_generation(key)) in kept:
+                    # Step over it without touching its pages.
+                    found = cursor.set_range(schema.chunk_key(generation + 1, 0))
+                    continue
+                else:
+                    doomed.append(key)
+                found = cursor.next()
+        return doomed
+
+
+class _LmdbStaging:
+    """A checkpoint under a new generation number, invisible until the pointer names it."""
+
+    def __init__(self, store: LmdbStore, position: int) -> None:
+        self._store = store
+        self._position = position
+        self._generation = store._next_generation()
+        self._count = 0
+        store._staged.add(self._generation)
+
+    def add(self, chunks: list[bytes]) -> None:
+        """One transaction for all of these chunks."""
+        store, generation, start = self._store, self._generation, self._count
+        store._alive()
+        if not chunks:
+            return
+
+        def write(txn: lmdb.Transaction) -> None:
+            for number, chunk in enumerate(chunks, start):
+                txn.put(schema.chunk_key(generation, number), schema.encode_chunk(chunk, number))
+
+        store._write(write)
+        self._count += len(chunks)
+
+    def finish(self, meta: Meta | None = None) -> None:
+        """Point at the new generation and write meta in one transaction."""
+        store = self._store
+        store._alive()
+        meta = store._meta if meta is None else meta
+        check_switch(store._meta, self._position, meta)
+        pointer = (self._generation, self._count, self._position)
+        packed, switch = schema.encode_meta(meta), schema.encode_pointer(*pointer)
+
+        def write(txn: lmdb.Transaction) -> None:
+            txn.put(schema.POINTER_KEY, switch)
+            txn.put(schema.META_KEY, packed)
+
+        store._write(write)
+        store._meta, store._pointer = meta, pointer
+        store._staged.discard(self._generation)
+
+    def abandon(self) -> None:
+        """Leave the chunks to `trim`, as no pointer will name them."""
+        self._store._staged.discard(self._generation)

@@ -1,0 +1,102 @@
+"""A directory that one process owns: an flock on a small file that names the owner.
+
+The kernel drops the lock when the owner dies, however it dies, so there is no stale lock to clean.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from store.errors import NotWritable, StoreBusy, StoreError, StoreMissing
+
+LOCK_NAME = "owner.lock"
+
+
+class DirectoryLock:
+    """Held from construction to `release`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / LOCK_NAME
+        try:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise explain(error, directory) from error
+        try:
+            _take(self._fd)
+        except OSError as error:
+            pid = _read_pid(self._fd)
+            os.close(self._fd)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise StoreBusy(str(directory), pid) from None
+            raise explain(error, directory) from error
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others in; harmless when done twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def lock_holder(directory: Path) -> StoreBusy | None:
+    """Return who holds the directory at this moment, without taking it or writing anything."""
+    try:
+        fd = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return StoreBusy(str(directory), _read_pid(fd))
+    finally:
+        os.close(fd)
+    return None
+
+
+def explain(error: OSError, path: Path) -> StoreError:
+    """Map what the operating system says to what an operator can do."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return NotWritable(f"{path} cannot be written: {error.strerror}")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return StoreMissing(f"{path}: {error.strerror}")
+    return StoreError(f"{path}: {error.strerror}")
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable, which no fsync of a file does."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file whose writer did not."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _take(fd: int) -> None:
+    """Lock, or give up after a tenth of a second: a passer-by's `lock_holder` is shorter."""
+    for _ in range(5):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            return
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _read_pid(fd: int) -> int | None:
+    text = os.pread(fd, 32, 0).strip()
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,187 @@
+"""The store in memory: a fake that passes the same tests as the LMDB one, for simulator and tests.
+
+A `MemoryDisk` outlives the stores opened on it, as a directory does.  It can be told to fail the
+next commit, and a store can be dropped without `close`, which is what a crash looks like.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from store.api import Meta, Staging, check_commit, check_switch
+from store.errors import StoreBusy, StoreCorrupt, StoreFailed, StoreMissing
+
+
+@dataclass(slots=True)
+class MemoryDisk:
+    """What survives: committed data, and who has it open."""
+
+    meta: Meta | None = None
+    entries: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # first -> (last, entry)
+    kept: tuple[int, list[bytes]] | None = None
+    copies: dict[str, MemoryDisk] = field(default_factory=dict)
+    owner: MemoryStore | None = None
+    fail_next_commit: bool = False
+
+    def crash(self) -> None:
+        """The process that had it open is gone."""
+        if self.owner is not None:
+            self.owner.dropped()
+        self.owner = None
+
+
+class MemoryStore:
+    """An open store on a `MemoryDisk`; see `store.api.Store` for the contract."""
+
+    def __init__(self, disk: MemoryDisk, create: Meta | None = None) -> None:
+        if disk.owner is not None:
+            raise StoreBusy("memory", None)
+        if disk.meta is None:
+            if create is None:
+                raise StoreMissing("there is no store in memory")
+            disk.meta = create
+        self._meta = disk.meta
+        self._disk = disk
+        self._failure: StoreFailed | None = None
+        disk.owner = self
+
+    @property
+    def meta(self) -> Meta:
+        """The last committed meta."""
+        self._alive()
+        return self._meta
+
+    def commit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
+        """Keep entry and meta together."""
+        self._alive()
+        check_commit(self._meta, entry, first, last, meta)
+        self._commit_point()
+        self._disk.entries[first] = (last, entry)
+        self._disk.meta = self._meta = meta
+
+    def put_meta(self, meta: Meta) -> None:
+        """Keep meta."""
+        self._alive()
+        assert meta.position == self._meta.position, (
+            "only a commit or a checkpoint moves the position"
+        )
+        self._commit_point()
+        self._disk.meta = self._meta = meta
+
+    def log(self, after: int) -> Iterator[tuple[int, bytes]]:
+        """Yield each entry that reaches beyond `after`."""
+        self._alive()
+        expected = after + 1
+        for first, (last, entry) in sorted(self._disk.entries.items()):
+            if last <= after:
+                continue
+            if first > expected:
+                raise StoreCorrupt(
+                    "memory", expected, "the log does not hold this position any more"
+                )
+            yield first, entry
+            expected = last + 1
+        if expected <= self._meta.position:
+            raise StoreCorrupt("memory", expected, "the log does not hold this position any more")
+
+    def stage(self, position: int) -> Staging:
+        """Begin a checkpoint."""
+        self._alive()
+        return _MemoryStaging(self, position)
+
+    def write_checkpoint(self, position: int, chunks: Iterable[bytes], meta: Meta) -> None:
+        """Switch to a whole checkpoint and drop what it replaces."""
+        check_switch(self.meta, position, meta)
+        staging = self.stage(position)
+        staging.add(list(chunks))
+        staging.finish(meta)
+        while self.trim():
+            pass
+
+    def checkpoint(self) -> tuple[int, Iterator[bytes]] | None:
+        """Return the present checkpoint's position and chunks."""
+        self._alive()
+        if self._disk.kept is None:
+            return None
+        position, chunks = self._disk.kept
+        return position, iter(chunks)
+
+    def trim(self, entries_max: int = 256) -> bool:
+        """Delete entries that the checkpoint covers."""
+        self._alive()
+        position = 0 if self._disk.kept is None else self._disk.kept[0]
+        entries = self._disk.entries
+        doomed = sorted(first for first, (last, _) in entries.items() if last <= position)
+        if not doomed:
+            return False
+        self._commit_point()
+        for first in doomed[:entries_max]:
+            del entries[first]
+        return len(doomed) > entries_max
+
+    def copy_to(self, path: Path) -> None:
+        """Keep a copy as another disk, under the path's text."""
+        self._alive()
+        disk = self._disk
+        twin = MemoryDisk(disk.meta, dict(disk.entries), copy.copy(disk.kept))
+        disk.copies[str(path)] = twin
+
+    def size_bytes(self) -> int:
+        """Bytes of entries and chunks."""
+        self._alive()
+        chunks = [] if self._disk.kept is None else self._disk.kept[1]
+        return sum(len(entry) for _, entry in self._disk.entries.values()) + sum(map(len, chunks))
+
+    def close(self) -> None:
+        """Give the disk up."""
+        if self._disk.owner is self:
+            self._disk.owner = None
+        self.dropped()
+
+    def dropped(self) -> None:
+        """Refuse everything from here on."""
+        if self._failure is None:
+            self._failure = StoreFailed("memory: the store is closed")
+
+    def switch(self, position: int, chunks: list[bytes], meta: Meta | None) -> None:
+        """The commit of a staged checkpoint."""
+        self._alive()
+        meta = self._meta if meta is None else meta
+        check_switch(self._meta, position, meta)
+        self._commit_point()
+        self._disk.kept = (position, chunks)
+        self._disk.meta = self._meta = meta
+
+    def _commit_point(self) -> None:
+        if self._disk.fail_next_commit:
+            self._disk.fail_next_commit = False
+            self._failure = StoreFailed("memory: commit failed: told to")
+            raise self._failure
+
+    def _alive(self) -> None:
+        if self._failure is not None:
+            raise StoreFailed(str(self._failure)) from self._failure
+
+
+class _MemoryStaging:
+    """Chunks that no checkpoint names yet."""
+
+    def __init__(self, store: MemoryStore, position: int) -> None:
+        self._store = store
+        self._position = position
+        self._chunks: list[bytes] = []
+
+    def add(self, chunks: list[bytes]) -> None:
+        """Append."""
+        self._chunks += chunks
+
+    def finish(self, meta: Meta | None = None) -> None:
+        """Switch."""
+        self._store.switch(self._position, self._chunks, meta)
+
+    def abandon(self) -> None:
+        """Forget."""
+        self._chunks = []

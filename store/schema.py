@@ -1,0 +1,175 @@
+"""Key layout and value formats of the LMDB store; pure bytes both ways.
+
+    a                            meta: version u16 | msgpack list | checksum 8
+    b                            checkpoint: generation u32 | chunks u32 | position u64 | checksum 8
+    c | generation u32 | no u32  one checkpoint chunk: bytes | checksum 8
+    l | first position u64       one entry: bytes | last position u64 | checksum 8
+
+Integers are big-endian.  Entries sort last, so a commit appends at the end of the tree.  A checksum
+is xxh3-64 seeded with the entry's first position (or the chunk's number), so a value that is whole
+but sits at the wrong key does not pass.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgpack
+from xxhash import xxh3_64_digest
+
+from store.api import Marker, Meta
+from store.errors import StoreCorrupt, StoreVersion
+
+FORMAT_VERSION = 1
+META_KEY = b"a"
+POINTER_KEY = b"b"
+CHUNK_PREFIX = b"c"
+LOG_PREFIX = b"l"
+LOG_END = b"m"
+CHECKSUM_BYTES = 8
+
+_U16 = struct.Struct(">H")
+_U64 = struct.Struct(">Q")
+_CHUNK = struct.Struct(">cII")
+_POINTER = struct.Struct(">IIQ")
+
+
+def log_key(first: int) -> bytes:
+    """Return the key of the entry that starts at `first`."""
+    return LOG_PREFIX + _U64.pack(first)
+
+
+def log_first(key: bytes) -> int:
+    """Return the first position that a log key names."""
+    return int(_U64.unpack_from(key, 1)[0])
+
+
+def chunk_key(generation: int, number: int) -> bytes:
+    """Return the key of one checkpoint chunk."""
+    return _CHUNK.pack(CHUNK_PREFIX, generation, number)
+
+
+def chunk_generation(key: bytes) -> int:
+    """Return the generation that a chunk key belongs to."""
+    return int(_CHUNK.unpack(key)[1])
+
+
+def encode_entry(entry: bytes, first: int, last: int) -> bytes:
+    """Return the value for an entry."""
+    body = entry + _U64.pack(last)
+    return body + xxh3_64_digest(body, seed=first)
+
+
+def decode_entry(value: bytes, first: int, path: str) -> tuple[int, bytes]:
+    """Return (last position, entry)."""
+    body = _verified(value, first, path, first, "the checksum of an entry does not hold")
+    if len(body) <= _U64.size:
+        raise StoreCorrupt(path, first, "an entry is too short")
+    return int(_U64.unpack_from(body, len(body) - _U64.size)[0]), body[: -_U64.size]
+
+
+def entry_last(value: bytes) -> int:
+    """Return an entry's last position without checking it (for a bounded delete)."""
+    return int(_U64.unpack_from(value, len(value) - CHECKSUM_BYTES - _U64.size)[0])
+
+
+def encode_chunk(chunk: bytes, number: int) -> bytes:
+    """Return the value for a checkpoint chunk."""
+    return chunk + xxh3_64_digest(chunk, seed=number)
+
+
+def decode_chunk(value: bytes, number: int, position: int, path: str) -> bytes:
+    """Return the chunk."""
+    what = f"the checksum of checkpoint chunk {number} does not hold"
+    return _verified(value, number, path, position, what)
+
+
+def encode_pointer(generation: int, chunks: int, position: int) -> bytes:
+    """Return the record that makes a checkpoint the present one."""
+    body = _POINTER.pack(generation, chunks, position)
+    return body + xxh3_64_digest(body)
+
+
+def decode_pointer(value: bytes, path: str) -> tuple[int, int, int]:
+    """Return (generation, chunks, position)."""
+    body = _verified(value, 0, path, 0, "the checksum of the checkpoint record does not hold")
+    if len(body) != _POINTER.size:
+        raise StoreCorrupt(path, 0, "the checkpoint record has the wrong length")
+    generation, chunks, position = _POINTER.unpack(body)
+    return int(generation), int(chunks), int(position)
+
+
+def encode_meta(meta: Meta) -> bytes:
+    """Return the value of the meta record."""
+    fields = (
+        meta.cluster_name,
+        meta.cluster_id,
+        meta.store_id,
+        meta.member,
+        meta.incarnation,
+        meta.voters,
+        meta.promised_epoch,
+        meta.state_epoch,
+        meta.position,
+        meta.chain,
+        meta.order,
+        meta.marker.value,
+        meta.shutdown_id,
+        meta.note,
+    )
+    body = _U16.pack(FORMAT_VERSION) + bytes(msgpack.packb(fields))
+    return body + xxh3_64_digest(body)
+
+
+def decode_meta(value: bytes, path: str) -> Meta:
+    """Return the meta record; the version is judged first, as another layout may follow it."""
+    if len(value) < _U16.size + CHECKSUM_BYTES:
+        raise StoreCorrupt(path, 0, "the meta record is too short")
+    version = int(_U16.unpack_from(value)[0])
+    if version != FORMAT_VERSION:
+        # Damage to these two bytes looks the same as another version; either way we must not write.
+        message = f"{path}: store format {version}, this release reads format {FORMAT_VERSION}"
+        raise StoreVersion(message)
+    body = _verified(value, 0, path, 0, "the checksum of the meta record does not hold")
+    try:
+        (
+            cluster_name,
+            cluster_id,
+            store_id,
+            member,
+            incarnation,
+            voters,
+            promised_epoch,
+            state_epoch,
+            position,
+            chain,
+            order,
+            marker,
+            shutdown_id,
+            note,
+        ) = msgpack.unpackb(body[_U16.size :])
+        return Meta(
+            cluster_name=str(cluster_name),
+            cluster_id=str(cluster_id),
+            store_id=str(store_id),
+            member=str(member),
+            incarnation=int(incarnation),
+            voters=tuple(str(voter) for voter in voters),
+            promised_epoch=int(promised_epoch),
+            state_epoch=int(state_epoch),
+            position=int(position),
+            chain=bytes(chain),
+            order=bytes(order),
+            marker=Marker(marker),
+            shutdown_id=str(shutdown_id),
+            note=str(note),
+        )
+    except (ValueError, TypeError) as error:
+        raise StoreCorrupt(path, 0, f"the meta record does not decode: {error}") from error
+
+
+def _verified(value: bytes, seed: int, path: str, position: int, what: str) -> bytes:
+    body, checksum = value[:-CHECKSUM_BYTES], value[-CHECKSUM_BYTES:]
+    if xxh3_64_digest(body, seed=seed) != checksum:
+        raise StoreCorrupt(path, position, what)
+    return body
