@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 import msgpack
 
 from broker.history import History, item_hash, steps_to
+from broker.machine.blob import BlobMalformed, unpack_blob
 from broker.machine.commands import (
     ACTIVATE,
     DIGEST,
@@ -24,9 +25,7 @@ from broker.machine.commands import (
     SHUTDOWN,
     Activate,
     ActiveMember,
-    BlobMalformed,
     Command,
-    unpack_blob,
 )
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine

@@ -72,7 +72,7 @@ class Activated(NamedTuple):
 
 
 class Suspended(NamedTuple):
-    """The active view ended; hold everything until the next Activated or Inquorate."""
+    """The view ended: say nothing, drop a transfer under way, wait for what comes next."""
 
     reason: str
 
@@ -92,11 +92,15 @@ class PersistEpoch(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Get the state at position >= `base` from `donor`, then call `caught_up`."""
+    """Get the state at position >= `base` from `donor`, then call `caught_up`.
+
+    `order` is the order chain at the base; what is Ordered meanwhile comes after it.
+    """
 
     donor: Member
     epoch: int
     base: int
+    order: bytes
 
 
 class Refused(NamedTuple):
@@ -261,6 +265,18 @@ class Primary:
         """Whether this member has the primary's state and counts."""
         return self.phase is Phase.ACTIVE and self.me.name in self._level
 
+    def durable_everywhere(self) -> int:
+        """Return the position that every level member of the view has made durable."""
+        return min((self._marks.get(name, 0) for name in self._level), default=0)
+
+    def marks(self) -> dict[str, int]:
+        """Return each view member's durable mark as the ring last told it, by name."""
+        return dict(self._marks)
+
+    def labels(self) -> dict[str, str]:
+        """Return what each member of the view said its label is, by name."""
+        return {m.name: s.label for m, s in self._states.items()}
+
     @property
     def level_names(self) -> frozenset[str]:
         """The names of the members that have the primary's state."""
@@ -270,7 +286,7 @@ class Primary:
 
     def _on_transitional(self) -> None:
         self._collect = self.phase is Phase.ACTIVE and self.me.name in self._level
-        if self.phase is Phase.ACTIVE:
+        if self.phase is not Phase.APART:
             self._events.append(Suspended("the view is changing"))
         self.phase, self.reason = Phase.APART, "the view is changing"
 
@@ -358,7 +374,7 @@ class Primary:
             return
         assert plan.donor is not None and plan.donor != self.me
         self._say(BEHIND, (plan.epoch,))
-        self._events.append(Transfer(plan.donor, plan.epoch, plan.position))
+        self._events.append(Transfer(plan.donor, plan.epoch, plan.position, plan.order))
 
     def _apply_pending(self, plan: Plan) -> bool:
         """Apply those undecided messages that the donor has applied, if they lead to its state."""

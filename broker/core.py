@@ -1,0 +1,314 @@
+"""One member of the cluster without its sockets and disks: ring outputs in, orders to the shell out.
+
+The core joins the primary layer to the replica.  It decides when this member may admit commands
+(`submissions.open`), when it may speak (`speaking`), when it must fetch a state, and when it must
+stop; the shell (`member`) owns the ring, the store, the clients and the clock, and does what it is
+told through `Shell`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, Protocol
+
+from broker.consensus import DigestVote, Verdict
+from broker.exits import Exit
+from broker.history import steps_to
+from broker.machine.blob import pack_blob
+from broker.machine.commands import DIGEST, Command, Digest
+from broker.machine.effects import Effect
+from broker.replica import Item, Replica
+from broker.submission import Submissions
+from vsync.events import Output
+from vsync.primary import (
+    Activated,
+    Activation,
+    DurableMark,
+    Inquorate,
+    Ordered,
+    PersistEpoch,
+    Primary,
+    PrimaryEvent,
+    Refused,
+    Suspended,
+    Transfer,
+)
+from vsync.standing import Standing
+from vsync.types import Member
+
+DIGEST_INTERVAL = 4096
+"""Positions between two digest votes."""
+
+
+class Promise(NamedTuple):
+    """What a store knows of its cluster besides the history."""
+
+    cluster_id: str
+    voters: tuple[str, ...]
+    promised_epoch: int
+
+
+class Shell(Protocol):
+    """What the core orders."""
+
+    def multicast(self, payload: bytes) -> bool:
+        """Submit to the ring with guarantee SAFE; False: no room now."""
+
+    def persist_promise(self, promise: Promise) -> None:
+        """Make what was applied and then the promise durable; then call `epoch_persisted`."""
+
+    def begin_transfer(self, donor: Member, base: int) -> None:
+        """Fetch a state at or beyond `base`; then call `state_installed`."""
+
+    def abort_transfer(self) -> None:
+        """Drop a transfer under way, if there is one."""
+
+    def effects(self, effects: list[tuple[int, Effect]]) -> None:
+        """Carry these out for the local clients, in order."""
+
+    def release(self, position: int) -> None:
+        """Speak what waited for `position` to be durable."""
+
+    def hold(self, reason: str) -> None:
+        """Say nothing to any client until `speak`."""
+
+    def speak(self) -> None:
+        """This member is in the primary, with its state: it may speak."""
+
+    def session_started(self, session: int) -> None:
+        """All connections of an older session are void."""
+
+    def activated(self, event: Activated) -> None:
+        """Record that this member is in the primary view from here."""
+
+    def voted(self, verdict: Verdict) -> None:
+        """Record a verdict on a digest."""
+
+    def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
+        """Stop this member; it can do no good here."""
+
+    def now_us(self) -> int:
+        """Return the wall clock in microseconds, as a stamp for own commands."""
+
+
+class Core:
+    """One member's decisions."""
+
+    def __init__(
+        self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool, size: int,
+        proposal: str, patient: bool, label: str,
+    ) -> None:  # fmt: skip
+        self.me, self.shell, self.replica, self.promise = me, shell, replica, promise
+        self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient
+        self.label = label
+        self.primary = Primary(me, self)
+        self.submissions = Submissions(self._send, pack_blob)
+        self.vote = DigestVote(promise.voters, DIGEST_INTERVAL)
+        self.ran = False
+        self.speaking = False
+        self.halted = ""
+        self.shutdown_position = 0
+        self._work: deque[PrimaryEvent] = deque()
+        self._transfer: Transfer | None = None
+        self._backlog: list[Ordered | Activated] = []
+
+    # -- asked by the primary layer --------------------------------------------------------------
+
+    def standing(self) -> Standing:
+        """Return what this member's state is worth."""
+        history, promise = self.replica.history, self.promise
+        return Standing(
+            self.filled, self.ran, self.ran, self.patient, promise.cluster_id, self.proposal,
+            promise.voters, self.size, promise.promised_epoch,
+            history.epoch, history.position, history.chain, history.order, self.label,
+        )  # fmt: skip
+
+    def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
+        """Return how many of `payloads` lead to the order chain `order`; -1: none."""
+        return self.replica.reaches(payloads, order)
+
+    # -- from the ring ---------------------------------------------------------------------------
+
+    def on_output(self, output: Output) -> None:
+        """Take one output of the ring; the work that it means is done by `step`."""
+        self.primary.on_output(output)
+        self._work.extend(self.primary.take())
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._work)
+
+    def step(self) -> None:
+        """Do one piece of work: apply one item, or follow one decision."""
+        event = self._work.popleft()
+        match event:
+            case Ordered():
+                self._on_ordered(event)
+            case Activated():
+                self._on_activated(event)
+            case DurableMark(position):
+                self.shell.release(position)
+            case PersistEpoch(epoch, cluster_id, voters):
+                self.promise = Promise(cluster_id, voters, epoch)
+                self.filled = True
+                self.shell.persist_promise(self.promise)
+            case Transfer(donor, _, base, _):
+                self._transfer = event
+                self._backlog = []
+                self.shell.begin_transfer(donor, base)
+            case Suspended(reason):
+                self._stop_speaking(reason)
+                if self._transfer is not None:
+                    self._transfer, self._backlog = None, []
+                    self.shell.abort_transfer()
+            case Inquorate(reason):
+                self._stop_speaking(reason)
+            case Refused(reason):
+                self.shell.stop(Exit.DATA, reason)
+        self.flush()
+
+    def flush(self) -> None:
+        """Give the ring what waits for room in its queue."""
+        waiting = self.primary.take_outgoing()
+        while waiting and self.shell.multicast(waiting[0]):
+            waiting.pop(0)
+        self.primary.put_back(waiting)
+        self.submissions.flush()
+
+    def _send(self, payload: bytes) -> bool:
+        return self.shell.multicast(Primary.wrap(payload))
+
+    # -- the history -----------------------------------------------------------------------------
+
+    def _on_ordered(self, event: Ordered) -> None:
+        if self._transfer is not None:
+            self._backlog.append(event)
+            return
+        self._apply(Item(event.epoch, event.ring, event.seq, event.sender.name, event.payload))
+
+    def _on_activated(self, event: Activated) -> None:
+        if self._transfer is not None:
+            self._backlog.append(event)
+            return
+        self._entered(event)
+        activation = event.activation
+        self._apply(Item(activation.epoch, event.ring, event.seq, event.sender.name, activation))
+        self._enter_session()
+
+    def _entered(self, event: Activated) -> None:
+        activation = event.activation
+        self.promise = Promise(activation.cluster_id, activation.voters, activation.epoch)
+        self.vote = DigestVote(activation.voters, DIGEST_INTERVAL)
+        self.ran = True
+        self.shell.activated(event)
+
+    def _apply(self, item: Item) -> None:
+        before = self.replica.history.position
+        self.replica.apply(item)
+        history = self.replica.history
+        if item.sender == self.me.name:
+            self.submissions.applied(self.replica.own_blob_no)
+        if self.replica.effects:
+            effects, self.replica.effects = self.replica.effects, []
+            self.shell.effects(effects)
+        if self.replica.digests:
+            self._count_votes()
+        if self.replica.shutdown_id and not self.shutdown_position:
+            self.shutdown_position = history.position
+            self.submissions.suspend()
+        if self.vote.is_cut(before, history.position) and self._votes():
+            claim = (history.epoch, history.position, history.chain, self.replica.machine.root())
+            self.admit([Digest(DIGEST, *claim)])
+
+    def _votes(self) -> bool:
+        voters = self.vote.voters
+        return self.primary.level and len(voters) > 1 and self.me.name in voters
+
+    def _count_votes(self) -> None:
+        digests, self.replica.digests = self.replica.digests, []
+        for member, (epoch, position, chain, root) in digests:
+            verdict = self.vote.vote(member, position, (epoch, chain, root))
+            if verdict is None:
+                continue
+            self.shell.voted(verdict)
+            if verdict.split:
+                self.halted = f"no majority of the voters agrees about position {position}"
+                self._stop_speaking(self.halted)
+            elif self.me.name in verdict.divergent:
+                self.shell.stop(
+                    Exit.INTERNAL,
+                    f"this member computed something else at position {position} than the majority",
+                    inconsistent=True,
+                )
+
+    # -- sessions and speaking -------------------------------------------------------------------
+
+    def admit(self, commands: list[Command]) -> None:
+        """Put commands of this member's own into the order."""
+        if self.submissions.session and not self.shutdown_position:
+            self.submissions.submit(commands, self.shell.now_us())
+
+    def _enter_session(self) -> None:
+        record = self.replica.machine.sessions.get(self.me.name)
+        if record is None or record.incarnation != self.me.incarnation:
+            return
+        if record.session != self.submissions.session:
+            self.submissions.start(record.session)
+            self.shell.session_started(record.session)
+        else:
+            self.submissions.resume(record.last_blob_no)
+        if not self.halted:
+            self.speaking = True
+            self.shell.speak()
+
+    def _stop_speaking(self, reason: str) -> None:
+        self.submissions.suspend()
+        self.speaking = False
+        self.shell.hold(reason)
+
+    # -- from the shell --------------------------------------------------------------------------
+
+    def epoch_persisted(self, epoch: int) -> None:
+        """The promise is on disk."""
+        self.primary.epoch_persisted(epoch)
+        self.flush()
+
+    def patience_ended(self) -> None:
+        """No running cluster was found in time: forming one is fine with this member."""
+        self.patient = False
+        self.primary.standing_changed()
+        self.flush()
+
+    def transfer_failed(self) -> None:
+        """The transfer came to nothing: ask again, the view is the same."""
+        if self._transfer is not None:
+            self.shell.begin_transfer(self._transfer.donor, self._transfer.base)
+
+    def state_installed(self, replica: Replica) -> bool:
+        """Go on from a transferred state; False when it does not meet what was ordered meanwhile."""
+        transfer = self._transfer
+        if transfer is None:
+            return False
+        bodies = [e.activation if isinstance(e, Activated) else e.payload for e in self._backlog]
+        known = steps_to(bodies, transfer.order, replica.history.order)
+        if known < 0:
+            return False
+        replica.log = self.replica.log
+        contained, backlog = self._backlog[:known], self._backlog[known:]
+        self.replica, self._transfer, self._backlog = replica, None, []
+        self.filled = True
+        for event in contained:
+            if isinstance(event, Activated):
+                # The state is newer than the activation: this member's session is already in it.
+                self._entered(event)
+                self._enter_session()
+        for event in backlog:
+            if isinstance(event, Activated):
+                self._on_activated(event)
+            else:
+                self._on_ordered(event)
+        self.primary.caught_up()
+        self._work.extend(self.primary.take())
+        self.flush()
+        return True

@@ -1,0 +1,79 @@
+"""Who this member is: its name, its store, and the life it now begins.
+
+The name is what the voter set remembers, so it must survive restarts: it is the ring address when
+that is fixed, else it is made from the store's id.  The incarnation rises with every start.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from broker.options import BrokerOptions
+from store.api import Marker, Meta
+from store.errors import StoreUnreadable
+from store.lmdb_store import LmdbStore
+
+STORE_DIR = "store"
+LOG_DIR = "memberlog"
+
+
+class Identity:
+    """One member's data directory, opened for one life of the broker."""
+
+    def __init__(self, options: BrokerOptions) -> None:
+        self.temporary = options.data_dir is None
+        self.data_dir = options.data_dir or Path(tempfile.mkdtemp(prefix="qpidd-"))
+        self.cluster_name = options.cluster_name
+        fixed = str(options.cluster_bind) if options.clustered and options.cluster_bind.port else ""
+        store_id = uuid.uuid4().hex
+        fresh = Meta(
+            cluster_name=options.cluster_name,
+            member=fixed or f"m-{store_id[:8]}",
+            store_id=store_id,
+        )
+        self.store = LmdbStore(self.data_dir / STORE_DIR, fresh)
+        meta = self.store.meta
+        if meta.cluster_name != options.cluster_name:
+            self.close()
+            ours = f"cluster '{options.cluster_name}'" if options.cluster_name else "a stand-alone broker"
+            theirs = f"cluster '{meta.cluster_name}'" if meta.cluster_name else "a stand-alone broker"
+            raise StoreUnreadable(
+                f"{self.data_dir} holds the store of {theirs}, this broker was started for {ours}; "
+                "use another --data-dir or the --cluster-name of that store"
+            )
+        if fixed and meta.member != fixed:
+            self.close()
+            raise StoreUnreadable(
+                f"{self.data_dir} is the store of member {meta.member}, "
+                f"this broker was started as {fixed}; keep --cluster-bind, or use another --data-dir"
+            )
+        # A clock that went back must not make a new life look like an old one.
+        self.incarnation = max(time.time_ns() // 1_000_000, meta.incarnation + 1)
+        self.name = meta.member
+
+    def begin(self) -> Meta:
+        """Write down that a new life began; a clean marker lasts until the first change."""
+        meta = replace(self.store.meta, incarnation=self.incarnation)
+        self.store.put_meta(meta)
+        return meta
+
+    @property
+    def log_dir(self) -> Path:
+        """Where the member log lives."""
+        return self.data_dir / LOG_DIR
+
+    def close(self) -> None:
+        """Give the store up; a temporary data directory goes with it."""
+        self.store.close()
+        if self.temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+
+def filled(meta: Meta) -> bool:
+    """Whether a store may speak in a state exchange: it holds what a primary put there."""
+    return bool(meta.cluster_id) and meta.marker in (Marker.DIRTY, Marker.CLEAN)

@@ -1,0 +1,77 @@
+"""From a store back to a running state: the checkpoint, then the items after it.
+
+The same code restores a member after a restart, a joiner from the copy it received, and an audit:
+what is re-executed must give the chain that the store recorded, else the store (or this code) is
+wrong and the state is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgpack
+
+from broker.history import History
+from broker.machine.machine import Machine
+from broker.replica import Divergence, Replica
+from store.api import Meta, Store
+from vsync.standing import ZERO_CHAIN
+
+
+def history_of(meta: Meta) -> History:
+    """Return the point in the history that a store's meta record names."""
+    return History(
+        meta.state_epoch, meta.position, meta.chain or ZERO_CHAIN, meta.order or ZERO_CHAIN
+    )
+
+
+CHECKPOINT_VERSION = 1
+
+
+def checkpoint_head(history: History) -> bytes:
+    """Return the first chunk of a checkpoint: the point in the history that it stands for."""
+    return bytes(
+        msgpack.packb(
+            (CHECKPOINT_VERSION, history.epoch, history.position, history.chain, history.order)
+        )
+    )
+
+
+def _restore(local: str, position: int, chunks: Iterator[bytes]) -> tuple[Machine, History]:
+    version, *fields = msgpack.unpackb(next(chunks))
+    if version != CHECKPOINT_VERSION:
+        raise Divergence(
+            f"checkpoint of version {version}, this broker reads version {CHECKPOINT_VERSION}"
+        )
+    history = History(*fields)
+    if history.position != position:
+        raise Divergence(f"the checkpoint of position {position} says it is of {history.position}")
+    return Machine.restore(local, chunks), history
+
+
+def recover(
+    local: str, store: Store, progress: Callable[[int, int], None] | None = None
+) -> Replica:
+    """Return the state that `store` holds, re-executed and verified against its chain.
+
+    `progress` is called now and then with (position reached, position to reach).  Raises
+    `Divergence` when the re-execution does not give what the store recorded, and the store's own
+    errors when it cannot be read.
+    """
+    end = history_of(store.meta)
+    saved = store.checkpoint()
+    if saved is None:
+        replica = Replica(local, Machine(local), History())
+    else:
+        position, chunks = saved
+        replica = Replica(local, *_restore(local, position, chunks))
+    for count, (_, entry) in enumerate(store.log(replica.history.position)):
+        replica.replay(entry)
+        if progress is not None and count % 256 == 0:
+            progress(replica.history.position, end.position)
+    if replica.history.position != end.position or replica.history.chain != end.chain:
+        raise Divergence(
+            f"re-executing the store gives {replica.history}, its record says {end}; "
+            "move the store aside and let this member rejoin"
+        )
+    return replica
