@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,10 +56,12 @@ def make_directory(path: Path) -> None:
         raise explain(error, path) from error
 
 
-def open_environment(path: Path, map_bytes: int) -> lmdb.Environment:
+def open_environment(path: Path, map_bytes: int, sync: bool) -> lmdb.Environment:
     """Open for reading and writing with LMDB's safest flags, which are its defaults."""
     try:
-        env = lmdb.open(str(path), map_size=map_bytes, max_dbs=0, max_readers=16, mode=0o640)
+        env = lmdb.open(
+            str(path), map_size=map_bytes, max_dbs=0, max_readers=16, mode=0o640, sync=sync
+        )
         env.reader_check()  # slots of readers that were killed would pin old pages for ever
     except lmdb.Error as error:
         raise _translate(error, path) from error
@@ -66,11 +69,12 @@ def open_environment(path: Path, map_bytes: int) -> lmdb.Environment:
 
 
 def inspect(path: Path) -> Meta:
-    """Read the meta of a store that may be in use, without writing or locking anything."""
+    """Read the meta of a store that another process may be using; changes nothing."""
     if not (path / DATA_NAME).is_file():
         raise StoreMissing(f"there is no store in {path}")
+    lock = os.access(path / "lock.mdb", os.W_OK)  # a reader's slot, where we may take one
     try:
-        env = lmdb.open(str(path), readonly=True, lock=False, create=False, max_dbs=0)
+        env = lmdb.open(str(path), readonly=True, lock=lock, create=False, max_dbs=0)
     except lmdb.Error as error:
         raise _translate(error, path) from error
     with env, env.begin() as txn:

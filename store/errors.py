@@ -1,7 +1,7 @@
 """What can go wrong with a store, one class per thing that an operator would do about it.
 
 All of these are the world's doing (disk, another process, another release), never a client's.  A
-caller of the store that breaks its rules gets an `AssertionError` instead: that is our own bug.
+caller that breaks the store's rules gets an `AssertionError` instead: that is our own bug.
 """
 
 from __future__ import annotations

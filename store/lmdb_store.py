@@ -35,8 +35,12 @@ class LmdbStore:
         *,
         map_bytes: int = MAP_BYTES_FIRST,
         map_bytes_max: int = MAP_BYTES_MAX,
+        sync: bool = True,
     ) -> None:
-        """Open the store at `path`; with `create`, make it when it is not there."""
+        """Open the store at `path`; with `create`, make it when it is not there.
+
+        `sync=False` gives up durability, for a directory that goes with the process anyway.
+        """
         self.path = path
         self._where = str(path)
         self._map_bytes = map_bytes
@@ -51,7 +55,7 @@ class LmdbStore:
             raise StoreMissing(f"there is no store in {path}")
         self._lock = DirectoryLock(path)
         try:
-            self._env = open_environment(path, map_bytes)
+            self._env = open_environment(path, map_bytes, sync)
             self._map_bytes = int(self._env.info()["map_size"])  # the file may be larger already
             try:
                 self._meta = self._load(create)
@@ -63,6 +67,11 @@ class LmdbStore:
         except BaseException:
             self._lock.release()
             raise
+
+    @classmethod
+    def open(cls, path: Path, create: Meta | None = None, *, sync: bool = True) -> LmdbStore:
+        """Open with the sizes that suit a broker."""
+        return cls(path, create, sync=sync)
 
     @property
     def meta(self) -> Meta:

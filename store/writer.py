@@ -1,0 +1,217 @@
+"""The thread that commits: one commit in flight while the next one accumulates.
+
+The loop thread only appends to a list; the writer takes all of it at once, joins the bytes, and
+makes one transaction of it.  So the slower the disk, the larger the commits, and no commit waits
+for another caller's turn.  A checkpoint is written in slices, with commits in between.
+
+After the first failure nothing more is written: `on_failed` is called once, and the member stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from store.api import Meta, Staging, Store
+from store.errors import StoreError, StoreFailed
+
+CHECKPOINT_SLICE_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the next commit is made of; `meta` is the newest one given with an entry or alone."""
+
+    entries: list[bytes]
+    first: int
+    last: int
+    meta: Meta
+
+
+@dataclass(slots=True)
+class _Checkpoint:
+    position: int
+    chunks: Iterator[bytes]
+    done: Callable[[], object]
+    staging: Staging | None = None
+    written: bool = False
+
+
+class StoreWriter:
+    """Owns the writing side of `store` from construction to `close`.
+
+    Callbacks run on `loop`.  `on_durable(position)` follows each commit that moved the position.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        loop: asyncio.AbstractEventLoop,
+        on_durable: Callable[[int], object],
+        on_failed: Callable[[StoreError], object],
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._on_durable = on_durable
+        self._on_failed = on_failed
+        self._wake = threading.Condition()
+        self._entries: list[bytes] = []
+        self._first = 0
+        self._last = store.meta.position
+        self._meta: Meta | None = None
+        self._metas_done: list[Callable[[], object]] = []
+        self._checkpoints: deque[_Checkpoint] = deque()
+        self._stopping = False
+        self._failed: StoreError | None = None
+        self.counters: dict[str, int] = {"commits": 0, "entries": 0, "checkpoints": 0}
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    # The loop's side
+
+    def submit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
+        """Take one entry, contiguous with the one before; durable when `on_durable` says so."""
+        with self._wake:
+            self._refuse_if_over()
+            assert first == self._last + 1, (
+                f"entry starts at {first}, the last ended at {self._last}"
+            )
+            assert meta.position == last >= first
+            if not self._entries:
+                self._first = first
+            self._entries.append(entry)
+            self._last = last
+            self._meta = meta
+            self._wake.notify()
+
+    def submit_meta(self, meta: Meta, done: Callable[[], object] | None = None) -> None:
+        """Make `meta` durable after all that was submitted; then call `done`."""
+        with self._wake:
+            self._refuse_if_over()
+            assert meta.position == self._last, f"meta says {meta.position}, store at {self._last}"
+            self._meta = meta
+            if done is not None:
+                self._metas_done.append(done)
+            self._wake.notify()
+
+    def submit_checkpoint(
+        self, position: int, chunks: Iterable[bytes], done: Callable[[], object]
+    ) -> None:
+        """Write a checkpoint of the state at `position` beside the commits; then call `done`.
+
+        `chunks` is read on the writer's thread, and `position` must have been submitted.
+        """
+        with self._wake:
+            self._refuse_if_over()
+            assert position <= self._last
+            self._checkpoints.append(_Checkpoint(position, iter(chunks), done))
+            self._wake.notify()
+
+    def backlog(self) -> int:
+        """Return how many positions were submitted and are not yet taken into a commit."""
+        with self._wake:
+            return self._last - self._first + 1 if self._entries else 0
+
+    def close(self) -> None:
+        """Commit what was submitted, then end the thread.  The store stays open.
+
+        Blocks; callbacks that are already on their way to the loop still arrive.
+        """
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    async def drain(self) -> None:
+        """Close without blocking the loop."""
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    def _refuse_if_over(self) -> None:
+        if self._failed is not None:
+            raise StoreFailed(str(self._failed)) from self._failed
+        if self._stopping:
+            raise StoreFailed("the store writer is closed")
+
+    # The writer's side
+
+    def _run(self) -> None:
+        trimming = True  # garbage of an earlier life
+        try:
+            while True:
+                with self._wake:
+                    while not (self._meta or self._checkpoints or trimming or self._stopping):
+                        self._wake.wait()
+                    work, told = self._take()
+                    stopping = self._stopping
+                if work is not None:
+                    self._commit(work, told)
+                elif stopping:
+                    return
+                if self._checkpoints:
+                    trimming |= self._advance(self._checkpoints[0])
+                elif trimming and work is None:
+                    trimming = self._store.trim()
+        except BaseException as error:  # whatever it was: nothing more may be written
+            self._fail(error)
+
+    def _take(self) -> tuple[_Work | None, list[Callable[[], object]]]:
+        if self._meta is None:
+            return None, []
+        work = _Work(self._entries, self._first, self._last, self._meta)
+        told, self._metas_done = self._metas_done, []
+        self._entries, self._meta = [], None
+        return work, told
+
+    def _commit(self, work: _Work, told: list[Callable[[], object]]) -> None:
+        if work.entries:
+            self._store.commit(b"".join(work.entries), work.first, work.last, work.meta)
+            self.counters["commits"] += 1
+            self.counters["entries"] += len(work.entries)
+            self._tell(lambda: self._on_durable(work.last))
+        else:
+            self._store.put_meta(work.meta)
+        for done in told:
+            self._tell(done)
+
+    def _advance(self, checkpoint: _Checkpoint) -> bool:
+        """Write one slice; True when the checkpoint is in force and there is something to trim."""
+        if checkpoint.position > self._store.meta.position:
+            return False  # its positions come with the commit that is still being gathered
+        if checkpoint.staging is None:
+            checkpoint.staging = self._store.stage(checkpoint.position)
+        held: list[bytes] = []
+        size = 0
+        while size < CHECKPOINT_SLICE_BYTES:
+            chunk = next(checkpoint.chunks, None)
+            if chunk is None:
+                checkpoint.written = True
+                break
+            held.append(chunk)
+            size += len(chunk)
+        checkpoint.staging.add(held)
+        if not checkpoint.written:
+            return False
+        checkpoint.staging.finish()
+        self._checkpoints.popleft()
+        self.counters["checkpoints"] += 1
+        self._tell(checkpoint.done)
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        failure = (
+            error if isinstance(error, StoreError) else StoreFailed(f"store writer: {error!r}")
+        )
+        with self._wake:
+            self._failed = failure
+        self._tell(lambda: self._on_failed(failure))
+
+    def _tell(self, callback: Callable[[], object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            # The loop is closed: the process ends, and nobody is left to be told.
+            with self._wake:
+                self._stopping = True

@@ -1,0 +1,313 @@
+"""What only the store on disk can show: damage, versions, permissions, growth, failed commits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import lmdb
+import pytest
+from xxhash import xxh3_64_digest
+
+from store import schema
+from store.api import Marker, Meta
+from store.environment import inspect
+from store.errors import (
+    NotWritable,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreMissing,
+    StoreUnreadable,
+    StoreVersion,
+)
+from store.lmdb_store import LmdbStore
+
+FRESH = Meta(cluster_name="prod", member="a", store_id="5eed")
+
+
+def filled(path: Path, entries: int = 3) -> None:
+    """Make a store with entries of two positions each and a checkpoint of one chunk."""
+    store = LmdbStore(path, FRESH)
+    store.write_checkpoint(0, [b"chunk"], store.meta)
+    for first in range(1, 2 * entries, 2):
+        meta = replace(store.meta, position=first + 1)
+        store.commit(f"entry {first}".encode(), first, first + 1, meta)
+    store.close()
+
+
+def meddle(path: Path, change: Callable[[lmdb.Transaction], object]) -> None:
+    """Change the file behind the store's back."""
+    with lmdb.open(str(path)) as env, env.begin(write=True) as txn:
+        change(txn)
+
+
+def value_of(txn: lmdb.Transaction, key: bytes) -> bytes:
+    """Return a value that must be there."""
+    value = txn.get(key)
+    assert value is not None
+    return bytes(value)
+
+
+def flip(key: bytes, at: int) -> Callable[[lmdb.Transaction], object]:
+    """Return a change that flips one bit of one value."""
+
+    def change(txn: lmdb.Transaction) -> None:
+        value = bytearray(value_of(txn, key))
+        value[at] ^= 0x10
+        txn.put(key, bytes(value))
+
+    return change
+
+
+class TestDamage:
+    @pytest.mark.parametrize("at", [0, -20, -12, -1])
+    def test_a_flipped_bit_in_an_entry_is_named_by_position(self, tmp_path: Path, at: int) -> None:
+        filled(tmp_path)
+        meddle(tmp_path, flip(schema.log_key(3), at))
+        store = LmdbStore(tmp_path)
+        with pytest.raises(StoreCorrupt) as caught:
+            list(store.log(0))
+        assert caught.value.position == 3
+        assert "checksum" in str(caught.value)
+        store.close()
+
+    def test_an_entry_at_the_wrong_key_does_not_pass(self, tmp_path: Path) -> None:
+        filled(tmp_path)
+        meddle(tmp_path, lambda txn: txn.put(schema.log_key(3), value_of(txn, schema.log_key(1))))
+        store = LmdbStore(tmp_path)
+        with pytest.raises(StoreCorrupt) as caught:
+            list(store.log(0))
+        assert caught.value.position == 3
+        store.close()
+
+    def test_a_missing_entry_is_named_by_position(self, tmp_path: Path) -> None:
+        filled(tmp_path)
+        meddle(tmp_path, lambda txn: txn.delete(schema.log_key(3)))
+        store = LmdbStore(tmp_path)
+        with pytest.raises(StoreCorrupt) as caught:
+            list(store.log(0))
+        assert caught.value.position == 3
+        with pytest.raises(StoreCorrupt):
+            list(store.log(2))
+        store.close()
+
+    def test_a_missing_last_entry_is_found_at_opening(self, tmp_path: Path) -> None:
+        filled(tmp_path)
+        meddle(tmp_path, lambda txn: txn.delete(schema.log_key(5)))
+        with pytest.raises(StoreCorrupt, match="meta says 6 but the entries reach 4"):
+            LmdbStore(tmp_path)
+
+    def test_a_flipped_bit_in_a_chunk(self, tmp_path: Path) -> None:
+        filled(tmp_path)
+        meddle(tmp_path, flip(schema.chunk_key(1, 0), 2))
+        store = LmdbStore(tmp_path)
+        kept = store.checkpoint()
+        assert kept is not None
+        with pytest.raises(StoreCorrupt, match="chunk 0"):
+            list(kept[1])
+        store.close()
+
+    @pytest.mark.parametrize("key", [schema.META_KEY, schema.POINTER_KEY])
+    def test_a_flipped_bit_in_a_record(self, tmp_path: Path, key: bytes) -> None:
+        filled(tmp_path)
+        meddle(tmp_path, flip(key, 6))
+        with pytest.raises(StoreCorrupt):
+            LmdbStore(tmp_path)
+
+    def test_meta_that_does_not_decode(self, tmp_path: Path) -> None:
+        filled(tmp_path)
+        body = b"\x00\x01\x91\x01"
+        meddle(tmp_path, lambda txn: txn.put(schema.META_KEY, body + xxh3_64_digest(body)))
+        with pytest.raises(StoreCorrupt, match="does not decode"):
+            LmdbStore(tmp_path)
+
+
+class TestRefusal:
+    def test_another_format_version(self, tmp_path: Path) -> None:
+        filled(tmp_path)
+        body = b"\x00\x02whatever comes then"
+        meddle(tmp_path, lambda txn: txn.put(schema.META_KEY, body + xxh3_64_digest(body)))
+        with pytest.raises(StoreVersion, match="store format 2, this release reads format 1"):
+            LmdbStore(tmp_path, FRESH)
+
+    def test_another_lmdb_file(self, tmp_path: Path) -> None:
+        meddle(tmp_path, lambda txn: txn.put(b"zebra", b"1"))
+        with pytest.raises(StoreUnreadable, match="something else"):
+            LmdbStore(tmp_path, FRESH)
+        with pytest.raises(StoreUnreadable, match="something else"):
+            inspect(tmp_path)
+
+    def test_no_lmdb_file(self, tmp_path: Path) -> None:
+        (tmp_path / "data.mdb").write_bytes(b"not at all" * 2000)
+        with pytest.raises(StoreUnreadable):
+            LmdbStore(tmp_path, FRESH)
+        with pytest.raises(StoreUnreadable):
+            inspect(tmp_path)
+
+    def test_a_file_where_the_directory_should_be(self, tmp_path: Path) -> None:
+        (tmp_path / "store").write_text("")
+        with pytest.raises(StoreError):
+            LmdbStore(tmp_path / "store", FRESH)
+
+    def test_a_creation_that_never_finished_is_no_store(self, tmp_path: Path) -> None:
+        lmdb.open(str(tmp_path)).close()
+        with pytest.raises(StoreMissing, match="never finished"):
+            LmdbStore(tmp_path)
+        with pytest.raises(StoreMissing):
+            inspect(tmp_path)
+        store = LmdbStore(tmp_path, FRESH)
+        assert store.meta == FRESH
+        store.close()
+
+    def test_busy_names_the_process(self, tmp_path: Path) -> None:
+        store = LmdbStore(tmp_path, FRESH)
+        with pytest.raises(StoreBusy) as caught:
+            LmdbStore(tmp_path)
+        assert caught.value.pid == os.getpid()
+        assert str(os.getpid()) in str(caught.value)
+        store.close()
+
+    def test_busy_in_another_process(self, tmp_path: Path) -> None:
+        store = LmdbStore(tmp_path, FRESH)
+        script = (
+            "import sys; from pathlib import Path; from store.lmdb_store import LmdbStore\n"
+            "from store.errors import StoreBusy\n"
+            "try: LmdbStore(Path(sys.argv[1]))\n"
+            "except StoreBusy as error: sys.exit(str(error))"
+        )
+        done = run_python(script, str(tmp_path))
+        store.close()
+        assert f"in use by process {os.getpid()}" in done.stderr
+
+    def test_not_writable(self) -> None:
+        # As another user, because the superuser may write anywhere.
+        with tempfile.TemporaryDirectory() as place:
+            base = Path(place)
+            filled(base / "store")
+            (base / "store").chmod(0o555)
+            for file in (base / "store").iterdir():
+                file.chmod(0o444)
+            base.chmod(0o555)
+            script = (
+                "import os, sys; from pathlib import Path; from store.lmdb_store import LmdbStore\n"
+                "from store.api import Meta; from store.errors import NotWritable\n"
+                "if os.getuid() == 0: os.setuid(65534)\n"
+                "for name in ('store', 'fresh'):\n"
+                "    try: LmdbStore(Path(sys.argv[1]) / name, Meta('prod', 'a', '1'))\n"
+                "    except NotWritable as error: print(error)"
+            )
+            done = run_python(script, place)
+            base.chmod(0o755)
+            (base / "store").chmod(0o755)
+        assert done.stdout.count("cannot be written") == 2, done.stderr
+        assert issubclass(NotWritable, StoreError)
+
+
+class TestFailure:
+    def test_a_failed_commit_poisons(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        filled(tmp_path)
+        store = LmdbStore(tmp_path)
+        meta = replace(store.meta, position=7)
+
+        class Broken:
+            def begin(self, write: bool = False) -> object:
+                raise lmdb.Error("mdb_txn_commit: Input/output error")
+
+            def close(self) -> None:
+                env.close()
+
+        env = store._env
+        monkeypatch.setattr(store, "_env", Broken())
+        with pytest.raises(StoreFailed, match="Input/output error"):
+            store.commit(b"x", 7, 7, meta)
+        monkeypatch.setattr(store, "_env", env)
+        for call in (
+            lambda: store.commit(b"x", 7, 7, meta),
+            lambda: store.put_meta(store.meta),
+            lambda: list(store.log(0)),
+            lambda: store.checkpoint(),
+            lambda: store.trim(),
+            lambda: store.size_bytes(),
+            lambda: store.meta,
+        ):
+            with pytest.raises(StoreFailed, match="Input/output error"):
+                call()
+        store.close()
+        store = LmdbStore(tmp_path)
+        assert store.meta.position == 6
+        store.close()
+
+    def test_the_map_grows(self, tmp_path: Path) -> None:
+        store = LmdbStore(tmp_path, FRESH, map_bytes=128 << 10)
+        entry = os.urandom(50_000)
+        for position in range(1, 31):
+            store.commit(entry, position, position, replace(store.meta, position=position))
+        store.write_checkpoint(30, [os.urandom(300_000)] * 4, store.meta)
+        store.close()
+        store = LmdbStore(tmp_path, map_bytes=128 << 10)
+        assert store.meta.position == 30
+        assert store.size_bytes() > 1_200_000
+        store.close()
+
+    def test_a_full_store_stops(self, tmp_path: Path) -> None:
+        limit = 256 << 10
+        store = LmdbStore(tmp_path, FRESH, map_bytes=128 << 10, map_bytes_max=limit)
+
+        def fill() -> None:
+            for position in range(1, 100):
+                meta = replace(store.meta, position=position)
+                store.commit(bytes(20_000), position, position, meta)
+
+        with pytest.raises(StoreFull, match="limit"):
+            fill()
+        with pytest.raises(StoreFailed):
+            store.meta  # noqa: B018
+        store.close()
+        store = LmdbStore(tmp_path)
+        assert store.meta.position > 3
+        assert len(list(store.log(0))) == store.meta.position
+        store.close()
+
+    def test_growing_waits_for_readers_and_readers_for_it(self, tmp_path: Path) -> None:
+        store = LmdbStore(tmp_path, FRESH, map_bytes=128 << 10)
+        store.commit(bytes(1000), 1, 1, replace(store.meta, position=1))
+        reading = store.log(0)
+        assert next(reading)[0] == 1
+        for position in range(2, 20):  # a reader between two slices holds nothing
+            meta = replace(store.meta, position=position)
+            store.commit(bytes(50_000), position, position, meta)
+        assert list(reading) == []
+        store.close()
+
+
+def test_inspect_reads_a_store_in_use(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, FRESH)
+    store.put_meta(replace(FRESH, marker=Marker.DIRTY))
+    script = (
+        "import sys; from pathlib import Path; from store.environment import inspect\n"
+        "print(inspect(Path(sys.argv[1])).marker)"
+    )
+    assert run_python(script, str(tmp_path)).stdout == "Marker.DIRTY\n"
+    store.close()
+    assert inspect(tmp_path).marker is Marker.DIRTY
+
+
+def run_python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a few lines in a process of their own."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        timeout=30,
+    )

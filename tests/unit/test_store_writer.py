@@ -1,0 +1,178 @@
+"""The writer thread: order, gathering, checkpoints in slices, and the stop after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from store.api import Marker, Meta
+from store.errors import StoreError, StoreFailed
+from store.memory import MemoryDisk, MemoryStore
+from store.writer import StoreWriter
+
+FRESH = Meta(cluster_name="prod", member="a", store_id="5eed")
+
+
+class SlowStore(MemoryStore):
+    """A store whose commits wait for the test."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__(disk, FRESH)
+        self.gate = threading.Semaphore(0)
+        self.commits: list[tuple[int, int]] = []
+
+    def commit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
+        assert self.gate.acquire(timeout=5)
+        super().commit(entry, first, last, meta)
+        self.commits.append((first, last))
+
+
+class Rig:
+    """A writer on a loop, and what it reported."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.store = SlowStore(self.disk)
+        self.durable: list[int] = []
+        self.failed: list[StoreError] = []
+        self.changed = asyncio.Event()
+        self.writer = StoreWriter(
+            self.store, asyncio.get_running_loop(), self.on_durable, self.on_failed
+        )
+
+    def on_durable(self, position: int) -> None:
+        self.durable.append(position)
+        self.changed.set()
+
+    def on_failed(self, error: StoreError) -> None:
+        self.failed.append(error)
+        self.changed.set()
+
+    def submit(self, first: int, last: int) -> None:
+        self.writer.submit(f"{first}|".encode(), first, last, replace(FRESH, position=last))
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                self.changed.clear()
+                await asyncio.wait([asyncio.ensure_future(self.changed.wait())], timeout=0.01)
+
+
+def run(story: Callable[[Rig], Awaitable[None]]) -> None:
+    """Run a story with a rig on a loop of its own."""
+
+    async def whole() -> None:
+        rig = Rig()
+        try:
+            await story(rig)
+        finally:
+            rig.store.gate.release(1000)
+            await rig.writer.drain()
+
+    asyncio.run(whole())
+
+
+def test_entries_gather_while_one_commit_is_in_flight() -> None:
+    async def story(rig: Rig) -> None:
+        rig.submit(1, 1)
+        await rig.until(lambda: rig.writer.backlog() == 0)
+        rig.submit(2, 4)
+        rig.submit(5, 5)
+        assert rig.writer.backlog() == 4
+        rig.store.gate.release(2)
+        await rig.until(lambda: rig.durable == [1, 5])
+        assert rig.store.commits == [(1, 1), (2, 5)]
+        assert list(rig.store.log(1)) == [(2, b"2|5|")]
+
+    run(story)
+
+
+def test_meta_follows_what_was_submitted_before_it() -> None:
+    async def story(rig: Rig) -> None:
+        told: list[int] = []
+        rig.submit(1, 2)
+        rig.writer.submit_meta(
+            replace(FRESH, position=2, marker=Marker.CLEAN), lambda: told.append(1)
+        )
+        rig.store.gate.release(2)
+        await rig.until(lambda: told)
+        assert rig.store.meta.marker is Marker.CLEAN
+        assert rig.store.meta.position == 2
+
+    run(story)
+
+
+def test_a_checkpoint_is_written_beside_the_commits() -> None:
+    async def story(rig: Rig) -> None:
+        done: list[bool] = []
+        rig.submit(1, 3)
+        rig.writer.submit_checkpoint(3, [bytes(700_000)] * 4, lambda: done.append(True))
+        rig.submit(4, 6)
+        rig.store.gate.release(5)
+        await rig.until(lambda: done)
+        await rig.until(lambda: rig.durable[-1:] == [6])
+        await rig.until(lambda: list(rig.disk.entries) == [4] or rig.store.commits == [(1, 6)])
+        kept = rig.store.checkpoint()
+        assert kept is not None
+        assert kept[0] == 3
+        assert len(list(kept[1])) == 4
+        assert rig.writer.counters["checkpoints"] == 1
+
+    run(story)
+
+
+def test_closing_commits_what_was_submitted() -> None:
+    async def story(rig: Rig) -> None:
+        rig.submit(1, 1)
+        rig.submit(2, 2)
+        rig.store.gate.release(2)
+        await rig.writer.drain()
+        assert rig.store.meta.position == 2
+        with pytest.raises(StoreFailed):
+            rig.submit(3, 3)
+
+    run(story)
+
+
+def test_the_first_failure_is_told_once_and_stops_everything() -> None:
+    async def story(rig: Rig) -> None:
+        rig.disk.fail_next_commit = True
+        rig.submit(1, 1)
+        rig.store.gate.release(5)
+        await rig.until(lambda: rig.failed)
+        with pytest.raises(StoreFailed):
+            rig.submit(2, 2)
+        with pytest.raises(StoreFailed):
+            rig.writer.submit_meta(replace(FRESH, position=1))
+        await asyncio.sleep(0.02)
+        assert len(rig.failed) == 1
+        assert rig.durable == []
+
+    run(story)
+
+
+def test_a_failure_of_another_kind_is_a_failure_too() -> None:
+    async def story(rig: Rig) -> None:
+        def broken() -> Iterator[bytes]:
+            yield b"half"
+            raise ZeroDivisionError
+
+        rig.writer.submit_checkpoint(0, broken(), int)
+        await rig.until(lambda: rig.failed)
+        assert "ZeroDivisionError" in str(rig.failed[0])
+
+    run(story)
+
+
+def test_gaps_are_our_bug() -> None:
+    async def story(rig: Rig) -> None:
+        with pytest.raises(AssertionError):
+            rig.submit(2, 2)
+        with pytest.raises(AssertionError):
+            rig.writer.submit_meta(replace(FRESH, position=1))
+
+    run(story)
