@@ -1,0 +1,36 @@
+"""Exit codes: what a stopped broker or tool tells the script that started it.
+
+The numbers are those of BSD's `sysexits.h` where one fits, so an operator's habits hold.  This file
+is the only list; docs/OPERATIONS.md explains each number to the operator and a test compares them.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """How a process ended.  Each refusal at start has a number of its own."""
+
+    OK = 0
+    """An orderly stop: asked for by an operator or by a signal."""
+    FAILURE = 1
+    """The tool did its work and the answer is no; see its message."""
+    USAGE = 64
+    """An option is unknown, malformed, or contradicts another one."""
+    DATA = 65
+    """The store under --data-dir is of another cluster, of another format, or damaged."""
+    NO_INPUT = 66
+    """An input file cannot be read."""
+    UNAVAILABLE = 69
+    """An address is taken or not ours to bind; for clients: no broker could be reached."""
+    INTERNAL = 70
+    """We broke our own rules (or the store failed a commit): the member stopped itself."""
+    CANNOT_CREATE = 73
+    """The data directory, or an output file, cannot be created or written."""
+    BUSY = 75
+    """The data directory belongs to another broker that runs now."""
+    PROTOCOL = 76
+    """The other members speak another version, or refused this one."""
+    CONFIG = 78
+    """The option file cannot be read, or a line in it is wrong."""

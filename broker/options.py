@@ -1,0 +1,212 @@
+"""The options of one broker, validated into one record.
+
+Values arrive as text under their long option names, from the command line, the environment or an
+option file; this module does not know which.  Either every value is good and `broker_options`
+returns a complete `BrokerOptions`, or it raises one `OptionError` that names the option at fault.
+Nothing here touches the disk or the network: what only they can say, `broker.server.run` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from vsync.types import record
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+AMQP_PORT = 5672
+RING_PORT_OFFSET = 20_000
+"""The ring listens this far above the client port unless --cluster-bind says otherwise."""
+PORT_MAX = 65_535
+CLUSTER_SIZE_MAX = 16
+"""A token ring of more members spends its time rotating; Totem's authors stop near here too."""
+CLUSTER_NAME_CHARACTERS_MAX = 128
+
+DEFAULTS: Mapping[str, str] = {
+    "cluster-name": "",
+    "cluster-size": "1",
+    "cluster-bind": "",
+    "cluster-nodes": "",
+    "cluster-url": "",
+    "port": str(AMQP_PORT),
+    "interface": "127.0.0.1",
+    "data-dir": "",
+    "log-level": "info",
+}
+"""Every option that an option file may set, with the text that stands for its absence."""
+
+
+class OptionError(Exception):
+    """One option's value cannot be used.  `option` is its long name without dashes."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(reason)
+        self.option = option
+        self.reason = reason
+
+
+class Address(NamedTuple):
+    """Where something listens.  Prints as it is typed, with IPv6 hosts in brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@record
+class BrokerOptions:
+    """What one broker was told.  Built whole by `broker_options`, then only read."""
+
+    cluster_name: str
+    """Empty: a stand-alone broker, that is, a cluster of one."""
+    cluster_size: int
+    """The voter set formed at first start, and how many members that start waits for."""
+    cluster_bind: Address
+    """Where the ring's socket binds; port 0 = any free one (peers then find it by beacons)."""
+    cluster_nodes: tuple[Address, ...]
+    """Ring addresses of the members, own one allowed; empty: find them by multicast beacons."""
+    cluster_url: str
+    """What members and tools are told as this broker's client address: `amqp:tcp:HOST:PORT,...`."""
+    port: int
+    """Where clients and management tools connect; 0 = any free port, logged at start."""
+    interface: str
+    """The address that the client listener binds."""
+    data_dir: Path | None
+    """Absolute.  None: nothing is kept on disk, and a restart comes back empty."""
+    log_level: str
+    """One of LOG_LEVELS."""
+
+    @property
+    def clustered(self) -> bool:
+        """Whether this broker was asked to find other members at all."""
+        return bool(self.cluster_name)
+
+    @property
+    def listen(self) -> Address:
+        """Where clients connect, as configured."""
+        return Address(self.interface, self.port)
+
+
+def broker_options(given: Mapping[str, str]) -> BrokerOptions:
+    """Validate `given` (long names without dashes to text) over the defaults; all or nothing."""
+    for name in given:
+        if name not in DEFAULTS:
+            raise OptionError(name, "there is no such option")
+    text = {name: given.get(name, default).strip() for name, default in DEFAULTS.items()}
+    cluster_name = _cluster_name(text["cluster-name"])
+    for name in ("cluster-size", "cluster-bind", "cluster-nodes"):
+        if not cluster_name and text[name] != DEFAULTS[name]:
+            raise OptionError(name, "it needs --cluster-name: a stand-alone broker has no ring")
+    interface = _host("interface", text["interface"])
+    port = _number("port", text["port"], 0, PORT_MAX)
+    nodes = _addresses("cluster-nodes", text["cluster-nodes"])
+    bind = _ring_address(text["cluster-bind"], interface, port)
+    if nodes and bind.port == 0:
+        raise OptionError(
+            "cluster-bind",
+            "with --cluster-nodes the ring port must be fixed, port 0 cannot be listed anywhere",
+        )
+    return BrokerOptions(
+        cluster_name=cluster_name,
+        cluster_size=_number("cluster-size", text["cluster-size"], 1, CLUSTER_SIZE_MAX),
+        cluster_bind=bind,
+        cluster_nodes=nodes,
+        cluster_url=_cluster_url(text["cluster-url"], Address(interface, port)),
+        port=port,
+        interface=interface,
+        data_dir=Path(text["data-dir"]).expanduser().absolute() if text["data-dir"] else None,
+        log_level=_choice("log-level", text["log-level"].lower(), LOG_LEVELS),
+    )
+
+
+def parse_address(text: str, default_port: int | None = None) -> Address:
+    """Read HOST:PORT or [HOST]:PORT; ValueError says in plain words what is wrong."""
+    host, port_text = text, ""
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        if not closed or (rest and not rest.startswith(":")):
+            raise ValueError(f"'{text}' is not of the form [HOST]:PORT")
+        port_text = rest[1:]
+    elif text.count(":") == 1:
+        host, _, port_text = text.partition(":")
+    elif ":" in text:
+        raise ValueError(f"'{text}' has several colons; write an IPv6 address as [HOST]:PORT")
+    if not host or any(c.isspace() or c in ",/@" for c in host):
+        raise ValueError(f"'{text}' is not of the form HOST:PORT")
+    if not port_text:
+        if default_port is None or text.endswith(":"):
+            raise ValueError(f"'{text}' has no port; write HOST:PORT")
+        return Address(host, default_port)
+    if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > PORT_MAX:
+        raise ValueError(f"'{port_text}' in '{text}' is not a port number (0 to {PORT_MAX})")
+    return Address(host, int(port_text))
+
+
+def _ring_address(text: str, interface: str, port: int) -> Address:
+    if text:
+        return _address("cluster-bind", text)
+    if port == 0:
+        return Address(interface, 0)
+    above = port + RING_PORT_OFFSET
+    return Address(interface, above if above <= PORT_MAX else port - RING_PORT_OFFSET)
+
+
+def _cluster_url(text: str, listen: Address) -> str:
+    if not text:
+        return f"amqp:tcp:{listen}"
+    scheme, _, rest = text.partition(":")
+    addresses = [part.removeprefix("tcp:") for part in rest.removeprefix("//").split(",")]
+    if scheme != "amqp" or not rest:
+        raise OptionError("cluster-url", f"'{text}' is not of the form amqp:tcp:HOST:PORT,...")
+    parsed = [_address("cluster-url", part.rstrip("/"), AMQP_PORT) for part in addresses]
+    return "amqp:" + ",".join(f"tcp:{address}" for address in parsed)
+
+
+def _cluster_name(text: str) -> str:
+    if len(text) > CLUSTER_NAME_CHARACTERS_MAX:
+        raise OptionError(
+            "cluster-name", f"it has more than {CLUSTER_NAME_CHARACTERS_MAX} characters"
+        )
+    if not text.isprintable():
+        raise OptionError("cluster-name", "it holds a character that cannot be printed")
+    return text
+
+
+def _address(option: str, text: str, default_port: int | None = None) -> Address:
+    try:
+        return parse_address(text, default_port)
+    except ValueError as problem:
+        raise OptionError(option, str(problem)) from None
+
+
+def _addresses(option: str, text: str) -> tuple[Address, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    addresses = tuple(_address(option, part) for part in parts)
+    for address in addresses:
+        if address.port == 0:
+            raise OptionError(option, f"'{address}' has port 0, which nobody can connect to")
+        if addresses.count(address) > 1:
+            raise OptionError(option, f"'{address}' is listed twice")
+    return addresses
+
+
+def _host(option: str, text: str) -> str:
+    host = text.removeprefix("[").removesuffix("]")
+    if not host or any(c.isspace() or c in ",/@" for c in host):
+        raise OptionError(option, f"'{text}' is not a host name or an IP address")
+    return host
+
+
+def _number(option: str, text: str, low: int, high: int) -> int:
+    if not (text.isascii() and text.isdigit()) or not low <= int(text) <= high:
+        raise OptionError(option, f"'{text}' is not a whole number from {low} to {high}")
+    return int(text)
+
+
+def _choice(option: str, text: str, choices: tuple[str, ...]) -> str:
+    if text not in choices:
+        raise OptionError(option, f"'{text}' is not one of {', '.join(choices)}")
+    return text

@@ -1,0 +1,156 @@
+"""The client side of the management protocol: one connection, one question, one answer.
+
+The protocol itself is tabled in `tools/qpid_cluster.py`.  This module knows how to ask and how to
+read an answer with suspicion; it does not know what the answers are shown or used for.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from broker.options import Address
+from vsync.types import record
+
+PREAMBLE = b"QPIDMGT1"
+ANSWER_BYTES_MAX = 1024 * 1024
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+
+
+class ManagementError(Exception):
+    """The question was not answered, or the answer is no.  The text is fit for an operator."""
+
+
+class Unreachable(ManagementError):
+    """Nobody listens there, or it is not one of our brokers."""
+
+
+class ConnectionAborted(ManagementError):
+    """The broker went away between question and answer, as one that was told to stop does."""
+
+
+@record
+class MemberStatus:
+    """One member as the asked broker sees it."""
+
+    id: str
+    url: str
+    state: str
+    voter: bool
+    position: int
+    local: bool
+
+
+@record
+class ClusterStatus:
+    """What one broker says of its cluster."""
+
+    cluster: str
+    status: str
+    size: int
+    members: tuple[MemberStatus, ...]
+    raw: dict[str, Json]
+    """The whole answer, for --json: newer brokers may say more than this client knows."""
+
+    def local_member(self) -> MemberStatus | None:
+        """The member that answered."""
+        return next((member for member in self.members if member.local), None)
+
+
+def ask(
+    broker: Address,
+    request: Mapping[str, Json],
+    timeout_seconds: float | None = 10.0,
+    user: str = "guest",
+    password: str = "guest",
+) -> dict[str, Json]:
+    """Put one request to `broker` and return its answer; a refusal raises ManagementError."""
+    question = json.dumps({**request, "user": user, "password": password}).encode() + b"\n"
+    try:
+        connection = socket.create_connection(broker, timeout=timeout_seconds)
+    except OSError as problem:
+        raise Unreachable(f"cannot connect to {broker}: {_reason(problem)}") from None
+    with connection:
+        try:
+            connection.sendall(PREAMBLE + question)
+            line = _read_line(connection)
+        except TimeoutError:
+            raise ManagementError(f"{broker} did not answer in time") from None
+        except OSError as problem:
+            raise ConnectionAborted(f"connection aborted: {_reason(problem)}") from None
+    if not line:
+        raise ConnectionAborted(f"connection aborted: {broker} closed it without an answer")
+    if line.startswith(b"AMQP"):
+        raise Unreachable(f"{broker} is an AMQP broker, but not one of this cluster software")
+    return _answer(line, broker)
+
+
+def cluster_status(
+    broker: Address,
+    timeout_seconds: float | None = 10.0,
+    user: str = "guest",
+    password: str = "guest",
+) -> ClusterStatus:
+    """Ask `broker` for its view of the cluster."""
+    answer = ask(broker, {"op": "status"}, timeout_seconds, user, password)
+    members = answer.get("members")
+    if not isinstance(members, list):
+        raise ManagementError(f"{broker} answered without a list of members")
+    return ClusterStatus(
+        cluster=str(answer.get("cluster", "")),
+        status=str(answer.get("status", "UNKNOWN")),
+        size=_whole(answer.get("size")),
+        members=tuple(_member(member) for member in members if isinstance(member, dict)),
+        raw=answer,
+    )
+
+
+def _member(fields: dict[str, Json]) -> MemberStatus:
+    return MemberStatus(
+        id=str(fields.get("id", "")),
+        url=str(fields.get("url", "")),
+        state=str(fields.get("state", "")),
+        voter=fields.get("voter") is True,
+        position=_whole(fields.get("position")),
+        local=fields.get("local") is True,
+    )
+
+
+def _whole(value: Json | None) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _answer(line: bytes, broker: Address) -> dict[str, Json]:
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise Unreachable(f"{broker} does not speak the management protocol")
+    if answer.get("ok") is not True:
+        raise ManagementError(str(answer.get("error", "the broker refused without a reason")))
+    return answer
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    """Up to the first newline, or all there is when the peer closes before it."""
+    chunks: list[bytes] = []
+    held = 0
+    while held < ANSWER_BYTES_MAX:
+        chunk = connection.recv(65536)
+        if not chunk:
+            break
+        chunks.append(chunk)
+        held += len(chunk)
+        if b"\n" in chunk or (held >= 4 and chunks[0].startswith(b"AMQP")):
+            break
+    return b"".join(chunks).partition(b"\n")[0]
+
+
+def _reason(problem: OSError) -> str:
+    if isinstance(problem, TimeoutError):
+        return "no answer in time"
+    return (problem.strerror or str(problem) or type(problem).__name__).lower()

@@ -1,0 +1,137 @@
+"""What our commands share on the command line: option files, sources of values, short errors.
+
+A broker option may come from the command line, from the environment as `QPIDD_NAME`, or from an
+option file; the first that speaks wins.  Whoever typed a wrong value is told where he typed it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import click
+
+from broker.exits import Exit
+from broker.options import DEFAULTS, Address, BrokerOptions, OptionError, broker_options
+from broker.options import parse_address as parse_address
+
+ENVIRONMENT_PREFIX = "QPIDD_"
+
+
+class ToolError(Exception):
+    """Ends a command with one sentence on stderr and an exit code of its own."""
+
+    def __init__(self, sentence: str, code: Exit = Exit.FAILURE) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+class Given(NamedTuple):
+    """One value as somebody gave it, and the words that lead back to the place."""
+
+    text: str
+    place: str
+    code: Exit
+
+
+def environment_name(option: str) -> str:
+    """`cluster-name` is set in the environment by `QPIDD_CLUSTER_NAME`."""
+    return ENVIRONMENT_PREFIX + option.upper().replace("-", "_")
+
+
+def read_option_file(path: Path) -> dict[str, Given]:
+    """Read `name = value` lines (also `name=value`; `#` starts a comment line).
+
+    The whole file is refused for one bad line: a typo must not start a broker with a default.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as problem:
+        reason = problem.strerror or "cannot be read"
+        raise ToolError(f"option file {path}: {reason}", Exit.CONFIG) from None
+    except UnicodeDecodeError:
+        raise ToolError(f"option file {path}: this is not UTF-8 text", Exit.CONFIG) from None
+    given: dict[str, Given] = {}
+    for number, line in enumerate(lines, start=1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        place = f"{path}, line {number}"
+        name, equals, value = stripped.partition("=")
+        name = name.strip().removeprefix("--")
+        if not equals:
+            raise ToolError(f"{place}: '{stripped}' is not of the form name = value", Exit.CONFIG)
+        if name not in DEFAULTS:
+            raise ToolError(f"{place}: there is no option '{name}'", Exit.CONFIG)
+        if name in given:
+            raise ToolError(f"{place}: '{name}' is already set above", Exit.CONFIG)
+        given[name] = Given(value.strip(), f"{place}: {name}", Exit.CONFIG)
+    return given
+
+
+def collect(
+    typed: Mapping[str, str], environment: Mapping[str, str], config: Path | None
+) -> dict[str, Given]:
+    """Each option's value from the highest place that gives it: typed, environment, file."""
+    given = read_option_file(config) if config is not None else {}
+    for option in DEFAULTS:
+        variable = environment_name(option)
+        if variable in environment:
+            given[option] = Given(environment[variable], variable, Exit.USAGE)
+        if option in typed:
+            given[option] = Given(typed[option], f"--{option}", Exit.USAGE)
+    return given
+
+
+def resolve(given: Mapping[str, Given]) -> BrokerOptions:
+    """Validate what was collected; an error names the place that the bad value came from."""
+    try:
+        return broker_options({option: value.text for option, value in given.items()})
+    except OptionError as problem:
+        source = given.get(problem.option, Given("", f"--{problem.option}", Exit.USAGE))
+        raise ToolError(f"{source.place}: {problem.reason}", source.code) from None
+
+
+def brokers(text: str, default_port: int = 5672) -> tuple[Address, ...]:
+    """A client's list of brokers, `HOST[:PORT],...`, in the order in which they are tried."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ToolError("--broker: give at least one HOST:PORT", Exit.USAGE)
+    try:
+        return tuple(parse_address(part, default_port) for part in parts)
+    except ValueError as problem:
+        raise ToolError(f"--broker: {problem}", Exit.USAGE) from None
+
+
+def run_command(
+    command: click.Command,
+    arguments: Sequence[str] | None = None,
+    usage_code: int = Exit.USAGE,
+) -> NoReturn:
+    """Run a click command so that every failure is one sentence on stderr and a stable code."""
+    name = command.name or "command"
+    try:
+        outcome = command.main(
+            args=list(arguments) if arguments is not None else None,
+            prog_name=name,
+            standalone_mode=False,
+        )
+    except ToolError as problem:
+        print(f"{name}: {problem}", file=sys.stderr)
+        sys.exit(problem.code)
+    except click.exceptions.Exit as ended:
+        sys.exit(ended.exit_code)
+    except click.ClickException as problem:
+        sentence = problem.format_message().rstrip(".")
+        print(f"{name}: {sentence}. Try '{name} --help'.", file=sys.stderr)
+        sys.exit(usage_code)
+    except (click.Abort, KeyboardInterrupt):
+        print(file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output left (`drain | head`); stderr may be gone as well.
+        sys.stderr.close()
+        sys.exit(Exit.FAILURE)
+    sys.exit(outcome if isinstance(outcome, int) else Exit.OK)

@@ -1,0 +1,210 @@
+"""`qpid-cluster`: show a cluster, stop one member, stop all.
+
+The management protocol, both sides (the broker's is `broker/management.py`):
+
+- A client connects to the broker's ordinary client port and sends the 8 bytes `QPIDMGT1`, then
+  requests.  Each request and each answer is one JSON object on one line, UTF-8, ended by a newline;
+  answers come in the order of the requests.  Lines above 1 MiB, or not an object: an answer with
+  code `bad-request`, then the connection is closed.
+- Every request carries `op`, `user`, `password` (defaults `guest`, `guest`).  Unknown fields are
+  ignored, by both sides.
+- Every answer carries `ok`.  When it is false: `code` (below) and `error`, one sentence for people.
+
+| op | request fields | answer fields when ok |
+| --- | --- | --- |
+| `status` | | `cluster` name ("" = stand-alone), `cluster_id` hex, `status`, `size`, `epoch`, |
+| | | `position`, `members`: [{`id`, `url`, `state`, `voter`, `position`, `local`}], |
+| | | `voters`: [id], `reason` (why it is not ACTIVE; "" when it is), `version` |
+| `stop` | `id` of a member | `id`; that member leaves cleanly, its store stays DIRTY |
+| `shutdown` | | `shutdown_id` hex; every member leaves at one position, stores CLEAN |
+| `counters` | | `counters`: {name: whole number} of this member only |
+
+`status` is one of ACTIVE (serving in a primary view), JOINING (receiving state or catching up),
+INQUORATE (no majority of voters: it serves nobody), WAITING (first start, --cluster-size not yet
+reached).  A member's `state` is one of ACTIVE, JOINING, DOWN (a voter that is not here).  `size`
+counts the members that are not DOWN.  `id` is the member's name and is what `-s` takes; `position`
+is the last command position that the answering member knows to be durable there.
+
+An answer to `stop` and `shutdown` means: ordered, and about to happen.  A connection that breaks
+before the answer means the same, because the asked broker may be the one that stops.  Nothing but
+`status` and `counters` is done by a broker that is not ACTIVE (`not-active`).
+
+Codes: `bad-request`, `unknown-op`, `access-refused`, `no-such-member`, `not-active`, `internal`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from broker.exits import Exit
+from broker.options import AMQP_PORT, Address, parse_address
+from tools.management import (
+    ClusterStatus,
+    ConnectionAborted,
+    Json,
+    ManagementError,
+    ask,
+    cluster_status,
+)
+from tools.options import ToolError, run_command
+from vsync.types import record
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+PROMPT_STOP = "Warning: This command will shut down a cluster member. Are you sure? [N]: "
+PROMPT_STOP_LAST = (
+    "Warning: This command will shut down the last running cluster member. Are you sure? [N]: "
+)
+PROMPT_STOP_ALL = "Warning: This command will shut down the entire cluster. Are you sure? [N]: "
+EPILOG = """\b
+BROKER is [user/password@]host[:port], default localhost:5672. Any member will do.
+\b
+Examples:
+  qpid-cluster                          the cluster that localhost belongs to
+  qpid-cluster --json otherhost:5673    the same for programs
+  qpid-cluster -s b otherhost           stop the member with ID b
+  qpid-cluster -k -f                    stop all members, stores clean, no question
+\b
+Exit codes: 0 done (for the status: the cluster is ACTIVE as seen by BROKER),
+1 failed, refused, canceled, or not ACTIVE, 2 wrong usage.
+"""
+
+
+@record
+class Target:
+    """The broker to ask, and as whom."""
+
+    address: Address
+    user: str
+    password: str
+    timeout_seconds: float | None
+
+    def ask(self, **request: Json) -> dict[str, Json]:
+        """One question to the target."""
+        return ask(self.address, request, self.timeout_seconds, self.user, self.password)
+
+    def status(self) -> ClusterStatus:
+        """The target's view of its cluster."""
+        return cluster_status(self.address, self.timeout_seconds, self.user, self.password)
+
+
+@click.command(
+    name="qpid-cluster", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option("-s", "--stop", metavar="ID", help="Stop one member of the cluster by its ID.")
+@click.option("-k", "--all-stop", is_flag=True, help="Stop the whole cluster, stores clean.")
+@click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "-t",
+    "--timeout",
+    metavar="SECS",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    help="Longest wait for a connection and for an answer; 0 waits for ever. Default 10.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON document.")
+@click.argument("broker", default="localhost")
+def qpid_cluster(
+    stop: str | None, all_stop: bool, force: bool, timeout: float, as_json: bool, broker: str
+) -> int:
+    """Show the cluster that BROKER belongs to: name, status, size and members; or stop it."""
+    if stop is not None and all_stop:
+        raise click.UsageError("Only one command option may be supplied")
+    target = parse_target(broker, timeout or None)
+    try:
+        if stop is not None:
+            stop_member(target, stop, force)
+        elif all_stop:
+            stop_all(target, force)
+        else:
+            return show(target, as_json)
+    except ManagementError as problem:
+        raise ToolError(f"Failed: {problem}") from None
+    return Exit.OK
+
+
+def show(target: Target, as_json: bool) -> int:
+    """Print the overview; the exit code says whether the cluster serves."""
+    status = target.status()
+    print(json.dumps(status.raw, indent=2, sort_keys=True) if as_json else overview(status))
+    if status.status == "ACTIVE":
+        return Exit.OK
+    reason = str(status.raw.get("reason") or "it does not say why")
+    print(f"qpid-cluster: {target.address} is {status.status}: {reason}", file=sys.stderr)
+    return EXIT_FAILURE
+
+
+def overview(status: ClusterStatus) -> str:
+    """The classic layout: labels right-aligned to the colon, one line a member."""
+    lines = [
+        f"  Cluster Name: {status.cluster}",
+        f"Cluster Status: {status.status}",
+        f"  Cluster Size: {status.size}",
+    ]
+    label = "       Members"
+    for member in status.members:
+        marks = [] if member.state == "ACTIVE" else [member.state]
+        marks += [] if member.voter else ["no vote"]
+        marks += ["local"] if member.local else []
+        note = f" ({', '.join(marks)})" if marks else ""
+        lines.append(f"{label}: ID={member.id} URL={member.url}{note}")
+        label = "              "
+    return "\n".join(lines)
+
+
+def stop_member(target: Target, member_id: str, force: bool) -> None:
+    """Stop one member; prints nothing when it worked."""
+    status = target.status()
+    running = [member.id for member in status.members if member.state != "DOWN"]
+    if member_id not in running:
+        raise ManagementError("No member with matching ID found")
+    confirm(PROMPT_STOP_LAST if len(running) == 1 else PROMPT_STOP, force)
+    try:
+        target.ask(op="stop", id=member_id)
+    except ConnectionAborted:
+        return  # the member that we asked was the one to stop
+
+
+def stop_all(target: Target, force: bool) -> None:
+    """Stop every member with a clean store; prints nothing when it worked."""
+    target.status()  # a refusal or a dead address should come before the question
+    confirm(PROMPT_STOP_ALL, force)
+    try:
+        target.ask(op="shutdown")
+    except ConnectionAborted:
+        return
+
+
+def confirm(prompt: str, force: bool) -> None:
+    """Go on only with --force or an answer that starts with y."""
+    if force:
+        return
+    print(prompt, end="", flush=True)
+    if not sys.stdin.readline().strip().lower().startswith("y"):
+        raise ManagementError("Operation canceled")
+
+
+def parse_target(broker: str, timeout_seconds: float | None) -> Target:
+    """Read [user/password@]host[:port]; `user:password@` and a leading amqp:// do as well."""
+    credentials, at, place = broker.removeprefix("amqp://").rpartition("@")
+    user, password = "guest", "guest"
+    if at:
+        separator = "/" if "/" in credentials else ":"
+        user, _, password = credentials.partition(separator)
+    try:
+        address = parse_address(place.rstrip("/"), AMQP_PORT)
+    except ValueError as problem:
+        raise click.UsageError(f"BROKER: {problem}") from None
+    return Target(address, user, password, timeout_seconds)
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_command(qpid_cluster, sys.argv[1:], usage_code=EXIT_USAGE)
+
+
+if __name__ == "__main__":
+    main()

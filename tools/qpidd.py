@@ -1,0 +1,116 @@
+"""`qpidd`: start one broker, alone or as a member of a cluster.
+
+The command only collects and checks what it was told; `broker.server.run` is the broker.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from broker.exits import Exit
+from tools.options import ToolError, collect, resolve, run_command
+
+EPILOG = """\b
+Examples:
+  A broker on its own, messages in memory only:
+    qpidd
+\b
+  Three members on one machine that wait for each other at first start:
+    qpidd --cluster-name shop --cluster-size 3 --port 5672 --data-dir /var/tmp/a \\
+          --cluster-bind 127.0.0.1:25672 \\
+          --cluster-nodes 127.0.0.1:25672,127.0.0.1:25673,127.0.0.1:25674
+    (the second and third: --port 5673 and 5674, bind 25673 and 25674, other DIRs)
+\b
+  The same from an option file, one value overridden:
+    qpidd --config conf/member-a.conf --log-level debug
+\b
+Every option may also stand in the file given by --config, as `name = value`, or in
+the environment, as QPIDD_NAME (QPIDD_CLUSTER_NAME, QPIDD_PORT ...). The command line
+wins over the environment, the environment over the file.
+\b
+Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken,
+70 internal error, 73 data directory not writable, 75 data directory in use,
+76 mixed versions, 78 bad option file.
+"""
+
+
+@click.command(
+    name="qpidd", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option(
+    "--cluster-name",
+    metavar="NAME",
+    help="Join (or form) the cluster of this name. Without it: one broker on its own.",
+)
+@click.option(
+    "--cluster-size",
+    metavar="N",
+    help="How many members vote. The first start waits for that many; "
+    "later starts find the voters in the store. Default 1.",
+)
+@click.option(
+    "--cluster-bind",
+    metavar="HOST:PORT",
+    help="Where this member's ring socket listens. "
+    "Default: the interface, at the client port + 20000.",
+)
+@click.option(
+    "--cluster-nodes",
+    metavar="HOST:PORT,...",
+    help="Ring addresses of the members; its own may be among them. "
+    "Default: find members of the same name by multicast.",
+)
+@click.option(
+    "--cluster-url",
+    metavar="URL",
+    help="The client address to advertise, amqp:tcp:HOST:PORT,... Default: interface and port.",
+)
+@click.option(
+    "--port",
+    metavar="PORT",
+    help="Where clients and tools connect; 0 takes any free port. Default 5672.",
+)
+@click.option(
+    "--interface",
+    metavar="ADDRESS",
+    help="The address to listen on for clients. Default 127.0.0.1: only this machine.",
+)
+@click.option(
+    "--data-dir",
+    metavar="DIR",
+    type=str,
+    help="Where durable state and the member log live. Default: nothing is kept on disk.",
+)
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default info.")
+@click.option("--config", metavar="FILE", envvar="QPIDD_CONFIG", help="An option file; see below.")
+@click.version_option(package_name="qpid-cluster-py", message="%(prog)s %(version)s")
+def qpidd(config: str | None, **typed: str | None) -> int:
+    """Run an AMQP 0-9-1 message broker, alone or as one member of an active-active cluster.
+
+    Clients may connect to any member; all members hold the same queues and messages.
+    The broker runs in the foreground and logs to stderr; SIGTERM or SIGINT stops it cleanly.
+    """
+    if not __debug__:
+        raise ToolError(
+            "refusing to run under python -O: the assertions that stop a faulty member are off",
+            Exit.USAGE,
+        )
+    named = {name.replace("_", "-"): text for name, text in typed.items() if text is not None}
+    options = resolve(collect(named, os.environ, Path(config) if config else None))
+    # Imported late: --help and a bad option need neither the ring nor the store.
+    from broker.server import run
+
+    return run(options)
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_command(qpidd, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()
