@@ -1,0 +1,71 @@
+# Everything a person or a machine runs here.  Needs make and Python 3.11, 3.12 or 3.13; each target
+# first makes the virtual environment that it needs in $(VENV).
+
+SHELL := /bin/sh
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+
+# The first interpreter that really starts and is of a version that we support.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
+	>/dev/null 2>&1 && { echo "$$p"; break; }; done)
+
+EVERYDAY := not slow and not spark
+SEED ?= 1
+COUNT ?= 1
+
+.PHONY: help demo test check ci bench sim format clean
+
+help:
+	@echo "make demo    three brokers, real input, one killed in mid-stream, everything checked"
+	@echo "make test    the everyday tests (unit, properties, scenarios, short system tests)"
+	@echo "make check   format, lint, types, import contracts, then the everyday and Spark tests"
+	@echo "make ci      what continuous integration runs (.ci/run)"
+	@echo "make bench   throughput and latency of three brokers on this machine"
+	@echo "make sim     the ring in the simulator: make sim SEED=7, make sim COUNT=300"
+	@echo "make format  rewrite the sources in the one format"
+	@echo "make clean   remove the virtual environment and everything generated"
+
+demo: $(VENV)/.demo
+	$(RUN) -m tools.demo
+
+test: $(VENV)/.test
+	$(RUN) -m pytest -m "$(EVERYDAY)"
+
+check: $(VENV)/.test $(VENV)/.demo
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports --no-cache
+	$(RUN) -m pytest -m "not slow"
+
+ci:
+	bash .ci/run
+
+bench: $(VENV)/.test
+	$(RUN) -m tests.bench.cluster
+
+sim: $(VENV)/.test
+	$(RUN) -m tests.sim --seed $(SEED) --count $(COUNT)
+
+format: $(VENV)/.test
+	$(RUN) -m ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { \
+		echo "make: no Python 3.11, 3.12 or 3.13 found; name one with make PYTHON=/path/to/python" >&2; \
+		exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --upgrade pip
+
+# One stamp for each set of extras, renewed when the project's metadata changes.
+$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e '.[verify]'
+	@touch $@
