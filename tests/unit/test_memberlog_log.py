@@ -1,0 +1,281 @@
+"""The log as a file: written, rotated, torn, repaired, damaged, and what the reader says of it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.memberlog.reader import (
+    BrokenLink,
+    Damaged,
+    Entry,
+    LogError,
+    MissingRecords,
+    NotALog,
+    OtherVersion,
+    TornTail,
+    read_segment,
+)
+from broker.memberlog.records import (
+    FRAME,
+    MAGIC,
+    NO_LINK,
+    Durable,
+    Header,
+    Stop,
+    encode,
+    frame,
+    next_link,
+)
+from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
+
+ROOT = Path(__file__).parents[2]
+
+
+def writer(directory: Path, segment_bytes: int = 1 << 20) -> MemberLogWriter:
+    """Open the log of member a, life 7."""
+    return MemberLogWriter(directory, "prod", "", "a:1", 7, lambda: 123, segment_bytes)
+
+
+def written(directory: Path, count: int, segment_bytes: int = 1 << 20) -> list[Path]:
+    """Write a log of `count` Durable records; return its segments."""
+    log = writer(directory, segment_bytes)
+    for position in range(1, count + 1):
+        log.append(Durable(position))
+        log.flush()
+    log.close()
+    return sorted(directory.iterdir())
+
+
+def read(path: Path, faults: list[LogError] | None = None) -> list[Entry]:
+    """Read one segment."""
+    return list(read_segment(path.read_bytes(), path.name, faults))
+
+
+def offsets(data: bytes) -> list[int]:
+    """Return where each record starts."""
+    found, offset = [], len(MAGIC)
+    while offset < len(data):
+        found.append(offset)
+        offset += FRAME.size + FRAME.unpack_from(data, offset)[0]
+    return found
+
+
+class TestWriting:
+    def test_what_was_appended_is_read(self, tmp_path: Path) -> None:
+        (path,) = written(tmp_path, 3)
+        assert path.name == "a:1.7.000000.qml"
+        header, *rest = read(path)
+        assert header.record == Header(1, "prod", "", "a:1", 7, 0, NO_LINK, "blake2b-16", 123)
+        assert [(entry.lsn, entry.record) for entry in rest] == [
+            (1, Durable(1)), (2, Durable(2)), (3, Durable(3)),
+        ]  # fmt: skip
+
+    def test_nothing_is_written_before_a_flush(self, tmp_path: Path) -> None:
+        log = writer(tmp_path)
+        before = log.path.stat().st_size
+        assert log.append(Durable(1)) == 1
+        assert log.next_lsn == 2
+        assert log.path.stat().st_size == before
+        log.flush()
+        assert log.path.stat().st_size > before
+        log.close()
+        log.close()
+
+    def test_segments_continue_each_other(self, tmp_path: Path) -> None:
+        paths = written(tmp_path, 40, segment_bytes=300)
+        assert len(paths) > 2
+        lsn, link = 0, NO_LINK
+        for number, path in enumerate(paths):
+            entries = read(path)
+            assert isinstance(entries[0].record, Header)
+            assert (entries[0].record.segment, entries[0].record.prev_link) == (number, link)
+            assert [entry.lsn for entry in entries] == list(range(lsn, lsn + len(entries)))
+            lsn, link = lsn + len(entries), entries[-1].link
+
+    def test_a_cluster_id_that_becomes_known_is_in_the_next_header(self, tmp_path: Path) -> None:
+        log = writer(tmp_path, segment_bytes=10)
+        log.cluster_id = "abc"
+        log.append(Durable(1))
+        log.flush()
+        header = read(log.path)[0].record
+        assert isinstance(header, Header)
+        assert header.cluster_id == "abc"
+        log.close()
+
+    def test_a_member_name_cannot_leave_the_directory(self, tmp_path: Path) -> None:
+        log = MemberLogWriter(tmp_path, "prod", "", "../../x/y", 1, lambda: 0)
+        assert log.path.parent == tmp_path
+        log.close()
+
+    def test_a_directory_that_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "log").write_text("")
+        with pytest.raises(LogWriteFailed):
+            writer(tmp_path / "log")
+
+
+class TestResuming:
+    def test_the_same_life_goes_on(self, tmp_path: Path) -> None:
+        written(tmp_path, 3)
+        paths = written(tmp_path, 2)
+        assert [entry.lsn for entry in read(paths[0])] == [0, 1, 2, 3, 4, 5]
+
+    def test_at_any_cut_the_tail_is_repaired(self, tmp_path: Path) -> None:
+        (path,) = written(tmp_path, 3)
+        whole = path.read_bytes()
+        starts = offsets(whole)
+        for cut in range(len(whole)):
+            path.write_bytes(whole[:cut])
+            survivors = sum(1 for start in [*starts[1:], len(whole)] if start <= cut)
+            log = writer(tmp_path)
+            assert log.next_lsn == max(survivors, 1)
+            log.append(Durable(9))
+            log.close()
+            assert [entry.lsn for entry in read(path)] == list(range(max(survivors, 1) + 1))
+
+    def test_a_rotation_without_header_is_done_again(self, tmp_path: Path) -> None:
+        paths = written(tmp_path, 40, segment_bytes=300)
+        paths[-1].write_bytes(MAGIC[:5])
+        log = writer(tmp_path, segment_bytes=300)
+        expected = read(paths[-2])[-1].lsn + 1
+        assert log.next_lsn == expected
+        log.append(Durable(1))
+        log.flush()
+        log.append(Durable(2))
+        log.close()
+        assert read(paths[-1])[0].lsn == expected + 1
+
+    def test_damage_is_not_written_over(self, tmp_path: Path) -> None:
+        (path,) = written(tmp_path, 9)
+        data = bytearray(path.read_bytes())
+        data[offsets(bytes(data))[4] + FRAME.size] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(Damaged):
+            writer(tmp_path)
+
+
+class TestReading:
+    def test_every_cut_is_torn_and_nothing_else(self, tmp_path: Path) -> None:
+        (path,) = written(tmp_path, 4)
+        whole = path.read_bytes()
+        ends = [*offsets(whole)[1:], len(whole)]
+        for cut in range(len(whole)):
+            faults: list[LogError] = []
+            entries = list(read_segment(whole[:cut], "x", faults))
+            assert len(entries) == sum(1 for end in ends if end <= cut)
+            clean = cut in ends or cut == len(MAGIC)
+            assert [type(fault) for fault in faults] == ([] if clean else [TornTail])
+
+    def test_every_flipped_byte_is_noticed(self, tmp_path: Path) -> None:
+        (path,) = written(tmp_path, 4)
+        whole = path.read_bytes()
+        starts = offsets(whole)
+        good = list(read_segment(whole, "x"))
+        for at in range(len(MAGIC), len(whole)):
+            data = bytearray(whole)
+            data[at] ^= 0x41
+            faults: list[LogError] = []
+            entries = list(read_segment(bytes(data), "x", faults))
+            assert faults, at
+            hit = max(i for i, start in enumerate(starts) if start <= at)
+            assert faults[0].lsn <= hit
+            untouched = [e.record for i, e in enumerate(good) if i != hit]
+            kept = [e.record for e in entries]
+            assert [r for r in kept if r in untouched] == untouched
+
+    def test_a_removed_record_is_a_gap(self, tmp_path: Path) -> None:
+        (path,) = written(tmp_path, 4)
+        whole = path.read_bytes()
+        starts = offsets(whole)
+        faults: list[LogError] = []
+        entries = list(read_segment(whole[: starts[2]] + whole[starts[3] :], "x", faults))
+        assert [type(fault) for fault in faults] == [MissingRecords]
+        assert (faults[0].lsn, faults[0].what) == (1, "lsn 3 follows lsn 1")
+        assert [entry.lsn for entry in entries] == [0, 1, 3, 4]
+
+    def test_a_replaced_record_breaks_the_link(self, tmp_path: Path) -> None:
+        (path,) = written(tmp_path, 4)
+        whole = path.read_bytes()
+        starts = offsets(whole)
+        forged = frame(encode(2, Durable(99)), whole[starts[2] + 8 : starts[2] + 16])
+        with pytest.raises(BrokenLink) as caught:
+            list(read_segment(whole[: starts[2]] + forged + whole[starts[3] :], "x"))
+        assert caught.value.lsn == 1
+
+    def test_other_files_and_versions_are_refused(self) -> None:
+        with pytest.raises(NotALog):
+            list(read_segment(b"something else", "x", []))
+        payload = msgpack.packb((1, 0, 2, "what", "ever"))
+        future = MAGIC + frame(payload, next_link(NO_LINK, payload))
+        with pytest.raises(OtherVersion, match="format version 2"):
+            list(read_segment(future, "x", []))
+        header = Header(1, "prod", "", "a", 1, 0, NO_LINK, "sha3", 0)
+        foreign = MAGIC + frame(encode(0, header), next_link(NO_LINK, encode(0, header)))
+        with pytest.raises(OtherVersion, match="sha3"):
+            list(read_segment(foreign, "x", []))
+
+    def test_a_segment_without_header(self) -> None:
+        data = MAGIC + frame(encode(0, Durable(1)), NO_LINK)
+        with pytest.raises(Damaged, match="header"):
+            list(read_segment(data, "x"))
+
+    def test_faults_can_travel(self) -> None:
+        fault = pickle.loads(pickle.dumps(Damaged("f", 3, 4, "why")))
+        assert isinstance(fault, Damaged)
+        assert (fault.offset, fault.lsn, str(fault)) == (3, 4, "f: why (byte 3, after lsn 4)")
+
+    @settings(max_examples=60)
+    @given(st.binary(max_size=200))
+    def test_any_bytes_are_read_or_refused(self, tail: bytes) -> None:
+        with suppress(OtherVersion):
+            list(read_segment(MAGIC + tail, "x", []))
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from broker.memberlog.records import Durable
+from broker.memberlog.writer import MemberLogWriter
+log = MemberLogWriter(Path(sys.argv[1]), "prod", "", "a:1", 7, lambda: 0, 4000)
+while True:
+    for _ in range(5):
+        lsn = log.append(Durable(log.next_lsn))
+    log.flush()
+    os.write(1, b"%d\\n" % lsn)
+"""
+
+
+def test_what_was_flushed_survives_kill(tmp_path: Path) -> None:
+    reported = 0
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert process.stdout is not None
+        for _ in range(50):
+            process.stdout.readline()
+        process.kill()
+        lines = process.stdout.read().split(b"\n")
+        process.stdout.close()
+        process.wait()
+        reported = max(reported, *(int(line) for line in lines[:-1] or [b"0"]))
+    log = writer(tmp_path)
+    log.append(Stop("end", 0, b""))
+    log.close()
+    lsn = 0
+    for path in sorted(tmp_path.iterdir()):
+        for entry in read(path):
+            assert entry.lsn == lsn
+            lsn += 1
+    assert lsn > reported > 200

@@ -1,0 +1,106 @@
+"""Records and their bytes: what goes in comes out, and nothing else comes in."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.memberlog.records import (
+    Active,
+    Batch,
+    Confirm,
+    Durable,
+    Header,
+    Inactive,
+    Kind,
+    Record,
+    RecordMalformed,
+    Snapshot,
+    Start,
+    Stop,
+    ViewSeen,
+    Vote,
+    decode,
+    encode,
+    pack_positions,
+    unpack_positions,
+)
+
+U64 = (1 << 64) - 1
+SAMPLES: list[Record] = [
+    Header(1, "prod", "ab" * 16, "a:5672", 1_700_000_000_000, 3, b"prevlink", "blake2b-16", 5),
+    Start(4, 100, b"c" * 16, U64),
+    ViewSeen(9, "a", True, (("a", 1), ("b", 2))),
+    Active(5, 9, "a", 100, b"c" * 16, (("a", 1, False), ("b", 2, True)), ("a", "b", "c"), False),
+    Inactive("view ended"),
+    Batch(
+        5, 9, 77, 101, 3, "a", 90, 12, 1_700_000, bytes([14, 14, 18]), b"\0\0\xc8\0\x94\1",
+        b"h" * 16, b"C" * 16, U64, b"o" * 16,
+    ),
+    Confirm(5, 120, (101, 102, 102, 5000)),
+    Confirm(5, 120, ()),
+    Snapshot(200, b"c" * 16, 7, "b"),
+    Durable(103),
+    Stop("shutdown", 103, b"c" * 16),
+    Vote(100, b"c" * 16, 8, "agreed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("record", SAMPLES, ids=lambda record: type(record).__name__)
+def test_a_record_survives_the_bytes(record: Record) -> None:
+    assert decode(encode(42, record)) == (42, record)
+
+
+def test_every_kind_has_a_sample() -> None:
+    assert {msgpack.unpackb(encode(0, record))[0] for record in SAMPLES} == set(Kind)
+
+
+@pytest.mark.parametrize("record", SAMPLES, ids=lambda record: type(record).__name__)
+def test_fields_of_other_number_or_type_are_refused(record: Record) -> None:
+    fields = msgpack.unpackb(encode(1, record), use_list=False)
+    wrong = [fields[:-1], (*fields, 0), ("x", *fields[1:]), (fields[0], -1, *fields[2:])]
+    wrong += [(*fields[:i], None, *fields[i + 1 :]) for i in range(2, len(fields))]
+    for candidate in wrong:
+        with pytest.raises(RecordMalformed):
+            decode(msgpack.packb(candidate))
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x01", b"\x90", b"\x92\x63\x01", b"\x91\x06"])
+def test_other_bytes_are_refused(payload: bytes) -> None:
+    with pytest.raises(RecordMalformed):
+        decode(payload)
+
+
+@pytest.mark.parametrize(
+    "change", [{"commands": 2}, {"kinds": b"\x0e"}, {"outcomes": b"\0\0"}, {"chain": b"short"}]
+)
+def test_a_batch_must_agree_with_itself(change: dict[str, int | bytes]) -> None:
+    batch = next(record for record in SAMPLES if isinstance(record, Batch))
+    with pytest.raises(RecordMalformed):
+        decode(encode(1, batch._replace(**change)))  # type: ignore[arg-type]
+
+
+@given(st.lists(st.integers(0, U64)).map(sorted))
+def test_positions_survive_packing(positions: list[int]) -> None:
+    assert unpack_positions(pack_positions(positions)) == tuple(positions)
+
+
+def test_positions_that_do_not_ascend_are_our_bug() -> None:
+    with pytest.raises(ValueError, match="ascend"):
+        pack_positions([2, 1])
+
+
+@pytest.mark.parametrize("packed", [b"\x80", b"\x80" * 10 + b"\x01"])
+def test_positions_that_are_cut_or_endless_are_refused(packed: bytes) -> None:
+    with pytest.raises(RecordMalformed):
+        unpack_positions(packed)
+
+
+@given(st.binary(max_size=80))
+def test_decoding_anything_gives_a_record_or_a_refusal(payload: bytes) -> None:
+    with suppress(RecordMalformed):
+        decode(payload)
