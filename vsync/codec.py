@@ -1,0 +1,398 @@
+"""Bytes both ways.  Lengths first; every fault is one `FrameError`.
+
+Envelope of every frame: version, kind, cluster tag (8 bytes), incarnation of the sender, lengths of
+its name and address, name, address.  It is checked before anything else is looked at.  Then comes
+the ring block (seq, incarnation and name of the representative) for the kinds that belong to a
+ring.  Token and data use fixed struct headers; join and commit are msgpack under strict limits.
+
+The codec keeps two bounded memos (envelopes and ring blocks seen), because the same few come with
+every frame.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from struct import Struct
+from struct import error as struct_error
+from typing import NamedTuple
+
+import msgpack
+
+from vsync.errors import FrameError
+from vsync.messages import (
+    NOBODY,
+    Commit,
+    CommitEntry,
+    Content,
+    Data,
+    Datagram,
+    Join,
+    Kind,
+    Merge,
+    Message,
+    Token,
+    Wake,
+)
+from vsync.types import Guarantee, Member, RingId
+
+WIRE_VERSION = 1
+MEMBERS_MAX = 128
+WANTED_MAX = 1024
+ITEMS_MAX = 65536
+U64 = (1 << 64) - 1
+_MEMO_MAX = 1024
+
+_HEAD = Struct("<BB8sQBB")
+_RING = Struct("<QQB")
+_TOKEN = Struct("<QQQHIQBHH")  # hop seq aru aru_by sent backlog recovering marks wanted
+_DATA = Struct("<QHBBI")  # seq origin content guarantee items
+_FRAGMENT = Struct("<QII")
+
+_CONTENTS = {int(c): c for c in Content}
+_GUARANTEES = {int(g): g for g in Guarantee}
+_KINDS = {int(k): k for k in Kind}
+
+
+class Envelope(NamedTuple):
+    """The checked head of a frame: what it is, who sent it, where its body starts."""
+
+    kind: Kind
+    sender: Member
+    start: int
+
+
+def cluster_tag(cluster: str) -> bytes:
+    """The 8 bytes that keep clusters apart on a shared network."""
+    return hashlib.blake2b(cluster.encode(), digest_size=8, person=b"vsync").digest()
+
+
+def ring_block(ring: RingId) -> bytes:
+    rep = ring.rep.encode()
+    return _RING.pack(ring.seq, ring.rep_incarnation, len(rep)) + rep
+
+
+def data_body(
+    block: bytes,
+    seq: int,
+    origin: int,
+    content: Content,
+    guarantee: Guarantee,
+    items: Sequence[bytes],
+) -> bytes:
+    """A data frame without its envelope: what is stored, resent and, in recovery, wrapped."""
+    count = len(items)
+    head = _DATA.pack(seq, origin, content, guarantee, count)
+    lengths = _lengths(count).pack(*map(len, items))
+    return b"".join((block, head, lengths, *items))
+
+
+def data_overhead(block: bytes) -> int:
+    """Bytes of a data body that are not items."""
+    return len(block) + _DATA.size
+
+
+ITEM_OVERHEAD = 4
+FRAGMENT_HEAD_BYTES = _FRAGMENT.size
+
+
+def fragment_head(number: int, index: int, count: int) -> bytes:
+    return _FRAGMENT.pack(number, index, count)
+
+
+def read_fragment_head(head: bytes) -> tuple[int, int, int]:
+    """(payload number, index, count) of a fragment; the length was checked on arrival."""
+    number, index, count = _FRAGMENT.unpack(head)
+    return number, index, count
+
+
+_length_structs: dict[int, Struct] = {}
+
+
+def _lengths(count: int) -> Struct:
+    found = _length_structs.get(count)
+    if found is None:
+        if len(_length_structs) >= _MEMO_MAX:
+            _length_structs.clear()
+        found = _length_structs[count] = Struct(f"<{count}I")
+    return found
+
+
+class Codec:
+    """Encodes as one member of one cluster, and decodes what others of that cluster sent."""
+
+    def __init__(self, me: Member, cluster: str, frame_bytes_max: int) -> None:
+        name, address = me.name.encode(), me.address.encode()
+        if not 0 < len(name) < 256 or len(address) > 255:
+            raise FrameError("bad_identity", repr(me))
+        self.tag = cluster_tag(cluster)
+        # Wrapped frames of recovery and datagrams are larger than plain ones; nothing else is.
+        self.bytes_max = 2 * frame_bytes_max + 2048
+        identity = _HEAD.pack(0, 0, self.tag, me.incarnation, len(name), len(address))[2:]
+        self._prefixes = {
+            kind: bytes((WIRE_VERSION, kind)) + identity + name + address for kind in Kind
+        }
+        self._senders: dict[bytes, Member] = {}
+        self._rings: dict[bytes, RingId] = {}
+        self.data_prefix = self._prefixes[Kind.DATA]
+
+    # -- out ---------------------------------------------------------------------------------
+
+    def encode(self, message: Message) -> bytes:
+        match message:
+            case Token():
+                return self._token(message)
+            case Data():
+                return self.data_prefix + message.body
+            case Join():
+                packed = [
+                    [list(m) for m in message.proc],
+                    [list(m) for m in message.failed],
+                    message.ring_seq,
+                    message.leaving,
+                ]
+                return self._prefixes[Kind.JOIN] + bytes(msgpack.packb(packed))
+            case Commit():
+                entries = [
+                    None
+                    if e is None
+                    else [
+                        list(e.old_ring), e.aru, e.high, e.safe, e.mark,
+                        [list(m) for m in e.obliged],
+                    ]
+                    for e in message.entries
+                ]  # fmt: skip
+                body = [[list(m) for m in message.members], message.hop, entries]
+                block = ring_block(message.ring)
+                return self._prefixes[Kind.COMMIT] + block + bytes(msgpack.packb(body))
+            case Merge():
+                return self._prefixes[Kind.MERGE] + ring_block(message.ring)
+            case Wake():
+                return self._prefixes[Kind.WAKE] + ring_block(message.ring)
+            case Datagram():
+                return self._prefixes[Kind.DIRECT] + message.payload
+
+    def _token(self, t: Token) -> bytes:
+        marks, wanted = len(t.marks), len(t.wanted)
+        head = _TOKEN.pack(
+            t.hop, t.seq, t.aru, t.aru_by, t.sent, t.backlog, t.recovering, marks, wanted
+        )
+        return b"".join(
+            (
+                self._prefixes[Kind.TOKEN],
+                ring_block(t.ring),
+                head,
+                Struct(f"<{marks + wanted}Q").pack(*t.marks, *t.wanted),
+            )
+        )
+
+    # -- in ----------------------------------------------------------------------------------
+
+    def open(self, frame: bytes) -> Envelope:
+        """Check the envelope.  Nothing behind it has been looked at when this returns."""
+        size = len(frame)
+        if size < _HEAD.size:
+            raise FrameError("frame_short")
+        if size > self.bytes_max:
+            raise FrameError("frame_long")
+        if frame[0] != WIRE_VERSION:
+            raise FrameError("frame_version")
+        start = _HEAD.size + frame[18] + frame[19]
+        identity = frame[2:start]
+        sender = self._senders.get(identity)
+        if sender is None:
+            sender = self._sender(frame, start)
+            if len(self._senders) >= _MEMO_MAX:
+                self._senders.clear()
+            self._senders[identity] = sender
+        kind = _KINDS.get(frame[1])
+        if kind is None:
+            raise FrameError("frame_kind")
+        return Envelope(kind, sender, start)
+
+    def _sender(self, frame: bytes, start: int) -> Member:
+        _, _, tag, incarnation, name_size, _ = _HEAD.unpack_from(frame)
+        if tag != self.tag:
+            raise FrameError("frame_cluster")
+        if start > len(frame) or not name_size:
+            raise FrameError("frame_short")
+        middle = _HEAD.size + name_size
+        try:
+            return Member(
+                frame[_HEAD.size : middle].decode(), incarnation, frame[middle:start].decode()
+            )
+        except UnicodeDecodeError as err:
+            raise FrameError("frame_text") from err
+
+    def decode(self, frame: bytes, envelope: Envelope) -> Message:
+        """The message behind a checked envelope."""
+        start = envelope.start
+        match envelope.kind:
+            case Kind.DATA:
+                return self.data(frame[start:])
+            case Kind.TOKEN:
+                return self._read_token(frame, start)
+            case Kind.JOIN:
+                return _join(_unpack(frame[start:]))
+            case Kind.COMMIT:
+                ring, start = self.ring(frame, start)
+                return _commit(ring, _unpack(frame[start:]))
+            case Kind.MERGE | Kind.WAKE:
+                ring, start = self.ring(frame, start)
+                if start != len(frame):
+                    raise FrameError("frame_trailing")
+                return Merge(ring) if envelope.kind is Kind.MERGE else Wake(ring)
+            case Kind.DIRECT:
+                return Datagram(frame[start:])
+
+    def ring(self, frame: bytes, start: int) -> tuple[RingId, int]:
+        """The ring block at `start`, and where it ends."""
+        fixed = start + _RING.size
+        if fixed > len(frame):
+            raise FrameError("frame_short")
+        end = fixed + frame[fixed - 1]
+        block = frame[start:end]
+        found = self._rings.get(block)
+        if found is None:
+            if end > len(frame):
+                raise FrameError("frame_short")
+            seq, incarnation, _ = _RING.unpack_from(frame, start)
+            try:
+                found = RingId(seq, frame[fixed:end].decode(), incarnation)
+            except UnicodeDecodeError as err:
+                raise FrameError("frame_text") from err
+            if len(self._rings) >= _MEMO_MAX:
+                self._rings.clear()
+            self._rings[block] = found
+        return found, end
+
+    def data(self, body: bytes) -> Data:
+        """A data body, as it stands behind the envelope or inside a recovered frame."""
+        ring, at = self.ring(body, 0)
+        try:
+            seq, origin, content_code, guarantee_code, count = _DATA.unpack_from(body, at)
+            at += _DATA.size
+            if not 0 < count <= ITEMS_MAX:
+                raise FrameError("data_count")
+            lengths = _lengths(count).unpack_from(body, at)
+        except struct_error as err:
+            raise FrameError("frame_short") from err
+        at += 4 * count
+        if at + sum(lengths) != len(body):
+            raise FrameError("data_length")
+        content = _CONTENTS.get(content_code)
+        guarantee = _GUARANTEES.get(guarantee_code)
+        if content is None or guarantee is None or not seq:
+            raise FrameError("data_field")
+        items = [body[a:b] for a, b in pairwise(accumulate(lengths, initial=at))]
+        if content is not Content.PAYLOADS:
+            if content is Content.RECOVERED:
+                if count != 1:
+                    raise FrameError("data_recovered")
+            elif count != 2 or len(items[0]) != _FRAGMENT.size:
+                raise FrameError("data_fragment")
+        return Data(ring, seq, origin, content, guarantee, items, body)
+
+    def _read_token(self, frame: bytes, start: int) -> Token:
+        ring, at = self.ring(frame, start)
+        try:
+            hop, seq, aru, aru_by, sent, backlog, recovering, marks, wanted = _TOKEN.unpack_from(
+                frame, at
+            )
+        except struct_error as err:
+            raise FrameError("frame_short") from err
+        at += _TOKEN.size
+        if marks > MEMBERS_MAX or wanted > WANTED_MAX or at + 8 * (marks + wanted) != len(frame):
+            raise FrameError("token_length")
+        if aru > seq or recovering > 1 or not marks or (aru_by != NOBODY and aru_by >= marks):
+            raise FrameError("token_field")
+        tail = Struct(f"<{marks + wanted}Q").unpack_from(frame, at)
+        return Token(
+            ring, hop, seq, aru, aru_by, sent, backlog, bool(recovering),
+            tail[:marks], tail[marks:],
+        )  # fmt: skip
+
+
+# -- control frames: every shape is checked by hand, msgpack only finds the borders -------------
+
+
+def _unpack(packed: bytes) -> object:
+    try:
+        found: object = msgpack.unpackb(
+            packed,
+            raw=False,
+            max_str_len=255,
+            max_bin_len=0,
+            max_array_len=MEMBERS_MAX,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as err:
+        raise FrameError("control_msgpack", type(err).__name__) from err
+    return found
+
+
+def _list(value: object, size: int | None = None) -> list[object]:
+    if not isinstance(value, list) or (size is not None and len(value) != size):
+        raise FrameError("control_shape")
+    return value
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= U64:
+        raise FrameError("control_number")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise FrameError("control_text")
+    return value
+
+
+def _member(value: object) -> Member:
+    name, incarnation, address = _list(value, 3)
+    found = Member(_text(name), _number(incarnation), _text(address))
+    if not found.name:
+        raise FrameError("control_name")
+    return found
+
+
+def _members(value: object) -> tuple[Member, ...]:
+    return tuple(_member(v) for v in _list(value))
+
+
+def _join(value: object) -> Join:
+    proc, failed, ring_seq, leaving = _list(value, 4)
+    if type(leaving) is not bool:
+        raise FrameError("control_shape")
+    return Join(_members(proc), _members(failed), _number(ring_seq), leaving)
+
+
+def _ring(value: object) -> RingId:
+    seq, rep, incarnation = _list(value, 3)
+    return RingId(_number(seq), _text(rep), _number(incarnation))
+
+
+def _entry(value: object) -> CommitEntry | None:
+    if value is None:
+        return None
+    ring, aru, high, safe, mark, obliged = _list(value, 6)
+    entry = CommitEntry(
+        _ring(ring), _number(aru), _number(high), _number(safe), _number(mark), _members(obliged)
+    )
+    if not entry.safe <= entry.aru <= entry.high:
+        raise FrameError("commit_order")
+    return entry
+
+
+def _commit(ring: RingId, value: object) -> Commit:
+    members_raw, hop, entries_raw = _list(value, 3)
+    members = _members(members_raw)
+    entries = tuple(_entry(v) for v in _list(entries_raw, len(members)))
+    if not members or list(members) != sorted(set(members)):
+        raise FrameError("commit_members")
+    if ring.rep != members[0].name or ring.rep_incarnation != members[0].incarnation:
+        raise FrameError("commit_rep")
+    return Commit(ring, members, _number(hop), entries)

@@ -1,0 +1,33 @@
+"""What can go wrong, in families that are never mixed.
+
+`FrameError`: what a peer or the wire did; always counted and dropped, never let out of the node.
+`ConfigError`: what the operator did; raised while the configuration record is built.
+`PayloadTooLarge`: what the caller did; raised by `submit`, which took nothing.
+`ProtocolBug`: what we did; the member must stop.
+"""
+
+from __future__ import annotations
+
+
+class VsyncError(Exception):
+    """Root of the package's errors."""
+
+
+class FrameError(VsyncError):
+    """A received frame that is not what it must be; `code` names the counter that it bumps."""
+
+    def __init__(self, code: str, text: str = "") -> None:
+        super().__init__(f"{code}: {text}" if text else code)
+        self.code = code
+
+
+class ConfigError(VsyncError, ValueError):
+    """A configuration value, or a relation between two of them, that cannot work."""
+
+
+class PayloadTooLarge(VsyncError, ValueError):
+    """A payload above the configured limit: it could never be ordered, whatever the load."""
+
+
+class ProtocolBug(VsyncError, AssertionError):
+    """The core reached a state that its own rules exclude."""

@@ -1,0 +1,85 @@
+"""What leaves the core: everything that a shell, or a layer above, may see of the ring.
+
+The order of the outputs is the order in which things happened.  Within one turn (one `drained` or
+`wake`) every Send and Broadcast of a token visit comes before the first Deliver, so that a shell
+that works through the list passes the token on before it applies anything.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from vsync.types import Guarantee, Member, RingId
+
+
+class Send(NamedTuple):
+    """Put one frame on its way to one member; it may be lost."""
+
+    to: Member
+    frame: bytes
+
+
+class Broadcast(NamedTuple):
+    """Put one frame on its way to every known peer, ring member or not, but never to oneself."""
+
+    frame: bytes
+
+
+class Deliver(NamedTuple):
+    """One ordered frame: the payloads that it completes, in order.
+
+    Every application frame of a ring yields exactly one Deliver, so `seq` grows by one within a
+    ring (the first one follows the frames that recovery used; all members agree on it).  A frame
+    that carries an inner piece of a large payload has no payloads of its own: the whole payload
+    comes with its last piece.
+    """
+
+    ring: RingId
+    seq: int
+    sender: Member
+    payloads: list[bytes]
+    guarantee: Guarantee
+    transitional: bool
+
+
+class Transitional(NamedTuple):
+    """The members that come along from the old ring `ring`; what follows is known to them only."""
+
+    ring: RingId
+    members: tuple[Member, ...]
+
+
+class View(NamedTuple):
+    """A new regular configuration.
+
+    `joined` are the members that did not come along from the view before, `left` those of the view
+    before that did not come along.  A member that was away and is back is in both.
+    """
+
+    ring: RingId
+    members: tuple[Member, ...]
+    joined: tuple[Member, ...]
+    left: tuple[Member, ...]
+
+
+class Marks(NamedTuple):
+    """The mark of each ring member, by name, whenever the token shows a change."""
+
+    marks: dict[str, int]
+
+
+class Direct(NamedTuple):
+    """A datagram from one member, outside any order."""
+
+    sender: Member
+    payload: bytes
+
+
+class Note(NamedTuple):
+    """One fact of the trace: a phase move with its reason, a view, a rare branch."""
+
+    code: str
+    fields: dict[str, str | int | float]
+
+
+Output = Send | Broadcast | Deliver | Transitional | View | Marks | Direct | Note

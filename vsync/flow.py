@@ -1,0 +1,46 @@
+"""Flow control arithmetic of the token (Totem section on flow control), signed and clamped.
+
+Two limits: the frames of one rotation by all members (`window`), shared in proportion to what
+waits at each member, and the frames of one visit (`personal`).  Nothing here knows tokens or rings.
+"""
+
+from __future__ import annotations
+
+
+def allowance(
+    window: int, personal: int, sent_by_all: int, sent_by_me: int, waiting: int, mine: int, was: int
+) -> int:
+    """How many frames this visit may multicast, retransmissions included.
+
+    `sent_by_all` and `waiting` are the token's sums at arrival, which still contain what I added at
+    my last visit (`sent_by_me`, `was`); `mine` is what waits here now.
+    """
+    # What I sent last time leaves the window now, so that the sum over a rotation never exceeds it.
+    allowed = min(personal, window - max(0, sent_by_all - sent_by_me))
+    total = max(0, waiting - was) + mine
+    if total > 0:
+        # At least one: with a share of zero a member with a short queue would starve.
+        allowed = min(allowed, max(1, window * mine // total)) if mine else allowed
+    return max(0, allowed)
+
+
+class Flow:
+    """One member's part of the token's sums; reset with every ring."""
+
+    __slots__ = ("sent", "waiting")
+
+    def __init__(self) -> None:
+        self.sent = 0  # frames of my last visit, still contained in the token's sum
+        self.waiting = 0  # what I reported as waiting at my last visit
+
+    def settle(self, sent_sum: int, waiting_sum: int, sent: int, waiting: int) -> tuple[int, int]:
+        """Replace my part in the token's two sums, and remember it for the next visit."""
+        sums = (
+            max(0, sent_sum - self.sent) + sent,
+            max(0, waiting_sum - self.waiting) + waiting,
+        )
+        self.sent, self.waiting = sent, waiting
+        return sums
+
+    def describe(self) -> str:
+        return f"sent {self.sent}, waiting {self.waiting}"

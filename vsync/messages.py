@@ -1,0 +1,114 @@
+"""The wire vocabulary: what members say to each other, as values.
+
+The envelope (cluster tag, version, the sender's identity with its incarnation) is the codec's
+business and is checked before any of these is built.  Members of a ring are named by their index in
+the ring's sorted member list, so that a frame is meaningless without the right ring.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from vsync.types import Guarantee, Member, RingId
+
+
+class Kind(IntEnum):
+    """Frame kinds; the number is the second byte of every frame."""
+
+    TOKEN = 1
+    DATA = 2
+    JOIN = 3
+    COMMIT = 4
+    MERGE = 5
+    WAKE = 6
+    DIRECT = 7
+
+
+class Content(IntEnum):
+    """What a data frame carries: whole payloads, a piece of one, or a frame of an older ring."""
+
+    PAYLOADS = 0
+    FRAGMENT = 1
+    RECOVERED = 2
+
+
+NOBODY = 0xFFFF
+"""The `aru_by` of a token whose aru nobody holds back."""
+
+
+class Token(NamedTuple):
+    """The regular token: order, reliability, flow control, and the members' marks."""
+
+    ring: RingId
+    hop: int  # grows by one per forwarding; tells a resent token from a new one
+    seq: int  # last sequence number given out on this ring
+    aru: int  # everyone has all up to here, as far as this rotation knows
+    aru_by: int  # index of the member that lowered aru, or NOBODY
+    sent: int  # frames multicast during the last rotation (Totem's fcc)
+    backlog: int  # frames that wait at all members
+    recovering: bool  # somebody still has frames of its old ring to send (retrans_flg)
+    marks: tuple[int, ...]  # one per member, in ring order
+    wanted: tuple[int, ...]  # sequence numbers asked for again (rtr)
+
+
+class Data(NamedTuple):
+    """One multicast frame as it is stored: `body` are its bytes behind the envelope."""
+
+    ring: RingId
+    seq: int
+    origin: int  # index of the member that gave it its place
+    content: Content
+    guarantee: Guarantee
+    items: list[bytes]
+    body: bytes
+
+
+class Join(NamedTuple):
+    """What one member considers: candidates, the failed, and the highest ring seq it knows."""
+
+    proc: tuple[Member, ...]
+    failed: tuple[Member, ...]
+    ring_seq: int
+    leaving: bool
+
+
+class CommitEntry(NamedTuple):
+    """What one member brings from its old ring; frozen from the moment that it is written."""
+
+    old_ring: RingId
+    aru: int
+    high: int
+    safe: int
+    mark: int
+    obliged: tuple[Member, ...]  # senders whose frames it promised to deliver (EVS obligation set)
+
+
+class Commit(NamedTuple):
+    """The commit token: first rotation collects the entries, the second distributes them."""
+
+    ring: RingId
+    members: tuple[Member, ...]
+    hop: int
+    entries: tuple[CommitEntry | None, ...]
+
+
+class Merge(NamedTuple):
+    """A ring tells the world that it exists."""
+
+    ring: RingId
+
+
+class Wake(NamedTuple):
+    """Somebody has work while the representative holds the token of `ring` (token hold cancel)."""
+
+    ring: RingId
+
+
+class Datagram(NamedTuple):
+    """A payload for one member, outside any ring."""
+
+    payload: bytes
+
+
+Message = Token | Data | Join | Commit | Merge | Wake | Datagram

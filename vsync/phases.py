@@ -1,0 +1,73 @@
+"""The legal phase moves, as a table: `(phase, reason) -> phase`.
+
+A move that is not in the table is our bug and stops the member.  A message that a phase does not
+expect is the network's doing and never gets here: it is counted and dropped by its handler.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import MappingProxyType
+
+from vsync.errors import ProtocolBug
+
+
+class Phase(Enum):
+    """Where a member stands in the membership protocol (Totem's four, and both ends)."""
+
+    IDLE = "idle"
+    GATHER = "gather"
+    COMMIT = "commit"
+    RECOVERY = "recovery"
+    OPERATIONAL = "operational"
+    LEFT = "left"
+
+
+class Reason(Enum):
+    """Why a phase was left; the word appears in the trace."""
+
+    START = "start"
+    TOKEN_LOST = "token lost"
+    FOREIGN_RING = "foreign ring heard"
+    JOIN = "join"
+    MEMBER_STUCK = "member does not receive"
+    CONSENSUS_LATE = "consensus timeout"
+    CONSENSUS = "consensus"
+    COMMIT_TOKEN = "commit token"
+    COMMIT_FULL = "commit token complete"
+    RECOVERED = "old ring recovered"
+    LEAVE = "leave"
+
+
+MOVES: MappingProxyType[tuple[Phase, Reason], Phase] = MappingProxyType(
+    {
+        (Phase.IDLE, Reason.START): Phase.GATHER,
+        (Phase.GATHER, Reason.JOIN): Phase.GATHER,
+        (Phase.GATHER, Reason.FOREIGN_RING): Phase.GATHER,
+        (Phase.GATHER, Reason.CONSENSUS_LATE): Phase.GATHER,
+        (Phase.GATHER, Reason.CONSENSUS): Phase.COMMIT,
+        (Phase.GATHER, Reason.COMMIT_TOKEN): Phase.COMMIT,
+        (Phase.COMMIT, Reason.COMMIT_FULL): Phase.RECOVERY,
+        (Phase.COMMIT, Reason.JOIN): Phase.GATHER,
+        (Phase.COMMIT, Reason.TOKEN_LOST): Phase.GATHER,
+        (Phase.RECOVERY, Reason.JOIN): Phase.GATHER,
+        (Phase.RECOVERY, Reason.TOKEN_LOST): Phase.GATHER,
+        (Phase.RECOVERY, Reason.RECOVERED): Phase.OPERATIONAL,
+        (Phase.OPERATIONAL, Reason.TOKEN_LOST): Phase.GATHER,
+        (Phase.OPERATIONAL, Reason.FOREIGN_RING): Phase.GATHER,
+        (Phase.OPERATIONAL, Reason.JOIN): Phase.GATHER,
+        (Phase.OPERATIONAL, Reason.MEMBER_STUCK): Phase.GATHER,
+        (Phase.GATHER, Reason.LEAVE): Phase.LEFT,
+        (Phase.COMMIT, Reason.LEAVE): Phase.LEFT,
+        (Phase.RECOVERY, Reason.LEAVE): Phase.LEFT,
+        (Phase.OPERATIONAL, Reason.LEAVE): Phase.LEFT,
+    }
+)
+
+
+def after(phase: Phase, reason: Reason) -> Phase:
+    """The phase that follows; a move that is not in the table is a bug of ours."""
+    found = MOVES.get((phase, reason))
+    if found is None:
+        raise ProtocolBug(f"no move from {phase.name} because of {reason.name}")
+    return found
