@@ -1,0 +1,89 @@
+"""What a wheel of this project holds: four packages, six commands, and nothing of the tests."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"broker", "store", "tools", "vsync"}
+COMMANDS = {
+    "qpidd": "tools.qpidd:main",
+    "qpid-cluster": "tools.qpid_cluster:main",
+    "qpid-cluster-store": "tools.qpid_cluster_store:main",
+    "qpid-cluster-verify": "tools.qpid_cluster_verify:main",
+    "spout": "tools.spout:main",
+    "drain": "tools.drain:main",
+}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel as setuptools builds it, in a process of its own: it changes global state."""
+    out = tmp_path_factory.mktemp("wheel")
+    script = (
+        "import sys\n"
+        "from setuptools import build_meta\n"
+        "print(build_meta.build_wheel(sys.argv[1]))\n"
+    )
+    source = out / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    for package in PACKAGES:
+        (source / package).symlink_to(ROOT / package)
+    built = subprocess.run(
+        [sys.executable, "-c", script, str(out)],
+        cwd=source,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    return zipfile.ZipFile(next(out.glob("*.whl")))
+
+
+def test_top_level_packages(wheel: zipfile.ZipFile) -> None:
+    tops = {entry.split("/")[0] for entry in wheel.namelist() if ".dist-info/" not in entry}
+    assert tops == PACKAGES
+
+
+def test_every_source_file_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+    inside = set(wheel.namelist())
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            assert path.relative_to(ROOT).as_posix() in inside
+        assert f"{package}/py.typed" in inside
+
+
+def test_the_licence_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+    assert any(entry.endswith("LICENSE") for entry in wheel.namelist())
+
+
+def test_entry_points(wheel: zipfile.ZipFile) -> None:
+    listing = next(entry for entry in wheel.namelist() if entry.endswith("entry_points.txt"))
+    parser = configparser.ConfigParser()
+    parser.read_string(wheel.read(listing).decode())
+    assert dict(parser["console_scripts"]) == COMMANDS
+
+
+@pytest.mark.parametrize("target", sorted(COMMANDS.values()))
+def test_every_entry_point_teaches(target: str) -> None:
+    module = target.partition(":")[0]
+    shown = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "Usage:" in shown.stdout
+    assert len(shown.stdout.splitlines()) > 15, "a --help that teaches has examples"

@@ -1,0 +1,184 @@
+"""The rules of style that a machine can check: purity, sizes, citations, samples.
+
+Each check collects every violation before it fails, so that one run shows them all.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.exits import Exit
+from broker.options import DEFAULTS
+from tools.options import read_option_file, resolve
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("vsync", "broker", "store", "tools", "tests")
+
+IMPURE_IN_VSYNC = {"driver.py", "transport.py", "discovery.py", "cluster.py"}
+"""The only modules of `vsync` that may touch clock and sockets."""
+
+BANNED_MODULES = {
+    "asyncio", "datetime", "lmdb", "multiprocessing", "os", "pathlib", "secrets", "select",
+    "selectors", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid", "zmq",
+}  # fmt: skip
+BANNED_CALLS = {"hash", "id", "input", "open", "print", "eval", "exec", "globals", "vars"}
+"""`hash` and `id` differ from process to process, the others reach outside."""
+
+FILE_LINES_MAX = 400
+LONGER_FILES: dict[str, int] = {}
+"""Path to the length that is allowed.  A ratchet: numbers may fall, entries may go."""
+
+
+def sources(*folders: str) -> Iterator[Path]:
+    """Every Python file of the folders, generated and foreign ones left out."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if "node_modules" not in path.parts:
+                yield path
+
+
+def pure_sources() -> Iterator[Path]:
+    """The modules whose whole input is their arguments."""
+    for path in sources("vsync"):
+        if path.name not in IMPURE_IN_VSYNC:
+            yield path
+    yield from sources("broker/machine", "broker/amqp")
+
+
+def name(path: Path) -> str:
+    """The path as a person would write it."""
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+
+
+def impurities(path: Path) -> Iterator[str]:
+    """Every banned import, call and unordered iteration in one file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        place = f"{name(path)}:{getattr(node, 'lineno', 0)}"
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    if alias.name.split(".")[0] in BANNED_MODULES:
+                        yield f"{place}: imports {alias.name}"
+            case ast.ImportFrom(module=str(module)):
+                if module.split(".")[0] in BANNED_MODULES:
+                    yield f"{place}: imports from {module}"
+                if module == "random":
+                    yield f"{place}: the shared random source; take a random.Random as argument"
+            case ast.Call(func=ast.Name(id=function)) if function in BANNED_CALLS:
+                yield f"{place}: calls {function}()"
+            case ast.Attribute(value=ast.Name(id="random"), attr=attribute):
+                if attribute != "Random":
+                    yield f"{place}: random.{attribute}; take a random.Random as argument"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="random"), attr="Random")):
+                yield f"{place}: makes its own random source; take one as argument"
+            case ast.For(iter=iterated) | ast.comprehension(iter=iterated):
+                if is_set(iterated):
+                    yield f"{name(path)}:{iterated.lineno}: iterates over a set; sort it first"
+            case _:
+                pass
+
+
+def is_set(node: ast.expr) -> bool:
+    """Whether the expression is a set by its very form."""
+    match node:
+        case ast.Set() | ast.SetComp():
+            return True
+        case ast.Call(func=ast.Name(id="set" | "frozenset")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="union" | "intersection" | "difference")):
+            return True
+        case _:
+            return False
+
+
+def test_pure_modules_reach_for_nothing_outside() -> None:
+    found = [violation for path in pure_sources() for violation in impurities(path)]
+    assert not found, "\n".join(["a pure module reaches outside:", *found])
+
+
+def test_the_purity_check_sees_what_it_should(tmp_path: Path) -> None:
+    planted = tmp_path / "planted.py"
+    planted.write_text(
+        "import time\nimport random\nfrom os import path\nx = hash(1)\n"
+        "y = random.random()\nfor z in {1, 2}: pass\nw = [a for a in set(b)]\n"
+        "r = random.Random(1)\ndef f(g: random.Random) -> None: pass\n",
+        encoding="utf-8",
+    )
+    lines = [int(violation.split(":")[1]) for violation in impurities(planted)]
+    assert sorted(lines) == [1, 3, 4, 5, 6, 7, 8]
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        name(path)
+        for path in sources(*PACKAGES)
+        if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    ]
+    assert not silent, f"no module docstring: {', '.join(silent)}"
+
+
+def test_files_stay_small() -> None:
+    found = []
+    for path in sources(*PACKAGES):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        allowed = LONGER_FILES.get(name(path), FILE_LINES_MAX)
+        if lines > allowed:
+            found.append(f"{name(path)}: {lines} lines, {allowed} allowed")
+    assert not found, "\n".join(["which two subjects live in these files?", *found])
+
+
+def test_the_table_of_longer_files_is_current() -> None:
+    for path, allowed in LONGER_FILES.items():
+        lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+        assert lines > FILE_LINES_MAX, f"{path} is short enough now; take it out of the table"
+        assert allowed - lines < 40, f"{path} has {lines} lines; lower its {allowed}"
+
+
+def guarantee_numbers() -> set[str]:
+    """The numbers that docs/GUARANTEES.md defines, as in `- **G4 Safe delivery.**`."""
+    text = (ROOT / "docs" / "GUARANTEES.md").read_text(encoding="utf-8")
+    return set(re.findall(r"^- \*\*(G\d+) ", text, re.MULTILINE))
+
+
+def cited_numbers(*folders: str) -> dict[str, str]:
+    """Each G-number that stands in these folders, with one file that cites it."""
+    cited: dict[str, str] = {}
+    for path in sources(*folders):
+        if path == Path(__file__).resolve():
+            continue
+        for number in re.findall(r"\bG[1-9]\d?\b", path.read_text(encoding="utf-8")):
+            cited.setdefault(number, name(path))
+    return cited
+
+
+def test_every_cited_guarantee_exists() -> None:
+    promised = guarantee_numbers()
+    assert len(promised) >= 10
+    unknown = {
+        number: path for number, path in cited_numbers(*PACKAGES).items() if number not in promised
+    }
+    assert not unknown, f"cited but not in docs/GUARANTEES.md: {unknown}"
+
+
+def test_every_guarantee_has_a_test_that_cites_it() -> None:
+    untested = guarantee_numbers() - cited_numbers("tests").keys()
+    assert not untested, f"promised, but no test cites {', '.join(sorted(untested))}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf").glob("*")), ids=lambda path: path.name)
+def test_every_sample_in_conf_loads(path: Path) -> None:
+    given = read_option_file(path)
+    assert given, "a sample that sets nothing teaches nothing"
+    assert resolve(given).port
+
+
+def test_operations_explains_every_exit_code_and_option() -> None:
+    text = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
+    missing = [str(code.value) for code in Exit if f"\n| {code.value} |" not in text]
+    missing += [option for option in DEFAULTS if f"`--{option}" not in text]
+    assert not missing, f"docs/OPERATIONS.md says nothing of {', '.join(missing)}"

@@ -1,0 +1,173 @@
+"""Options of a broker: who wins, what is refused, and what the refusal says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.exits import Exit
+from broker.options import Address, OptionError, broker_options, parse_address
+from tools.options import ToolError, brokers, collect, read_option_file, resolve
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_defaults_are_a_stand_alone_broker_that_serves_this_machine() -> None:
+    options = broker_options({})
+    assert not options.clustered
+    assert options.listen == Address("127.0.0.1", 5672)
+    assert options.cluster_size == 1
+    assert options.data_dir is None
+    assert options.cluster_url == "amqp:tcp:127.0.0.1:5672"
+
+
+def test_everything_set() -> None:
+    options = broker_options(
+        {
+            "cluster-name": "shop",
+            "cluster-size": "3",
+            "cluster-bind": "127.0.0.1:7000",
+            "cluster-nodes": "127.0.0.1:7000, [::1]:7001",
+            "cluster-url": "amqp:tcp:a.example:5672,tcp:[::1]:5673",
+            "port": "5680",
+            "interface": "0.0.0.0",
+            "data-dir": "/var/tmp/x",
+            "log-level": "DEBUG",
+        }
+    )
+    assert options.clustered
+    assert options.cluster_nodes == (Address("127.0.0.1", 7000), Address("::1", 7001))
+    assert str(options.cluster_nodes[1]) == "[::1]:7001"
+    assert options.cluster_url == "amqp:tcp:a.example:5672,tcp:[::1]:5673"
+    assert options.data_dir == Path("/var/tmp/x")
+    assert options.log_level == "debug"
+
+
+@pytest.mark.parametrize(
+    ("port", "ring"), [("5672", 25672), ("45535", 65535), ("50000", 30000), ("0", 0)]
+)
+def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
+    assert broker_options({"cluster-name": "c", "port": port}).cluster_bind.port == ring
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("port", "x"),
+        ("port", "65536"),
+        ("port", "-1"),
+        ("port", "5672.0"),
+        ("cluster-size", "0"),
+        ("cluster-size", "17"),
+        ("cluster-bind", "nohost"),
+        ("cluster-bind", ":25672"),
+        ("cluster-bind", "::1:25672"),
+        ("cluster-bind", "[::1:25672"),
+        ("cluster-nodes", "a:1,b"),
+        ("cluster-nodes", "a:1,a:1"),
+        ("cluster-nodes", "a:0"),
+        ("cluster-url", "http://a:1"),
+        ("cluster-url", "amqp:"),
+        ("interface", "a b"),
+        ("log-level", "loud"),
+        ("cluster-name", "a\x00b"),
+        ("cluster-name", "n" * 129),
+        ("colour", "red"),
+    ],
+)
+def test_a_bad_value_names_its_option(option: str, text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        broker_options({"cluster-name": "shop", option: text})
+    assert caught.value.option == option
+    assert "\n" not in caught.value.reason
+
+
+def test_options_of_a_cluster_need_a_name() -> None:
+    with pytest.raises(OptionError, match="needs --cluster-name"):
+        broker_options({"cluster-size": "3"})
+
+
+def test_a_listed_member_has_a_fixed_ring_port() -> None:
+    with pytest.raises(OptionError, match="must be fixed"):
+        broker_options({"cluster-name": "c", "port": "0", "cluster-nodes": "a:1"})
+
+
+def test_default_port_of_an_address() -> None:
+    assert parse_address("h", 5672) == Address("h", 5672)
+    assert parse_address("[::1]", 5672) == Address("::1", 5672)
+    assert brokers("a,b:5673") == (Address("a", 5672), Address("b", 5673))
+    for wrong in ("", "a:", "a:b:c"):
+        with pytest.raises(ToolError):
+            brokers(wrong)
+
+
+def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
+    config = tmp_path / "b.conf"
+    config.write_text("# three\nport = 1\ninterface=10.0.0.1\ncluster-name = file\n")
+    environment = {"QPIDD_PORT": "2", "QPIDD_INTERFACE": "10.0.0.2", "OTHER": "x"}
+    options = resolve(collect({"port": "3"}, environment, config))
+    assert options.port == 3
+    assert options.interface == "10.0.0.2"
+    assert options.cluster_name == "file"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("port\n", "line 1: 'port' is not of the form name = value"),
+        ("\nprot = 1\n", "line 2: there is no option 'prot'"),
+        ("port = 1\nport = 2\n", "line 2: 'port' is already set above"),
+        ("port = many\n", "line 1: port: 'many' is not a whole number"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, text: str, says: str) -> None:
+    config = tmp_path / "b.conf"
+    config.write_text(text)
+    with pytest.raises(ToolError, match=says) as caught:
+        resolve(collect({}, {}, config))
+    assert caught.value.code == Exit.CONFIG
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="No such file") as caught:
+        read_option_file(tmp_path / "none")
+    assert caught.value.code == Exit.CONFIG
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ToolError, match="not UTF-8"):
+        read_option_file(binary)
+
+
+def qpidd(*arguments: str, flags: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would."""
+    return subprocess.run(
+        [sys.executable, *flags, "-m", "tools.qpidd", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--port", "x"), 64, "qpidd: --port: 'x' is not a whole number from 0 to 65535\n"),
+        (("--colour",), 64, "qpidd: No such option '--colour'. Try 'qpidd --help'.\n"),
+        (("extra",), 64, "qpidd: Got unexpected extra argument (extra). Try 'qpidd --help'.\n"),
+        (("--config", "/none/x"), 78, "qpidd: option file /none/x: No such file or directory\n"),
+    ],
+)
+def test_one_sentence_and_a_code(arguments: tuple[str, ...], code: int, says: str) -> None:
+    ended = qpidd(*arguments)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", says)
+
+
+def test_refuses_to_run_without_assertions() -> None:
+    ended = qpidd("--port", "0", flags=("-O",))
+    assert ended.returncode == Exit.USAGE
+    assert "python -O" in ended.stderr

@@ -1,0 +1,210 @@
+"""qpid-cluster against a small fake of the management protocol: layout, prompts, words, codes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.management import PREAMBLE, Json
+
+ROOT = Path(__file__).resolve().parents[2]
+Answerer = Callable[[dict[str, Json]], bytes]
+
+
+def member(name: str, port: int, **more: Json) -> dict[str, Json]:
+    """One member of an answer, ACTIVE and voting unless told otherwise."""
+    url = f"amqp:tcp:127.0.0.1:{port}"
+    usual: dict[str, Json] = {
+        "id": name, "url": url, "state": "ACTIVE", "voter": True, "position": 7, "local": False
+    }  # fmt: skip
+    return {**usual, **more}
+
+
+STATUS: dict[str, Json] = {
+    "ok": True,
+    "cluster": "shop",
+    "status": "ACTIVE",
+    "size": 3,
+    "members": [member("a", 5672, local=True), member("b", 5673), member("c", 5674)],
+}
+
+
+class FakeBroker:
+    """Accepts management connections on a loopback port and answers as the test says."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Json]] = []
+        self.answers: dict[str, bytes] = {"status": json.dumps(STATUS).encode() + b"\n"}
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                stream = connection.makefile("rb")
+                assert stream.read(len(PREAMBLE)) == PREAMBLE
+                request = json.loads(stream.readline())
+                self.requests.append(request)
+                connection.sendall(self.answers.get(request["op"], b""))
+                stream.close()
+
+    def close(self) -> None:
+        """Stop listening; the thread ends with its socket."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+
+    def ops(self) -> list[Json]:
+        """What was asked, in order."""
+        return [request["op"] for request in self.requests]
+
+    def run(self, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        """Run qpid-cluster against this broker."""
+        return qpid_cluster(*arguments, f"127.0.0.1:{self.port}", typed=typed)
+
+
+def qpid_cluster(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would."""
+    return subprocess.run(
+        [sys.executable, "-m", "tools.qpid_cluster", *arguments],
+        cwd=ROOT,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    """A fake that is closed again."""
+    fake = FakeBroker()
+    yield fake
+    fake.close()
+
+
+def test_the_overview_has_the_classic_layout(broker: FakeBroker) -> None:
+    ended = broker.run()
+    assert ended.returncode == 0
+    assert ended.stdout == (
+        "  Cluster Name: shop\n"
+        "Cluster Status: ACTIVE\n"
+        "  Cluster Size: 3\n"
+        "       Members: ID=a URL=amqp:tcp:127.0.0.1:5672 (local)\n"
+        "              : ID=b URL=amqp:tcp:127.0.0.1:5673\n"
+        "              : ID=c URL=amqp:tcp:127.0.0.1:5674\n"
+    )
+    assert broker.requests == [{"op": "status", "user": "guest", "password": "guest"}]
+
+
+def test_credentials_are_sent(broker: FakeBroker) -> None:
+    ended = qpid_cluster(f"ann/secret@127.0.0.1:{broker.port}")
+    assert ended.returncode == 0
+    assert broker.requests == [{"op": "status", "user": "ann", "password": "secret"}]
+
+
+def test_json_is_the_answer_itself(broker: FakeBroker) -> None:
+    ended = broker.run("--json")
+    assert json.loads(ended.stdout) == STATUS
+
+
+def test_not_active_says_why_and_fails(broker: FakeBroker) -> None:
+    answer = {
+        **STATUS, "status": "INQUORATE", "size": 1, "reason": "1 of 3 voters is here",
+        "members": [member("a", 5672, state="JOINING", voter=False), member("b", 1, state="DOWN")],
+    }  # fmt: skip
+    broker.answers["status"] = json.dumps(answer).encode() + b"\n"
+    ended = broker.run()
+    assert ended.returncode == 1
+    assert "Cluster Status: INQUORATE\n" in ended.stdout
+    assert "ID=a URL=amqp:tcp:127.0.0.1:5672 (JOINING, no vote)" in ended.stdout
+    assert "1 of 3 voters is here" in ended.stderr
+
+
+def test_stop_one_asks_first(broker: FakeBroker) -> None:
+    broker.answers["stop"] = b'{"ok": true, "id": "b"}\n'
+    canceled = broker.run("-s", "b", typed="n\n")
+    assert canceled.returncode == 1
+    assert canceled.stdout == (
+        "Warning: This command will shut down a cluster member. Are you sure? [N]: "
+    )
+    assert canceled.stderr == "qpid-cluster: Failed: Operation canceled\n"
+    assert "stop" not in broker.ops()
+    done = broker.run("-s", "b", typed="Yes\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert broker.requests[-1]["id"] == "b"
+
+
+def test_the_last_member_has_a_question_of_its_own(broker: FakeBroker) -> None:
+    down = [member("a", 5672, local=True), member("b", 5673, state="DOWN")]
+    broker.answers["status"] = json.dumps({**STATUS, "size": 1, "members": down}).encode() + b"\n"
+    ended = broker.run("-s", "a", typed="\n")
+    assert "shut down the last running cluster member. Are you sure? [N]: " in ended.stdout
+    assert broker.run("-f", "-s", "b").stderr == (
+        "qpid-cluster: Failed: No member with matching ID found\n"
+    )
+
+
+def test_a_broken_connection_means_that_the_asked_one_stopped(broker: FakeBroker) -> None:
+    ended = broker.run("-f", "-s", "a")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_stop_all(broker: FakeBroker) -> None:
+    canceled = broker.run("-k", typed="")
+    assert canceled.stdout == (
+        "Warning: This command will shut down the entire cluster. Are you sure? [N]: "
+    )
+    assert canceled.returncode == 1
+    broker.answers["shutdown"] = b'{"ok": true}\n'
+    done = broker.run("-k", "-f")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert broker.ops()[-1] == "shutdown"
+
+
+def test_a_refusal_is_passed_on(broker: FakeBroker) -> None:
+    broker.answers["shutdown"] = b'{"ok": false, "code": "not-active", "error": "no quorum"}\n'
+    ended = broker.run("-k", "-f")
+    assert (ended.returncode, ended.stderr) == (1, "qpid-cluster: Failed: no quorum\n")
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\n", b"[]\n", b"\n", b"AMQP\x00\x00\x09\x01", b""])
+def test_something_else_listens_there(broker: FakeBroker, answer: bytes) -> None:
+    broker.answers["status"] = answer
+    ended = broker.run()
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("qpid-cluster: Failed: ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    ended = qpid_cluster(f"127.0.0.1:{port}")
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        f"qpid-cluster: Failed: cannot connect to 127.0.0.1:{port}: connection refused\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--colour",), ("-s", "a", "-k"), ("-t", "x"), ("a", "b"), ("host:port",)]
+)
+def test_wrong_usage(arguments: tuple[str, ...]) -> None:
+    ended = qpid_cluster(*arguments)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
