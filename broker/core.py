@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from broker.consensus import DigestVote, Verdict
 from broker.exits import Exit
-from broker.history import steps_to
+from broker.history import History, steps_to
 from broker.machine.blob import pack_blob
 from broker.machine.commands import DIGEST, Command, Digest
 from broker.machine.effects import Effect
@@ -78,8 +78,8 @@ class Shell(Protocol):
     def session_started(self, session: int) -> None:
         """All connections of an older session are void."""
 
-    def activated(self, event: Activated) -> None:
-        """Record that this member is in the primary view from here."""
+    def activated(self, event: Activated, base: History) -> None:
+        """Record that this member is in the primary view whose first command follows `base`."""
 
     def voted(self, verdict: Verdict) -> None:
         """Record a verdict on a digest."""
@@ -201,7 +201,12 @@ class Core:
         self.promise = Promise(activation.cluster_id, activation.voters, activation.epoch)
         self.vote = DigestVote(activation.voters, DIGEST_INTERVAL)
         self.ran = True
-        self.shell.activated(event)
+        base = self.replica.history
+        if base.position != activation.base:
+            plan = self.primary.plan
+            assert plan is not None
+            base = History(base.epoch, activation.base, plan.chain, plan.order)
+        self.shell.activated(event, base)
 
     def _apply(self, item: Item) -> None:
         before = self.replica.history.position
@@ -251,6 +256,8 @@ class Core:
 
     def _enter_session(self) -> None:
         record = self.replica.machine.sessions.get(self.me.name)
+        if not self.primary.active:
+            return  # an undecided activation of a view that is over was applied to get level
         if record is None or record.incarnation != self.me.incarnation:
             return
         if record.session != self.submissions.session:
@@ -311,4 +318,3 @@ class Core:
         self.primary.caught_up()
         self._work.extend(self.primary.take())
         self.flush()
-        return True

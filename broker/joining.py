@@ -1,0 +1,214 @@
+"""The shell of state transfer: copies of the own store for joiners, a received copy for ourselves.
+
+Copying, hashing, re-executing and verifying run on a worker thread; the loop keeps passing the
+token meanwhile.  The old store stays in force until the new one is verified, then it is set aside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+from broker.recovery import recover
+from broker.replica import Divergence, Replica
+from broker.transfer import Receiver, Sender, decode
+from store import swap
+from store.api import Marker, Meta, Store
+from store.environment import DATA_NAME
+from store.errors import StoreError
+from store.lmdb_store import LmdbStore
+from vsync.types import Member
+
+log = logging.getLogger("qpidd.join")
+
+
+class Donations:
+    """Serves copies of this member's store to joiners."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        store: Callable[[], Store],
+        loop: asyncio.AbstractEventLoop,
+        send: Callable[[Member, bytes], None],
+    ) -> None:
+        self._dir, self._store, self._loop = data_dir, store, loop
+        self._files: dict[str, int] = {}
+        self.sender = Sender(send, self._copy, self._read, self._drop)
+        for left in data_dir.glob("transfer.*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _path(self, tid: str) -> Path:
+        return self._dir / f"transfer.{tid}"
+
+    def _copy(self, tid: str, base: int) -> bool:
+        store = self._store()
+        if not tid.isalnum() or store.meta.position < base:
+            return False
+        task = self._loop.run_in_executor(None, self._make, store, self._path(tid))
+        task.add_done_callback(lambda done: self._made(tid, done))
+        return True
+
+    @staticmethod
+    def _make(store: Store, path: Path) -> tuple[int, bytes]:
+        store.copy_to(path)
+        digest = blake2b(digest_size=16)
+        with (path / DATA_NAME).open("rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+            return file.tell(), digest.digest()
+
+    def _made(self, tid: str, done: asyncio.Future[tuple[int, bytes]]) -> None:
+        error = done.exception()
+        if error is not None:
+            log.warning("a copy of the store for a joiner failed: %s", error)
+            self.sender.copy_failed(tid, str(error))
+            self._drop(tid)
+            return
+        size, digest = done.result()
+        self._files[tid] = os.open(self._path(tid) / DATA_NAME, os.O_RDONLY)
+        log.info("serving a copy of the store, %d bytes, to a joiner", size)
+        self.sender.copied(tid, size, digest, self._loop.time())
+
+    def _read(self, tid: str, offset: int, length: int) -> bytes:
+        return os.pread(self._files[tid], length, offset)
+
+    def _drop(self, tid: str) -> None:
+        fd = self._files.pop(tid, None)
+        if fd is not None:
+            os.close(fd)
+        shutil.rmtree(self._path(tid), ignore_errors=True)
+
+    def close(self) -> None:
+        """Give all copies up."""
+        for tid in list(self._files):
+            self._drop(tid)
+
+
+class Joining:
+    """Fetches a state from a donor into DIR/store.joining and verifies it there."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        local: str,
+        loop: asyncio.AbstractEventLoop,
+        send: Callable[[Member, bytes], None],
+        on_ready: Callable[[Replica, LmdbStore], None],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._dir, self._local, self._loop, self._send = data_dir, local, loop, send
+        self._on_ready, self._on_failed = on_ready, on_failed
+        self._receiver: Receiver | None = None
+        self._fd = -1
+        self._attempt = ""
+
+    @property
+    def progress(self) -> str:
+        """Return how far the transfer is, for people; empty when there is none."""
+        r = self._receiver
+        if r is None:
+            return "verifying the received state" if self._attempt else ""
+        return f"received {r.received_bytes} of {max(r.size, 0)} bytes from {r.donor.name}"
+
+    def begin(self, donor: Member, base: int) -> None:
+        """Start a transfer; an earlier one is dropped."""
+        self.abort()
+        path = swap.joining_file(self._dir)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._attempt = uuid.uuid4().hex
+        log.info("asking %s for its state at or beyond position %d", donor.name, base)
+        self._receiver = Receiver(
+            self._attempt, donor, base, self._loop.time(), self._send, self._write
+        )
+
+    def _write(self, offset: int, data: bytes) -> None:
+        os.pwrite(self._fd, data, offset)
+
+    def abort(self) -> None:
+        """Forget a transfer under way."""
+        self._receiver, self._attempt = None, ""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def on_datagram(self, payload: bytes) -> None:
+        """Take a datagram of a donor."""
+        message = decode(payload)
+        if message is not None and self._receiver is not None:
+            self._receiver.on_message(*message, self._loop.time())
+            self._check()
+
+    def wake(self) -> None:
+        """Ask again for what was lost."""
+        if self._receiver is not None:
+            self._receiver.wake(self._loop.time())
+            self._check()
+
+    def _check(self) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            return
+        if receiver.failed:
+            reason = receiver.failed
+            self.abort()
+            self._on_failed(reason)
+        elif receiver.complete:
+            attempt, fd = self._attempt, self._fd
+            self._receiver, self._fd = None, -1
+            task = self._loop.run_in_executor(None, self._verify, fd)
+            task.add_done_callback(lambda done: self._verified(attempt, done))
+
+    def _verify(self, fd: int) -> tuple[Replica, LmdbStore]:
+        os.fsync(fd)
+        os.close(fd)
+        store = LmdbStore.open(self._dir / swap.JOINING_NAME)
+        try:
+            return recover(self._local, store), store
+        except BaseException:
+            store.close()
+            raise
+
+    def _verified(
+        self, attempt: str, done: asyncio.Future[tuple[Replica, LmdbStore]]
+    ) -> None:
+        error = done.exception()
+        if error is None:
+            replica, store = done.result()
+            if attempt == self._attempt:
+                self._attempt = ""
+                self._on_ready(replica, store)
+            else:
+                store.close()
+        elif attempt == self._attempt:
+            self.abort()
+            if not isinstance(error, (StoreError, Divergence, ValueError, OSError)):
+                raise error
+            self._on_failed(str(error))
+
+
+def adopt(data_dir: Path, joined: LmdbStore, own: Meta, current: LmdbStore) -> LmdbStore:
+    """Put the verified copy in the place of the current store, under this member's identity."""
+    meta = replace(
+        joined.meta,
+        cluster_name=own.cluster_name,
+        member=own.member,
+        store_id=own.store_id,
+        incarnation=own.incarnation,
+        marker=Marker.DIRTY,
+        shutdown_id="",
+        note="",
+    )
+    joined.put_meta(meta)
+    joined.close()
+    current.close()
+    aside = swap.install(data_dir)
+    log.info("the transferred state is in force; the old store is kept as %s", aside)
+    return LmdbStore.open(data_dir / swap.STORE_NAME)

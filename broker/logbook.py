@@ -1,0 +1,99 @@
+"""What this member writes into its member log, and when.
+
+The log is evidence, written for whoever checks it afterwards; nothing in the broker reads it back.
+It never holds bodies, keys or names of clients: a batch is its hash, its kinds and its outcomes.
+"""
+
+from __future__ import annotations
+
+from broker.history import History
+from broker.memberlog.records import (
+    Active,
+    Batch,
+    Confirm,
+    Durable,
+    Inactive,
+    Snapshot,
+    Start,
+    Stop,
+    ViewSeen,
+    Vote,
+)
+from broker.memberlog.writer import MemberLogWriter
+from broker.replica import Applied
+from vsync.primary import Activated
+from vsync.types import Member, RingId
+
+
+class Logbook:
+    """Turns what happens to a member into records of its log."""
+
+    def __init__(self, writer: MemberLogWriter) -> None:
+        self._writer = writer
+        self._active_epoch = 0
+
+    def start(self, history: History, root: int) -> None:
+        """This life begins with what recovery found."""
+        self._writer.append(Start(history.epoch, history.position, history.chain, root))
+
+    def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
+        """The ring delivered a configuration."""
+        named = tuple((m.name, m.incarnation) for m in members)
+        self._writer.append(ViewSeen(ring.seq, ring.rep, regular, named))
+
+    def activated(self, event: Activated, base: History) -> None:
+        """This member is in a primary view whose first command follows `base`."""
+        a = event.activation
+        self._writer.cluster_id = a.cluster_id
+        self._active_epoch = a.epoch
+        self._writer.append(
+            Active(
+                a.epoch, event.ring.seq, event.ring.rep, a.base, base.chain,
+                a.members, a.voters, a.cold,
+            )
+        )  # fmt: skip
+
+    def inactive(self, reason: str) -> None:
+        """This member is in no primary view any more."""
+        if self._active_epoch:
+            self._active_epoch = 0
+            self._writer.append(Inactive(reason))
+
+    def batch(self, applied: Applied, history: History, root: int) -> None:
+        """One item was applied."""
+        item = applied.item
+        self._writer.append(
+            Batch(
+                item.epoch, item.ring.seq, item.seq, applied.first, len(applied.kinds),
+                item.sender, applied.session, applied.blob_no, applied.time_us,
+                applied.kinds, applied.outcomes, applied.hashed, history.chain, root, history.order,
+            )
+        )  # fmt: skip
+
+    def confirmed(self, epoch: int, durable_mark: int, positions: list[int]) -> None:
+        """Clients of this member were told that these publishes are safe for good."""
+        self._writer.append(Confirm(epoch, durable_mark, tuple(positions)))
+
+    def durable(self, position: int) -> None:
+        """The own store holds everything up to `position`."""
+        self._writer.append(Durable(position))
+
+    def snapshot(self, history: History, root: int, donor: str) -> None:
+        """The state was replaced by the donor's."""
+        self._writer.append(Snapshot(history.position, history.chain, root, donor))
+
+    def vote(self, position: int, chain: bytes, root: int, verdict: str) -> None:
+        """A digest vote was decided."""
+        self._writer.append(Vote(position, chain, root, verdict))
+
+    def stop(self, reason: str, history: History) -> None:
+        """The orderly end."""
+        self._writer.append(Stop(reason, history.position, history.chain))
+
+    def flush(self) -> None:
+        """Write what was recorded in this turn."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write everything and give the file up."""
+        self._writer.close()

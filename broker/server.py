@@ -1,0 +1,179 @@
+"""The client listener and the life of the process: sockets in, exit code out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+
+from broker.clients import ClientLink
+from broker.exits import Exit
+from broker.identity import Identity
+from broker.management import PREAMBLE, ManagementSession
+from broker.member import BrokerMember
+from broker.memberlog.writer import LogWriteFailed
+from broker.options import BrokerOptions
+from broker.recovery import Divergence
+from store.errors import NotWritable, StoreBusy, StoreError
+from vsync.transport import TransportError
+
+log = logging.getLogger("qpidd")
+
+WRITE_BUFFER_HIGH = 1 << 20
+"""Above this much unsent output a client is too slow to read: its own input waits."""
+BACKLOG = 512
+
+
+class ClientProtocol(asyncio.Protocol):
+    """One client socket: AMQP or management, told apart by its first bytes."""
+
+    def __init__(self, member: BrokerMember) -> None:
+        self._member = member
+        self._transport: asyncio.Transport | None = None
+        self._peer = "unknown"
+        self._first = b""
+        self._link: ClientLink | None = None
+        self._management: ManagementSession | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self._peer = f"{name[0]}:{name[1]}"
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came; the first eight decide what the client speaks."""
+        if self._link is not None:
+            self._link.data_received(data)
+        elif self._management is not None:
+            self._answer(data)
+        else:
+            self._first += data
+            if PREAMBLE.startswith(self._first[:8]):
+                if len(self._first) >= len(PREAMBLE):
+                    self._management = ManagementSession(self._member, self._peer)
+                    self._answer(self._first[len(PREAMBLE) :])
+                return
+            assert self._transport is not None
+            self._link = self._member.clients.connect(self._peer, self._transport)
+            self._link.data_received(self._first)
+
+    def _answer(self, data: bytes) -> None:
+        assert self._management is not None and self._transport is not None
+        self._transport.write(self._management.data_received(data))
+        if self._management.closing:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._link is not None:
+            self._link.connection_lost()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        if self._link is not None:
+            self._link.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client caught up."""
+        if self._link is not None:
+            self._link.resume_writing()
+
+
+class _Refused(Exception):
+    """The broker cannot start; carries the exit code and the sentence for the operator."""
+
+    def __init__(self, code: Exit, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+def run(options: BrokerOptions) -> int:
+    """Run one broker until it is told to stop; return the exit code of the process."""
+    logging.basicConfig(
+        level=options.log_level.upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        import uvloop  # noqa: PLC0415
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return int(runner.run(_run(options)))
+    except ImportError:
+        return int(asyncio.run(_run(options)))
+
+
+async def _run(options: BrokerOptions) -> Exit:
+    try:
+        return await _serve(options)
+    except _Refused as refused:
+        print(f"qpidd: {refused.reason}", file=sys.stderr)  # noqa: T201
+        return refused.code
+
+
+async def _serve(options: BrokerOptions) -> Exit:
+    loop = asyncio.get_running_loop()
+    holder: list[BrokerMember] = []
+    # The port is taken before the store is touched: a wrong --port changes nothing on disk.
+    try:
+        server = await loop.create_server(
+            lambda: ClientProtocol(holder[0]),
+            options.interface,
+            options.port,
+            backlog=BACKLOG,
+            start_serving=False,
+        )
+    except OSError as error:
+        reason = f"cannot listen on {options.listen}: {error.strerror or error}"
+        raise _Refused(Exit.UNAVAILABLE, reason) from error
+    try:
+        identity = _open(options)
+        try:
+            port = server.sockets[0].getsockname()[1]
+            url = options.cluster_url.replace(":0", f":{port}") if not options.port else ""
+            member = _member(options, identity, loop, url or options.cluster_url)
+        except BaseException:
+            identity.close()
+            raise
+        holder.append(member)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, member.terminate)
+        member.start()
+        await server.start_serving()
+        log.info("listening for clients on %s:%d", options.interface, port)
+        code = await member.done
+    finally:
+        server.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(server.wait_closed(), 1.0)
+    return code
+
+
+def _open(options: BrokerOptions) -> Identity:
+    try:
+        return Identity(options)
+    except StoreBusy as error:
+        raise _Refused(Exit.BUSY, str(error)) from error
+    except NotWritable as error:
+        raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
+    except StoreError as error:
+        raise _Refused(Exit.DATA, str(error)) from error
+
+
+def _member(
+    options: BrokerOptions, identity: Identity, loop: asyncio.AbstractEventLoop, url: str
+) -> BrokerMember:
+    try:
+        return BrokerMember(options, identity, loop, url)
+    except TransportError as error:
+        raise _Refused(Exit.UNAVAILABLE, str(error)) from error
+    except LogWriteFailed as error:
+        raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
+    except (StoreError, Divergence, ValueError) as error:
+        raise _Refused(Exit.DATA, str(error)) from error
