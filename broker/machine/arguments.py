@@ -1,0 +1,138 @@
+"""The arguments of declarations: which we honour, which we accept as hints, which we refuse.
+
+An argument that starts with `x-` and that we do not honour is refused in clear words. Silence would
+let a client believe in a limit or a priority that does not exist.
+"""
+
+from broker.machine.commands import Table, Value
+from broker.machine.digest import canonical
+from broker.machine.entities import Queue
+from broker.machine.texts import (
+    Refusal,
+    inequivalent_table,
+    invalid_argument,
+    not_implemented,
+    plain,
+)
+
+_HINTS = (
+    "x-queue-mode",
+    "x-queue-version",
+    "x-queue-leader-locator",
+    "x-queue-master-locator",
+    "x-quorum-initial-group-size",
+)
+_NUMBERS = ("x-max-length", "x-max-length-bytes", "x-message-ttl")
+_NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
+_OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
+_CONSUME_HINTS = ("x-cancel-on-ha-failover",)
+_NUMBER_MAX = 1 << 53
+NOT_HONOURED = "not supported by this broker"
+
+
+def check_queue(name: str, vhost: str, arguments: Table) -> Refusal | None:
+    for arg, value in arguments.items():
+        why = _fault_of(arg, value)
+        if why is not None:
+            return invalid_argument(arg, "queue", name, vhost, why)
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        return invalid_argument(
+            "x-dead-letter-routing-key",
+            "queue",
+            name,
+            vhost,
+            "routing_key_but_no_dlx_defined",
+        )
+    return None
+
+
+def _fault_of(arg: str, value: Value) -> str | None:
+    """What is wrong with this queue argument."""
+    fault: str | None = None
+    if arg in _NUMBERS:
+        if type(value) is not int:
+            fault = "unacceptable type: an integer is needed"
+        elif not 0 <= value <= _NUMBER_MAX:
+            fault = f"value out of range: {value}"
+    elif arg in _NAMES:
+        if type(value) is not str:
+            fault = "unacceptable type: a string is needed"
+        elif len(value.encode()) > 255:
+            fault = "longer than 255 bytes"
+    elif arg == "x-overflow":
+        if value not in _OVERFLOWS:
+            fault = f"invalid overflow '{plain(value)}': one of {', '.join(_OVERFLOWS)} is needed"
+    elif arg == "x-queue-type":
+        if value not in ("classic", "quorum"):
+            fault = (
+                f"unsupported queue type '{plain(value)}': every queue is replicated to all members"
+            )
+    elif arg == "x-single-active-consumer":
+        if type(value) is not bool:
+            fault = "unacceptable type: a boolean is needed"
+    elif arg.startswith("x-") and arg not in _HINTS:
+        fault = NOT_HONOURED
+    return fault
+
+
+def adopt(queue: Queue) -> None:
+    """Sets what the queue's checked arguments say."""
+    arguments = queue.arguments
+    queue.max_length = _number(arguments, "x-max-length")
+    queue.max_bytes = _number(arguments, "x-max-length-bytes")
+    ttl_ms = _number(arguments, "x-message-ttl")
+    queue.ttl_us = ttl_ms * 1000 if ttl_ms >= 0 else -1
+    queue.overflow = _name(arguments, "x-overflow") or "drop-head"
+    queue.dead_exchange = _name(arguments, "x-dead-letter-exchange")
+    queue.dead_key = _name(arguments, "x-dead-letter-routing-key")
+    queue.single_active = arguments.get("x-single-active-consumer") is True
+
+
+def _number(arguments: Table, arg: str) -> int:
+    value = arguments.get(arg)
+    return value if isinstance(value, int) else -1
+
+
+def _name(arguments: Table, arg: str) -> str | None:
+    value = arguments.get(arg)
+    return value if isinstance(value, str) else None
+
+
+def check_exchange(name: str, vhost: str, arguments: Table) -> Refusal | None:
+    for arg, value in arguments.items():
+        if arg == "alternate-exchange":
+            if type(value) is not str:
+                why = "unacceptable type: a string is needed"
+                return invalid_argument(arg, "exchange", name, vhost, why)
+        elif arg.startswith("x-"):
+            return invalid_argument(arg, "exchange", name, vhost, NOT_HONOURED)
+    return None
+
+
+def check_consume(arguments: Table) -> Refusal | None:
+    for arg in arguments:
+        if arg.startswith("x-") and arg not in _CONSUME_HINTS:
+            return not_implemented(f"consumer argument '{arg}' is {NOT_HONOURED}")
+    return None
+
+
+def check_binding(source_type: str, arguments: Table) -> Refusal | None:
+    """A headers binding must say a mode that exists."""
+    mode = arguments.get("x-match", "all")
+    if source_type == "headers" and mode not in ("all", "any", "all-with-x", "any-with-x"):
+        return Refusal(
+            406,
+            f"PRECONDITION_FAILED - Invalid x-match field value '{plain(mode)}'; "
+            "expected all, any, all-with-x, or any-with-x",
+        )
+    return None
+
+
+def compare(kind: str, name: str, vhost: str, received: Table, current: Table) -> Refusal | None:
+    """The first argument, in order of names, in which two declarations differ."""
+    if canonical(received) == canonical(current):
+        return None
+    for arg in sorted({**received, **current}):
+        if canonical({"": received.get(arg)}) != canonical({"": current.get(arg)}):
+            return inequivalent_table(arg, kind, name, vhost, received.get(arg), current.get(arg))
+    return None

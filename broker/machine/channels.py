@@ -1,0 +1,171 @@
+"""Connections and channels: how they begin, how they are refused, how they end.
+
+An end is the same whether the client closed, was refused, or its member died: consumers go,
+queues that lived by them go, what was held returns in place flagged redelivered, others are served.
+"""
+
+from broker.machine.commands import (
+    IGNORED,
+    OK,
+    ChannelClose,
+    ChannelOpen,
+    ConnectionClose,
+    ConnectionOpen,
+    Value,
+)
+from broker.machine.digest import MASK, thing
+from broker.machine.dispatch import dispatch, offer, release, requeue
+from broker.machine.effects import ChannelError, ConnectionError_, Reply
+from broker.machine.entities import Channel, Connection, Consumer, Queue, State
+from broker.machine.queues import consumer_element, delete_queue
+from broker.machine.texts import METHODS, Refusal, second_open
+from broker.machine.topology import open_vhost
+
+
+def connection_element(connection: Connection) -> int:
+    return thing(
+        "connection", connection.key, connection.vhost.name, connection.user, connection.peer
+    )
+
+
+def channel_element(channel: Channel) -> int:
+    return thing("channel", channel.key, channel.limit)
+
+
+def on_connection_open(state: State, session: int, command: ConnectionOpen) -> int:
+    _, conn, vhost, user, peer = command
+    key = (session, conn)
+    if key in state.connections or not is_live(state, session):
+        return IGNORED
+    connection = Connection(
+        key, open_vhost(state, vhost), user, peer, session == state.local_session
+    )
+    state.connections[key] = connection
+    state.digest = (state.digest + connection_element(connection)) & MASK
+    return OK
+
+
+def is_live(state: State, session: int) -> bool:
+    return any(record.session == session for record in state.sessions.values())
+
+
+def on_connection_close(state: State, session: int, command: ConnectionClose) -> int:
+    connection = state.connections.get((session, command[1]))
+    if connection is None:
+        return IGNORED
+    if connection.local:
+        state.effects.append(Reply(command[1], 0, "connection.close-ok", (), False))
+    end_connections(state, [connection])
+    return OK
+
+
+def on_channel_open(state: State, session: int, command: ChannelOpen) -> int:
+    _, conn, chan = command
+    connection = state.connections.get((session, conn))
+    if connection is None:
+        return IGNORED
+    old = connection.channels.get(chan)
+    if old is not None:
+        return refuse(state, old, command[0], second_open())
+    channel = Channel(connection, chan, thing("next tag", session, conn, chan))
+    connection.channels[chan] = channel
+    state.channels[channel.key] = channel
+    state.digest = (state.digest + channel_element(channel) + channel.salt) & MASK
+    return OK
+
+
+def on_channel_close(state: State, session: int, command: ChannelClose) -> int:
+    channel = state.channels.get((session, command[1], command[2]))
+    if channel is None:
+        return IGNORED
+    reply(state, channel, "channel.close-ok", (), False)
+    end_channels(state, [channel], [])
+    return OK
+
+
+def reply(
+    state: State, channel: Channel, method: str, args: tuple[Value, ...], durable: bool
+) -> None:
+    if channel.local:
+        _, conn, chan = channel.key
+        state.effects.append(Reply(conn, chan, method, args, durable))
+
+
+def refuse(state: State, channel: Channel, kind: int, refusal: Refusal) -> int:
+    """Ends the channel, for a hard error its connection, and says why: the outcome is the code."""
+    _, conn, chan = channel.key
+    class_id, method_id = METHODS[kind]
+    code, text, hard = refusal
+    if hard:
+        if channel.local:
+            state.effects.append(ConnectionError_(conn, code, text, class_id, method_id))
+        end_connections(state, [channel.connection])
+    else:
+        if channel.local:
+            state.effects.append(ChannelError(conn, chan, code, text, class_id, method_id))
+        end_channels(state, [channel], [])
+    return code
+
+
+def end_connections(state: State, connections: list[Connection]) -> None:
+    """All at once, so that nothing is handed from one that ends to another that ends."""
+    channels = [channel for one in connections for channel in one.channels.values()]
+    doomed = [queue for one in connections for queue in one.exclusive.values()]
+    end_channels(state, channels, doomed)
+    for connection in connections:
+        del state.connections[connection.key]
+        state.digest = (state.digest - connection_element(connection)) & MASK
+
+
+def end_channels(state: State, channels: list[Channel], doomed: list[Queue]) -> None:
+    touched: dict[int, Queue] = {}
+    for channel in channels:
+        for consumer in list(channel.consumers.values()):
+            remove_consumer(state, consumer)
+            touched[consumer.queue.number] = consumer.queue
+    for queue in touched.values():
+        if queue.auto_delete and not queue.consumers:
+            delete_queue(state, queue)
+    for queue in doomed:
+        if not queue.deleted:
+            delete_queue(state, queue)
+    for channel in channels:
+        for held_by_tag in (channel.unacked, channel.unsent):
+            for tag, held in held_by_tag.items():
+                queue = held[0]
+                release(state, channel, tag, held, held[2][0])
+                requeue(state, queue, held[1], held[2])
+                touched[queue.number] = queue
+        channel.unacked = {}
+        channel.unsent = {}
+        del channel.connection.channels[channel.key[2]]
+        del state.channels[channel.key]
+        state.digest = (
+            state.digest - channel_element(channel) - channel.salt * channel.next_tag
+        ) & MASK
+    for queue in touched.values():
+        settle_service(state, queue)
+
+
+def remove_consumer(state: State, consumer: Consumer) -> None:
+    """What it holds stays with its channel. The caller minds auto-delete and the successor."""
+    queue = consumer.queue
+    channel = consumer.channel
+    consumer.active = False
+    if consumer.waiting:
+        consumer.waiting = False
+        queue.service.remove(consumer)
+    if consumer.exclusive:
+        queue.exclusive_consumer = False
+    del queue.consumers[(*channel.key, consumer.tag)]
+    del channel.consumers[consumer.tag]
+    state.digest = (state.digest - consumer_element(consumer)) & MASK
+
+
+def settle_service(state: State, queue: Queue) -> None:
+    """After consumers went or messages came back: the successor is called, the rest served."""
+    if queue.deleted:
+        return
+    if queue.single_active and queue.consumers:
+        offer(next(iter(queue.consumers.values())))
+    dispatch(state, queue)

@@ -1,0 +1,267 @@
+"""Consuming: consume, cancel, get, qos, and the settlement of what was delivered."""
+
+from broker.machine.arguments import check_consume
+from broker.machine.channels import channel_element, refuse, remove_consumer, reply, settle_service
+from broker.machine.commands import (
+    ACK,
+    CONSUME,
+    GET,
+    IGNORED,
+    NACK,
+    OK,
+    RECOVER,
+    Ack,
+    Cancel,
+    Consume,
+    Get,
+    Nack,
+    Qos,
+    Recover,
+    Sent,
+)
+from broker.machine.digest import MASK, held_element, rehash
+from broker.machine.dispatch import dispatch, offer, offer_all, release, requeue
+from broker.machine.effects import GetEmpty, GetOk
+from broker.machine.entities import NO_LIMIT, Channel, Consumer, Held, Queue, State
+from broker.machine.queues import (
+    bury,
+    consumer_element,
+    delete_queue,
+    expire,
+    reach,
+    ready_count,
+    take,
+)
+from broker.machine.texts import (
+    Refusal,
+    exclusive_use,
+    not_implemented,
+    reused_tag,
+    unknown_tag,
+)
+
+# A consumer without a limit of its own is still bounded: what is in flight is held in memory.
+UNLIMITED_UNACKED_MAX = 2000
+NO_ACK_UNSENT_MAX = 1000
+PREFETCH_MAX = 65_535
+EXPIRED_PER_GET_MAX = 256
+
+
+def on_consume(state: State, session: int, command: Consume) -> int:
+    _, conn, chan, name, tag, no_local, no_ack, exclusive, nowait, arguments, prefetch = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    queue = reach(channel, name)
+    if isinstance(queue, Refusal):
+        return refuse(state, channel, CONSUME, queue)
+    refusal = check_consume(arguments)
+    if tag in channel.consumers:
+        refusal = reused_tag(tag)
+    elif queue.exclusive_consumer or (exclusive and queue.consumers):
+        refusal = exclusive_use(name, queue.vhost.name)
+    if refusal is not None:
+        return refuse(state, channel, CONSUME, refusal)
+    prefetch = min(max(prefetch, 0), PREFETCH_MAX)
+    limit = NO_ACK_UNSENT_MAX if no_ack else prefetch or UNLIMITED_UNACKED_MAX
+    consumer = Consumer(channel, queue, tag, no_ack, no_local, exclusive, prefetch, limit)
+    channel.consumers[tag] = consumer
+    queue.consumers[(session, conn, chan, tag)] = consumer
+    queue.exclusive_consumer = exclusive
+    state.digest = (state.digest + consumer_element(consumer)) & MASK
+    if not nowait:
+        reply(state, channel, "basic.consume-ok", (tag,), False)
+    offer(consumer)
+    dispatch(state, queue)
+    return OK
+
+
+def on_cancel(state: State, session: int, command: Cancel) -> int:
+    """Cancelling what is not there succeeds: the queue may have been deleted meanwhile."""
+    _, conn, chan, tag, nowait = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    consumer = channel.consumers.get(tag)
+    if consumer is not None:
+        queue = consumer.queue
+        remove_consumer(state, consumer)
+        if queue.auto_delete and not queue.consumers:
+            delete_queue(state, queue)
+    if not nowait:
+        reply(state, channel, "basic.cancel-ok", (tag,), False)
+    if consumer is not None:
+        settle_service(state, consumer.queue)
+    return OK
+
+
+def on_get(state: State, session: int, command: Get) -> int:
+    """Get passes by the consumers' credit, as AMQP has it."""
+    _, conn, chan, name, no_ack = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    queue = reach(channel, name)
+    if isinstance(queue, Refusal):
+        return refuse(state, channel, GET, queue)
+    if queue.number in state.expiring:
+        expire(state, queue, EXPIRED_PER_GET_MAX)
+    if not ready_count(queue):
+        if channel.local:
+            state.effects.append(GetEmpty(conn, chan))
+        return OK
+    seq, message, redelivered = take(state, queue)
+    tag = channel.next_tag
+    channel.next_tag = tag + 1
+    held: Held = (queue, seq, message, None, redelivered)
+    (channel.unsent if no_ack else channel.unacked)[tag] = held
+    queue.unacked += 1
+    element = held_element(message[0], queue.number, seq, channel.salt, tag + tag + redelivered)
+    state.digest = (state.digest + element + channel.salt) & MASK
+    if channel.local:
+        _, _, exchange, key, _, _, _, properties, body = message
+        count = ready_count(queue)
+        state.effects.append(
+            GetOk(conn, chan, tag, redelivered, exchange, key, count, properties, body, no_ack)
+        )
+    return OK
+
+
+def on_qos(state: State, session: int, command: Qos) -> int:
+    _, conn, chan, count, global_ = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    if global_:
+        state.digest -= channel_element(channel)
+        channel.limit = min(count, PREFETCH_MAX) if count > 0 else NO_LIMIT
+        state.digest = (state.digest + channel_element(channel)) & MASK
+    reply(state, channel, "basic.qos-ok", (), False)
+    if global_:
+        offer_all(state, channel)
+    return OK
+
+
+def on_ack(state: State, session: int, command: Ack) -> int:
+    _, conn, chan, tag, multiple = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    if multiple:
+        return _settle(state, channel, ACK, tag, True, False)
+    held = channel.unacked.pop(tag, None)
+    if held is None:
+        return refuse(state, channel, ACK, unknown_tag(tag))
+    release(state, channel, tag, held, rehash(held[2]))
+    consumer = held[3]
+    if channel.limit != NO_LIMIT:
+        offer_all(state, channel)
+    elif consumer is not None and not consumer.waiting:
+        offer(consumer)
+        dispatch(state, consumer.queue)
+    return OK
+
+
+def on_nack(state: State, session: int, command: Nack) -> int:
+    _, conn, chan, tag, multiple, wants_requeue = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    return _settle(state, channel, NACK, tag, multiple, True, wants_requeue)
+
+
+def on_recover(state: State, session: int, command: Recover) -> int:
+    _, conn, chan, wants_requeue = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    if not wants_requeue:
+        return refuse(state, channel, RECOVER, not_implemented("requeue=false"))
+    reply(state, channel, "basic.recover-ok", (), False)
+    settle_tags(state, channel, list(channel.unacked), rejected=True, wants_requeue=True)
+    return OK
+
+
+def on_sent(state: State, session: int, command: Sent) -> int:
+    """Settles the channel's no-ack deliveries up to the tag; a late report settles nothing."""
+    _, conn, chan, last = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    unsent = channel.unsent
+    credited: dict[str, Consumer] = {}
+    tags = []
+    for tag in unsent:
+        if tag > last:
+            break
+        tags.append(tag)
+    for tag in tags:
+        held = unsent.pop(tag)
+        release(state, channel, tag, held, rehash(held[2]))
+        consumer = held[3]
+        if consumer is not None and not consumer.waiting:
+            credited[consumer.tag] = consumer
+    for consumer in credited.values():
+        offer(consumer)
+        dispatch(state, consumer.queue)
+    return OK
+
+
+def tags_up_to(channel: Channel, tag: int, multiple: bool) -> list[int] | None:
+    """The delivery tags that a settlement names, ascending; None if it names an unknown one."""
+    unacked = channel.unacked
+    if not multiple:
+        return [tag] if tag in unacked else None
+    if tag == 0:
+        return list(unacked)
+    if tag not in unacked:
+        return None
+    tags = []
+    for one in unacked:
+        tags.append(one)
+        if one == tag:
+            break
+    return tags
+
+
+def _settle(
+    state: State,
+    channel: Channel,
+    kind: int,
+    tag: int,
+    multiple: bool,
+    rejected: bool,
+    wants_requeue: bool = False,
+) -> int:
+    tags = tags_up_to(channel, tag, multiple)
+    if tags is None:
+        return refuse(state, channel, kind, unknown_tag(tag))
+    settle_tags(state, channel, tags, rejected, wants_requeue)
+    return OK
+
+
+def settle_tags(
+    state: State, channel: Channel, tags: list[int], rejected: bool, wants_requeue: bool
+) -> None:
+    """All of them, then the consumers that gained credit, in the order of the tags."""
+    credited: dict[str, Consumer] = {}
+    touched: dict[int, Queue] = {}
+    for tag in tags:
+        held = channel.unacked.pop(tag)
+        queue, seq, message, consumer, _ = held
+        if wants_requeue:
+            release(state, channel, tag, held, message[0])
+            requeue(state, queue, seq, message)
+        else:
+            release(state, channel, tag, held, rehash(message))
+            if rejected:
+                bury(state, queue, message, "rejected")
+        touched[queue.number] = queue
+        if consumer is not None:
+            credited[consumer.tag] = consumer
+    for consumer in credited.values():
+        offer(consumer)
+    for queue in touched.values():
+        dispatch(state, queue)
+    if channel.limit != NO_LIMIT:
+        offer_all(state, channel)

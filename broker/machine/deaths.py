@@ -1,0 +1,100 @@
+"""The death record of a dead-lettered message, in RabbitMQ's words.
+
+`x-death` is an array of tables, the latest first, one per queue and reason, with a count.
+`x-first-death-*` keep the first, `x-last-death-*` the latest. The other headers stay byte for byte.
+The expiration property moves into the record, or the message would expire again where it goes.
+"""
+
+from broker.machine.commands import Table, Value
+from broker.machine.entities import Queue
+from broker.machine.fields import (
+    Entry,
+    decode_value,
+    encode_value,
+    expiration_of,
+    raw_headers,
+    with_headers,
+)
+
+
+def bury_properties(
+    properties: bytes, queue: str, exchange: str, key: str, reason: str, now_us: int
+) -> bytes:
+    """The properties with which the message is published to the dead-letter exchange."""
+    entries = raw_headers(properties)
+    deaths = _deaths_of(entries)
+    same = next((d for d in deaths if d.get("queue") == queue and d.get("reason") == reason), None)
+    if same is not None:
+        count = same.get("count")
+        latest = {**same, "count": count + 1 if isinstance(count, int) else 1}
+        deaths = [latest, *(d for d in deaths if d is not same)]
+    else:
+        latest = {
+            "count": 1,
+            "reason": reason,
+            "queue": queue,
+            "time": now_us // 1_000_000,
+            "exchange": exchange,
+            "routing-keys": (key,),
+        }
+        expiration = expiration_of(properties)
+        if expiration is not None:
+            latest["original-expiration"] = expiration
+        deaths = [latest, *deaths]
+    names = [name for name, _ in entries]
+    kept = [
+        entry for entry in entries if entry[0] != "x-death" and not entry[0].startswith("x-last-")
+    ]
+    if "x-first-death-queue" not in names:
+        kept += _summary("x-first-death-", queue, exchange, reason)
+    kept.append(("x-death", _encode_deaths(deaths)))
+    kept += _summary("x-last-death-", queue, exchange, reason)
+    return with_headers(properties, kept, keep_expiration=False)
+
+
+def without_cycles(properties: bytes, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
+    """The queues without those in which the message died before and came round by itself: no
+    client rejected it since. So a chain of dead-letter exchanges always ends."""
+    deaths = _deaths_of(raw_headers(properties))
+    return tuple(queue for queue in queues if not _came_round(deaths, queue.name))
+
+
+def _came_round(deaths: list[Table], queue: str) -> bool:
+    for death in deaths:  # the latest first
+        if death.get("reason") == "rejected":
+            return False
+        if death.get("queue") == queue:
+            return True
+    return False
+
+
+def _summary(prefix: str, queue: str, exchange: str, reason: str) -> list[Entry]:
+    return [
+        (prefix + "exchange", encode_value(exchange)),
+        (prefix + "queue", encode_value(queue)),
+        (prefix + "reason", encode_value(reason)),
+    ]
+
+
+def _deaths_of(entries: list[Entry]) -> list[Table]:
+    for name, raw in entries:
+        if name == "x-death":
+            value = decode_value(raw)
+            if isinstance(value, tuple):
+                return [death for death in value if isinstance(death, dict)]
+    return []
+
+
+def _encode_deaths(deaths: list[Table]) -> bytes:
+    data = b"".join(_encode_death(death) for death in deaths)
+    return b"A" + len(data).to_bytes(4, "big") + data
+
+
+def _encode_death(death: Table) -> bytes:
+    """Like any table, except that the time is a timestamp."""
+    time: Value = death.get("time")
+    rest = {name: value for name, value in death.items() if name != "time"}
+    body = encode_value(rest)[5:]
+    if isinstance(time, int):
+        body += b"\x04timeT" + time.to_bytes(8, "big", signed=time < 0)
+    return b"F" + len(body).to_bytes(4, "big") + body

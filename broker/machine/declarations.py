@@ -1,0 +1,103 @@
+"""Commands about queues as such: declare, purge, delete."""
+
+from broker.machine.arguments import adopt, check_queue, compare
+from broker.machine.channels import refuse, reply
+from broker.machine.commands import IGNORED, OK, QueueDeclare, QueueDelete, QueuePurge, Table
+from broker.machine.entities import Queue, State
+from broker.machine.queues import create_queue, delete_queue, purge, reach, ready_count
+from broker.machine.texts import (
+    Refusal,
+    in_use,
+    inequivalent,
+    locked,
+    no_queue,
+    not_empty,
+    reserved_name,
+)
+
+GENERATED_PREFIX = "amq.gen-"  # the gateway's own; it refuses it in a client's mouth
+
+
+def on_queue_declare(state: State, session: int, command: QueueDeclare) -> int:
+    kind, conn, chan, name, passive = command[:5]
+    durable, exclusive, auto_delete, nowait, arguments = command[5:]
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    connection = channel.connection
+    vhost = connection.vhost
+    queue = vhost.queues.get(name)
+    refusal: Refusal | None = None
+    if queue is not None and queue.owner is not None and queue.owner is not connection:
+        refusal = locked(name, vhost.name)
+    elif passive:
+        refusal = no_queue(name, vhost.name) if queue is None else None
+    elif queue is not None:
+        refusal = _difference(queue, durable, exclusive, auto_delete, arguments)
+    elif name == "" or (name.startswith("amq.") and not name.startswith(GENERATED_PREFIX)):
+        refusal = reserved_name("queue", name)
+    else:
+        refusal = check_queue(name, vhost.name, arguments)
+    if refusal is not None:
+        return refuse(state, channel, kind, refusal)
+    if queue is None:
+        owner = connection if exclusive else None
+        queue = create_queue(state, vhost, name, durable, auto_delete, owner, arguments)
+        adopt(queue)
+    if not nowait:
+        counts = (name, ready_count(queue), len(queue.consumers))
+        reply(state, channel, "queue.declare-ok", counts, queue.durable)
+    return OK
+
+
+def _difference(
+    queue: Queue, durable: bool, exclusive: bool, auto_delete: bool, arguments: Table
+) -> Refusal | None:
+    vhost = queue.vhost.name
+    for arg, received, current in (
+        ("durable", durable, queue.durable),
+        ("exclusive", exclusive, queue.owner is not None),
+        ("auto_delete", auto_delete, queue.auto_delete),
+    ):
+        if received != current:
+            return inequivalent(arg, "queue", queue.name, vhost, received, current)
+    return compare("queue", queue.name, vhost, arguments, queue.arguments)
+
+
+def on_queue_purge(state: State, session: int, command: QueuePurge) -> int:
+    kind, conn, chan, name, nowait = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    queue = reach(channel, name)
+    if isinstance(queue, Refusal):
+        return refuse(state, channel, kind, queue)
+    count = purge(state, queue)
+    if not nowait:
+        reply(state, channel, "queue.purge-ok", (count,), queue.durable)
+    return OK
+
+
+def on_queue_delete(state: State, session: int, command: QueueDelete) -> int:
+    """Deleting what is not there succeeds."""
+    kind, conn, chan, name, if_unused, if_empty, nowait = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    connection = channel.connection
+    queue = connection.vhost.queues.get(name)
+    count = 0
+    if queue is not None:
+        refusal: Refusal | None = None
+        if queue.owner is not None and queue.owner is not connection:
+            refusal = locked(name, connection.vhost.name)
+        elif if_unused and queue.consumers:
+            refusal = in_use("queue", name, connection.vhost.name)
+        elif if_empty and ready_count(queue):
+            refusal = not_empty(name, connection.vhost.name)
+        if refusal is not None:
+            return refuse(state, channel, kind, refusal)
+        count = delete_queue(state, queue)
+    if not nowait:
+        reply(state, channel, "queue.delete-ok", (count,), queue is not None and queue.durable)
+    return OK

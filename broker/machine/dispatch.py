@@ -1,0 +1,145 @@
+"""Who gets which message: every member computes the same assignment (decision 2).
+
+A queue's `service` holds its consumers with credit, the next one first. Credit is what the
+consumer's own limit, and for consumers with acknowledgement the limit of the channel, leave open.
+Between commands a queue never has both a ready message and a consumer with credit.
+"""
+
+from broker.machine.digest import MASK, held_element
+from broker.machine.effects import DeliverEffect
+from broker.machine.entities import Channel, Consumer, Held, Message, Queue, State
+from broker.machine.queues import append, bury, is_full, put_back, take, trim
+
+
+def enqueue(state: State, queue: Queue, message: Message) -> bool:
+    """False if the queue refuses it (reject-publish). Straight to a consumer if one has credit."""
+    if queue.service:
+        consumer = next_consumer(queue)
+        if consumer is not None:
+            seq = queue.next_seq
+            queue.next_seq = seq + 1
+            state.digest += queue.salt
+            deliver(state, queue, consumer, seq, message, False)
+            return True
+    if queue.max_length >= 0 or queue.max_bytes >= 0:
+        if queue.overflow != "drop-head" and is_full(queue, len(message[8])):
+            if queue.overflow == "reject-publish-dlx":
+                bury(state, queue, message, "maxlen")
+            return False
+        append(state, queue, message)
+        trim(state, queue)
+    else:
+        append(state, queue, message)
+    return True
+
+
+def next_consumer(queue: Queue) -> Consumer | None:
+    """Taken out of the service queue; `deliver` puts it back if credit is left."""
+    service = queue.service
+    while service:
+        consumer = service.popleft()
+        channel = consumer.channel
+        if consumer.no_ack or channel.outstanding < channel.limit:
+            return consumer
+        consumer.waiting = False  # another consumer of its channel took the shared credit
+    return None
+
+
+def deliver(
+    state: State,
+    queue: Queue,
+    consumer: Consumer,
+    seq: int,
+    message: Message,
+    redelivered: bool,
+) -> None:
+    """To a consumer that `next_consumer` gave."""
+    channel = consumer.channel
+    tag = channel.next_tag
+    channel.next_tag = tag + 1
+    outstanding = consumer.outstanding + 1
+    consumer.outstanding = outstanding
+    queue.unacked += 1
+    if consumer.no_ack:
+        channel.unsent[tag] = (queue, seq, message, consumer, redelivered)
+    else:
+        channel.unacked[tag] = (queue, seq, message, consumer, redelivered)
+        channel.outstanding += 1
+    state.digest = (
+        state.digest
+        + held_element(message[0], queue.number, seq, channel.salt, tag + tag + redelivered)
+        + channel.salt
+    ) & MASK
+    if outstanding < consumer.limit:
+        queue.service.append(consumer)
+    else:
+        consumer.waiting = False
+    if channel.local:
+        _, conn, chan = channel.key
+        state.effects.append(
+            DeliverEffect(
+                conn,
+                chan,
+                consumer.tag,
+                tag,
+                redelivered,
+                message[2],
+                message[3],
+                message[7],
+                message[8],
+                consumer.no_ack,
+            )
+        )
+
+
+def offer(consumer: Consumer) -> None:
+    """Lets the consumer stand in line if it has credit."""
+    if consumer.waiting or not consumer.active or consumer.outstanding >= consumer.limit:
+        return
+    if not consumer.no_ack and consumer.channel.outstanding >= consumer.channel.limit:
+        return
+    queue = consumer.queue
+    if queue.single_active and next(iter(queue.consumers.values())) is not consumer:
+        return
+    consumer.waiting = True
+    queue.service.append(consumer)
+
+
+def dispatch(state: State, queue: Queue) -> None:
+    """While there are both a ready message and a consumer with credit."""
+    while queue.service and (queue.ready or queue.returned_order):
+        consumer = next_consumer(queue)
+        if consumer is None:
+            return
+        seq, message, redelivered = take(state, queue)
+        deliver(state, queue, consumer, seq, message, redelivered)
+
+
+def offer_all(state: State, channel: Channel) -> None:
+    """The channel's shared credit has grown."""
+    for consumer in channel.consumers.values():
+        offer(consumer)
+        dispatch(state, consumer.queue)
+
+
+def requeue(state: State, queue: Queue, seq: int, message: Message) -> None:
+    """Back in place; the caller dispatches. A deleted queue takes nothing back."""
+    if queue.deleted:
+        return
+    put_back(state, queue, seq, message)
+    trim(state, queue)
+
+
+def release(state: State, channel: Channel, tag: int, held: Held, content: int) -> None:
+    """The channel holds it no longer: the one place where credit comes back. `content` is the
+    message's hash, computed anew by the caller when the message leaves for good."""
+    queue, seq, _, consumer, redelivered = held
+    state.digest = (
+        state.digest
+        - held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
+    ) & MASK
+    queue.unacked -= 1
+    if consumer is not None:
+        consumer.outstanding -= 1
+        if not consumer.no_ack:
+            channel.outstanding -= 1

@@ -1,0 +1,304 @@
+"""What the state consists of: plain objects that refer to one another, and no behaviour.
+
+All containers that are iterated are dicts, lists and deques: their order is the order in which the
+commands filled them, hence the same everywhere. Entities are never found by identity or hash.
+"""
+
+from collections import deque
+from typing import NamedTuple, TypeAlias
+
+from broker.machine.commands import Table
+from broker.machine.effects import Effect
+
+# content hash, number, exchange, key, flags, born_us, ttl_us (-1: none), properties, body.
+# Atomic values only, so the collector forgets about it; shared by all queues that hold it.
+Message: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, bytes]
+
+NO_TTL = -1
+NO_LIMIT = 1 << 62
+
+
+class Binding(NamedTuple):
+    source: str
+    to_queue: bool  # the destination is a queue, else an exchange
+    destination: str
+    key: str
+    arguments: Table
+    packed: bytes  # canonical(arguments): part of the identity
+
+    def identity(self) -> "BindingId":
+        return (self.source, self.to_queue, self.destination, self.key, self.packed)
+
+
+BindingId: TypeAlias = tuple[str, bool, str, str, bytes]
+
+
+class Exchange:
+    __slots__ = (
+        "alternate",
+        "arguments",
+        "auto_delete",
+        "bindings",
+        "by_key",
+        "durable",
+        "inbound",
+        "internal",
+        "name",
+        "patterns",
+        "type",
+    )
+
+    def __init__(
+        self, name: str, kind: str, durable: bool, auto_delete: bool, internal: bool, args: Table
+    ) -> None:
+        self.name = name
+        self.type = kind
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.internal = internal
+        self.arguments = args
+        alternate = args.get("alternate-exchange")
+        self.alternate = alternate if isinstance(alternate, str) else None
+        self.bindings: dict[BindingId, Binding] = {}  # from here
+        self.inbound: dict[BindingId, Binding] = {}  # from other exchanges to here
+        self.by_key: dict[str, dict[BindingId, Binding]] = {}
+        self.patterns: dict[str, tuple[str, ...]] = {}  # topic keys with wildcards, in words
+
+
+class Queue:
+    __slots__ = (
+        "arguments",
+        "auto_delete",
+        "bindings",
+        "consumers",
+        "dead_exchange",
+        "dead_key",
+        "deleted",
+        "durable",
+        "exclusive_consumer",
+        "max_bytes",
+        "max_length",
+        "name",
+        "next_seq",
+        "number",
+        "overflow",
+        "owner",
+        "owner_key",
+        "ready",
+        "ready_bytes",
+        "ready_sum",
+        "recovered_seq",
+        "returned",
+        "returned_order",
+        "salt",
+        "service",
+        "single_active",
+        "ttl_us",
+        "unacked",
+        "vhost",
+    )
+
+    def __init__(
+        self,
+        vhost: "Vhost",
+        name: str,
+        number: int,
+        durable: bool,
+        auto_delete: bool,
+        owner: "Connection | None",
+        arguments: Table,
+    ) -> None:
+        self.vhost = vhost
+        self.name = name
+        self.number = number  # never reused: tells a queue from an earlier one of that name
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.owner = owner  # an exclusive queue's connection
+        self.owner_key = owner.key if owner is not None else None
+        self.arguments = arguments
+        self.deleted = False
+        self.bindings: dict[BindingId, Binding] = {}  # to here
+        # Ready messages: `ready` holds the sequence numbers up to next_seq without a gap;
+        # `returned` holds what came back, all of it older than the first of `ready`.
+        self.next_seq = 0
+        self.ready: deque[Message] = deque()
+        self.returned: dict[int, Message] = {}
+        self.returned_order: list[int] = []  # heap of the keys of `returned`
+        self.recovered_seq = 0  # below: recovered after a cold start, so flagged redelivered
+        self.ready_sum = 0  # additive hash of the ready messages
+        self.ready_bytes = 0  # of bodies; kept only if max_bytes is set
+        self.unacked = 0
+        # Consumers in the order in which they came; `service` those with credit, next one first.
+        self.consumers: dict[tuple[int, int, int, str], Consumer] = {}
+        self.service: deque[Consumer] = deque()
+        self.exclusive_consumer = False
+        # What the arguments say (arguments.py).
+        self.max_length = -1
+        self.max_bytes = -1
+        self.overflow = "drop-head"
+        self.ttl_us = NO_TTL
+        self.dead_exchange: str | None = None
+        self.dead_key: str | None = None
+        self.single_active = False
+        self.salt = 0
+
+
+class Route(NamedTuple):
+    """Where messages of one exchange and key go; its strings are shared by all these messages."""
+
+    exchange: str
+    key: str
+    queues: tuple[Queue, ...]  # in the order of their numbers
+    durable: bool  # at least one of them is
+
+
+class Vhost:
+    __slots__ = ("exchanges", "name", "queues", "routes")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues: dict[str, Queue] = {}
+        self.routes: dict[tuple[str, str], Route] = {}  # cache: empty after any topology change
+
+
+class Connection:
+    __slots__ = ("channels", "exclusive", "key", "local", "peer", "user", "vhost")
+
+    def __init__(
+        self, key: tuple[int, int], vhost: Vhost, user: str, peer: str, local: bool
+    ) -> None:
+        self.key = key
+        self.vhost = vhost
+        self.user = user
+        self.peer = peer
+        self.local = local
+        self.channels: dict[int, Channel] = {}
+        self.exclusive: dict[str, Queue] = {}
+
+
+class Consumer:
+    __slots__ = (
+        "active",
+        "channel",
+        "exclusive",
+        "limit",
+        "no_ack",
+        "no_local",
+        "outstanding",
+        "prefetch",
+        "queue",
+        "tag",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        channel: "Channel",
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        no_local: bool,
+        exclusive: bool,
+        prefetch: int,
+        limit: int,
+    ) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.no_local = no_local  # kept and shown; does not filter (docs of RabbitMQ say the same)
+        self.exclusive = exclusive
+        self.prefetch = prefetch
+        self.limit = limit
+        self.outstanding = 0
+        self.active = True  # not cancelled
+        self.waiting = False  # stands in queue.service
+
+
+# queue, seq, message, consumer (None: a get), redelivered
+Held: TypeAlias = tuple[Queue, int, Message, Consumer | None, bool]
+
+
+class Channel:
+    __slots__ = (
+        "connection",
+        "consumers",
+        "key",
+        "limit",
+        "local",
+        "next_tag",
+        "outstanding",
+        "salt",
+        "unacked",
+        "unsent",
+    )
+
+    def __init__(self, connection: Connection, number: int, salt: int) -> None:
+        self.connection = connection
+        self.key = (*connection.key, number)
+        self.local = connection.local
+        self.salt = salt
+        self.next_tag = 1
+        self.limit = NO_LIMIT  # shared by the consumers with acknowledgement
+        self.outstanding = 0  # of those
+        self.consumers: dict[str, Consumer] = {}
+        self.unacked: dict[int, Held] = {}  # by delivery tag: the client must settle them
+        self.unsent: dict[int, Held] = {}  # no-ack: the owner settles them with Sent
+
+
+class SessionRecord:
+    __slots__ = ("incarnation", "last_blob_no", "salt", "session")
+
+    def __init__(self, session: int, incarnation: int, last_blob_no: int, salt: int) -> None:
+        self.session = session
+        self.incarnation = incarnation
+        self.last_blob_no = last_blob_no
+        self.salt = salt
+
+
+class State:
+    """All of it. The handlers are functions of this, the session and the command."""
+
+    __slots__ = (
+        "channels",
+        "cluster_id",
+        "connections",
+        "dead",
+        "digest",
+        "effects",
+        "epoch",
+        "expiring",
+        "local",
+        "local_session",
+        "next_message",
+        "next_queue",
+        "now_us",
+        "position",
+        "sessions",
+        "shutdown_id",
+        "time_us",
+        "vhosts",
+        "voters",
+    )
+
+    def __init__(self, local: str) -> None:
+        self.local = local
+        self.local_session = -1
+        self.effects: list[Effect] = []
+        self.position = 0  # of the command being applied
+        self.time_us = 0  # its origin's clock
+        self.now_us = 0  # the machine's time: moves by Tick
+        self.digest = 0  # the root
+        self.epoch = 0
+        self.voters: tuple[str, ...] = ()
+        self.cluster_id = ""
+        self.shutdown_id = ""
+        self.next_message = 1
+        self.next_queue = 1
+        self.sessions: dict[str, SessionRecord] = {}
+        self.vhosts: dict[str, Vhost] = {}
+        self.connections: dict[tuple[int, int], Connection] = {}
+        self.channels: dict[tuple[int, int, int], Channel] = {}
+        self.expiring: dict[int, Queue] = {}  # queues that may hold a message with a time to live
+        self.dead: list[tuple[Queue, Message, str]] = []  # to be dead-lettered at this position

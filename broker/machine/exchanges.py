@@ -1,0 +1,223 @@
+"""Commands about exchanges and about bindings, of queues as well as of exchanges."""
+
+from broker.machine.arguments import check_binding, check_exchange, compare
+from broker.machine.channels import refuse, reply
+from broker.machine.commands import (
+    EXCHANGE_BIND,
+    EXCHANGE_UNBIND,
+    IGNORED,
+    OK,
+    QUEUE_BIND,
+    QUEUE_UNBIND,
+    ExchangeBind,
+    ExchangeDeclare,
+    ExchangeDelete,
+    ExchangeUnbind,
+    QueueBind,
+    QueueUnbind,
+    Table,
+)
+from broker.machine.digest import canonical
+from broker.machine.entities import Binding, Channel, Exchange, Queue, State
+from broker.machine.queues import reach
+from broker.machine.texts import (
+    Refusal,
+    default_exchange,
+    in_use,
+    inequivalent,
+    no_exchange,
+    reserved_name,
+    unknown_exchange_type,
+)
+from broker.machine.topology import (
+    EXCHANGE_TYPES,
+    add_binding,
+    add_exchange,
+    remove_bindings,
+    remove_exchange,
+)
+
+
+def on_exchange_declare(state: State, session: int, command: ExchangeDeclare) -> int:
+    kind, conn, chan, name, exchange_type = command[:5]
+    passive, durable, auto_delete, internal, nowait, arguments = command[5:]
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    vhost = channel.connection.vhost
+    exchange = vhost.exchanges.get(name)
+    wanted = Exchange(name, exchange_type, durable, auto_delete, internal, arguments)
+    refusal: Refusal | None = None
+    if name == "":
+        refusal = default_exchange()
+    elif passive:
+        refusal = no_exchange(name, vhost.name) if exchange is None else None
+    elif exchange_type not in EXCHANGE_TYPES:
+        refusal = unknown_exchange_type(exchange_type)
+    elif exchange is not None:
+        refusal = _difference(vhost.name, wanted, exchange)
+    elif name.startswith("amq."):
+        refusal = reserved_name("exchange", name)
+    else:
+        refusal = check_exchange(name, vhost.name, arguments)
+    if refusal is not None:
+        return refuse(state, channel, kind, refusal)
+    if exchange is None:
+        exchange = wanted
+        add_exchange(state, vhost, exchange)
+    if not nowait:
+        reply(state, channel, "exchange.declare-ok", (), exchange.durable)
+    return OK
+
+
+def _difference(vhost: str, wanted: Exchange, exchange: Exchange) -> Refusal | None:
+    name = exchange.name
+    for arg, received, current in (
+        ("type", wanted.type, exchange.type),
+        ("durable", wanted.durable, exchange.durable),
+        ("auto_delete", wanted.auto_delete, exchange.auto_delete),
+        ("internal", wanted.internal, exchange.internal),
+    ):
+        if received != current:
+            return inequivalent(arg, "exchange", name, vhost, received, current)
+    return compare("exchange", name, vhost, wanted.arguments, exchange.arguments)
+
+
+def on_exchange_delete(state: State, session: int, command: ExchangeDelete) -> int:
+    """Deleting what is not there succeeds."""
+    kind, conn, chan, name, if_unused, nowait = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    vhost = channel.connection.vhost
+    exchange = vhost.exchanges.get(name)
+    refusal: Refusal | None = None
+    if name == "":
+        refusal = default_exchange()
+    elif name.startswith("amq."):
+        refusal = reserved_name("exchange", name)
+    elif exchange is not None and if_unused and exchange.bindings:
+        refusal = in_use("exchange", name, vhost.name)
+    if refusal is not None:
+        return refuse(state, channel, kind, refusal)
+    if exchange is not None:
+        remove_exchange(state, vhost, exchange)
+    if not nowait:
+        reply(state, channel, "exchange.delete-ok", (), exchange is not None and exchange.durable)
+    return OK
+
+
+def on_exchange_bind(state: State, session: int, command: ExchangeBind) -> int:
+    _, conn, chan, destination, source, key, nowait, arguments = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    found = _exchange_ends(channel, source, destination)
+    if isinstance(found, Refusal):
+        return refuse(state, channel, EXCHANGE_BIND, found)
+    return _bind(state, channel, EXCHANGE_BIND, found, key, arguments, nowait)
+
+
+def on_exchange_unbind(state: State, session: int, command: ExchangeUnbind) -> int:
+    _, conn, chan, destination, source, key, nowait, arguments = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    found = _exchange_ends(channel, source, destination)
+    if isinstance(found, Refusal):
+        return refuse(state, channel, EXCHANGE_UNBIND, found)
+    return _unbind(state, channel, EXCHANGE_UNBIND, found, key, arguments, nowait)
+
+
+def on_queue_bind(state: State, session: int, command: QueueBind) -> int:
+    _, conn, chan, queue, exchange, key, nowait, arguments = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    found = _queue_ends(channel, exchange, queue)
+    if isinstance(found, Refusal):
+        return refuse(state, channel, QUEUE_BIND, found)
+    return _bind(state, channel, QUEUE_BIND, found, key, arguments, nowait)
+
+
+def on_queue_unbind(state: State, session: int, command: QueueUnbind) -> int:
+    _, conn, chan, queue, exchange, key, nowait, arguments = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    found = _queue_ends(channel, exchange, queue)
+    if isinstance(found, Refusal):
+        return refuse(state, channel, QUEUE_UNBIND, found)
+    return _unbind(state, channel, QUEUE_UNBIND, found, key, arguments, nowait)
+
+
+Ends = tuple[Exchange, Exchange | Queue]
+
+
+def _exchange_ends(channel: Channel, source: str, destination: str) -> Ends | Refusal:
+    vhost = channel.connection.vhost
+    if source == "" or destination == "":
+        return default_exchange()
+    for name in (source, destination):
+        if name not in vhost.exchanges:
+            return no_exchange(name, vhost.name)
+    return (vhost.exchanges[source], vhost.exchanges[destination])
+
+
+def _queue_ends(channel: Channel, source: str, destination: str) -> Ends | Refusal:
+    vhost = channel.connection.vhost
+    if source == "":
+        return default_exchange()
+    queue = reach(channel, destination)
+    if isinstance(queue, Refusal):
+        return queue
+    exchange = vhost.exchanges.get(source)
+    return (exchange, queue) if exchange is not None else no_exchange(source, vhost.name)
+
+
+def _binding(ends: Ends, key: str, arguments: Table) -> Binding:
+    source, destination = ends
+    return Binding(
+        source.name,
+        isinstance(destination, Queue),
+        destination.name,
+        key,
+        arguments,
+        canonical(arguments),
+    )
+
+
+def _bind(
+    state: State,
+    channel: Channel,
+    kind: int,
+    ends: Ends,
+    key: str,
+    arguments: Table,
+    nowait: bool,
+) -> int:
+    refusal = check_binding(ends[0].type, arguments)
+    if refusal is not None:
+        return refuse(state, channel, kind, refusal)
+    add_binding(state, channel.connection.vhost, _binding(ends, key, arguments))
+    if not nowait:
+        method = "queue.bind-ok" if kind == QUEUE_BIND else "exchange.bind-ok"
+        reply(state, channel, method, (), ends[0].durable and ends[1].durable)
+    return OK
+
+
+def _unbind(
+    state: State,
+    channel: Channel,
+    kind: int,
+    ends: Ends,
+    key: str,
+    arguments: Table,
+    nowait: bool,
+) -> int:
+    """Unbinding what is not bound succeeds."""
+    remove_bindings(state, channel.connection.vhost, [_binding(ends, key, arguments)])
+    if not nowait:
+        method = "queue.unbind-ok" if kind == QUEUE_UNBIND else "exchange.unbind-ok"
+        reply(state, channel, method, (), ends[0].durable and ends[1].durable)
+    return OK

@@ -1,0 +1,146 @@
+"""The state looked at as a whole: its hash from scratch, and what must hold between commands."""
+
+from broker.machine.channels import channel_element, connection_element
+from broker.machine.digest import MASK, held_element, ready_element, rehash
+from broker.machine.entities import Channel, Consumer, Message, Queue, State
+from broker.machine.queues import consumer_element, queue_element, ready_count
+from broker.machine.sessions import cluster_element, session_element
+from broker.machine.topology import binding_element, exchange_element
+
+
+def recompute_root(state: State, known: dict[int, int] | None = None) -> int:
+    """The sum of the elements of everything, messages from their bytes; or from the hashes `known`
+    by number, of messages that were hashed this moment."""
+    total = cluster_element(state)
+    contents = {} if known is None else known  # a shared message is hashed once
+    for name, record in state.sessions.items():
+        total += session_element(name, record) + record.salt * record.last_blob_no
+    for vhost in state.vhosts.values():
+        for exchange in vhost.exchanges.values():
+            total += exchange_element(vhost, exchange)
+            total += sum(binding_element(vhost, one) for one in exchange.bindings.values())
+        for queue in vhost.queues.values():
+            total += queue_element(queue) + queue.salt * queue.next_seq
+            total += ready_sum(queue, contents)
+            total += sum(consumer_element(one) for one in queue.consumers.values())
+    for connection in state.connections.values():
+        total += connection_element(connection)
+        for channel in connection.channels.values():
+            total += channel_element(channel) + channel.salt * channel.next_tag
+            total += _held_sum(channel, contents)
+    return total & MASK
+
+
+def ready_sum(queue: Queue, contents: dict[int, int]) -> int:
+    """Of all ready messages of the queue, from their bytes."""
+    number = queue.number
+    total = 0
+    for seq, message in queue.returned.items():
+        total += ready_element(_content(message, contents), number, seq, True)
+    first = queue.next_seq - len(queue.ready)
+    recovered_seq = queue.recovered_seq
+    for seq, message in enumerate(queue.ready, first):
+        total += ready_element(_content(message, contents), number, seq, seq < recovered_seq)
+    return total & MASK
+
+
+def _content(message: Message, contents: dict[int, int]) -> int:
+    number = message[1]
+    content = contents.get(number)
+    if content is None:
+        content = contents[number] = rehash(message)
+    return content
+
+
+def _held_sum(channel: Channel, contents: dict[int, int]) -> int:
+    return sum(
+        held_element(
+            _content(message, contents), queue.number, seq, channel.salt, tag + tag + redelivered
+        )
+        for held_by_tag in (channel.unacked, channel.unsent)
+        for tag, (queue, seq, message, _, redelivered) in held_by_tag.items()
+    )
+
+
+def check(state: State) -> None:
+    """Asserts; costs a full scan."""
+    assert state.digest == state.digest & MASK, "the root is kept below 2**64"
+    assert state.digest == recompute_root(state), "the root by deltas equals the root by scan"
+    assert not state.dead, "the dead are buried at their position"
+    held_of_queue: dict[int, int] = {}
+    for key, channel in state.channels.items():
+        assert channel.connection.channels[key[2]] is channel
+        assert state.connections[key[:2]] is channel.connection
+        _check_channel(channel, held_of_queue)
+    assert len(state.channels) == sum(len(one.channels) for one in state.connections.values())
+    live = {record.session: True for record in state.sessions.values()}
+    assert len(live) == len(state.sessions), "sessions are unique"
+    assert all(key[0] in live for key in state.connections), "only living sessions connect"
+    for vhost in state.vhosts.values():
+        for name, queue in vhost.queues.items():
+            assert queue.name == name
+            _check_queue(state, queue, held_of_queue)
+        for exchange in vhost.exchanges.values():
+            assert sum(map(len, exchange.by_key.values())) == len(exchange.bindings)
+            assert all(exchange.by_key.values()), "no key without a binding"
+            for identity, binding in exchange.bindings.items():
+                assert binding is exchange.by_key[binding.key][identity]
+                ends = (
+                    vhost.queues[binding.destination].bindings
+                    if binding.to_queue
+                    else (vhost.exchanges[binding.destination].inbound)
+                )
+                assert identity in ends, "a binding is known at both ends"
+
+
+def _check_channel(channel: Channel, held_of_queue: dict[int, int]) -> None:
+    shared = 0
+    outstanding: dict[str, int] = dict.fromkeys(channel.consumers, 0)
+    for held_by_tag in (channel.unacked, channel.unsent):
+        tags = list(held_by_tag)
+        assert tags == sorted(tags), "delivery tags ascend"
+        assert not tags or tags[-1] < channel.next_tag
+        for held in held_by_tag.values():
+            queue, _, _, consumer, _ = held
+            held_of_queue[queue.number] = held_of_queue.get(queue.number, 0) + 1
+            if consumer is not None:
+                assert consumer.no_ack == (held_by_tag is channel.unsent)
+                shared += not consumer.no_ack
+                if consumer.active:
+                    outstanding[consumer.tag] += 1
+    assert channel.outstanding == shared, "the channel counts what its consumers hold"
+    for tag, consumer in channel.consumers.items():
+        assert consumer.active
+        assert consumer.tag == tag
+        assert consumer.outstanding == outstanding[tag] <= consumer.limit
+        assert consumer.queue.consumers[(*channel.key, tag)] is consumer
+
+
+def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> None:
+    assert not queue.deleted
+    assert queue.unacked == held_of_queue.get(queue.number, 0), "unacked is counted"
+    assert queue.ready_sum == ready_sum(queue, {}), "the queue's own sum is of its messages"
+    assert sorted(queue.returned_order) == sorted(queue.returned)
+    first = queue.next_seq - len(queue.ready)
+    assert all(seq < first for seq in queue.returned), "returned messages are the older ones"
+    assert len(dict.fromkeys(map(_who, queue.service), True)) == len(queue.service)
+    for consumer in queue.consumers.values():
+        assert consumer.queue is queue
+        assert consumer.waiting == (_who(consumer) in map(_who, queue.service))
+        if ready_count(queue) and consumer.waiting:
+            channel = consumer.channel
+            assert not consumer.no_ack, "a consumer with credit leaves no message waiting"
+            assert channel.outstanding >= channel.limit, "credit and a ready message"
+    assert all(consumer.active for consumer in queue.service)
+    if queue.max_length >= 0:
+        assert ready_count(queue) <= queue.max_length
+    if queue.max_bytes >= 0:
+        held = (*queue.ready, *queue.returned.values())
+        assert queue.ready_bytes == sum(len(message[8]) for message in held)
+    if queue.owner is not None:
+        assert queue.owner.exclusive[queue.name] is queue
+        assert state.connections[queue.owner.key] is queue.owner
+
+
+def _who(consumer: Consumer) -> tuple[int, int, int, str]:
+    return (*consumer.channel.key, consumer.tag)

@@ -1,0 +1,118 @@
+"""The machine: one command at one position, the same change at every member.
+
+It knows no clock, no chance, no socket and no disk. It validates, then mutates; what a client did
+wrong is a value (an outcome, and an effect for whoever holds the connection), so `apply` raises
+only if we did wrong, and then this member must stop (decision 4). This module only routes: the
+handlers are in the modules of their subjects.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import cast
+
+from broker.machine import channels, consumers, declarations, exchanges, publishing, sessions
+from broker.machine import commands as c
+from broker.machine import invariants as checks
+from broker.machine import snapshot as snapshots
+from broker.machine.commands import IGNORED, KINDS_MAX, Command
+from broker.machine.digest import MASK
+from broker.machine.effects import Effect
+from broker.machine.entities import State
+from broker.machine.sessions import cluster_element
+from broker.machine.transactions import on_tx_commit
+
+Handler = Callable[[State, int, Command], int]
+
+
+class Machine(State):
+    """Effects are built only for connections of the session of the member named `local`; nothing
+    else depends on who that is."""
+
+    __slots__ = ()
+
+    def __init__(self, local: str) -> None:
+        super().__init__(local)
+        self.digest = cluster_element(self)
+
+    def apply(self, position: int, session: int, time_us: int, command: Command) -> int:
+        """The outcome of the command. Positions rise by one; effects are appended in order."""
+        self.position = position
+        self.time_us = time_us
+        outcome = _HANDLERS[command[0]](self, session, command)
+        if self.dead:
+            publishing.bury_dead(self)
+        return outcome
+
+    def accept_blob(self, member: str, session: int, blob_no: int) -> bool:
+        """Whether this blob is the next one of a living session; if so it is counted."""
+        return sessions.accept_blob(self, member, session, blob_no)
+
+    def take_effects(self) -> list[Effect]:
+        effects = self.effects
+        self.effects = []
+        return effects
+
+    @property
+    def wants_tick(self) -> bool:
+        """Some message may expire: the members should tick."""
+        return bool(self.expiring)
+
+    def root(self) -> int:
+        """The state's hash (digest.ALGORITHM): equal at all members at equal positions."""
+        return self.digest & MASK
+
+    def recompute_root(self) -> int:
+        """The root from scratch, from the bytes that are held now."""
+        return checks.recompute_root(self)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state in chunks of at most 256 KiB; nothing may be applied while it is iterated."""
+        return snapshots.write(self)
+
+    @classmethod
+    def restore(cls, local: str, chunks: Iterable[bytes]) -> "Machine":
+        """The machine of these chunks; raises `SnapshotError` unless they are whole and hash to
+        the root that they claim."""
+        machine = cls(local)
+        snapshots.read(machine, chunks)
+        return machine
+
+    def invariants(self) -> None:
+        """Asserts what must hold between commands; for tests and the simulator."""
+        checks.check(self)
+
+
+def _on_unknown(_state: State, _session: int, _command: Command) -> int:
+    return IGNORED
+
+
+_HANDLERS: list[Handler] = [_on_unknown] * KINDS_MAX
+for _kind, _handler in (
+    (c.CONNECTION_OPEN, channels.on_connection_open),
+    (c.CONNECTION_CLOSE, channels.on_connection_close),
+    (c.CHANNEL_OPEN, channels.on_channel_open),
+    (c.CHANNEL_CLOSE, channels.on_channel_close),
+    (c.EXCHANGE_DECLARE, exchanges.on_exchange_declare),
+    (c.EXCHANGE_DELETE, exchanges.on_exchange_delete),
+    (c.EXCHANGE_BIND, exchanges.on_exchange_bind),
+    (c.EXCHANGE_UNBIND, exchanges.on_exchange_unbind),
+    (c.QUEUE_DECLARE, declarations.on_queue_declare),
+    (c.QUEUE_BIND, exchanges.on_queue_bind),
+    (c.QUEUE_UNBIND, exchanges.on_queue_unbind),
+    (c.QUEUE_PURGE, declarations.on_queue_purge),
+    (c.QUEUE_DELETE, declarations.on_queue_delete),
+    (c.PUBLISH, publishing.on_publish),
+    (c.CONSUME, consumers.on_consume),
+    (c.CANCEL, consumers.on_cancel),
+    (c.GET, consumers.on_get),
+    (c.ACK, consumers.on_ack),
+    (c.NACK, consumers.on_nack),
+    (c.RECOVER, consumers.on_recover),
+    (c.QOS, consumers.on_qos),
+    (c.SENT, consumers.on_sent),
+    (c.TX_COMMIT, on_tx_commit),
+    (c.ACTIVATE, sessions.on_activate),
+    (c.DIGEST, sessions.on_digest),
+    (c.TICK, sessions.on_tick),
+    (c.SHUTDOWN, sessions.on_shutdown),
+):
+    _HANDLERS[_kind] = cast("Handler", _handler)

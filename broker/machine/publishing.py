@@ -1,0 +1,143 @@
+"""Publishing: one message to the queues that its exchange and key reach.
+
+Also the second life of a message that a queue gave up: dead-lettering happens at the position of
+the command that caused it, after the command itself, and nothing of it can fail.
+"""
+
+from broker.machine.channels import refuse
+from broker.machine.commands import (
+    IGNORED,
+    IMMEDIATE,
+    MANDATORY,
+    OK,
+    PERSISTENT,
+    PUBLISH,
+    UNROUTABLE,
+    Publish,
+)
+from broker.machine.deaths import bury_properties, without_cycles
+from broker.machine.digest import message_hash
+from broker.machine.dispatch import enqueue
+from broker.machine.effects import Confirm, Return
+from broker.machine.entities import NO_TTL, Channel, Message, Queue, Route, State, Vhost
+from broker.machine.fields import expiration_of
+from broker.machine.texts import (
+    NO_ROUTE,
+    Refusal,
+    internal_exchange,
+    invalid_expiration,
+    no_exchange,
+    not_implemented,
+)
+from broker.machine.topology import find_route
+
+_TTL_MS_MAX = 1 << 53
+
+
+def on_publish(state: State, session: int, command: Publish) -> int:
+    _, conn, chan, publish_no, exchange, key, flags, properties, body = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    ttl_us = NO_TTL
+    if properties and properties[0] & 1:  # the flag of the expiration property
+        ttl_us = ttl_of(properties)
+    route = channel.connection.vhost.routes.get((exchange, key))
+    if route is None or flags & IMMEDIATE or ttl_us < NO_TTL:
+        found = route_or_refusal(channel.connection.vhost, exchange, key, flags, properties, ttl_us)
+        if isinstance(found, Refusal):
+            return refuse(state, channel, PUBLISH, found)
+        route = found
+    accepted = spread(state, route, flags, ttl_us, properties, body)
+    if channel.local:
+        if not route.queues and flags & MANDATORY:
+            give_back(state, channel, exchange, key, properties, body)
+        if publish_no:
+            durable = route.durable and flags & PERSISTENT != 0
+            state.effects.append(Confirm(conn, chan, publish_no, durable, accepted))
+    return OK if route.queues else UNROUTABLE
+
+
+def ttl_of(properties: bytes) -> int:
+    """The message's own time to live, NO_TTL, or less for one that is no number."""
+    text = expiration_of(properties)
+    if text is None:
+        return NO_TTL
+    if not text.isdigit() or len(text) > 16 or int(text) > _TTL_MS_MAX:
+        return NO_TTL - 1
+    return int(text) * 1000
+
+
+def route_or_refusal(
+    vhost: Vhost, name: str, key: str, flags: int, properties: bytes, ttl_us: int
+) -> Route | Refusal:
+    exchange = vhost.exchanges.get(name)
+    if flags & IMMEDIATE:
+        return not_implemented("immediate=true")
+    if exchange is None:
+        return no_exchange(name, vhost.name)
+    if exchange.internal:
+        return internal_exchange(name, vhost.name)
+    if ttl_us < NO_TTL:
+        return invalid_expiration(expiration_of(properties) or b"")
+    return find_route(vhost, exchange, key, properties)
+
+
+def spread(
+    state: State,
+    route: Route,
+    flags: int,
+    ttl_us: int,
+    properties: bytes,
+    body: bytes,
+) -> bool:
+    """One message tuple, shared by all queues of the route. False if one of them refused it."""
+    exchange, key, queues, _ = route
+    if not queues:
+        return True
+    number = state.next_message
+    state.next_message = number + 1
+    born_us = state.now_us
+    if state.time_us > born_us:
+        born_us = state.time_us
+    persistent = flags & PERSISTENT
+    content = message_hash(number, exchange, key, persistent, born_us, ttl_us, properties, body)
+    message = (content, number, exchange, key, persistent, born_us, ttl_us, properties, body)
+    accepted = True
+    for queue in queues:
+        if not enqueue(state, queue, message):
+            accepted = False
+    return accepted
+
+
+def give_back(
+    state: State, channel: Channel, exchange: str, key: str, properties: bytes, body: bytes
+) -> None:
+    _, conn, chan = channel.key
+    state.effects.append(Return(conn, chan, NO_ROUTE, "NO_ROUTE", exchange, key, properties, body))
+
+
+def bury_dead(state: State) -> None:
+    """Publishes the dead to their queues' dead-letter exchanges. Ends: a message that comes round
+    to a queue again without a client's rejection on the way is dropped."""
+    dead = state.dead
+    for queue, message, reason in dead:  # grows while it runs
+        _bury_one(state, queue, message, reason)
+    dead.clear()
+
+
+def _bury_one(state: State, queue: Queue, message: Message, reason: str) -> None:
+    name = queue.dead_exchange
+    exchange = queue.vhost.exchanges.get(name) if name is not None else None
+    if exchange is None or name is None:
+        return
+    _, _, source, key, flags, _, _, properties, body = message
+    new_key = key if queue.dead_key is None else queue.dead_key
+    new_properties = bury_properties(
+        properties, queue.name, source, key, reason, max(state.now_us, state.time_us)
+    )
+    route = queue.vhost.routes.get((name, new_key))
+    if route is None:
+        route = find_route(queue.vhost, exchange, new_key, new_properties)
+    left = without_cycles(new_properties, route.queues)
+    spread(state, route._replace(queues=left), flags, NO_TTL, new_properties, body)

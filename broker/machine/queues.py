@@ -1,0 +1,226 @@
+"""Where messages wait: a queue's ready messages in order, and the end of queues.
+
+A queue numbers its messages. Those that were never taken are `ready`, without a gap up to
+`next_seq`; those that came back are `returned`, each older than all of `ready`, so taking from
+`returned` first keeps every message at its old place. Ready messages are in the root and in the
+queue's own `ready_sum`, so that a purge costs nothing per message.
+"""
+
+from heapq import heappop, heappush
+
+from broker.machine.commands import Table
+from broker.machine.digest import MASK, canonical, ready_element, rehash, thing
+from broker.machine.effects import CancelNotify
+from broker.machine.entities import (
+    NO_TTL,
+    Channel,
+    Connection,
+    Consumer,
+    Message,
+    Queue,
+    State,
+    Vhost,
+)
+from broker.machine.texts import Refusal, locked, no_queue
+from broker.machine.topology import remove_bindings
+
+
+def queue_element(queue: Queue) -> int:
+    return thing(
+        "queue",
+        queue.vhost.name,
+        queue.name,
+        queue.number,
+        queue.durable,
+        queue.auto_delete,
+        queue.owner_key,
+        canonical(queue.arguments),
+    )
+
+
+def consumer_element(consumer: Consumer) -> int:
+    return thing(
+        "consumer",
+        consumer.channel.key,
+        consumer.tag,
+        consumer.queue.number,
+        consumer.no_ack,
+        consumer.no_local,
+        consumer.exclusive,
+        consumer.prefetch,
+    )
+
+
+def create_queue(
+    state: State,
+    vhost: Vhost,
+    name: str,
+    durable: bool,
+    auto_delete: bool,
+    owner: Connection | None,
+    arguments: Table,
+) -> Queue:
+    queue = Queue(vhost, name, state.next_queue, durable, auto_delete, owner, arguments)
+    queue.salt = thing("next seq", queue.number)
+    state.next_queue += 1
+    vhost.queues[name] = queue
+    vhost.routes.clear()
+    if owner is not None:
+        owner.exclusive[name] = queue
+    state.digest = (state.digest + queue_element(queue)) & MASK
+    return queue
+
+
+def reach(channel: Channel, name: str) -> Queue | Refusal:
+    """The queue of that name, if this connection may touch it."""
+    connection = channel.connection
+    queue = connection.vhost.queues.get(name)
+    if queue is None:
+        return no_queue(name, connection.vhost.name)
+    if queue.owner is not None and queue.owner is not connection:
+        return locked(name, connection.vhost.name)
+    return queue
+
+
+def ready_count(queue: Queue) -> int:
+    return len(queue.ready) + len(queue.returned)
+
+
+def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
+    """The first ready message: sequence number, message, redelivered. There is one."""
+    if queue.returned_order:
+        seq = heappop(queue.returned_order)
+        message = queue.returned.pop(seq)
+        redelivered = True
+    else:
+        seq = queue.next_seq - len(queue.ready)
+        message = queue.ready.popleft()
+        redelivered = seq < queue.recovered_seq
+    element = ready_element(message[0], queue.number, seq, redelivered)
+    queue.ready_sum = (queue.ready_sum - element) & MASK
+    state.digest = (state.digest - element) & MASK
+    if queue.max_bytes >= 0:
+        queue.ready_bytes -= len(message[8])
+    return seq, message, redelivered
+
+
+def append(state: State, queue: Queue, message: Message) -> None:
+    """At the end. The caller has found no consumer with credit, and checks the limits."""
+    seq = queue.next_seq
+    queue.next_seq = seq + 1
+    queue.ready.append(message)
+    element = ready_element(message[0], queue.number, seq, False)
+    queue.ready_sum = (queue.ready_sum + element) & MASK
+    state.digest = (state.digest + element + queue.salt) & MASK
+    if queue.max_bytes >= 0:
+        queue.ready_bytes += len(message[8])
+    if message[6] != NO_TTL or queue.ttl_us != NO_TTL:
+        state.expiring[queue.number] = queue
+
+
+def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
+    """To its old place, flagged redelivered. The caller checks the limits and dispatches."""
+    queue.returned[seq] = message
+    heappush(queue.returned_order, seq)
+    element = ready_element(message[0], queue.number, seq, True)
+    queue.ready_sum = (queue.ready_sum + element) & MASK
+    state.digest = (state.digest + element) & MASK
+    if queue.max_bytes >= 0:
+        queue.ready_bytes += len(message[8])
+    if message[6] != NO_TTL or queue.ttl_us != NO_TTL:
+        state.expiring[queue.number] = queue
+
+
+def is_full(queue: Queue, bytes_more: int) -> bool:
+    """Would one more message be too many?"""
+    return (0 <= queue.max_length <= ready_count(queue)) or (
+        0 <= queue.max_bytes < queue.ready_bytes + bytes_more
+    )
+
+
+def trim(state: State, queue: Queue) -> None:
+    """Drops from the head what is above the limits."""
+    while (ready_count(queue) > queue.max_length >= 0) or (
+        queue.ready_bytes > queue.max_bytes >= 0
+    ):
+        drop_head(state, queue, "maxlen")
+
+
+def drop_head(state: State, queue: Queue, reason: str) -> None:
+    """The first ready message leaves, to the dead-letter exchange if there is one."""
+    seq, message, redelivered = take(state, queue)
+    _audit(state, queue, seq, message, redelivered)
+    bury(state, queue, message, reason)
+
+
+def bury(state: State, queue: Queue, message: Message, reason: str) -> None:
+    """The message has left the queue otherwise than by an acknowledgement."""
+    if queue.dead_exchange is not None and not queue.deleted:
+        state.dead.append((queue, message, reason))
+
+
+def _audit(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> None:
+    """If the bytes are no longer those that were hashed, the root says so from here on."""
+    content = rehash(message)
+    if content != message[0]:
+        state.digest = (
+            state.digest
+            + ready_element(message[0], queue.number, seq, redelivered)
+            - ready_element(content, queue.number, seq, redelivered)
+        ) & MASK
+
+
+def expire(state: State, queue: Queue, count_max: int) -> int:
+    """Drops messages at the head whose time has come; later ones wait behind the first. How many:
+    at most `count_max`, so that one position stays cheap."""
+    now_us = state.now_us
+    count = 0
+    while count < count_max and (queue.returned_order or queue.ready):
+        if queue.returned_order:
+            message = queue.returned[queue.returned_order[0]]
+        else:
+            message = queue.ready[0]
+        ttl_us = message[6]
+        if queue.ttl_us != NO_TTL and (ttl_us == NO_TTL or queue.ttl_us < ttl_us):
+            ttl_us = queue.ttl_us
+        if ttl_us == NO_TTL or message[5] + ttl_us > now_us:
+            break
+        drop_head(state, queue, "expired")
+        count += 1
+    return count
+
+
+def purge(state: State, queue: Queue) -> int:
+    count = ready_count(queue)
+    state.digest = (state.digest - queue.ready_sum) & MASK
+    queue.ready_sum = 0
+    queue.ready_bytes = 0
+    queue.ready.clear()
+    queue.returned.clear()
+    queue.returned_order.clear()
+    state.expiring.pop(queue.number, None)
+    return count
+
+
+def delete_queue(state: State, queue: Queue) -> int:
+    """Consumers are told, bindings and messages go; what is unacked stays with its channels."""
+    count = purge(state, queue)
+    for consumer in queue.consumers.values():
+        channel = consumer.channel
+        consumer.active = False
+        consumer.waiting = False
+        del channel.consumers[consumer.tag]
+        state.digest = (state.digest - consumer_element(consumer)) & MASK
+        if channel.local:
+            _, conn, chan = channel.key
+            state.effects.append(CancelNotify(conn, chan, consumer.tag))
+    queue.consumers.clear()
+    queue.service.clear()
+    vhost = queue.vhost
+    del vhost.queues[queue.name]
+    if queue.owner is not None:
+        queue.owner.exclusive.pop(queue.name, None)
+    remove_bindings(state, vhost, list(queue.bindings.values()))
+    state.digest = (state.digest - queue_element(queue) - queue.salt * queue.next_seq) & MASK
+    queue.deleted = True
+    return count

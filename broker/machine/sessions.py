@@ -1,0 +1,159 @@
+"""The lives of members: activation of a primary view, sessions, blobs in sequence, time.
+
+A member's session is one stretch of continuous life. When it does not continue, all of its
+connections end at this one position, and whatever that session still sends is rejected: the same
+everywhere, because the verdict depends on replicated state alone (decision 6).
+"""
+
+from collections import deque
+
+from broker.machine.channels import end_connections
+from broker.machine.commands import IGNORED, OK, Activate, Digest, Shutdown, Tick
+from broker.machine.digest import MASK, ready_element, thing
+from broker.machine.effects import SessionStarted
+from broker.machine.entities import Queue, SessionRecord, State, Vhost
+from broker.machine.queues import delete_queue, expire, ready_count
+from broker.machine.topology import remove_exchange
+
+SESSIONS_PER_POSITION = 256
+EXPIRED_PER_TICK_MAX = 4096  # the next tick goes on
+
+
+def session_element(name: str, record: SessionRecord) -> int:
+    return thing("session", name, record.session, record.incarnation)
+
+
+def cluster_element(state: State) -> int:
+    """The scalars of the state. The machine's time is among them."""
+    return thing(
+        "cluster",
+        state.epoch,
+        state.voters,
+        state.cluster_id,
+        state.shutdown_id,
+        state.now_us,
+    )
+
+
+def on_activate(state: State, session: int, command: Activate) -> int:
+    """A session's id is the position of its activation and the member's place in it: unique, and
+    rising over time. It replaces nothing while the member continues the session it has."""
+    _, epoch, members, cold, voters, cluster_id = command
+    if epoch <= state.epoch or len(members) > SESSIONS_PER_POSITION:
+        return IGNORED
+    continuing = {name: incarnation for name, incarnation, fresh in members if not fresh}
+    ending = [
+        name
+        for name, record in state.sessions.items()
+        if cold or continuing.get(name) != record.incarnation
+    ]
+    _end_sessions(state, ending)
+    if cold:
+        _forget_volatile(state)
+    state.digest -= cluster_element(state)
+    state.epoch = epoch
+    state.voters = voters
+    state.cluster_id = cluster_id
+    state.shutdown_id = ""
+    state.digest = (state.digest + cluster_element(state)) & MASK
+    for place, (name, incarnation, _) in enumerate(members):
+        if name not in state.sessions:
+            _start_session(state, name, incarnation, state.position * SESSIONS_PER_POSITION + place)
+    return OK
+
+
+def _start_session(state: State, name: str, incarnation: int, session: int) -> None:
+    record = SessionRecord(session, incarnation, 0, thing("blob no", session))
+    state.sessions[name] = record
+    state.digest = (state.digest + session_element(name, record)) & MASK
+    if name == state.local:
+        state.local_session = session
+        state.effects.append(SessionStarted(session))
+
+
+def _end_sessions(state: State, names: list[str]) -> None:
+    ended: dict[int, bool] = {}
+    for name in names:
+        record = state.sessions.pop(name)
+        ended[record.session] = True
+        state.digest = (
+            state.digest - session_element(name, record) - record.salt * record.last_blob_no
+        ) & MASK
+        if name == state.local:
+            state.local_session = -1
+    end_connections(state, [c for key, c in state.connections.items() if key[0] in ended])
+
+
+def _forget_volatile(state: State) -> None:
+    """What no disk vouches for is gone, and what remains may have been delivered before. No
+    connection is left, hence no consumer and nothing unacked: messages can be renumbered."""
+    for vhost in state.vhosts.values():
+        for queue in list(vhost.queues.values()):
+            if queue.durable:
+                _keep_persistent(state, queue)
+            else:
+                delete_queue(state, queue)
+        _drop_volatile_exchanges(state, vhost)
+
+
+def _keep_persistent(state: State, queue: Queue) -> None:
+    kept = [queue.returned[seq] for seq in sorted(queue.returned)]
+    kept += queue.ready
+    kept = [message for message in kept if message[4]]
+    first = queue.next_seq
+    queue.returned.clear()
+    queue.returned_order.clear()
+    queue.ready = deque(kept)
+    queue.next_seq = queue.recovered_seq = first + len(kept)
+    total = sum(
+        ready_element(message[0], queue.number, seq, True)
+        for seq, message in enumerate(kept, first)
+    )
+    state.digest += (total - queue.ready_sum + queue.salt * len(kept)) & MASK
+    state.digest &= MASK
+    queue.ready_sum = total & MASK
+    queue.ready_bytes = sum(len(message[8]) for message in kept) if queue.max_bytes >= 0 else 0
+    if not kept:
+        state.expiring.pop(queue.number, None)
+
+
+def _drop_volatile_exchanges(state: State, vhost: Vhost) -> None:
+    for exchange in list(vhost.exchanges.values()):
+        if not exchange.durable and vhost.exchanges.get(exchange.name) is exchange:
+            remove_exchange(state, vhost, exchange)
+
+
+def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:
+    """Only the next blob of a living session is taken, whatever the ring repeats or revives."""
+    record = state.sessions.get(member)
+    if record is None or record.session != session or blob_no != record.last_blob_no + 1:
+        return False
+    record.last_blob_no = blob_no
+    state.digest = (state.digest + record.salt) & MASK
+    return True
+
+
+def on_digest(_state: State, _session: int, _command: Digest) -> int:
+    return OK
+
+
+def on_tick(state: State, session: int, command: Tick) -> int:
+    time_us = command[1]
+    if time_us <= state.now_us:
+        return IGNORED
+    state.digest -= cluster_element(state)
+    state.now_us = time_us
+    state.digest = (state.digest + cluster_element(state)) & MASK
+    budget = EXPIRED_PER_TICK_MAX
+    for queue in list(state.expiring.values()):
+        budget -= expire(state, queue, budget)
+        if not ready_count(queue):
+            del state.expiring[queue.number]
+    return OK
+
+
+def on_shutdown(state: State, session: int, command: Shutdown) -> int:
+    state.digest -= cluster_element(state)
+    state.shutdown_id = command[1]
+    state.digest = (state.digest + cluster_element(state)) & MASK
+    return OK

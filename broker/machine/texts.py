@@ -1,0 +1,181 @@
+"""What clients read when they are refused: RabbitMQ's words, because libraries match on them."""
+
+from typing import NamedTuple
+
+from broker.machine import commands as c
+from broker.machine.commands import Value
+
+NOT_FOUND = 404
+ACCESS_REFUSED = 403
+RESOURCE_LOCKED = 405
+PRECONDITION_FAILED = 406
+COMMAND_INVALID = 503
+CHANNEL_FAULT = 504
+NOT_ALLOWED = 530
+NOT_IMPLEMENTED = 540
+NO_ROUTE = 312
+
+
+class Refusal(NamedTuple):
+    """Why a command is not done: an AMQP reply code, and whether it ends the connection."""
+
+    code: int
+    text: str
+    hard: bool = False
+
+
+# AMQP class and method of each kind, for the close method that reports a refusal.
+METHODS: dict[int, tuple[int, int]] = {
+    c.CHANNEL_OPEN: (20, 10),
+    c.CHANNEL_CLOSE: (20, 40),
+    c.EXCHANGE_DECLARE: (40, 10),
+    c.EXCHANGE_DELETE: (40, 20),
+    c.EXCHANGE_BIND: (40, 30),
+    c.EXCHANGE_UNBIND: (40, 40),
+    c.QUEUE_DECLARE: (50, 10),
+    c.QUEUE_BIND: (50, 20),
+    c.QUEUE_PURGE: (50, 30),
+    c.QUEUE_DELETE: (50, 40),
+    c.QUEUE_UNBIND: (50, 50),
+    c.QOS: (60, 10),
+    c.CONSUME: (60, 20),
+    c.CANCEL: (60, 30),
+    c.PUBLISH: (60, 40),
+    c.GET: (60, 70),
+    c.ACK: (60, 80),
+    c.RECOVER: (60, 110),
+    c.NACK: (60, 120),
+    c.TX_COMMIT: (90, 20),
+}
+
+
+def no_exchange(name: str, vhost: str) -> Refusal:
+    return Refusal(NOT_FOUND, f"NOT_FOUND - no exchange '{name}' in vhost '{vhost}'")
+
+
+def no_queue(name: str, vhost: str) -> Refusal:
+    return Refusal(NOT_FOUND, f"NOT_FOUND - no queue '{name}' in vhost '{vhost}'")
+
+
+def default_exchange() -> Refusal:
+    return Refusal(
+        ACCESS_REFUSED, "ACCESS_REFUSED - operation not permitted on the default exchange"
+    )
+
+
+def reserved_name(kind: str, name: str) -> Refusal:
+    return Refusal(
+        ACCESS_REFUSED, f"ACCESS_REFUSED - {kind} name '{name}' contains reserved prefix 'amq.*'"
+    )
+
+
+def unknown_exchange_type(name: str) -> Refusal:
+    return Refusal(COMMAND_INVALID, f"COMMAND_INVALID - unknown exchange type '{name}'", True)
+
+
+def internal_exchange(name: str, vhost: str) -> Refusal:
+    return Refusal(
+        ACCESS_REFUSED,
+        f"ACCESS_REFUSED - cannot publish to internal exchange '{name}' in vhost '{vhost}'",
+    )
+
+
+def locked(name: str, vhost: str) -> Refusal:
+    return Refusal(
+        RESOURCE_LOCKED,
+        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{name}' in vhost "
+        f"'{vhost}'. It could be originally declared on another connection or the exclusive "
+        "property value does not match that of the original declaration.",
+    )
+
+
+def exclusive_use(name: str, vhost: str) -> Refusal:
+    return Refusal(
+        ACCESS_REFUSED, f"ACCESS_REFUSED - queue '{name}' in vhost '{vhost}' in exclusive use"
+    )
+
+
+def in_use(kind: str, name: str, vhost: str) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED, f"PRECONDITION_FAILED - {kind} '{name}' in vhost '{vhost}' in use"
+    )
+
+
+def not_empty(name: str, vhost: str) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED, f"PRECONDITION_FAILED - queue '{name}' in vhost '{vhost}' not empty"
+    )
+
+
+def inequivalent(
+    arg: str, kind: str, name: str, vhost: str, received: Value, current: Value
+) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED,
+        f"PRECONDITION_FAILED - inequivalent arg '{arg}' for {kind} '{name}' in vhost '{vhost}': "
+        f"received {_shown(received)} but current is {_shown(current)}",
+    )
+
+
+def inequivalent_table(
+    arg: str, kind: str, name: str, vhost: str, received: Value, current: Value
+) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED,
+        f"PRECONDITION_FAILED - inequivalent arg '{arg}' for {kind} '{name}' in vhost '{vhost}': "
+        f"received {_typed(received)} but current is {_typed(current)}",
+    )
+
+
+def invalid_argument(arg: str, kind: str, name: str, vhost: str, why: str) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED,
+        f"PRECONDITION_FAILED - invalid arg '{arg}' for {kind} '{name}' in vhost '{vhost}': {why}",
+    )
+
+
+def unknown_tag(tag: int) -> Refusal:
+    return Refusal(PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+
+
+def invalid_expiration(text: bytes) -> Refusal:
+    shown = text.decode("ascii", "backslashreplace")
+    return Refusal(
+        PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid expiration '{shown}': not an integer"
+    )
+
+
+def reused_tag(tag: str) -> Refusal:
+    return Refusal(NOT_ALLOWED, f"NOT_ALLOWED - attempt to reuse consumer tag '{tag}'", True)
+
+
+def not_implemented(what: str) -> Refusal:
+    return Refusal(NOT_IMPLEMENTED, f"NOT_IMPLEMENTED - {what}", True)
+
+
+def second_open() -> Refusal:
+    return Refusal(CHANNEL_FAULT, "CHANNEL_ERROR - second 'channel.open' seen", True)
+
+
+def _shown(value: Value) -> str:
+    return f"'{str(value).lower() if isinstance(value, bool) else plain(value)}'"
+
+
+def plain(value: Value) -> str:
+    """A value in words; the same everywhere, whatever a client put in."""
+    return value if isinstance(value, str) else repr(value)
+
+
+def _typed(value: Value) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"the value '{str(value).lower()}' of type 'bool'"
+    if isinstance(value, int):
+        return f"the value '{value}' of type 'signedint'"
+    if isinstance(value, float):
+        return f"the value '{value!r}' of type 'double'"
+    if isinstance(value, str | bytes):
+        text = value if isinstance(value, str) else value.decode("ascii", "backslashreplace")
+        return f"the value '{text}' of type 'longstr'"
+    return f"a value of type '{'table' if isinstance(value, dict) else 'array'}'"

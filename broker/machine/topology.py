@@ -1,0 +1,228 @@
+"""Exchanges and bindings: what is bound to what, and where a message goes.
+
+Finding a route walks the graph of exchanges once; the answer is kept per (exchange, routing key)
+until the topology of the virtual host changes. A route that passed a headers exchange depends on
+more than the key and is never kept.
+"""
+
+from broker.machine.commands import Table, Value
+from broker.machine.digest import MASK, canonical, thing
+from broker.machine.entities import Binding, BindingId, Exchange, Queue, Route, State, Vhost
+from broker.machine.fields import headers_of
+
+EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
+_PREDECLARED = (
+    ("", "direct"),
+    ("amq.direct", "direct"),
+    ("amq.fanout", "fanout"),
+    ("amq.topic", "topic"),
+    ("amq.headers", "headers"),
+    ("amq.match", "headers"),
+)
+_ROUTES_MAX = 16_384
+
+
+def open_vhost(state: State, name: str) -> Vhost:
+    """Virtual hosts appear when first used: whether one may is the gateway's to decide."""
+    vhost = state.vhosts.get(name)
+    if vhost is None:
+        vhost = state.vhosts[name] = Vhost(name)
+        for exchange, kind in _PREDECLARED:
+            add_exchange(state, vhost, Exchange(exchange, kind, True, False, False, {}))
+    return vhost
+
+
+def exchange_element(vhost: Vhost, exchange: Exchange) -> int:
+    return thing(
+        "exchange",
+        vhost.name,
+        exchange.name,
+        exchange.type,
+        exchange.durable,
+        exchange.auto_delete,
+        exchange.internal,
+        canonical(exchange.arguments),
+    )
+
+
+def binding_element(vhost: Vhost, binding: Binding) -> int:
+    return thing("binding", vhost.name, *binding.identity())
+
+
+def add_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
+    vhost.exchanges[exchange.name] = exchange
+    vhost.routes.clear()
+    state.digest = (state.digest + exchange_element(vhost, exchange)) & MASK
+
+
+def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
+    """With its bindings both ways, and the auto-delete exchanges that this leaves unused."""
+    pending = [exchange]
+    for gone in pending:  # grows while it runs
+        for binding in (*gone.bindings.values(), *gone.inbound.values()):
+            source = vhost.exchanges[binding.source]
+            taken = _take_out(state, vhost, source, binding)
+            if taken and source is not gone and source.auto_delete and not source.bindings:
+                pending.append(source)
+        del vhost.exchanges[gone.name]
+        state.digest = (state.digest - exchange_element(vhost, gone)) & MASK
+    vhost.routes.clear()
+
+
+def add_binding(state: State, vhost: Vhost, binding: Binding) -> None:
+    """Both ends exist. Binding twice is binding once."""
+    source = vhost.exchanges[binding.source]
+    identity = binding.identity()
+    if identity in source.bindings:
+        return
+    source.bindings[identity] = binding
+    index_binding(source, identity, binding)
+    if binding.to_queue:
+        vhost.queues[binding.destination].bindings[identity] = binding
+    else:
+        vhost.exchanges[binding.destination].inbound[identity] = binding
+    state.digest = (state.digest + binding_element(vhost, binding)) & MASK
+    vhost.routes.clear()
+
+
+def index_binding(source: Exchange, identity: BindingId, binding: Binding) -> None:
+    key = binding.key
+    source.by_key.setdefault(key, {})[identity] = binding
+    if source.type == "topic":
+        words = tuple(key.split("."))
+        if "*" in words or "#" in words:
+            source.patterns[key] = words
+
+
+def remove_bindings(state: State, vhost: Vhost, bindings: list[Binding]) -> None:
+    """Takes out those that exist, then the auto-delete exchanges that lost their last one."""
+    unused: dict[str, Exchange] = {}
+    for binding in bindings:
+        source = vhost.exchanges[binding.source]
+        taken = _take_out(state, vhost, source, binding)
+        if taken and source.auto_delete and not source.bindings:
+            unused[source.name] = source
+    for source in unused.values():
+        if vhost.exchanges.get(source.name) is source:  # not gone with an earlier one
+            remove_exchange(state, vhost, source)
+    vhost.routes.clear()
+
+
+def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) -> bool:
+    """Whether there was such a binding. Both ends are still in the directory, or the queue was
+    taken out by its own end."""
+    identity = binding.identity()
+    if source.bindings.pop(identity, None) is None:
+        return False
+    same_key = source.by_key[binding.key]
+    del same_key[identity]
+    if not same_key:
+        del source.by_key[binding.key]
+        source.patterns.pop(binding.key, None)
+    if not binding.to_queue:
+        del vhost.exchanges[binding.destination].inbound[identity]
+    elif binding.destination in vhost.queues:
+        del vhost.queues[binding.destination].bindings[identity]
+    state.digest = (state.digest - binding_element(vhost, binding)) & MASK
+    return True
+
+
+def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) -> Route:
+    """The queues that a message published there reaches, each once."""
+    queues: dict[str, Queue] = {}
+    cacheable = not exchange.internal  # clients are refused there; only the dead come this way
+    seen = {exchange.name: exchange}
+    pending = [exchange]
+    for source in pending:  # grows while it runs
+        if source.name == "":
+            queue = vhost.queues.get(key)
+            if queue is not None:
+                queues[key] = queue
+            continue
+        cacheable = cacheable and source.type != "headers"
+        bindings = _matching(source, key, properties)
+        for binding in bindings:
+            if binding.to_queue:
+                queues[binding.destination] = vhost.queues[binding.destination]
+            elif binding.destination not in seen:
+                _visit(vhost, binding.destination, seen, pending)
+        if not bindings and source.alternate is not None and source.alternate not in seen:
+            _visit(vhost, source.alternate, seen, pending)
+    # Not in the order of the walk: that may differ after a restore.
+    reached = tuple(sorted(queues.values(), key=lambda queue: queue.number))
+    route = Route(exchange.name, key, reached, any(queue.durable for queue in reached))
+    if cacheable:
+        if len(vhost.routes) >= _ROUTES_MAX:
+            vhost.routes.clear()
+        vhost.routes[exchange.name, key] = route
+    return route
+
+
+def _visit(vhost: Vhost, name: str, seen: dict[str, Exchange], pending: list[Exchange]) -> None:
+    exchange = vhost.exchanges.get(name)
+    if exchange is not None:
+        seen[name] = exchange
+        pending.append(exchange)
+
+
+def _matching(source: Exchange, key: str, properties: bytes) -> list[Binding]:
+    if source.type == "fanout":
+        return list(source.bindings.values())
+    if source.type == "headers":
+        headers = headers_of(properties)
+        return [b for b in source.bindings.values() if headers_match(b.arguments, headers)]
+    found = list(source.by_key.get(key, _NOTHING).values())
+    if source.patterns:
+        words = key.split(".")
+        for pattern, pattern_words in source.patterns.items():
+            if pattern != key and topic_matches(pattern_words, words):
+                found.extend(source.by_key[pattern].values())
+    return found
+
+
+_NOTHING: dict[BindingId, Binding] = {}
+
+
+def topic_matches(pattern: tuple[str, ...], words: list[str]) -> bool:
+    """`*` is one word, `#` any number of them. Like a glob: only the last `#` is reconsidered, so
+    the cost is at most the product of both lengths."""
+    p = w = 0
+    hash_at = -1
+    hash_word = 0
+    while w < len(words):
+        if p < len(pattern) and pattern[p] == "#":
+            hash_at, hash_word = p, w
+            p += 1
+        elif p < len(pattern) and (pattern[p] == "*" or pattern[p] == words[w]):
+            p += 1
+            w += 1
+        elif hash_at >= 0:
+            hash_word += 1
+            p, w = hash_at + 1, hash_word
+        else:
+            return False
+    while p < len(pattern) and pattern[p] == "#":
+        p += 1
+    return p == len(pattern)
+
+
+def headers_match(arguments: Table, headers: Table) -> bool:
+    mode = arguments.get("x-match", "all")
+    with_x = mode in ("all-with-x", "any-with-x")
+    wanted = [
+        (name, value)
+        for name, value in arguments.items()
+        if name != "x-match" and (with_x or not name.startswith("x-"))
+    ]
+    if mode in ("any", "any-with-x"):
+        return any(_has_header(headers, name, value) for name, value in wanted)
+    return all(_has_header(headers, name, value) for name, value in wanted)
+
+
+def _has_header(headers: Table, name: str, value: Value) -> bool:
+    if name not in headers:
+        return False
+    if value is None:  # a void value asks only that the header is there
+        return True
+    found = headers[name]
+    return type(found) is type(value) and found == value

@@ -1,0 +1,70 @@
+"""tx.commit: all publishes and all settlements at one position, or an error and none of them."""
+
+from broker.machine.channels import refuse, reply
+from broker.machine.commands import (
+    IGNORED,
+    MANDATORY,
+    OK,
+    PERSISTENT,
+    TX_ACK,
+    TX_COMMIT,
+    TX_REQUEUE,
+    TxCommit,
+    TxSettle,
+)
+from broker.machine.consumers import settle_tags, tags_up_to
+from broker.machine.entities import Channel, Held, Route, State
+from broker.machine.publishing import give_back, route_or_refusal, spread, ttl_of
+from broker.machine.texts import Refusal, unknown_tag
+
+
+def on_tx_commit(state: State, session: int, command: TxCommit) -> int:
+    _, conn, chan, publishes, settlements = command
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    vhost = channel.connection.vhost
+    routes: list[tuple[Route, int]] = []
+    for exchange, key, flags, properties, _ in publishes:
+        ttl_us = ttl_of(properties)
+        route = route_or_refusal(vhost, exchange, key, flags, properties, ttl_us)
+        if isinstance(route, Refusal):
+            return refuse(state, channel, TX_COMMIT, route)
+        routes.append((route, ttl_us))
+    named = _named_tags(channel, settlements)
+    if isinstance(named, Refusal):
+        return refuse(state, channel, TX_COMMIT, named)
+    # Everything is checked; from here on nothing can fail.
+    durable = False
+    for publish, (route, ttl_us) in zip(publishes, routes, strict=True):
+        exchange, key, flags, properties, body = publish
+        spread(state, route, flags, ttl_us, properties, body)
+        durable = durable or (route.durable and flags & PERSISTENT != 0)
+        if channel.local and not route.queues and flags & MANDATORY:
+            give_back(state, channel, exchange, key, properties, body)
+    for tags, action in named:
+        durable = durable or any(_is_durable(channel.unacked[tag]) for tag in tags)
+        settle_tags(state, channel, tags, action != TX_ACK, action == TX_REQUEUE)
+    reply(state, channel, "tx.commit-ok", (), durable)
+    return OK
+
+
+def _is_durable(held: Held) -> bool:
+    queue = held[0]
+    return queue.durable and not queue.deleted
+
+
+def _named_tags(
+    channel: Channel, settlements: tuple[TxSettle, ...]
+) -> list[tuple[list[int], int]] | Refusal:
+    """The delivery tags of each settlement, each tag once: those before it count as settled."""
+    named: list[tuple[list[int], int]] = []
+    gone: dict[int, bool] = {}
+    for tag, multiple, action in settlements:
+        tags = tags_up_to(channel, tag, multiple)
+        if tags is None or (tag != 0 and tag in gone):
+            return unknown_tag(tag)
+        tags = [one for one in tags if one not in gone]
+        gone.update(dict.fromkeys(tags, True))
+        named.append((tags, action))
+    return named

@@ -1,0 +1,117 @@
+"""What one message costs the machine: publish + deliver + ack, and a snapshot of many.
+
+    python -m tests.bench.machine [messages]
+
+Prints JSON: microseconds per message for a member that owns the connections and for one that does
+not, milliseconds to write and to restore a snapshot of 100,000 messages of 256 bytes, and the
+pause of a full garbage collection with them.
+"""
+
+import gc
+import json
+import platform
+import sys
+import time
+
+from broker.machine import commands as c
+from broker.machine.commands import Command
+from broker.machine.machine import Machine
+
+BODY = bytes(range(256))
+PROPERTIES = b"\x90\x00\x0aapplicatio\x02"
+
+
+def opened(local: str) -> tuple[Machine, int]:
+    """A machine with member `a` and its connection 1 with channels 1 (publish) and 2 (consume)."""
+    machine = Machine(local)
+    members = (c.ActiveMember("a", 1, True), c.ActiveMember("b", 1, True))
+    machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, ("a", "b"), "c"))
+    session = machine.sessions["a"].session
+    setup: list[Command] = [
+        c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "host:1"),
+        c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
+        c.ChannelOpen(c.CHANNEL_OPEN, 1, 2),
+        c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, "q", False, True, False, False, False, {}),
+    ]
+    for position, command in enumerate(setup, 2):
+        assert machine.apply(position, session, 0, command) == 0
+    machine.take_effects()
+    return machine, session
+
+
+def publish(no: int) -> Command:
+    # Plain tuples, like those that come out of a blob.
+    return (c.PUBLISH, 1, 1, no, "", "q", c.PERSISTENT, PROPERTIES, BODY)  # type: ignore[return-value]
+
+
+def flow(local: str, count: int, no_ack: bool) -> float:
+    """Batches of 64 publishes, then 64 acknowledgements, as blobs bring them."""
+    machine, session = opened(local)
+    consume = c.Consume(c.CONSUME, 1, 2, "q", "t", False, no_ack, False, False, {}, 500)
+    assert machine.apply(10, session, 0, consume) == 0
+    position = 11
+    batches: list[list[Command]] = []
+    for start in range(1, count, 64):
+        numbers = range(start, start + 64)
+        batches.append([publish(no) for no in numbers])
+        if no_ack:
+            batches.append([(c.SENT, 1, 2, start + 63)])  # type: ignore[list-item]
+        else:
+            batches.append([(c.ACK, 1, 2, no, False) for no in numbers])  # type: ignore[misc]
+    apply = machine.apply
+    gc.collect()
+    gc.freeze()
+    started = time.perf_counter()
+    for batch in batches:
+        for command in batch:
+            apply(position, session, 0, command)
+            position += 1
+        machine.take_effects()
+    elapsed = time.perf_counter() - started
+    gc.unfreeze()
+    assert machine.root() == machine.recompute_root()
+    assert not machine.vhosts["/"].queues["q"].unacked
+    return elapsed / count * 1e6
+
+
+def snapshots(count: int) -> dict[str, float]:
+    machine, session = opened("a")
+    started = time.perf_counter()
+    for no in range(count):
+        machine.apply(10 + no, session, 0, publish(no))
+    filled = time.perf_counter()
+    machine.take_effects()
+    gc.collect()
+    collected = time.perf_counter()
+    gc.collect()
+    paused = time.perf_counter()
+    chunks = list(machine.snapshot())
+    written = time.perf_counter()
+    copy = Machine.restore("b", chunks)
+    restored = time.perf_counter()
+    assert copy.root() == machine.root()
+    return {
+        "enqueue_us": round((filled - started) / count * 1e6, 2),
+        "gc_pause_ms": round((paused - collected) * 1e3, 2),
+        "snapshot_ms": round((written - paused) * 1e3, 1),
+        "restore_ms": round((restored - written) * 1e3, 1),
+        "snapshot_bytes": sum(map(len, chunks)),
+        "chunk_bytes_max": max(map(len, chunks)),
+    }
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 64 * 1000
+    figures = {
+        "python": platform.python_version(),
+        "owner_us": min(round(flow("a", count, False), 2) for _ in range(3)),
+        "other_us": min(round(flow("b", count, False), 2) for _ in range(3)),
+        "owner_no_ack_us": min(round(flow("a", count, True), 2) for _ in range(3)),
+        "other_no_ack_us": min(round(flow("b", count, True), 2) for _ in range(3)),
+        **snapshots(100_000),
+    }
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+if __name__ == "__main__":
+    main()
