@@ -1,0 +1,229 @@
+"""One simulated member: an inbox, a core that comes and goes, and what stands on top of it.
+
+It plays the part of the real driver: feed all frames, tell the core when the inbox is empty, fire
+timers, send everything, and only then hand deliveries and views upwards.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tests.sim.tap import Tap
+from tests.sim.tape import Tape
+from vsync.events import Broadcast, Output, Send
+from vsync.types import Guarantee, Member
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+FRAMES_PER_TURN = 64
+
+
+class Upper(Protocol):
+    """What stands on top of a core; `pump` may submit and is called after every step."""
+
+    def on_output(self, output: Output, now: float) -> None: ...
+    def pump(self, now: float) -> None: ...
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool: ...
+    def crashed(self) -> None: ...
+
+
+class SimMember:
+    """A name, its present life if any, and the machine around it."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.address = f"{name}:1"
+        self.tape: Tape = world.tape.fork(f"member {name}")
+        self.incarnation = 0
+        self.tap: Tap | None = None
+        self.upper: Upper | None = None
+        self.paused = False
+        self.buried = False  # never comes back in this run
+        self.inbox: deque[bytes] = deque()
+        self.mark = 0
+        self.crash_after: int | None = None
+        self.crash_down_s = 0.0
+        self._turn_at: float | None = None
+        self._timer_at: float | None = None
+
+    @property
+    def up(self) -> bool:
+        return self.tap is not None
+
+    @property
+    def running(self) -> bool:
+        return self.tap is not None and not self.paused
+
+    # -- life and death --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin a new life."""
+        assert self.tap is None
+        self.incarnation += 1
+        me = Member(self.name, self.incarnation, self.address)
+        life = self.world.history.new_life(self.name, self.incarnation)
+        self.paused = False
+        self.crash_after = None
+        self.inbox.clear()
+        self.mark = 0
+        self.tap = Tap(self.world.make_core(me), me, life, self._trace)
+        self.upper = self.world.make_upper(self, self.tap)
+        self._trace("start", f"incarnation {self.incarnation}")
+        self.tap.core.start(self.world.now)
+        self._finish_step()
+
+    def crash(self) -> None:
+        self._end("crash")
+
+    def _end(self, how: str) -> None:
+        if self.tap is None:
+            return
+        self._trace(how, "")
+        self.tap.ended(self.world.now, how)
+        self.world.retire(self.tap)
+        self.tap = None
+        if self.upper is not None:
+            self.upper.crashed()
+        self.upper = None
+        self.inbox.clear()
+
+    def arm_crash(self, outputs: int, down_s: float) -> None:
+        """Crash in the middle of what the core says next, and come back after `down_s`."""
+        self.crash_after = outputs
+        self.crash_down_s = down_s
+
+    def leave(self, down_s: float) -> None:
+        """Say goodbye and stop; come back after `down_s`."""
+        if self.tap is None:
+            return
+        self.tap.core.leave(self.world.now)
+        self._finish_step()
+        self._end("stop")
+        self.world.after(down_s, self.world.revive, self.name)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        if self.paused:
+            self.paused = False
+            self._trace("resume", f"{len(self.inbox)} frames waiting")
+            self.schedule_turn()
+
+    # -- work ------------------------------------------------------------------------------------
+
+    def submit(self, size: int, guarantee: Guarantee) -> bool:
+        """A client wants `size` bytes ordered."""
+        if self.tap is None or self.upper is None or self.paused:
+            return False
+        fill = bytes([self.tape.number(0, 255)])
+        taken = self.upper.submit(fill * size, self.world.now, guarantee)
+        self._finish_step()
+        return taken
+
+    def advance_mark(self) -> None:
+        if self.tap is not None and not self.paused and not self.world.plan.primary:
+            self.mark += 1
+            self.tap.core.set_mark(self.mark, self.world.now)
+            self._finish_step()
+
+    def arrive(self, frame: bytes) -> None:
+        """A frame comes off the wire; a process that stands still lets its buffer overflow."""
+        if self.tap is None:
+            return
+        if len(self.inbox) >= 8 * self.world.plan.queue_frames:
+            self.world.net.met["inbox_full"] += 1
+            return
+        self.inbox.append(frame)
+        self.schedule_turn()
+
+    def schedule_turn(self) -> None:
+        if self._turn_at is None and self.running:
+            turn_s = self.world.plan.turn_s
+            self._turn_at = self.world.now + turn_s * self.tape.between(0.2, 1.8)
+            self.world.at(self._turn_at, self._turn)
+
+    def _turn(self) -> None:
+        """Once around the loop of the driver."""
+        self._turn_at = None
+        if self.tap is None or self.paused:
+            return
+        core, now = self.tap.core, self.world.now
+        for _ in range(min(FRAMES_PER_TURN, len(self.inbox))):
+            core.receive(self.inbox.popleft(), now)
+            self.world.step(core)
+        if self.inbox:
+            self.schedule_turn()
+        else:
+            core.drained(now)
+        timer = core.next_timer()
+        if timer is not None and timer <= now:
+            core.wake(now)
+        self._finish_step()
+
+    def _timer(self, due: float) -> None:
+        if self._timer_at == due:
+            self._timer_at = None
+            if self.running:
+                self._turn()
+
+    def _finish_step(self) -> None:
+        """Check the core, send and hand up what it said, and set its timer."""
+        tap = self.tap
+        assert tap is not None
+        self.world.step(tap.core)
+        for _ in range(1000):
+            outputs = tap.take(self.world.now)
+            if not outputs and not self._pump():
+                break
+            if not self._emit(outputs):
+                return
+        else:
+            raise AssertionError(f"{self.name} never stops speaking")
+        self._arm_timer(tap)
+
+    def _pump(self) -> bool:
+        """Let the layer above speak; True when it made the core say something."""
+        if self.upper is None or self.tap is None:
+            return False
+        before = self.tap.submitted
+        self.upper.pump(self.world.now)
+        return self.tap.submitted != before
+
+    def _emit(self, outputs: Sequence[Output]) -> bool:
+        """Send, then hand up; False when the member died on the way."""
+        upper = self.upper
+        for output in outputs:
+            if self.crash_after is not None:
+                self.crash_after -= 1
+                if self.crash_after < 0:
+                    self.crash_after = None
+                    self.world.fault("crash_mid_output", self.name)
+                    self._end("crash")
+                    self.world.after(self.crash_down_s, self.world.revive, self.name)
+                    return False
+            if isinstance(output, Send):
+                self.world.send(self.name, output.to.name, output.frame)
+            elif isinstance(output, Broadcast):
+                for name in self.world.plan.names:
+                    if name != self.name:
+                        self.world.send(self.name, name, output.frame)
+            elif upper is not None:
+                upper.on_output(output, self.world.now)
+        return True
+
+    def _arm_timer(self, tap: Tap) -> None:
+        timer = tap.core.next_timer()
+        if timer is None or (self._timer_at is not None and self._timer_at <= timer):
+            return
+        late = self.tape.between(0.0, 0.01) if self.world.plan.has("late_timers") else 0.0
+        due = max(timer, self.world.now + 1e-6) + late
+        self._timer_at = due
+        self.world.at(due, self._timer, due)
+
+    def _trace(self, code: str, text: str) -> None:
+        self.world.trace.add(self.world.now, self.name, code, text)

@@ -1,0 +1,195 @@
+"""The simulated network: one queue per directed link, with every way a frame can go wrong.
+
+A link normally behaves like a TCP connection (late, but in order) and loses frames when its queue
+is full or a fault says so.  Frames go to an address, not to a life: what was sent to a member that
+died in the meantime reaches its successor, as after a reconnect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+
+from tests.sim.tape import Tape
+from vsync.messages import Kind
+from vsync.types import record
+
+REMEMBERED_FRAMES = 40  # per link, for late repeats of old frames
+LARGE_FRAME_BYTES = 400
+
+
+@record
+class Weather:
+    """Rates of the faults that need no culprit; all zero is a perfect network."""
+
+    delay_s: float = 0.0005  # mean one-way delay
+    jitter: float = 0.5  # part of the delay that is random
+    loss: float = 0.0
+    loss_token: float = 0.0
+    loss_data: float = 0.0
+    loss_join: float = 0.0
+    loss_commit: float = 0.0
+    loss_large: float = 0.0
+    burst: float = 0.0  # probability that a loss takes the next frames of the link along
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    repeat_old: float = 0.0  # an old frame of the same link arrives again
+    garbage: float = 0.0  # truncated or overwritten bytes arrive as well
+
+
+CALM = Weather()
+
+
+class Link:
+    """One direction between two members."""
+
+    def __init__(self) -> None:
+        self.cut = False
+        self.clogged = False  # frames pile up and arrive when it ends
+        self.extra_delay_s = 0.0
+        self.free_at = 0.0
+        self.doomed = 0  # frames of a running burst that will be lost
+        self.in_flight = 0
+        self.piled: list[bytes] = []
+        self.remembered: deque[bytes] = deque(maxlen=REMEMBERED_FRAMES)
+
+
+class Net:
+    """All links; `deliver_at(time, source, target, frame)` puts an arrival on the event heap."""
+
+    def __init__(
+        self,
+        names: list[str],
+        tape: Tape,
+        weather: Weather,
+        queue_frames: int,
+        deliver_at: Callable[[float, str, str, bytes], None],
+    ) -> None:
+        self.tape = tape
+        self.weather = weather
+        self.queue_frames = queue_frames
+        self.deliver_at = deliver_at
+        self.links = {(a, b): Link() for a in names for b in names if a != b}
+        self.met: Counter[str] = Counter()
+
+    def send(self, now: float, source: str, target: str, frame: bytes) -> None:
+        """One frame leaves `source`; it may arrive never, once, late or more often."""
+        link = self.links.get((source, target))
+        if link is None:  # a frame to an address that nobody has
+            self.met["nowhere"] += 1
+            return
+        link.remembered.append(frame)
+        if self._is_lost(link, frame):
+            return
+        if link.clogged:
+            if len(link.piled) < self.queue_frames:
+                link.piled.append(frame)
+            else:
+                self.met["queue_full"] += 1
+            return
+        self._pass(now, source, target, link, frame)
+        weather, tape = self.weather, self.tape
+        if tape.chance(weather.duplicate):
+            self.met["duplicate"] += 1
+            self._pass(now, source, target, link, frame)
+        if tape.chance(weather.repeat_old):
+            self.met["repeat_old"] += 1
+            self._pass(now, source, target, link, tape.pick(link.remembered))
+        if tape.chance(weather.garbage):
+            self.met["garbage"] += 1
+            self._pass(now, source, target, link, self._spoil(frame))
+
+    def _is_lost(self, link: Link, frame: bytes) -> bool:
+        weather, tape = self.weather, self.tape
+        if link.cut:
+            self.met["cut"] += 1
+            return True
+        if link.in_flight >= self.queue_frames:
+            self.met["queue_full"] += 1
+            return True
+        if link.doomed > 0:
+            link.doomed -= 1
+            self.met["burst"] += 1
+            return True
+        rate = weather.loss + self._loss_of_kind(frame[1])
+        if len(frame) >= LARGE_FRAME_BYTES:
+            rate += weather.loss_large
+        if not tape.chance(rate):
+            return False
+        self.met["loss"] += 1
+        if tape.chance(weather.burst):
+            link.doomed = tape.number(1, 20)
+        return True
+
+    def _loss_of_kind(self, kind: int) -> float:
+        weather = self.weather
+        if kind == Kind.TOKEN:
+            return weather.loss_token
+        if kind == Kind.DATA:
+            return weather.loss_data
+        if kind == Kind.JOIN:
+            return weather.loss_join
+        return weather.loss_commit if kind == Kind.COMMIT else 0.0
+
+    def _pass(self, now: float, source: str, target: str, link: Link, frame: bytes) -> None:
+        weather, tape = self.weather, self.tape
+        spread = weather.delay_s * weather.jitter
+        delay = weather.delay_s - spread + 2 * spread * tape.random.random() + link.extra_delay_s
+        if tape.chance(weather.reorder):
+            self.met["reorder"] += 1
+            at = now + delay * tape.between(1.0, 10.0)
+        else:
+            at = max(now + delay, link.free_at)
+            link.free_at = at
+        link.in_flight += 1
+        self.deliver_at(at, source, target, frame)
+
+    def _spoil(self, frame: bytes) -> bytes:
+        """Bytes that no sender of ours would send: cut short, padded, or of another protocol."""
+        tape = self.tape
+        how = tape.number(0, 3)
+        if how == 0:
+            return frame[: tape.number(0, max(0, len(frame) - 1))]
+        if how == 1:
+            return frame + tape.random.randbytes(tape.number(1, 30))
+        if how == 2:
+            return tape.random.randbytes(tape.number(0, 200))
+        return frame[:2] + tape.random.randbytes(8) + frame[10:]  # another cluster's tag
+
+    def arrived(self, source: str, target: str) -> None:
+        """The frame left the link's queue."""
+        self.links[source, target].in_flight -= 1
+
+    def cut(self, pairs: list[tuple[str, str]]) -> None:
+        for pair in pairs:
+            self.links[pair].cut = True
+
+    def mend(self, pairs: list[tuple[str, str]]) -> None:
+        for pair in pairs:
+            self.links[pair].cut = False
+
+    def clog(self, pairs: list[tuple[str, str]]) -> None:
+        for pair in pairs:
+            self.links[pair].clogged = True
+
+    def unclog(self, now: float, pairs: list[tuple[str, str]]) -> None:
+        """Everything that piled up arrives in one go."""
+        for source, target in pairs:
+            link = self.links[source, target]
+            link.clogged = False
+            piled, link.piled = link.piled, []
+            for frame in piled:
+                self._pass(now, source, target, link, frame)
+
+    def slow(self, pairs: list[tuple[str, str]], extra_delay_s: float) -> None:
+        for pair in pairs:
+            self.links[pair].extra_delay_s = extra_delay_s
+
+    def heal(self, now: float) -> None:
+        """No faults from here on; what piled up still arrives."""
+        self.weather = Weather(delay_s=self.weather.delay_s, jitter=self.weather.jitter)
+        for link in self.links.values():
+            link.cut = False
+            link.doomed = 0
+            link.extra_delay_s = 0.0
+        self.unclog(now, [pair for pair, link in self.links.items() if link.clogged])

@@ -1,0 +1,31 @@
+"""The member with nothing on top of its ring: what is submitted goes straight in."""
+
+from __future__ import annotations
+
+from tests.sim.member import SimMember, Upper
+from tests.sim.tap import Tap
+from vsync.events import Output
+from vsync.types import Guarantee
+
+
+class Plain:
+    """Nothing on top: what is submitted goes straight to the ring."""
+
+    def __init__(self, tap: Tap) -> None:
+        self.tap = tap
+
+    def on_output(self, output: Output, now: float) -> None:
+        """Look at nothing; the tap has written it down."""
+
+    def pump(self, now: float) -> None:
+        """Say nothing."""
+
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
+        return self.tap.submit(payload, now, guarantee)
+
+    def crashed(self) -> None:
+        """Keep nothing."""
+
+
+def make_plain(member: SimMember, tap: Tap) -> Upper:
+    return Plain(tap)

@@ -1,0 +1,156 @@
+"""What one seed chose: cluster, timing, load, and which faults exist at all.
+
+Swarm testing: every seed leaves most faults out, because with everything on the rare combinations
+drown in the common ones.  `without` takes faults away from a seed that fails, to find which it
+takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tests.sim.net import Weather
+from tests.sim.tape import Tape
+from vsync.types import record
+
+WEATHER_FAULTS = (
+    "loss",
+    "loss_token",
+    "loss_data",
+    "loss_join",
+    "loss_commit",
+    "loss_large",
+    "burst",
+    "duplicate",
+    "reorder",
+    "repeat_old",
+    "garbage",
+)
+EPISODE_FAULTS = (
+    "isolate",
+    "halves",
+    "oneway",
+    "pairwise",
+    "flap",
+    "clog",
+    "slow",
+    "crash",
+    "crash_mid_output",
+    "crash_quick",
+    "crash_all",
+    "pause",
+    "leave",
+)
+OTHER_FAULTS = ("staggered_start", "late_timers", "stays_dead")
+ALL_FAULTS = WEATHER_FAULTS + EPISODE_FAULTS + OTHER_FAULTS
+
+# The largest probability of each weather fault; a seed draws between a fiftieth of it and all.
+WORST = {
+    "loss": 0.15,
+    "loss_token": 0.15,
+    "loss_data": 0.25,
+    "loss_join": 0.4,
+    "loss_commit": 0.4,
+    "loss_large": 0.4,
+    "burst": 0.3,
+    "duplicate": 0.3,
+    "reorder": 0.4,
+    "repeat_old": 0.2,
+    "garbage": 0.1,
+}
+
+
+@record
+class Plan:
+    """Everything that a run derives from its seed before it starts."""
+
+    seed: int
+    names: tuple[str, ...]
+    faults: tuple[str, ...]
+    weather: Weather
+    storms: bool  # bad weather comes and goes instead of lasting
+    calm_s: float  # mean time between two episodes of one fault
+    episode_s: float  # mean length of an episode, in token timeouts
+    chaos_s: float
+    steps_min: int
+    steps_max: int
+    queue_frames: int
+    turn_s: float  # mean time that a member takes to get around to its inbox
+    token_timeout_ms: int
+    frame_bytes_max: int
+    window_frames: int
+    personal_frames: int
+    accelerated_frames: int
+    store_frames_max: int
+    queue_bytes_max: int
+    queue_messages_max: int
+    load_gap_s: float  # mean time between two bursts of one member
+    load_burst: int
+    load_safe: float  # part of the submits that ask for SAFE
+    load_large: float  # part of the submits larger than a frame
+    primary: bool
+
+    def has(self, fault: str) -> bool:
+        return fault in self.faults
+
+    def describe(self) -> str:
+        names = "".join(self.names)
+        faults = ",".join(self.faults) or "none"
+        return f"members {names} token {self.token_timeout_ms} ms faults {faults}"
+
+
+def make_plan(
+    seed: int,
+    without: Collection[str] = (),
+    only: Collection[str] | None = None,
+    primary: bool = False,
+) -> Plan:
+    """Draw the plan of a seed; the draw does not depend on `without` or `only`."""
+    tape = Tape(seed, "plan")
+    size = tape.pick((1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 5))
+    drawn = tape.some(ALL_FAULTS, 0, tape.pick((2, 4, 6, 9)))
+    rates = {
+        fault: min(WORST[fault], WORST[fault] * tape.between(0.02, 1.0)) for fault in WEATHER_FAULTS
+    }
+    faults = tuple(f for f in drawn if f not in without and (only is None or f in only))
+    delay_s = tape.pick((0.0002, 0.0005, 0.001, 0.003))
+    weather = Weather(
+        delay_s=delay_s,
+        jitter=tape.between(0.0, 0.9),
+        **{fault: rate for fault, rate in rates.items() if fault in faults},
+    )
+    token_timeout_ms = tape.pick((200, 300, 500, 1000))
+    window_frames = tape.pick((8, 32, 64))
+    personal_frames = min(window_frames, tape.pick((2, 8, 24)))
+    return Plan(
+        seed=seed,
+        names=tuple("abcde"[:size]),
+        faults=faults,
+        weather=weather,
+        storms=tape.chance(0.5),
+        calm_s=tape.between(0.5, 4.0),
+        episode_s=tape.pick((0.3, 1.0, 1.5, 4.0)),
+        chaos_s=tape.between(3.0, 12.0),
+        steps_min=5000,
+        steps_max=tape.pick((8000, 12000, 20000)),
+        queue_frames=tape.pick((16, 64, 128)),
+        turn_s=tape.pick((0.00002, 0.0001, 0.0005)),
+        token_timeout_ms=token_timeout_ms,
+        frame_bytes_max=tape.pick((1024, 1500, 4096, 32768)),
+        window_frames=window_frames,
+        personal_frames=personal_frames,
+        accelerated_frames=tape.pick((0, 1, personal_frames // 2, personal_frames)),
+        store_frames_max=window_frames * tape.pick((4, 8, 16)),
+        queue_bytes_max=tape.pick((1 << 18, 1 << 20, 8 << 20)),
+        queue_messages_max=tape.pick((50, 1000, 10000)),
+        load_gap_s=tape.pick((0.005, 0.03, 0.2, 1.0)),
+        load_burst=tape.pick((1, 3, 12)),
+        load_safe=tape.pick((0.0, 0.5, 1.0)),
+        load_large=tape.pick((0.0, 0.05, 0.3)),
+        primary=primary,
+    )
+
+
+def calm_of(plan: Plan) -> Weather:
+    """The plan's network on a good day."""
+    return Weather(delay_s=plan.weather.delay_s, jitter=plan.weather.jitter)

@@ -1,0 +1,235 @@
+"""One seed from plan to verdict.
+
+Phases: *chaos* (faults and load), then everything heals and liveness is demanded: *settle* (one
+ring with all live members within a bounded time), *drain* (whatever was submitted arrives, and
+fresh messages of every member too), *rest* (no further view change, no message), and last the
+checkers over the whole history.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+
+from tests.sim.checkers import check
+from tests.sim.history import Delivered, Installed, Submitted
+from tests.sim.load import Load
+from tests.sim.member import SimMember
+from tests.sim.nemesis import Nemesis
+from tests.sim.plan import Plan
+from tests.sim.trace import Trace
+from tests.sim.verdict import Violation
+from tests.sim.world import MakeCore, MakeUpper, World
+from vsync.types import Guarantee, record
+
+PROBES_PER_MEMBER = 3
+REST_S = 2.0
+
+
+@record
+class Result:
+    """What one run amounts to."""
+
+    plan: Plan
+    violations: list[Violation]
+    trace: Trace
+    steps: int
+    virtual_s: float
+    wall_s: float
+    views: int
+    messages: int
+    settle_s: float
+    faults: Counter[str]
+    counters: Counter[str]
+    world: World
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+
+def settle_bound_s(plan: Plan) -> float:
+    """L1: how long after the last fault one ring of all live members may take to form.
+
+    The token times out late with many members.  Three rounds of token loss and consensus (1.2
+    tokens), three tokens of backing off from a member that seemed unreachable, and half a second
+    for joins and merge detection.
+    """
+    token_s = plan.token_timeout_ms / 1000.0 * (1.0 + 0.2 * max(0, len(plan.names) - 2))
+    return (3 * 2.2 + 3) * token_s + 0.5 + 200 * plan.turn_s
+
+
+class Runner:
+    """Drives one world through the phases."""
+
+    def __init__(
+        self, plan: Plan, make_core: MakeCore, make_upper: MakeUpper, trace: Trace
+    ) -> None:
+        self.plan = plan
+        self.trace = trace
+        self.world = World(plan, make_core, make_upper, trace)
+        self.violations: list[Violation] = []
+        self.settle_s = 0.0
+
+    def run(self) -> Result:
+        began = time.perf_counter()
+        try:
+            self._phases()
+        except Exception as error:  # a bug of a core is a finding, not the end of the campaign
+            where = "".join(traceback.format_exception(error)[-3:])
+            self.violations.append(Violation("G0", "crash", f"{error!r}\n{where}"))
+        self.violations += check(self.world.history)
+        world = self.world
+        for member in world.live():
+            assert member.tap is not None
+            world.retire(member.tap)
+        lives = world.history.lives
+        return Result(
+            plan=self.plan,
+            violations=self.violations,
+            trace=self.trace,
+            steps=world.steps,
+            virtual_s=world.now,
+            wall_s=time.perf_counter() - began,
+            views=sum(isinstance(e, Installed) for life in lives for e in life.entries),
+            messages=sum(isinstance(e, Submitted) for life in lives for e in life.entries),
+            settle_s=self.settle_s,
+            faults=world.faults + world.net.met,
+            counters=world.counters,
+            world=world,
+        )
+
+    # -- phases ----------------------------------------------------------------------------------
+
+    def _phases(self) -> None:
+        self._chaos()
+        if not self._settle():
+            return
+        if self._drain():
+            self._rest()
+
+    def _chaos(self) -> None:
+        world, plan = self.world, self.plan
+        nemesis = Nemesis(world, world.tape.fork("nemesis"))
+        load = Load(world, world.tape.fork("load"))
+        world.start()
+        nemesis.start()
+        load.start()
+        enough = plan.chaos_s
+        world.run_until(lambda: world.steps >= plan.steps_max, enough)
+        while world.steps < plan.steps_min and world.now < 40 * enough:
+            world.run_until(lambda: world.steps >= plan.steps_min, world.now + enough)
+        nemesis.stop()
+        load.stop()
+
+    def _heal(self) -> None:
+        """No more faults: the net is clean and everybody runs, or stays dead for good."""
+        world = self.world
+        world.fault("heal", "")
+        world.net.heal(world.now)
+        dead: list[str] = []
+        if self.plan.has("stays_dead"):
+            tape = world.tape.fork("dead")
+            dead = tape.some(self.plan.names, 0, (len(self.plan.names) - 1) // 2)
+        for member in world.members.values():
+            member.crash_after = None
+            if member.name in dead:
+                if member.up:
+                    world.fault("stays_dead", member.name)
+                    member.crash()
+            else:
+                member.resume()
+                world.revive(member.name)
+        for name in dead:
+            # Whatever still wants to revive it finds no member of that name able to start.
+            world.members[name].buried = True
+
+    def _settle(self) -> bool:
+        world = self.world
+        self._heal()
+        healed = world.now
+        bound = settle_bound_s(self.plan)
+        if not world.run_until(self._settled, healed + bound):
+            states = " ".join(
+                f"{m.name}:{m.tap.core.ring}{{{','.join(x.name for x in m.tap.core.members)}}}"
+                for m in world.live()
+                if m.tap is not None
+            )
+            self._fail("L1", "L1", f"no common ring {bound:.2f} s after the last fault: {states}")
+            return False
+        self.settle_s = world.now - healed
+        return True
+
+    def _settled(self) -> bool:
+        """One ring, installed by all live members, of exactly the live members."""
+        live = self.world.live()
+        first = live[0].tap
+        assert first is not None
+        ring = first.core.ring
+        names = [(m.name, m.incarnation) for m in live]
+        return all(self._installed(member, names) and ring == _ring(member) for member in live)
+
+    def _installed(self, member: SimMember, names: list[tuple[str, int]]) -> bool:
+        assert member.tap is not None
+        last = member.tap.last_view
+        return (
+            last is not None
+            and last.ring == member.tap.core.ring
+            and [(m.name, m.incarnation) for m in last.members] == names
+        )
+
+    def _drain(self) -> bool:
+        """L2: all that live members ever submitted arrives at home, probes arrive everywhere."""
+        world = self.world
+        live = world.live()
+        taken = {m.name: 0 for m in live}
+        for count in range(PROBES_PER_MEMBER):
+            for member in live:
+                level = Guarantee.SAFE if count % 2 else Guarantee.AGREED
+                taken[member.name] += member.submit(count * self.plan.frame_bytes_max, level)
+        bound = settle_bound_s(self.plan) + 60.0
+        if world.run_until(lambda: all(map(self._drained, live)), world.now + bound):
+            return True
+        behind = " ".join(
+            f"{m.name}:{m.tap.own_delivered}/{m.tap.submitted}" for m in live if m.tap is not None
+        )
+        self._fail("L2", "L2", f"not everything arrived within {bound:.1f} s: own {behind}")
+        return False
+
+    def _drained(self, member: SimMember) -> bool:
+        assert member.tap is not None
+        return member.tap.own_delivered == member.tap.submitted
+
+    def _rest(self) -> None:
+        """L2 for the others, L3: a stable ring stays as it is."""
+        world = self.world
+        live = world.live()
+        ring = _ring(live[0])
+        world.run_until(lambda: False, world.now + REST_S)
+        for member in live:
+            if _ring(member) != ring or not self._settled():
+                self._fail("L3", "L3", f"{member.name} left ring {ring} without a fault")
+                return
+        seen = [
+            {
+                entry.seq
+                for entry in m.tap.life.entries
+                if isinstance(entry, Delivered) and entry.ring == ring
+            }
+            for m in live
+            if m.tap is not None
+        ]
+        everything = set().union(*seen)
+        for member, mine in zip(live, seen, strict=True):
+            if mine != everything:
+                text = f"{member.name} lacks {sorted(everything - mine)[:8]} of ring {ring}"
+                self._fail("L2", "L2", text)
+
+    def _fail(self, promise: str, rule: str, text: str) -> None:
+        self.violations.append(Violation(promise, rule, text))
+
+
+def _ring(member: SimMember) -> object:
+    assert member.tap is not None
+    return member.tap.core.ring

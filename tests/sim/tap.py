@@ -1,0 +1,121 @@
+"""Listens between a core and whoever drives it, and writes down what passes.
+
+The tap numbers every accepted submit and puts the number in front of the payload, so the log knows
+each message by its source and number whatever the layer above sends.  To that layer the tap looks
+like the core.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tests.sim.history import Delivered, Ended, Installed, Item, Life, Submitted, Transited, Who
+from vsync.events import Deliver, Note, Output, Transitional, View
+from vsync.types import NO_RING, Guarantee, Member, RingId
+
+HEADER = struct.Struct(">1sIII")  # source, incarnation, number, checksum of the rest
+FOREIGN = Item(("?", 0), 0, 0)
+
+
+class Core(Protocol):
+    """What the simulator needs of `vsync.node.Node`."""
+
+    ring: RingId
+    counters: dict[str, int]
+
+    @property
+    def members(self) -> tuple[Member, ...]: ...
+    def start(self, now: float) -> None: ...
+    def receive(self, frame: bytes, now: float) -> None: ...
+    def drained(self, now: float) -> None: ...
+    def next_timer(self) -> float | None: ...
+    def wake(self, now: float) -> None: ...
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool: ...
+    def set_mark(self, mark: int, now: float) -> None: ...
+    def send_direct(self, to: Member, payload: bytes) -> None: ...
+    def leave(self, now: float) -> None: ...
+    def take(self) -> list[Output]: ...
+    def invariants(self) -> None: ...
+
+
+def who(member: Member) -> Who:
+    return (member.name, member.incarnation)
+
+
+def pack(name: str, incarnation: int, number: int, payload: bytes) -> bytes:
+    return HEADER.pack(name.encode(), incarnation, number, zlib.crc32(payload)) + payload
+
+
+def unpack(payload: bytes) -> Item:
+    """Read a numbered payload; anything else becomes an item that nobody can have submitted."""
+    if len(payload) < HEADER.size:
+        return FOREIGN
+    name, incarnation, number, digest = HEADER.unpack_from(payload)
+    if zlib.crc32(payload[HEADER.size :]) != digest:
+        return FOREIGN
+    return Item((name.decode("ascii", "replace"), incarnation), number, digest)
+
+
+class Tap:
+    """One life's core with everything that passes written into its `Life`."""
+
+    def __init__(
+        self, core: Core, me: Member, life: Life, trace: Callable[[str, str], None]
+    ) -> None:
+        self.core = core
+        self.me = me
+        self.life = life
+        self.trace = trace
+        self.submitted = 0
+        self.own_delivered = 0
+        self.last_view: View | None = None
+        self._ring = NO_RING
+        self._seq = 0
+
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee = Guarantee.SAFE) -> bool:
+        number = self.submitted + 1
+        numbered = pack(self.me.name, self.me.incarnation, number, payload)
+        if not self.core.submit(numbered, now, guarantee):
+            return False
+        self.submitted = number
+        item = Item(who(self.me), number, zlib.crc32(payload))
+        self.life.entries.append(Submitted(now, item, guarantee, self._ring, self._seq))
+        self.trace("submit", f"#{number} {len(payload)} bytes {guarantee.name.lower()}")
+        return True
+
+    def take(self, now: float) -> Sequence[Output]:
+        """The core's outputs, deliveries stripped of their numbers."""
+        outputs: list[Output] = self.core.take()
+        for index, output in enumerate(outputs):
+            if isinstance(output, Deliver):
+                outputs[index] = self._on_deliver(output, now)
+            elif isinstance(output, View):
+                members = tuple(map(who, output.members))
+                self.last_view = output
+                self.life.entries.append(Installed(now, output.ring, members))
+                self.trace("view", f"{output.ring} {{{','.join(m for m, _ in members)}}}")
+            elif isinstance(output, Transitional):
+                members = tuple(map(who, output.members))
+                self.life.entries.append(Transited(now, output.ring, members))
+                self.trace("transitional", f"{output.ring} {{{','.join(m for m, _ in members)}}}")
+            elif isinstance(output, Note):
+                fields = " ".join(f"{key}={value}" for key, value in output.fields.items())
+                self.trace(output.code, fields)
+        return outputs
+
+    def _on_deliver(self, d: Deliver, now: float) -> Deliver:
+        items = tuple(unpack(payload) for payload in d.payloads)
+        entry = Delivered(now, d.ring, d.seq, who(d.sender), items, d.guarantee, d.transitional)
+        self.life.entries.append(entry)
+        self.own_delivered += sum(item.source == self.life.who for item in items)
+        self._ring, self._seq = d.ring, d.seq
+        level = d.guarantee.name.lower() + (" transitional" if d.transitional else "")
+        numbers = ",".join(str(item.number) for item in items)
+        self.trace("deliver", f"{d.ring}:{d.seq} {d.sender.name}#{numbers} {level}")
+        return d._replace(payloads=[payload[HEADER.size :] for payload in d.payloads])
+
+    def ended(self, now: float, how: str) -> None:
+        self.life.entries.append(Ended(now, how))

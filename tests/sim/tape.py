@@ -1,0 +1,54 @@
+"""The only source of chance in a simulated run.
+
+Every choice is drawn from a `Tape`, and every tape descends from the run's one seed by name, so a
+run is a function of (commit, seed, options).  Separate named tapes keep the choices of one part
+alike when another part draws more or less: taking one fault out of a failing seed disturbs the
+rest as little as possible.  Strings seed `random.Random` through SHA-512, never through `hash()`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Tape:
+    """A named stream of choices."""
+
+    def __init__(self, seed: int, name: str = "run") -> None:
+        self.seed = seed
+        self.name = name
+        self.random = random.Random(f"{seed}/{name}")
+
+    def fork(self, name: str) -> Tape:
+        """Another stream of the same seed, independent of how much this one was used."""
+        return Tape(self.seed, f"{self.name}/{name}")
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability; draws nothing when the answer is certain."""
+        return probability > 0.0 and self.random.random() < probability
+
+    def between(self, low: float, high: float) -> float:
+        """A real number of the interval, evenly."""
+        return low + (high - low) * self.random.random()
+
+    def number(self, low: int, high: int) -> int:
+        """An integer of the closed interval, evenly."""
+        return self.random.randint(low, high)
+
+    def gap(self, mean: float) -> float:
+        """A waiting time with this mean (exponential, cut at eight times the mean)."""
+        return min(self.random.expovariate(1.0 / mean), 8.0 * mean)
+
+    def pick(self, items: Sequence[T]) -> T:
+        """One of the items, evenly."""
+        return items[self.random.randrange(len(items))]
+
+    def some(self, items: Sequence[T], low: int, high: int) -> list[T]:
+        """Between `low` and `high` distinct items, in the order of `items`."""
+        count = min(len(items), self.number(low, high))
+        chosen = sorted(self.random.sample(range(len(items)), count))
+        return [items[i] for i in chosen]

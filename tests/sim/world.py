@@ -1,0 +1,126 @@
+"""The event heap, the clock, and everything that hangs on them."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from tests.sim.history import History
+from tests.sim.member import SimMember, Upper
+from tests.sim.net import Net
+from tests.sim.plan import Plan, calm_of
+from tests.sim.tap import Core, Tap
+from tests.sim.tape import Tape
+from tests.sim.trace import Trace
+from vsync.types import Member
+
+MakeCore = Callable[[Member, Plan, random.Random], Core]
+MakeUpper = Callable[[SimMember, Tap], Upper]
+
+
+class World:
+    """All members and the network between them at one moment of virtual time."""
+
+    def __init__(
+        self, plan: Plan, make_core: MakeCore, make_upper: MakeUpper, trace: Trace
+    ) -> None:
+        self.plan = plan
+        self.trace = trace
+        self.tape = Tape(plan.seed)
+        self.history = History()
+        self.now = 0.0
+        self.steps = 0
+        self.heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self.counters: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self._order = itertools.count()
+        self._make_core = make_core
+        self._make_upper = make_upper
+        self.calm = calm_of(plan)
+        self.net = Net(
+            list(plan.names), self.tape.fork("net"), self.calm, plan.queue_frames, self._deliver_at
+        )
+        self.members = {name: SimMember(self, name) for name in plan.names}
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def at(self, time: float, action: Callable[..., None], *arguments: object) -> None:
+        heapq.heappush(self.heap, (time, next(self._order), action, arguments))
+
+    def after(self, delay: float, action: Callable[..., None], *arguments: object) -> None:
+        self.at(self.now + delay, action, *arguments)
+
+    def run_until(self, end: Callable[[], bool], deadline: float) -> bool:
+        """Run until `end()` holds (asked after each event) or time is up; True in the first case.
+
+        The clock never passes the deadline by more than one event.
+        """
+        while not end():
+            if not self.heap or self.heap[0][0] > deadline:
+                self.now = max(self.now, deadline)
+                return end()
+            time, _, action, arguments = heapq.heappop(self.heap)
+            assert time >= self.now, "time runs backwards"
+            self.now = time
+            action(*arguments)
+        return True
+
+    # -- members ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        tape = self.tape.fork("start")
+        spread = self.plan.token_timeout_ms / 500.0 if self.plan.has("staggered_start") else 0.005
+        for name in self.plan.names:
+            self.after(tape.between(0.0, spread), self.revive, name)
+
+    def revive(self, name: str) -> None:
+        """Start a member that is down; one that is up stays as it is."""
+        member = self.members[name]
+        if not member.up and not member.buried:
+            member.start()
+
+    def live(self) -> list[SimMember]:
+        return [member for member in self.members.values() if member.up]
+
+    def make_core(self, me: Member) -> Core:
+        chance = self.tape.fork(f"core {me.name} {me.incarnation}").random
+        return self._make_core(me, self.plan, chance)
+
+    def make_upper(self, member: SimMember, tap: Tap) -> Upper:
+        return self._make_upper(member, tap)
+
+    def retire(self, tap: Tap) -> None:
+        """Keep what a finished life counted."""
+        self.counters.update(tap.core.counters)
+
+    def step(self, core: Core) -> None:
+        """One input of one core is done: count it and look inside."""
+        self.steps += 1
+        core.invariants()
+
+    # -- frames ----------------------------------------------------------------------------------
+
+    def send(self, source: str, target: str, frame: bytes) -> None:
+        if source == target:
+            self.at(self.now, self._arrive_own, target, frame)
+        else:
+            self.net.send(self.now, source, target, frame)
+
+    def _deliver_at(self, time: float, source: str, target: str, frame: bytes) -> None:
+        self.at(time, self._arrive, source, target, frame)
+
+    def _arrive(self, source: str, target: str, frame: bytes) -> None:
+        self.net.arrived(source, target)
+        self.trace.frame(self.now, source, target, frame)
+        self.members[target].arrive(frame)
+
+    def _arrive_own(self, target: str, frame: bytes) -> None:
+        self.trace.frame(self.now, target, target, frame)
+        self.members[target].arrive(frame)
+
+    def fault(self, name: str, text: str) -> None:
+        self.faults[name] += 1
+        self.trace.add(self.now, "*", name, text)

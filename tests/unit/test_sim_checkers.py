@@ -1,0 +1,290 @@
+"""Each checker can fail: one good history, and one small lie in it for every rule.
+
+A checker that cannot fail is worth nothing, so every rule has at least one mutation here that it,
+and by its own name, must find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.sim.checkers import check
+from tests.sim.history import (
+    Delivered,
+    Ended,
+    Entry,
+    History,
+    Installed,
+    Item,
+    Life,
+    Submitted,
+    Transited,
+    Who,
+)
+from vsync.types import NO_RING, Guarantee, RingId
+
+A, B, C = ("a", 1), ("b", 1), ("c", 1)
+R1, R2, R3 = RingId(1, "a", 1), RingId(2, "a", 1), RingId(3, "a", 1)
+SAFE, AGREED = Guarantee.SAFE, Guarantee.AGREED
+
+# Who says what, at which place of ring 1; numbers count per source.
+ORDER = [
+    (1, A, 1, AGREED),
+    (2, B, 1, SAFE),
+    (3, C, 1, AGREED),
+    (4, A, 2, SAFE),
+    (5, C, 2, AGREED),  # only c got this one
+    (6, B, 2, SAFE),  # delivered in the transitional configuration
+]
+
+
+def item(source: Who, number: int) -> Item:
+    return Item(source, number, 100 * number + ord(source[0]))
+
+
+def delivery(seq: int, source: Who, number: int, level: Guarantee, late: bool) -> Delivered:
+    return Delivered(1.0, R1, seq, source, (item(source, number),), level, late)
+
+
+def good() -> History:
+    """Three members; c is cut off, a and b move on to ring 2, then all meet in ring 3."""
+    history = History()
+    for who in (A, B, C):
+        life = history.new_life(*who)
+        life.entries.append(Installed(0.0, R1, (A, B, C)))
+        for _, source, number, level in ORDER:
+            if source == who:
+                life.entries.append(Submitted(0.5, item(source, number), level, NO_RING, 0))
+        for seq, source, number, level in ORDER[:4]:
+            life.entries.append(delivery(seq, source, number, level, False))
+        others = (A, B) if who != C else (C,)
+        life.entries.append(Transited(2.0, R1, others))
+        life.entries.append(delivery(*ORDER[4], True) if who == C else delivery(*ORDER[5], True))
+        second = R2 if who != C else RingId(2, "c", 1)
+        life.entries.append(Installed(2.0, second, others))
+        life.entries.append(Transited(3.0, second, others))
+        life.entries.append(Installed(3.0, R3, (A, B, C)))
+    return history
+
+
+def life_of(history: History, who: Who) -> Life:
+    return next(life for life in history.lives if life.who == who)
+
+
+def place(life: Life, seq: int) -> int:
+    return next(
+        index
+        for index, entry in enumerate(life.entries)
+        if isinstance(entry, Delivered) and entry.seq == seq
+    )
+
+
+def put(life: Life, at_seq: int, **changes: object) -> None:
+    index = place(life, at_seq)
+    entry = life.entries[index]
+    assert isinstance(entry, Delivered)
+    life.entries[index] = Delivered(**{**entry._asdict(), **changes})
+
+
+def swap_first_two(history: History) -> None:
+    entries = life_of(history, B).entries
+    i, j = place(life_of(history, B), 1), place(life_of(history, B), 2)
+    entries[i], entries[j] = entries[j], entries[i]
+
+
+def invented(history: History) -> None:
+    put(life_of(history, A), 3, items=(item(C, 9),))
+
+
+def altered(history: History) -> None:
+    put(life_of(history, A), 3, items=(Item(C, 1, 5),))
+
+
+def weakened(history: History) -> None:
+    put(life_of(history, A), 2, guarantee=AGREED)
+
+
+def twice(history: History) -> None:
+    entries = life_of(history, A).entries
+    entries.insert(place(life_of(history, A), 4), entries[place(life_of(history, A), 3)])
+
+
+def two_contents(history: History) -> None:
+    put(life_of(history, A), 3, items=(item(C, 2),))
+
+
+def two_places(history: History) -> None:
+    put(life_of(history, C), 5, seq=7)
+    life_of(history, A).entries.insert(
+        place(life_of(history, A), 6), delivery(5, C, 2, AGREED, True)
+    )
+
+
+def before_view(history: History) -> None:
+    entries = life_of(history, A).entries
+    entries.insert(0, entries.pop(place(life_of(history, A), 1)))
+
+
+def in_later_ring(history: History) -> None:
+    entries = life_of(history, A).entries
+    entries.append(entries.pop(place(life_of(history, A), 6)))
+
+
+def wrong_word(history: History) -> None:
+    put(life_of(history, A), 4, transitional=True)
+
+
+def gap(history: History) -> None:
+    del life_of(history, B).entries[place(life_of(history, B), 3)]
+
+
+def gap_of_insider(history: History) -> None:
+    for who in (A, B):
+        life = life_of(history, who)
+        late = place(life, 6)
+        life.entries[late] = delivery(8, B, 2, SAFE, True)
+    put(life_of(history, C), 5, sender=B)
+
+
+def reversed_sender(history: History) -> None:
+    for who in (A, B, C):
+        life = life_of(history, who)
+        put(life, 1, items=(item(A, 2),), guarantee=SAFE)
+        put(life, 4, items=(item(A, 1),))
+
+
+def effect_before_cause(history: History) -> None:
+    life = life_of(history, A)
+    index = next(i for i, e in enumerate(life.entries) if isinstance(e, Submitted))
+    life.entries[index] = Submitted(0.5, item(A, 1), AGREED, R1, 3)
+
+
+def lost_own(history: History) -> None:
+    life_of(history, A).entries.append(Submitted(4.0, item(A, 3), SAFE, R3, 0))
+
+
+def dead_lost_own(history: History) -> None:
+    for who in (A, B, C):
+        life = life_of(history, who)
+        put(life, 4, items=())
+    life = life_of(history, A)
+    life.entries.insert(1, Submitted(0.5, item(A, 3), SAFE, NO_RING, 0))
+    put(life, 6, items=(item(A, 3),), sender=A)
+    life.entries.append(Ended(5.0, "crash"))
+
+
+def stranger_to_itself(history: History) -> None:
+    life = life_of(history, A)
+    life.entries[0] = Installed(0.0, R1, (B, C))
+
+
+def two_memberships(history: History) -> None:
+    life = life_of(history, A)
+    life.entries[0] = Installed(0.0, R1, (A, B))
+
+
+def ring_goes_back(history: History) -> None:
+    life = life_of(history, A)
+    life.entries[-1] = Installed(3.0, RingId(2, "b", 1), (A, B, C))
+
+
+def no_transition(history: History) -> None:
+    entries = life_of(history, A).entries
+    del entries[-2]
+
+
+def transition_of_strangers(history: History) -> None:
+    life = life_of(history, C)
+    life.entries[-2] = Transited(3.0, RingId(2, "c", 1), (A, C))
+
+
+def uneven_transition(history: History) -> None:
+    _replace_transition(life_of(history, A), (A,))
+
+
+def _replace_transition(life: Life, members: tuple[Who, ...]) -> None:
+    index = next(i for i, e in enumerate(life.entries) if isinstance(e, Transited))
+    life.entries[index] = Transited(2.0, R1, members)
+
+
+def old_life_counts(history: History) -> None:
+    for who in (A, B):
+        life = life_of(history, who)
+        life.entries[-2] = Transited(3.0, R2, (A, B, C))
+
+
+def uneven_set(history: History) -> None:
+    life = life_of(history, B)
+    del life.entries[place(life, 6)]
+
+
+def unsafe_regular(history: History) -> None:
+    life = life_of(history, C)
+    del life.entries[place(life, 4)]
+
+
+def unsafe_transitional(history: History) -> None:
+    life = life_of(history, B)
+    del life.entries[place(life, 6)]
+
+
+def never_there(history: History) -> None:
+    life = life_of(history, C)
+    entries: list[Entry] = [Installed(3.0, R3, (A, B, C))]
+    life.entries[:] = [e for e in life.entries if isinstance(e, Submitted)] + entries
+
+
+LIES: list[tuple[str, Callable[[History], None]]] = [
+    ("G1/B1", invented),
+    ("G1/B1", altered),
+    ("G1/B1", weakened),
+    ("G4/B1", weakened),
+    ("G1/B2", twice),
+    ("G1/O1", two_contents),
+    ("G1/O1", swap_first_two),
+    ("G1/B3", two_places),
+    ("G2/B5", before_view),
+    ("G2/B4", in_later_ring),
+    ("G2/B4", wrong_word),
+    ("G1/O2", gap),
+    ("G1/O3", gap_of_insider),
+    ("G5/D2", reversed_sender),
+    ("G1/D3", effect_before_cause),
+    ("G3/D1", lost_own),
+    ("G3/D1", dead_lost_own),
+    ("G6/C1", stranger_to_itself),
+    ("G6/C2", two_memberships),
+    ("G6/C2", ring_goes_back),
+    ("G6/C3", no_transition),
+    ("G6/C3", transition_of_strangers),
+    ("G6/C4", uneven_transition),
+    ("G6/C5", old_life_counts),
+    ("G2/V1", uneven_set),
+    ("G4/S1", unsafe_regular),
+    ("G4/S2", unsafe_transitional),
+    ("G4/S3", never_there),
+]
+
+
+def test_the_good_history_is_good() -> None:
+    """The story keeps every promise, with its hole of an outsider and its split."""
+    assert [str(v) for v in check(good())] == []
+
+
+@pytest.mark.parametrize(("rule", "lie"), LIES, ids=[f"{r} {f.__name__}" for r, f in LIES])
+def test_each_lie_is_found(rule: str, lie: Callable[[History], None]) -> None:
+    """The rule that the lie breaks reports it."""
+    history = good()
+    lie(history)
+    assert rule in {f"{v.promise}/{v.rule}" for v in check(history)}
+
+
+def test_a_life_that_ended_owes_nothing() -> None:
+    """A member that crashed in ring 1 may have missed what the others delivered as safe."""
+    history = good()
+    life = life_of(history, C)
+    cut = place(life, 4)
+    life.entries[cut:] = [Ended(1.5, "crash")]
+    assert [str(v) for v in check(history)] == []

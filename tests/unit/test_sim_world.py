@@ -1,0 +1,135 @@
+"""The simulator itself: it repeats, it meets its faults, and it finds a core that is wrong."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.sim.fake import FakeCore
+from tests.sim.plain import make_plain
+from tests.sim.plan import Plan, make_plan
+from tests.sim.runner import Result, Runner
+from tests.sim.tap import Core
+from tests.sim.trace import Trace
+from vsync.events import Deliver, Output
+from vsync.types import Guarantee, Member
+
+# Calm, but with three members that all have something to say.
+SEED = next(
+    seed
+    for seed in range(1000)
+    if (plan := make_plan(seed)).load_gap_s < 0.1 and len(plan.names) == 3 and plan.turn_s < 0.0002
+)
+
+
+def run(plan: Plan, core: type[FakeCore] = FakeCore) -> Result:
+    def make_core(me: Member, plan: Plan, chance: random.Random) -> Core:
+        return core(me, plan, chance)
+
+    return Runner(plan, make_core, make_plain, Trace(keep_all=False, frames=False)).run()
+
+
+def calm_plan(seed: int = SEED) -> Plan:
+    return make_plan(seed, only=())
+
+
+class Corrupting(FakeCore):
+    """Delivers a payload with a changed byte, once in a while, at the last member."""
+
+    def tampered(self, d: Deliver) -> list[Output]:
+        return [d._replace(payloads=[p[:-1] + b"?" for p in d.payloads])]
+
+    def take(self) -> list[Output]:
+        out: list[Output] = []
+        for output in super().take():
+            late = isinstance(output, Deliver) and output.seq % 50 == 49
+            if late and isinstance(output, Deliver) and self.index == len(self.members) - 1:
+                out += self.tampered(output)
+            else:
+                out.append(output)
+        return out
+
+
+class Dropping(Corrupting):
+    """Leaves a delivery out."""
+
+    def tampered(self, d: Deliver) -> list[Output]:
+        return []
+
+
+class Repeating(Corrupting):
+    """Delivers twice."""
+
+    def tampered(self, d: Deliver) -> list[Output]:
+        return [d, d]
+
+
+class Mislabelling(Corrupting):
+    """Calls a delivery transitional that is not."""
+
+    def tampered(self, d: Deliver) -> list[Output]:
+        return [d._replace(transitional=True)]
+
+
+class Forging(Corrupting):
+    """Names another sender."""
+
+    def tampered(self, d: Deliver) -> list[Output]:
+        return [d._replace(sender=self.members[self.members.index(d.sender) - 1])]
+
+
+class Hurrying(Corrupting):
+    """Says agreed where safe was asked for and the other way round."""
+
+    def tampered(self, d: Deliver) -> list[Output]:
+        return [d._replace(guarantee=Guarantee(3 - d.guarantee))]
+
+
+def test_a_right_core_passes() -> None:
+    """On a perfect network the fake keeps all promises that it can be asked for."""
+    result = run(calm_plan())
+    assert [str(v) for v in result.violations] == []
+    assert result.steps >= 5000
+    assert result.messages > 20
+
+
+def test_one_seed_is_one_run() -> None:
+    """Same seed, same trace hash; another seed, another."""
+    first, again, other = (run(calm_plan(seed)).trace.hash() for seed in (SEED, SEED, SEED + 1))
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    ("core", "rule"),
+    [
+        (Corrupting, "B1"),
+        (Dropping, "O2"),
+        (Repeating, "B2"),
+        (Mislabelling, "B4"),
+        (Forging, "O1"),
+        (Hurrying, "B1"),
+    ],
+)
+def test_a_wrong_core_is_found(core: type[FakeCore], rule: str) -> None:
+    """What a core does wrong is found from the outside, through the whole simulator."""
+    found = {violation.rule for violation in run(calm_plan(), core).violations}
+    assert rule in found
+
+
+def test_faults_reach_the_core() -> None:
+    """The fake cannot take a crash: the simulator must notice that promises are not kept."""
+    seed = next(s for s in range(999) if "crash" in (p := make_plan(s)).faults and len(p.names) > 2)
+    result = run(make_plan(seed, only=("crash",)))
+    assert result.faults["crash"] > 0
+    assert not result.ok
+
+
+def test_a_plan_is_drawn_before_faults_are_taken_away() -> None:
+    """Shrinking a seed changes nothing but the faults."""
+    for seed in range(50):
+        whole, bare = make_plan(seed), make_plan(seed, only=())
+        assert (whole.names, whole.chaos_s) == (bare.names, bare.chaos_s)
+        assert bare.faults == ()
+        assert set(make_plan(seed, without=("crash",)).faults) == set(whole.faults) - {"crash"}
