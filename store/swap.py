@@ -5,80 +5,46 @@
     DIR/store.aside.NNNN     stores that were replaced, oldest 0000, kept as evidence for good
 
 The old store stays in force until the new one is complete, verified and durable.  The switch is two
-renames; a crash between them leaves no DIR/store but a complete DIR/store.joining, and `recover`,
-which every start runs first, does the second rename.  That is why a copy that is not complete must
-carry the marker JOINING: only another marker makes it eligible.
+renames; a crash between them leaves no DIR/store but a DIR/store.joining, and `recover`, which every
+start runs first, does the second rename.  So that it never takes half a copy, the switch begins by
+leaving a durable note of its own in the new store's directory.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
-from store.api import Marker, Meta
+from store.api import Marker
 from store.environment import DATA_NAME, inspect
 from store.errors import StoreError, StoreMissing, StoreUnreadable
-from store.lmdb_store import LmdbStore
 from store.lock import explain, sync_directory, sync_file
 
 STORE_NAME = "store"
 JOINING_NAME = "store.joining"
-INCOMING_NAME = "incoming.mdb"
+VERIFIED_NAME = "verified"  # the switch to this copy has begun
 _ASIDE = re.compile(r"store\.aside\.([0-9a-f]{4})")
 
 
 def recover(data_dir: Path) -> bool:
     """Finish a switch that a crash cut in two; True when there was one."""
     current, joining = data_dir / STORE_NAME, data_dir / JOINING_NAME
-    if current.exists() or not _complete(joining):
+    if current.exists() or not (joining / VERIFIED_NAME).exists():
         return False
-    _rename(joining, current)
+    _put_in_place(joining, current)
     return True
 
 
-def begin_join(data_dir: Path, meta: Meta) -> LmdbStore:
-    """Return a new store to fill, in place of whatever an earlier attempt left behind."""
-    discard_join(data_dir)
-    return LmdbStore.open(data_dir / JOINING_NAME, replace(meta, marker=Marker.JOINING))
-
-
-def incoming_file(data_dir: Path) -> Path:
-    """Return where to write the file of a copy that comes as a whole; its directory is new.
-
-    Under this name it is no store yet, so a half-received one is never taken for one.
-    """
+def joining_file(data_dir: Path) -> Path:
+    """Return where to write the file of a donor's copy, in a new directory for it."""
     discard_join(data_dir)
     joining = data_dir / JOINING_NAME
     try:
         joining.mkdir(parents=True)
     except OSError as error:
         raise explain(error, joining) from error
-    return joining / INCOMING_NAME
-
-
-def received(data_dir: Path, own: Meta) -> LmdbStore:
-    """Open the file that came, as the store of this member, still marked as joining.
-
-    What it says of the cluster is the donor's; who it belongs to is taken from `own`.
-    """
-    joining = data_dir / JOINING_NAME
-    sync_file(joining / INCOMING_NAME)
-    _rename(joining / INCOMING_NAME, joining / DATA_NAME)
-    store = LmdbStore.open(joining)
-    store.put_meta(
-        replace(
-            store.meta,
-            member=own.member,
-            store_id=own.store_id,
-            incarnation=own.incarnation,
-            marker=Marker.JOINING,
-            shutdown_id="",
-            note="",
-        )
-    )
-    return store
+    return joining / DATA_NAME
 
 
 def discard_join(data_dir: Path) -> None:
@@ -92,18 +58,19 @@ def discard_join(data_dir: Path) -> None:
 def install(data_dir: Path) -> Path | None:
     """Put DIR/store.joining in the place of DIR/store; return where the old one went.
 
-    The caller has verified the new store, given it a marker other than JOINING, and closed both.
+    The caller has verified the new store, given it this member's identity, and closed both.
     """
     current, joining = data_dir / STORE_NAME, data_dir / JOINING_NAME
     meta = inspect(joining)
     if meta.marker is Marker.JOINING:
         raise StoreUnreadable(f"{joining} is not complete: its marker still says joining")
     sync_file(joining / DATA_NAME)
+    (joining / VERIFIED_NAME).touch()
     sync_directory(joining)
     aside: Path | None = None
     if current.exists():
         aside = set_aside(data_dir)
-    _rename(joining, current)
+    _put_in_place(joining, current)
     return aside
 
 
@@ -126,11 +93,9 @@ def find_store(path: Path) -> Path:
     raise StoreMissing(f"there is no store in {path}")
 
 
-def _complete(joining: Path) -> bool:
-    try:
-        return inspect(joining).marker is not Marker.JOINING
-    except StoreError:
-        return False
+def _put_in_place(joining: Path, current: Path) -> None:
+    _rename(joining, current)
+    (current / VERIFIED_NAME).unlink(missing_ok=True)
 
 
 def _rename(old: Path, new: Path) -> None:

@@ -22,11 +22,16 @@ def make(path: Path, note: str) -> None:
 
 
 def join(data_dir: Path, note: str, marker: Marker = Marker.DIRTY) -> None:
-    """Fill DIR/store.joining."""
-    store = swap.begin_join(data_dir, FRESH)
-    assert store.meta.marker is Marker.JOINING
-    store.write_checkpoint(5, [b"state"], replace(store.meta, position=5))
-    store.put_meta(replace(store.meta, note=note, marker=marker))
+    """Receive a donor's copy into DIR/store.joining and make it this member's."""
+    donor = LmdbStore.open(data_dir / "donor", Meta("prod", "a", "a-store", cluster_id="c1"))
+    position = donor.meta.position + 3
+    donor.commit(b"x", donor.meta.position + 1, position, replace(donor.meta, position=position))
+    donor.copy_to(data_dir / f"copy.{note}")
+    donor.close()
+    file = data_dir / f"copy.{note}" / "data.mdb"
+    swap.joining_file(data_dir).write_bytes(file.read_bytes())
+    store = LmdbStore.open(data_dir / "store.joining")
+    store.put_meta(replace(store.meta, member="b", store_id="b-store", note=note, marker=marker))
     store.close()
 
 
@@ -49,20 +54,35 @@ def test_a_copy_that_is_not_complete_is_refused(tmp_path: Path) -> None:
     assert inspect(tmp_path / "store").note == "old"
 
 
-def test_a_crash_between_the_renames_is_finished_at_start(tmp_path: Path) -> None:
-    make(tmp_path / "store", "old")
-    join(tmp_path, "new")
-    swap.set_aside(tmp_path)
-    assert swap.recover(tmp_path)
-    assert inspect(tmp_path / "store").note == "new"
-    assert not swap.recover(tmp_path)
+class Crash(Exception):
+    """The process ends here."""
 
 
-def test_a_crash_before_the_switch_keeps_the_old_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_crash_between_the_renames_is_finished_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
     make(tmp_path / "store", "old")
     join(tmp_path, "new")
+    done: list[Path] = []
+    rename = swap._rename
+
+    def crashing(old: Path, new: Path) -> None:
+        if len(done) == renames:
+            raise Crash
+        rename(old, new)
+        done.append(new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(swap, "_rename", crashing)
+        with pytest.raises(Crash):
+            swap.install(tmp_path)
+    assert swap.recover(tmp_path) == (renames == 1)
+    store = LmdbStore.open(tmp_path / "store")
+    assert store.meta.note == ("new" if renames else "old")
+    assert (store.meta.member, store.meta.position) == ("b", 3 if renames else 0)
+    store.close()
     assert not swap.recover(tmp_path)
-    assert inspect(tmp_path / "store").note == "old"
     join(tmp_path, "again")
     swap.install(tmp_path)
     assert inspect(tmp_path / "store").note == "again"
@@ -70,32 +90,14 @@ def test_a_crash_before_the_switch_keeps_the_old_store(tmp_path: Path) -> None:
 
 def test_half_a_copy_is_never_taken(tmp_path: Path) -> None:
     assert not swap.recover(tmp_path)
-    join(tmp_path, "half", Marker.JOINING)
+    join(tmp_path, "half", Marker.DIRTY)
     assert not swap.recover(tmp_path)
-    path = swap.incoming_file(tmp_path)
-    path.write_bytes(b"half a file")
-    assert not swap.recover(tmp_path)
-
-
-def test_a_file_that_came_becomes_this_members_store(tmp_path: Path) -> None:
-    donor_meta = Meta("prod", "a", "a-store", cluster_id="c1", marker=Marker.DIRTY)
-    donor = LmdbStore.open(tmp_path / "donor", donor_meta)
-    donor.commit(b"x", 1, 4, replace(donor_meta, position=4))
-    donor.copy_to(tmp_path / "copy")
-    donor.close()
-    data_dir = tmp_path / "b"
-    make(data_dir / "store", "old")
-    own = inspect(data_dir / "store")
-    swap.incoming_file(data_dir).write_bytes((tmp_path / "copy" / "data.mdb").read_bytes())
-    store = swap.received(data_dir, own)
-    assert store.meta.marker is Marker.JOINING
-    assert (store.meta.member, store.meta.store_id) == ("b", "b-store")
-    assert (store.meta.cluster_id, store.meta.position) == ("c1", 4)
-    assert list(store.log(0)) == [(1, b"x")]
-    store.put_meta(replace(store.meta, marker=Marker.DIRTY))
-    store.close()
-    swap.install(data_dir)
-    assert inspect(data_dir / "store").position == 4
+    assert not (tmp_path / "store").exists()
+    swap.joining_file(tmp_path).write_bytes(b"half a file")
+    with pytest.raises(StoreUnreadable):
+        swap.install(tmp_path)
+    swap.discard_join(tmp_path)
+    assert not (tmp_path / "store.joining").exists()
 
 
 def test_an_operator_may_name_either_directory(tmp_path: Path) -> None:
