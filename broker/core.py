@@ -1,4 +1,4 @@
-"""One member of the cluster without its sockets and disks: ring outputs in, orders to the shell out.
+"""One member without its sockets and disks: ring outputs in, orders to the shell out.
 
 The core joins the primary layer to the replica.  It decides when this member may admit commands
 (`submissions.open`), when it may speak (`speaking`), when it must fetch a state, and when it must
@@ -232,7 +232,7 @@ class Core:
 
     def _count_votes(self) -> None:
         digests, self.replica.digests = self.replica.digests, []
-        for member, (epoch, position, chain, root) in digests:
+        for member, (_, epoch, position, chain, root) in digests:
             verdict = self.vote.vote(member, position, (epoch, chain, root))
             if verdict is None:
                 continue
@@ -292,16 +292,25 @@ class Core:
         if self._transfer is not None:
             self.shell.begin_transfer(self._transfer.donor, self._transfer.base)
 
-    def state_installed(self, replica: Replica) -> bool:
-        """Go on from a transferred state; False when it does not meet what was ordered meanwhile."""
-        transfer = self._transfer
-        if transfer is None:
-            return False
+    @property
+    def transfer_donor(self) -> str:
+        """Return who gives this member its state; empty when nobody does."""
+        return self._transfer.donor.name if self._transfer is not None else ""
+
+    def fits(self, replica: Replica) -> bool:
+        """Whether a transferred state meets what was ordered meanwhile."""
+        return self._contained_in(replica) >= 0
+
+    def _contained_in(self, replica: Replica) -> int:
+        if self._transfer is None:
+            return -1
         bodies = [e.activation if isinstance(e, Activated) else e.payload for e in self._backlog]
-        known = steps_to(bodies, transfer.order, replica.history.order)
-        if known < 0:
-            return False
-        replica.log = self.replica.log
+        return steps_to(bodies, self._transfer.order, replica.history.order)
+
+    def state_installed(self, replica: Replica) -> None:
+        """Go on from a transferred state that `fits`."""
+        known = self._contained_in(replica)
+        assert known >= 0
         contained, backlog = self._backlog[:known], self._backlog[known:]
         self.replica, self._transfer, self._backlog = replica, None, []
         self.filled = True

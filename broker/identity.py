@@ -40,8 +40,14 @@ class Identity:
         meta = self.store.meta
         if meta.cluster_name != options.cluster_name:
             self.close()
-            ours = f"cluster '{options.cluster_name}'" if options.cluster_name else "a stand-alone broker"
-            theirs = f"cluster '{meta.cluster_name}'" if meta.cluster_name else "a stand-alone broker"
+            ours = (
+                f"cluster '{options.cluster_name}'"
+                if options.cluster_name
+                else "a stand-alone broker"
+            )
+            theirs = (
+                f"cluster '{meta.cluster_name}'" if meta.cluster_name else "a stand-alone broker"
+            )
             raise StoreUnreadable(
                 f"{self.data_dir} holds the store of {theirs}, this broker was started for {ours}; "
                 "use another --data-dir or the --cluster-name of that store"

@@ -98,13 +98,13 @@ class Joining:
     def __init__(
         self,
         data_dir: Path,
-        local: str,
+        own: Callable[[], Meta],
         loop: asyncio.AbstractEventLoop,
         send: Callable[[Member, bytes], None],
         on_ready: Callable[[Replica, LmdbStore], None],
         on_failed: Callable[[str], None],
     ) -> None:
-        self._dir, self._local, self._loop, self._send = data_dir, local, loop, send
+        self._dir, self._own, self._loop, self._send = data_dir, own, loop, send
         self._on_ready, self._on_failed = on_ready, on_failed
         self._receiver: Receiver | None = None
         self._fd = -1
@@ -121,7 +121,7 @@ class Joining:
     def begin(self, donor: Member, base: int) -> None:
         """Start a transfer; an earlier one is dropped."""
         self.abort()
-        path = swap.joining_file(self._dir)
+        path = swap.incoming_file(self._dir)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._attempt = uuid.uuid4().hex
         log.info("asking %s for its state at or beyond position %d", donor.name, base)
@@ -169,16 +169,14 @@ class Joining:
     def _verify(self, fd: int) -> tuple[Replica, LmdbStore]:
         os.fsync(fd)
         os.close(fd)
-        store = LmdbStore.open(self._dir / swap.JOINING_NAME)
+        store = swap.received(self._dir, self._own())
         try:
-            return recover(self._local, store), store
+            return recover(store.meta.member, store), store
         except BaseException:
             store.close()
             raise
 
-    def _verified(
-        self, attempt: str, done: asyncio.Future[tuple[Replica, LmdbStore]]
-    ) -> None:
+    def _verified(self, attempt: str, done: asyncio.Future[tuple[Replica, LmdbStore]]) -> None:
         error = done.exception()
         if error is None:
             replica, store = done.result()
@@ -195,18 +193,12 @@ class Joining:
 
 
 def adopt(data_dir: Path, joined: LmdbStore, own: Meta, current: LmdbStore) -> LmdbStore:
-    """Put the verified copy in the place of the current store, under this member's identity."""
-    meta = replace(
-        joined.meta,
-        cluster_name=own.cluster_name,
-        member=own.member,
-        store_id=own.store_id,
-        incarnation=own.incarnation,
-        marker=Marker.DIRTY,
-        shutdown_id="",
-        note="",
-    )
-    joined.put_meta(meta)
+    """Put the verified copy in the place of the current store.
+
+    What this member promised to others it keeps, whoever's state it now has.
+    """
+    promised = max(own.promised_epoch, joined.meta.promised_epoch)
+    joined.put_meta(replace(joined.meta, marker=Marker.DIRTY, promised_epoch=promised))
     joined.close()
     current.close()
     aside = swap.install(data_dir)

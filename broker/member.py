@@ -12,8 +12,10 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
+
+from vsync.driver import Driver
+from vsync.node import Node
 
 from broker import joining
 from broker.clients import Clients
@@ -37,9 +39,7 @@ from store.errors import StoreError
 from store.lmdb_store import LmdbStore
 from store.writer import StoreWriter
 from vsync.config import RingConfig
-from vsync.driver import Driver
 from vsync.events import Deliver, Direct, Note, Output, Transitional, View
-from vsync.node import Node
 from vsync.primary import Activated
 from vsync.transport import ZmqTransport
 from vsync.types import Guarantee, Member
@@ -48,6 +48,7 @@ log = logging.getLogger("qpidd")
 
 SLICE_S = 0.0005
 BEAT_S = 0.05
+TICK_S = 0.5
 CHECKPOINT_BYTES_MIN = 64 << 20
 PATIENCE_S = 2.0
 """How long a member of an open cluster looks for a running one before it forms its own."""
@@ -95,7 +96,7 @@ class BrokerMember:
             identity.data_dir, lambda: self.store, loop, self._send_direct
         )
         self.joining = joining.Joining(
-            identity.data_dir, identity.name, loop, self._send_direct,
+            identity.data_dir, lambda: self._meta, loop, self._send_direct,
             self._state_ready, self._transfer_failed,
         )  # fmt: skip
         self.counters: dict[str, int] = {"checkpoints": 0, "turns": 0}
@@ -148,9 +149,7 @@ class BrokerMember:
                 self.store.put_meta(replace(meta, marker=Marker.INCONSISTENT, note=reason))
             elif clean and meta.marker is Marker.DIRTY:
                 shutdown_id = self.core.replica.shutdown_id
-                self.store.put_meta(
-                    replace(meta, marker=Marker.CLEAN, shutdown_id=shutdown_id)
-                )
+                self.store.put_meta(replace(meta, marker=Marker.CLEAN, shutdown_id=shutdown_id))
         except StoreError as error:
             log.critical("the store could not be closed in order: %s", error)
             code = Exit.INTERNAL if code is Exit.OK else code
@@ -285,15 +284,21 @@ class BrokerMember:
         core = self.core
         if core.patient and now - self._started_at > PATIENCE_S:
             core.patience_ended()
-        if core.speaking and core.replica.machine.wants_tick and now - self._ticked_at > 0.5:
-            if core.primary.level and self.me.name == min(core.primary.level_names):
-                self._ticked_at = now
-                core.admit([Tick(TICK, _wall_us())])
+        if self._tick_is_mine() and now - self._ticked_at > TICK_S:
+            self._ticked_at = now
+            core.admit([Tick(TICK, _wall_us())])
         if core.shutdown_position:
             self._finish_shutdown(now)
         core.flush()
         self._schedule()
         self._beat_handle = self.loop.call_later(BEAT_S, self._beat)
+
+    def _tick_is_mine(self) -> bool:
+        """One member moves the time, and only when something waits for it."""
+        core = self.core
+        if not (core.speaking and core.primary.level and core.replica.machine.wants_tick):
+            return False
+        return self.me.name == min(core.primary.level_names)
 
     def _finish_shutdown(self, now: float) -> None:
         core = self.core
@@ -453,6 +458,3 @@ def _wall_us() -> int:
 def _report_progress(position: int, end: int) -> None:
     if end - position > 100_000:
         log.info("recovering: at position %d of %d", position, end)
-
-
-__all__ = ["BrokerMember", "Callable"]

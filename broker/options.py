@@ -75,7 +75,7 @@ class BrokerOptions:
     interface: str
     """The address that the client listener binds."""
     data_dir: Path | None
-    """Absolute.  None: nothing is kept on disk, and a restart comes back empty."""
+    """Absolute.  None: a temporary one, gone with the process; a restart comes back empty."""
     log_level: str
     """One of LOG_LEVELS."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import msgpack
 
@@ -26,6 +26,8 @@ from broker.machine.commands import (
     Activate,
     ActiveMember,
     Command,
+    Digest,
+    Shutdown,
 )
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
@@ -88,7 +90,7 @@ class Replica:
         self.history = history
         self.log: AppliedLog | None = None
         self.effects: list[tuple[int, Effect]] = []
-        self.digests: list[tuple[str, tuple[int, int, bytes, int]]] = []
+        self.digests: list[tuple[str, Digest]] = []
         self.shutdown_id = ""
         self.own_blob_no = 0  # the last own blob that was applied in the present session
         self.counters: dict[str, int] = {}
@@ -147,9 +149,9 @@ class Replica:
             kind = command[0]
             if kind >= ACTIVATE:
                 if kind == DIGEST:
-                    self.digests.append((sender, (command[1], command[2], command[3], command[4])))
+                    self.digests.append((sender, cast("Digest", command)))
                 elif kind == SHUTDOWN:
-                    self.shutdown_id = command[1]
+                    self.shutdown_id = cast("Shutdown", command)[1]
             position += 1
         return bytes([command[0] for command in commands]), outcomes.tobytes()
 
@@ -223,6 +225,8 @@ def items_of(entry: bytes) -> Iterator[Item]:
     unpacker.feed(entry)
     for version, kind, epoch, ring, seq, sender, body in unpacker:
         if version != RECORD_VERSION:
-            raise ValueError(f"store record of version {version}, this broker reads {RECORD_VERSION}")
+            raise ValueError(
+                f"store record of version {version}, this broker reads {RECORD_VERSION}"
+            )
         content = Activation(*body) if kind == _ITEM_ACTIVATION else body
         yield Item(epoch, RingId(*ring), seq, sender, content)

@@ -101,7 +101,7 @@ def run(options: BrokerOptions) -> int:
         stream=sys.stderr,
     )
     try:
-        import uvloop  # noqa: PLC0415
+        import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return int(runner.run(_run(options)))
@@ -113,7 +113,7 @@ async def _run(options: BrokerOptions) -> Exit:
     try:
         return await _serve(options)
     except _Refused as refused:
-        print(f"qpidd: {refused.reason}", file=sys.stderr)  # noqa: T201
+        print(f"qpidd: {refused.reason}", file=sys.stderr)
         return refused.code
 
 

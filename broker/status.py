@@ -1,4 +1,4 @@
-"""What a member says of itself and of its cluster when an operator asks (see `tools/qpid_cluster`)."""
+"""What a member says of itself and its cluster to operators (see `tools/qpid_cluster`)."""
 
 from __future__ import annotations
 

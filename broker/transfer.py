@@ -42,7 +42,7 @@ def is_transfer(payload: bytes) -> bool:
 
 def encode(tag: Tag, *fields: object) -> bytes:
     """Return one datagram."""
-    return b"T" + msgpack.packb((int(tag), *fields))
+    return b"T" + bytes(msgpack.packb((int(tag), *fields)))
 
 
 def decode(payload: bytes) -> tuple[Tag, tuple[object, ...]] | None:

@@ -355,7 +355,9 @@ class Primary:
             own = self._states[self.me].cluster_id
             self.phase, self.reason = Phase.INQUORATE, "store of another cluster"
             self._events.append(
-                Refused(f"this store belongs to cluster {own}, the members here to {plan.cluster_id}")
+                Refused(
+                    f"this store belongs to cluster {own}, the members here to {plan.cluster_id}"
+                )
             )
         elif plan.verdict in (Verdict.WAIT, Verdict.INQUORATE):
             self.phase, self.reason = Phase.INQUORATE, plan.reason
@@ -372,7 +374,8 @@ class Primary:
             self._levelled = True
             self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters))
             return
-        assert plan.donor is not None and plan.donor != self.me
+        assert plan.donor is not None
+        assert plan.donor != self.me
         self._say(BEHIND, (plan.epoch,))
         self._events.append(Transfer(plan.donor, plan.epoch, plan.position, plan.order))
 

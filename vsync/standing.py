@@ -26,8 +26,8 @@ class Standing(NamedTuple):
     `live` says that the state in memory went on from an active view of this very life; `ran` that
     this life has been active at all.  `chain` hashes history with its outcomes, `order` only the
     ordered bytes, so a member that lags by undecided messages can find out whether they fit.
-    `patient` asks the others not to form a new cluster yet.  `label` is the application's, for people
-    (where its clients connect, say).
+    `patient` asks the others not to form a new cluster yet.  `label` is the application's,
+    for people (where its clients connect, say).
     """
 
     filled: bool
@@ -100,7 +100,9 @@ def make_plan(members: tuple[Member, ...], standings: dict[Member, Standing]) ->
     if len(present) < need:
         missing = ", ".join(v for v in best.voters if v not in names)
         verdict = Verdict.INQUORATE
-        reason = f"{len(present)} of {len(best.voters)} voters here, {need} needed; missing: {missing}"
+        reason = (
+            f"{len(present)} of {len(best.voters)} voters here, {need} needed; missing: {missing}"
+        )
         if not any(standings[m].position for m in filled):
             # A first start that was cut short: nothing was ever applied, so it may be done again.
             return _first_start(members, standings)

@@ -1,0 +1,109 @@
+"""What a view may do with the standings of its members (G7, G8)."""
+
+from __future__ import annotations
+
+from vsync.standing import ZERO_CHAIN, Standing, Verdict, durable_mark, majority, make_plan
+from vsync.types import Member
+
+A, B, C, D = (Member(n, 1, f"{n}:1") for n in "abcd")
+VOTERS = ("a", "b", "c")
+
+
+def standing(
+    position: int = 0,
+    epoch: int = 0,
+    *,
+    filled: bool = True,
+    chain: bytes = b"x" * 16,
+    cluster: str = "c1",
+    promised: int = 0,
+    ran: bool = False,
+    patient: bool = False,
+    size: int = 3,
+    proposal: str = "p",
+) -> Standing:
+    return Standing(
+        filled, ran, ran, patient, cluster if filled else "", proposal,
+        VOTERS if filled else (), size, promised or epoch, epoch, position, chain, chain, "",
+    )  # fmt: skip
+
+
+def test_first_start_waits_for_all_members_and_then_forms() -> None:
+    empty = standing(filled=False)
+    waiting = make_plan((A, B), {A: empty, B: empty})
+    assert waiting.verdict is Verdict.WAIT
+    plan = make_plan((A, B, C), dict.fromkeys((A, B, C), empty))
+    assert plan.verdict is Verdict.FORM
+    assert plan.voters == VOTERS
+    assert plan.epoch == 1
+    assert plan.level == {A, B, C}
+    assert (plan.position, plan.chain) == (0, ZERO_CHAIN)
+
+
+def test_a_patient_member_delays_the_first_start() -> None:
+    empty, patient = standing(filled=False, size=1), standing(filled=False, size=1, patient=True)
+    assert make_plan((A,), {A: patient}).verdict is Verdict.WAIT
+    assert make_plan((A,), {A: empty}).verdict is Verdict.FORM
+
+
+def test_the_largest_epoch_and_position_is_the_donor() -> None:
+    """G8: epoch before position, so a longer history of a superseded epoch loses."""
+    plan = make_plan(
+        (A, B, C), {A: standing(90, 5), B: standing(80, 6, chain=b"y" * 16), C: standing(70, 5)}
+    )
+    assert plan.verdict is Verdict.RESUME
+    assert plan.donor == B
+    assert plan.level == {B}
+    assert plan.epoch == 7
+
+
+def test_members_at_the_same_point_are_level_and_another_chain_is_not() -> None:
+    states = {A: standing(9, 2), B: standing(9, 2), C: standing(9, 2, chain=b"z" * 16)}
+    plan = make_plan((A, B, C), states)
+    assert plan.level == {A, B}
+
+
+def test_a_minority_is_inquorate_and_says_who_is_missing() -> None:
+    """G7: one of three voters, even with a stranger beside it, is no primary."""
+    plan = make_plan((A, D), {A: standing(5, 1), D: standing(filled=False)})
+    assert plan.verdict is Verdict.INQUORATE
+    assert "missing: b, c" in plan.reason
+
+
+def test_an_empty_voter_does_not_count() -> None:
+    """G8: a wiped disk must not complete a majority."""
+    plan = make_plan((A, B), {A: standing(5, 1), B: standing(filled=False)})
+    assert plan.verdict is Verdict.INQUORATE
+
+
+def test_a_first_start_that_was_cut_short_may_be_repeated_by_all() -> None:
+    states = {A: standing(0, 0), B: standing(filled=False), C: standing(filled=False)}
+    assert make_plan((A, B, C), states).verdict is Verdict.FORM
+    assert make_plan((A, B), {m: states[m] for m in (A, B)}).verdict is Verdict.WAIT
+
+
+def test_a_running_cluster_beats_a_larger_one_on_disk() -> None:
+    """A newcomer with a foreign store is told so; the running members keep going."""
+    states = {
+        A: standing(5, 1, ran=True),
+        B: standing(5, 1, ran=True),
+        C: standing(900, 9, cluster="other"),
+    }
+    plan = make_plan((A, B, C), states)
+    assert plan.cluster_id == "c1"
+    assert plan.foreign == {C}
+    assert plan.verdict is Verdict.RESUME
+
+
+def test_the_next_epoch_exceeds_every_promise() -> None:
+    plan = make_plan((A, B), {A: standing(5, 1, promised=8), B: standing(5, 1)})
+    assert plan.epoch == 9
+
+
+def test_durable_mark_is_the_majoritys_and_counts_level_voters_only() -> None:
+    """G9: two of three voters hold the confirmed position."""
+    level = frozenset(VOTERS)
+    assert durable_mark({"a": 10, "b": 7, "c": 3}, VOTERS, level) == 7
+    assert durable_mark({"a": 10, "d": 9}, VOTERS, level) == 0
+    assert durable_mark({"a": 10, "b": 99, "c": 3}, VOTERS, frozenset({"a", "c"})) == 3
+    assert [majority(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
