@@ -83,7 +83,8 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "--data-dir",
     metavar="DIR",
     type=str,
-    help="Where durable state and the member log live. Default: nothing is kept on disk.",
+    help="Where durable state and the member log live. "
+    "Default: a temporary one, gone when the broker stops.",
 )
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default info.")
 @click.option("--config", metavar="FILE", envvar="QPIDD_CONFIG", help="An option file; see below.")

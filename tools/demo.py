@@ -1,0 +1,400 @@
+"""The main job on real input, told step by step: `make demo`, or `python -m tools.demo`.
+
+Three brokers with stores; the text of the interpreter's own standard library goes in at the first
+and comes out at the third; the first is killed in mid-stream and comes back; then the whole cluster
+stops and starts again.  Every step checks itself, and the first that fails ends the demo with a
+non-zero code.  Everything runs as an operator would run it: the commands, in processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from broker.exits import Exit
+from tools.local_cluster import (
+    ROOT,
+    BrokerProcess,
+    ClusterTrouble,
+    LocalCluster,
+    command,
+    ended_by_sigterm,
+)
+from tools.options import ToolError, run_command
+
+QUEUE = "library"
+WINDOW = 1000
+KEPT_LINES = 2_000
+"""How many messages stay in the queue over the restart of the whole cluster."""
+KILL_AT, RESTART_AT = 0.30, 0.50
+"""Shares of the stream that have arrived when broker 1 dies, and when it is started again."""
+POLL_SECONDS = 0.1
+TOOL_SECONDS = 120.0
+STREAM_SECONDS = 200.0
+
+
+class DemoFailed(ToolError):
+    """A step's own check said no."""
+
+
+class Story:
+    """Prints what happens and when.  Knows nothing of the steps."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._step = 0
+
+    def step(self, text: str) -> None:
+        """Announce the next step."""
+        self._step += 1
+        print(f"\n[{self.seconds():5.1f} s] {self._step}. {text}", flush=True)
+
+    def fact(self, text: str) -> None:
+        """Something that was seen to be true."""
+        print("\n".join(f"            {line}" for line in text.splitlines()), flush=True)
+
+    def seconds(self) -> float:
+        """Since the demo began."""
+        return time.monotonic() - self._began
+
+
+def library_lines() -> Iterator[bytes]:
+    """Every line of the standard library's sources, in the order of their paths."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(library.rglob("*.py")):
+        if not {"site-packages", "dist-packages"} & set(path.relative_to(library).parts):
+            yield from path.read_bytes().split(b"\n")
+
+
+def write_input(path: Path, count: int) -> str:
+    """Write `count` lines `SEQ text`; return their SHA-256.  A small library is read again."""
+    digest = hashlib.sha256()
+    written = 0
+    with path.open("wb") as file:
+        while written < count:
+            before = written
+            for text in library_lines():
+                written += 1
+                line = b"%d %s\n" % (written, text.rstrip(b"\r"))
+                digest.update(line)
+                file.write(line)
+                if written == count:
+                    break
+            if written == before:
+                raise DemoFailed("this interpreter has no standard library sources to send")
+    return digest.hexdigest()
+
+
+class Arrivals:
+    """What `drain --format json` wrote, read while it is being written."""
+
+    def __init__(self, path: Path) -> None:
+        self.count = 0
+        self.first_digest = hashlib.sha256()
+        self.flagged_repeats = 0
+        self.unflagged_repeats = 0
+        self._path = path
+        self._seen: set[str] = set()
+        self._offset = 0
+
+    @property
+    def different(self) -> int:
+        """How many different ids arrived."""
+        return len(self._seen)
+
+    def read(self) -> None:
+        """Take in the lines that were completed since the last call."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        complete = data.rfind(b"\n") + 1
+        self._offset += complete
+        for line in data[:complete].splitlines():
+            self._take(json.loads(line))
+
+    def _take(self, message: dict[str, object]) -> None:
+        self.count += 1
+        body = str(message["body"]).encode("utf-8", "surrogateescape")
+        sequence = str(message["message_id"])
+        if body.partition(b" ")[0].decode() != sequence:
+            raise DemoFailed(f"message {sequence} arrived with the body of another: {body[:60]!r}")
+        if sequence not in self._seen:
+            self._seen.add(sequence)
+            self.first_digest.update(body + b"\n")
+        elif message["redelivered"]:
+            self.flagged_repeats += 1
+        else:
+            self.unflagged_repeats += 1
+
+
+class Demo:
+    """The steps, in order.  Each method is one chapter and leaves the cluster as the next needs."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.count = count
+        self.story = Story()
+        self.cluster = LocalCluster(folder, 3, "demo")
+        self._clients: list[subprocess.Popen[bytes]] = []
+
+    def run(self) -> None:
+        """All chapters; whatever happens, no process is left behind."""
+        try:
+            source, digest = self.prepare()
+            self.start_cluster()
+            self.stream(source, digest)
+            kept, kept_digest = self.leave_some()
+            self.restart_all()
+            self.find_them_again(kept, kept_digest)
+            self.verify()
+        finally:
+            for client in self._clients:
+                if client.poll() is None:
+                    client.kill()
+                    client.wait()
+            self.cluster.close()
+
+    def prepare(self) -> tuple[Path, str]:
+        """The input, from what every machine with Python has."""
+        self.story.step(f"Input: {self.count:,} lines of this interpreter's standard library")
+        source = self.folder / "input.txt"
+        digest = write_input(source, self.count)
+        self.story.fact(f"{source.stat().st_size:,} bytes, SHA-256 {digest}")
+        return source, digest
+
+    def start_cluster(self) -> None:
+        """Three members that wait for each other."""
+        self.story.step("Three brokers, each with a store of its own, form a cluster")
+        self.cluster.start()
+        self.show(self.cluster[0], 3)
+
+    def stream(self, source: Path, digest: str) -> None:
+        """In at broker 1, out at broker 3, and broker 1 dies on the way."""
+        self.story.step("spout publishes to broker 1, drain consumes with acks from broker 3")
+        output, report = self.folder / "output.jsonl", self.folder / "spout.json"
+        drain = self.start_tool(
+            "drain", "--broker", self.cluster.brokers(2), "--queue", QUEUE, "--format", "json",
+            "--output", str(output), "--count", str(self.count), "--unique",
+            "--timeout", "60", "--quiet",
+        )  # fmt: skip
+        spout = self.start_tool(
+            "spout", "--broker", self.cluster.brokers(0), "--queue", QUEUE, "--file", str(source),
+            "--sequence", "--durable", "--window", str(WINDOW), "--json", "--quiet",
+            stdout=report,
+        )  # fmt: skip
+        arrivals = Arrivals(output)
+        self.until(arrivals, KILL_AT, spout, drain)
+        first = self.cluster[0]
+        self.story.step(
+            f"kill -9 of broker 1 (process {first.pid}) after {arrivals.count:,} messages"
+        )
+        first.kill()
+        self.until(arrivals, RESTART_AT, spout, drain)
+        self.story.fact(f"the stream went on: {arrivals.different:,} different messages arrived")
+        self.story.step("Broker 1 is started again and rejoins while the stream runs")
+        first.start()
+        self.cluster.wait_active(timeout_seconds=90)
+        self.show(first, 3)
+        self.story.step("The rest of the stream")
+        self.until(arrivals, 1.0, spout, drain)
+        self.finish("spout", spout)
+        self.finish("drain", drain)
+        told = json.loads(report.read_text())
+        self.story.fact(
+            f"spout: {told['confirmed']:,} confirmed, {told['resent']:,} sent again after "
+            f"{told['failovers']} failover(s)"
+        )
+        self.check(told["confirmed"] == self.count, "every line was confirmed")
+        self.check(told["failovers"] >= 1, "the producer did lose its broker and found another")
+        self.judge(arrivals, output, digest)
+
+    def judge(self, arrivals: Arrivals, output: Path, digest: str) -> None:
+        """Compare what arrived with what was sent, repeats included."""
+        leftover = self.drained("leftover.jsonl", "--timeout", "2")
+        with output.open("ab") as file:
+            file.write(leftover.read_bytes())
+        arrivals.read()
+        self.check(arrivals.different == self.count, f"{self.count:,} different ids arrived")
+        self.check(
+            arrivals.first_digest.hexdigest() == digest,
+            "the first occurrence of each id, in arrival order, has the SHA-256 of the input",
+        )
+        self.check(
+            arrivals.unflagged_repeats <= WINDOW,
+            f"repeats: {arrivals.flagged_repeats} flagged as redelivered, "
+            f"{arrivals.unflagged_repeats} unflagged (at most the confirm window, {WINDOW})",
+        )
+
+    def leave_some(self) -> tuple[int, str]:
+        """Messages that nobody consumes before the cluster stops."""
+        self.story.step(f"{KEPT_LINES:,} more messages stay in the queue; then qpid-cluster -k -f")
+        kept = self.folder / "kept.txt"
+        digest = write_input(kept, KEPT_LINES)
+        self.tool(
+            "spout", "--broker", self.cluster.brokers(1), "--queue", QUEUE, "--file", str(kept),
+            "--sequence", "--durable", "--quiet",
+        )  # fmt: skip
+        self.stop_all()
+        return KEPT_LINES, digest
+
+    def stop_all(self) -> None:
+        """The clean stop of all members, and its trace in their stores."""
+        self.tool("qpid-cluster", "--all-stop", "--force", str(self.cluster[1].address))
+        codes = self.cluster.wait_stopped()
+        self.check(codes == [0, 0, 0], f"all three brokers ended by themselves, codes {codes}")
+        for member in self.cluster.members:
+            told = self.tool("qpid-cluster-store", str(member.data_dir))
+            self.check("clean" in told.lower(), f"the store of {member} is marked clean")
+
+    def restart_all(self) -> None:
+        """From the stores alone."""
+        self.story.step("The whole cluster starts again from its clean stores")
+        self.cluster.start()
+        self.show(self.cluster[2], 3)
+
+    def find_them_again(self, kept: int, digest: str) -> None:
+        """What was in the queue is in the queue."""
+        self.story.step("The messages that stayed are drained from broker 2")
+        path = self.drained("kept.jsonl", "--count", str(kept), "--timeout", "30", first=1)
+        arrivals = Arrivals(path)
+        arrivals.read()
+        self.check(
+            arrivals.count == kept and arrivals.first_digest.hexdigest() == digest,
+            f"{kept:,} messages, same content, same order, none twice",
+        )
+        self.stop_all()
+
+    def verify(self) -> None:
+        """The proof from the members' own logs."""
+        self.story.step("qpid-cluster-verify reads the logs of all three members with Spark")
+        logs = [str(member.data_dir / "memberlog") for member in self.cluster.members]
+        self.story.fact(self.tool("qpid-cluster-verify", *logs).strip())
+        self.check(True, "the members' logs are consistent")
+
+    def show(self, member: BrokerProcess, size: int) -> None:
+        """qpid-cluster, as an operator sees it, and its size checked."""
+        shown = self.tool("qpid-cluster", str(member.address))
+        self.story.fact(shown.rstrip())
+        self.check(f"Cluster Size: {size}" in shown, f"{size} members")
+
+    def until(
+        self,
+        arrivals: Arrivals,
+        share: float,
+        spout: subprocess.Popen[bytes],
+        drain: subprocess.Popen[bytes],
+    ) -> None:
+        """Wait until that share of the stream has arrived."""
+
+        def there() -> bool:
+            arrivals.read()
+            if arrivals.different >= share * self.count:
+                return True
+            for label, client in (("spout", spout), ("drain", drain)):
+                if client.poll() not in (None, 0):
+                    raise DemoFailed(f"{label} ended with code {client.returncode}")
+            return False
+
+        self.wait_for(there, STREAM_SECONDS, f"{share:.0%} of the stream")
+
+    def wait_for(self, true_now: Callable[[], bool], limit_seconds: float, what: str) -> None:
+        """Poll until something is true, or fail saying what was waited for."""
+        deadline = time.monotonic() + limit_seconds
+        while not true_now():
+            if time.monotonic() > deadline:
+                tails = "\n".join(member.log_tail() for member in self.cluster.members)
+                raise DemoFailed(f"waited {limit_seconds:g} s in vain for {what}\n{tails}")
+            time.sleep(POLL_SECONDS)
+
+    def drained(self, name: str, *arguments: str, first: int = 2) -> Path:
+        """Drain the queue into a file of this name and return its path."""
+        path = self.folder / name
+        self.tool(
+            "drain", "--broker", self.cluster.brokers(first), "--queue", QUEUE,
+            "--format", "json", "--output", str(path), "--quiet", *arguments,
+        )  # fmt: skip
+        return path
+
+    def start_tool(
+        self, name: str, *arguments: str, stdout: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a client command beside us; its errors go to our terminal."""
+        with (stdout or Path("/dev/null")).open("wb") as out:
+            client = subprocess.Popen(
+                [*command(name), *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out
+            )
+        self._clients.append(client)
+        return client
+
+    def finish(self, label: str, client: subprocess.Popen[bytes]) -> None:
+        """Wait for a client command to end well."""
+        try:
+            code = client.wait(TOOL_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise DemoFailed(f"{label} did not end in {TOOL_SECONDS:g} s") from None
+        self.check(code == 0, f"{label} ended with code {code}")
+
+    def tool(self, name: str, *arguments: str) -> str:
+        """Run one command to its end and return what it printed; a failure ends the demo."""
+        done = subprocess.run(
+            [*command(name), *arguments],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TOOL_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise DemoFailed(
+                f"{name} ended with code {done.returncode}\n{done.stdout}{done.stderr}".rstrip()
+            )
+        return done.stdout
+
+    def check(self, true: bool, claim: str) -> None:
+        """State a claim that was checked, or fail with it."""
+        if not true:
+            raise DemoFailed(f"not true: {claim}")
+        self.story.fact(f"ok: {claim}")
+
+
+@click.command(name="demo", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--data", default="demo-data", help="Folder for all files; emptied first.")
+@click.option(
+    "--count", default=200_000, type=click.IntRange(min=20_000), help="Messages in the stream."
+)
+def demo(data: str, count: int) -> int:
+    """Run the main job on real input, checking every step."""
+    folder = Path(data).absolute()
+    if folder.exists() and any(folder.iterdir()) and not (folder / "input.txt").exists():
+        raise ToolError(f"{folder} holds something else than an earlier demo", Exit.USAGE)
+    shutil.rmtree(folder, ignore_errors=True)
+    run = Demo(folder, count)
+    try:
+        with ended_by_sigterm():
+            run.run()
+    except ClusterTrouble as trouble:
+        raise DemoFailed(str(trouble)) from None
+    except subprocess.TimeoutExpired as late:
+        raise DemoFailed(f"{late.cmd[0]} did not end in {late.timeout:g} s") from None
+    print(f"\nAll true, in {run.story.seconds():.0f} s. Files are in {folder}.")
+    return Exit.OK
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `python -m tools.demo`."""
+    run_command(demo, arguments)
+
+
+if __name__ == "__main__":
+    main()
