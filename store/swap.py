@@ -5,24 +5,27 @@
     DIR/store.aside.NNNN     stores that were replaced, oldest 0000, kept as evidence for good
 
 The old store stays in force until the new one is complete, verified and durable.  The switch is two
-renames; a crash between them leaves no DIR/store but a DIR/store.joining, and `recover`, which every
-start runs first, does the second rename.  So that it never takes half a copy, the switch begins by
-leaving a durable note of its own in the new store's directory.
+renames; a crash between them leaves no DIR/store but a DIR/store.joining, and `recover`, which
+every start runs first, does the second rename.  So that it never takes half a copy, the switch
+begins by leaving a durable note of its own in the new store's directory.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from store.api import Marker
+from store.api import Marker, Meta
 from store.environment import DATA_NAME, inspect
 from store.errors import StoreError, StoreMissing, StoreUnreadable
+from store.lmdb_store import LmdbStore
 from store.lock import explain, sync_directory, sync_file
 
 STORE_NAME = "store"
 JOINING_NAME = "store.joining"
+INCOMING_NAME = "incoming.mdb"
 VERIFIED_NAME = "verified"  # the switch to this copy has begun
 _ASIDE = re.compile(r"store\.aside\.([0-9a-f]{4})")
 
@@ -36,15 +39,39 @@ def recover(data_dir: Path) -> bool:
     return True
 
 
-def joining_file(data_dir: Path) -> Path:
-    """Return where to write the file of a donor's copy, in a new directory for it."""
+def incoming_file(data_dir: Path) -> Path:
+    """Return where to write the file of a donor's copy; under this name it is no store yet."""
     discard_join(data_dir)
     joining = data_dir / JOINING_NAME
     try:
         joining.mkdir(parents=True)
     except OSError as error:
         raise explain(error, joining) from error
-    return joining / DATA_NAME
+    return joining / INCOMING_NAME
+
+
+def received(data_dir: Path, own: Meta) -> LmdbStore:
+    """Open the file that came, as the store of this member, marked as joining.
+
+    What it says of the cluster is the donor's; who it belongs to is taken from `own`.
+    """
+    joining = data_dir / JOINING_NAME
+    sync_file(joining / INCOMING_NAME)
+    _rename(joining / INCOMING_NAME, joining / DATA_NAME)
+    store = LmdbStore.open(joining)
+    store.put_meta(
+        replace(
+            store.meta,
+            cluster_name=own.cluster_name,
+            member=own.member,
+            store_id=own.store_id,
+            incarnation=own.incarnation,
+            marker=Marker.JOINING,
+            shutdown_id="",
+            note="",
+        )
+    )
+    return store
 
 
 def discard_join(data_dir: Path) -> None:
@@ -58,7 +85,7 @@ def discard_join(data_dir: Path) -> None:
 def install(data_dir: Path) -> Path | None:
     """Put DIR/store.joining in the place of DIR/store; return where the old one went.
 
-    The caller has verified the new store, given it this member's identity, and closed both.
+    The caller has verified the new store, given it a marker other than JOINING, and closed both.
     """
     current, joining = data_dir / STORE_NAME, data_dir / JOINING_NAME
     meta = inspect(joining)

@@ -29,9 +29,12 @@ def join(data_dir: Path, note: str, marker: Marker = Marker.DIRTY) -> None:
     donor.copy_to(data_dir / f"copy.{note}")
     donor.close()
     file = data_dir / f"copy.{note}" / "data.mdb"
-    swap.joining_file(data_dir).write_bytes(file.read_bytes())
-    store = LmdbStore.open(data_dir / "store.joining")
-    store.put_meta(replace(store.meta, member="b", store_id="b-store", note=note, marker=marker))
+    swap.incoming_file(data_dir).write_bytes(file.read_bytes())
+    store = swap.received(data_dir, FRESH)
+    assert store.meta.marker is Marker.JOINING
+    assert (store.meta.member, store.meta.store_id) == ("b", "b-store")
+    assert (store.meta.cluster_id, store.meta.position) == ("c1", position)
+    store.put_meta(replace(store.meta, note=note, marker=marker))
     store.close()
 
 
@@ -88,14 +91,25 @@ def test_a_crash_between_the_renames_is_finished_at_start(
     assert inspect(tmp_path / "store").note == "again"
 
 
+def test_a_copy_that_is_not_verified_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "store", "old")
+    join(tmp_path, "half", Marker.JOINING)
+    with pytest.raises(StoreUnreadable, match="not complete"):
+        swap.install(tmp_path)
+    assert inspect(tmp_path / "store").note == "old"
+
+
 def test_half_a_copy_is_never_taken(tmp_path: Path) -> None:
     assert not swap.recover(tmp_path)
     join(tmp_path, "half", Marker.DIRTY)
     assert not swap.recover(tmp_path)
     assert not (tmp_path / "store").exists()
-    swap.joining_file(tmp_path).write_bytes(b"half a file")
-    with pytest.raises(StoreUnreadable):
+    swap.incoming_file(tmp_path).write_bytes(b"half a file")
+    assert not swap.recover(tmp_path)
+    with pytest.raises(StoreMissing):
         swap.install(tmp_path)
+    with pytest.raises(StoreUnreadable):
+        swap.received(tmp_path, FRESH)
     swap.discard_join(tmp_path)
     assert not (tmp_path / "store.joining").exists()
 
