@@ -1,0 +1,279 @@
+"""Declaring queues, their arguments, limits, time to live and dead letters; their ends."""
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.effects import GetEmpty, GetOk
+from broker.machine.fields import headers_of
+from tests.unit.machine_rig import Client, Rig
+
+EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"
+
+
+@pytest.fixture
+def client() -> Client:
+    return Rig().client()
+
+
+def bodies(client: Client, queue: str) -> list[bytes]:
+    return [message[8] for message in client.rig.machine.vhosts["/"].queues[queue].ready]
+
+
+def test_declare_says_what_there_is(client: Client) -> None:
+    assert client.queue("q") == c.OK
+    assert client.replies() == [("queue.declare-ok", ("q", 0, 0), True)]
+    client.publish("q")
+    assert client.queue("q", passive=True) == c.OK
+    assert client.replies() == [("queue.declare-ok", ("q", 1, 0), True)]
+    assert client.queue("volatile", durable=False) == c.OK
+    assert client.replies() == [("queue.declare-ok", ("volatile", 0, 0), False)]
+
+
+def test_declaring_again_must_be_equivalent(client: Client) -> None:
+    client.queue("q", {"x-max-length": 3})
+    assert client.queue("q", {"x-max-length": 3}, durable=False) == 406
+    assert client.error() == (
+        "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': "
+        "received 'false' but current is 'true'"
+    )
+    assert client.channel(1).queue("q") == 406
+    assert client.error() == (
+        "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'q' in vhost '/': "
+        "received none but current is the value '3' of type 'signedint'"
+    )
+    assert client.channel(1).queue("q", {"x-max-length": 3}) == c.OK
+
+
+def test_passive_declare_of_nothing(client: Client) -> None:
+    assert client.queue("q", passive=True) == 404
+    assert client.error() == "NOT_FOUND - no queue 'q' in vhost '/'"
+
+
+def test_reserved_names(client: Client) -> None:
+    assert client.queue("amq.mine") == 403
+    assert client.error() == (
+        "ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'"
+    )
+    assert client.channel(1).queue("amq.gen-stamped-by-the-gateway") == c.OK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"x-max-priority": 5}, "not supported by this broker"),
+        ({"x-expires": 1000}, "not supported by this broker"),
+        ({"x-queue-type": "stream"}, "unsupported queue type 'stream'"),
+        ({"x-max-length": -1}, "value out of range: -1"),
+        ({"x-max-length": "many"}, "an integer is needed"),
+        ({"x-message-ttl": True}, "an integer is needed"),
+        ({"x-overflow": "spill"}, "invalid overflow 'spill'"),
+        ({"x-overflow": {"a": 1}}, "invalid overflow"),
+        ({"x-dead-letter-exchange": 1}, "a string is needed"),
+        ({"x-dead-letter-routing-key": "k"}, "routing_key_but_no_dlx_defined"),
+        ({"x-single-active-consumer": 1}, "a boolean is needed"),
+    ],
+)
+def test_arguments_are_honoured_or_refused(
+    client: Client, arguments: c.Table, words: str
+) -> None:
+    assert client.queue("q", arguments) == 406
+    assert words in client.error()
+    assert not client.rig.has_queue("q")
+
+
+def test_hints_are_accepted(client: Client) -> None:
+    assert client.queue("q", {"x-queue-type": "quorum", "x-queue-mode": "lazy", "mine": 1}) == c.OK
+
+
+def test_exclusive_queues_are_their_connections(client: Client) -> None:
+    client.queue("mine", durable=False, exclusive=True)
+    other = client.rig.client("b")
+    for attempt in (
+        lambda: other.queue("mine", durable=False, exclusive=True),
+        lambda: other.queue("mine", passive=True),
+        lambda: other.get("mine"),
+        lambda: other.consume("mine"),
+        lambda: other.purge("mine"),
+        lambda: other.delete("mine"),
+        lambda: other.bind("mine", "amq.direct"),
+    ):
+        assert attempt() == 405
+        assert other.error().startswith(
+            "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'mine'"
+        )
+        other.channel(1)
+    assert client.channel(2).queue("mine", durable=False, exclusive=True) == c.OK
+    assert other.publish("mine") == c.OK
+    client.close()
+    assert not client.rig.has_queue("mine")
+
+
+def test_purge_and_delete(client: Client) -> None:
+    client.queue("q")
+    for _ in range(3):
+        client.publish("q", b"x")
+    assert client.delete("q", if_empty=True) == 406
+    assert client.error() == "PRECONDITION_FAILED - queue 'q' in vhost '/' not empty"
+    client.channel(1)
+    assert client.purge("q") == c.OK
+    assert client.replies() == [("queue.purge-ok", (3,), True)]
+    client.publish("q", b"x")
+    client.consume("q", prefetch=1)
+    client.publish("q", b"x")
+    assert client.delete("q", if_unused=True) == 406
+    assert client.error() == "PRECONDITION_FAILED - queue 'q' in vhost '/' in use"
+    client.channel(1)
+    client.consume("q", prefetch=1)
+    assert client.delete("q") == c.OK
+    assert client.replies() == [("queue.delete-ok", (1,), True)]
+    assert client.cancelled() == ["t"]
+    assert client.ack(1) == c.OK
+    assert client.delete("q") == c.OK
+    assert client.replies() == [("queue.delete-ok", (0,), False)]
+
+
+def test_a_new_queue_of_the_old_name_does_not_get_the_old_ones_messages(client: Client) -> None:
+    client.queue("q")
+    client.publish("q", b"old")
+    client.get("q")
+    client.delete("q")
+    client.queue("q")
+    assert client.nack(1) == c.OK
+    assert client.rig.depth("q") == 0
+
+
+def test_auto_delete_goes_with_the_last_consumer(client: Client) -> None:
+    client.queue("q", auto_delete=True)
+    client.consume("q", "one")
+    client.consume("q", "two")
+    client.cancel("one")
+    assert client.rig.has_queue("q")
+    client.cancel("two")
+    assert not client.rig.has_queue("q")
+    assert client.replies() == [("basic.cancel-ok", ("two",), False)]
+
+
+def test_max_length_drops_the_oldest(client: Client) -> None:
+    client.queue("q", {"x-max-length": 2})
+    for body in (b"1", b"2", b"3"):
+        client.publish("q", body)
+    assert bodies(client, "q") == [b"2", b"3"]
+    client.get("q")
+    client.publish("q", b"4")
+    assert bodies(client, "q") == [b"3", b"4"]
+    client.nack(1)  # 2 comes back to the head, and is the one too many
+    assert bodies(client, "q") == [b"3", b"4"]
+
+
+def test_max_length_bytes(client: Client) -> None:
+    client.queue("q", {"x-max-length-bytes": 10})
+    for body in (b"12345", b"123456", b"1"):
+        client.publish("q", body)
+    assert bodies(client, "q") == [b"123456", b"1"]
+
+
+def test_reject_publish_says_so(client: Client) -> None:
+    client.queue("q", {"x-max-length": 1, "x-overflow": "reject-publish"})
+    client.publish("q", b"1", no=1)
+    assert [one.ack for one in client.confirms()] == [True]
+    client.publish("q", b"2", no=2)
+    assert [one.ack for one in client.confirms()] == [False]
+    assert bodies(client, "q") == [b"1"]
+
+
+def test_messages_expire_by_tick_only(client: Client) -> None:
+    rig = client.rig
+    client.queue("plain")
+    client.queue("short", {"x-message-ttl": 500})
+    for queue in ("plain", "short"):
+        client.publish(queue, b"mortal", properties=EXPIRES_IN_A_SECOND)
+        client.publish(queue, b"other")
+    assert rig.machine.wants_tick
+    rig.tick(rig.time_us + 400_000)
+    assert (rig.depth("plain"), rig.depth("short")) == (2, 2)
+    rig.tick(rig.time_us + 600_000)
+    assert (rig.depth("plain"), rig.depth("short")) == (2, 0)
+    rig.tick(rig.time_us + 1_000_000)
+    assert bodies(client, "plain") == [b"other"]
+    assert rig.tick(5) == c.IGNORED
+    client.purge("plain")
+    assert not rig.machine.wants_tick
+
+
+def test_an_expiration_that_is_no_number(client: Client) -> None:
+    client.queue("q")
+    assert client.publish("q", properties=b"\x01\x00\x03abc") == 406
+    assert "invalid expiration 'abc'" in client.error()
+
+
+def test_dead_letters_carry_their_history(client: Client) -> None:
+    client.queue("grave")
+    client.bind("grave", "amq.direct", "dead")
+    client.queue(
+        "q",
+        {"x-dead-letter-exchange": "amq.direct", "x-dead-letter-routing-key": "dead"},
+    )
+    client.publish("q", b"m", properties=EXPIRES_IN_A_SECOND)
+    client.rig.tick(client.rig.time_us + 2_000_000)
+    client.get("grave")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    assert (got.exchange, got.key, got.body) == ("amq.direct", "dead", b"m")
+    assert headers_of(got.properties) == {
+        "x-first-death-exchange": "",
+        "x-first-death-queue": "q",
+        "x-first-death-reason": "expired",
+        "x-death": (
+            {
+                "count": 1,
+                "reason": "expired",
+                "queue": "q",
+                "exchange": "",
+                "routing-keys": ("q",),
+                "original-expiration": "1000",
+                "time": 3,
+            },
+        ),
+        "x-last-death-exchange": "",
+        "x-last-death-queue": "q",
+        "x-last-death-reason": "expired",
+    }
+    assert not client.rig.machine.wants_tick
+
+
+def test_rejected_messages_go_round_and_are_counted(client: Client) -> None:
+    client.queue("q", {"x-dead-letter-exchange": ""})
+    client.publish("q", b"m")
+    for tag in (1, 2):
+        client.get("q")
+        assert client.nack(tag, requeue=False) == c.OK
+    client.get("q")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    deaths = headers_of(got.properties)["x-death"]
+    assert isinstance(deaths, tuple)
+    assert isinstance(deaths[0], dict)
+    assert deaths[0]["count"] == 2
+
+
+def test_a_round_trip_without_rejection_ends(client: Client) -> None:
+    """The queue drops what is too much into itself, which would never end."""
+    client.queue("q", {"x-dead-letter-exchange": "", "x-max-length": 0})
+    assert client.publish("q", b"m") == c.OK
+    assert client.rig.depth("q") == 0
+    client.queue(
+        "there",
+        {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "back", "x-max-length": 0},
+    )
+    client.queue(
+        "back",
+        {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "there", "x-max-length": 0},
+    )
+    assert client.publish("there", b"m") == c.OK
+    assert client.rig.depth("there") == client.rig.depth("back") == 0
+
+
+def test_get_of_nothing(client: Client) -> None:
+    client.queue("q")
+    client.get("q")
+    assert isinstance(client.got(), GetEmpty)

@@ -1,0 +1,185 @@
+"""Transactions, the lives of members, blobs in sequence, and cold starts."""
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.effects import GetOk, SessionStarted
+from broker.machine.machine import Machine
+from tests.unit.machine_rig import EMPTY, MEMBERS, Client, Rig
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.fixture
+def client(rig: Rig) -> Client:
+    client = rig.client()
+    client.queue("q")
+    return client
+
+
+def message(key: str, body: bytes, flags: int = c.PERSISTENT) -> c.TxPublish:
+    return c.TxPublish("", key, flags, EMPTY, body)
+
+
+def test_a_commit_is_all_at_one_position(client: Client) -> None:
+    client.publish("q", b"0")
+    client.publish("q", b"00")
+    client.get("q")
+    client.get("q")
+    outcome = client.commit(
+        [message("q", b"1"), message("none", b"2", c.MANDATORY)],
+        [c.TxSettle(1, False, c.TX_ACK), c.TxSettle(2, False, c.TX_REQUEUE)],
+    )
+    assert outcome == c.OK
+    assert len(client.returns()) == 1
+    assert client.replies() == [("tx.commit-ok", (), True)]
+    client.get("q")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    assert (got.body, got.redelivered, got.message_count) == (b"00", True, 1)
+
+
+def test_a_commit_that_fails_does_nothing(client: Client) -> None:
+    client.publish("q", b"0")
+    client.get("q")
+    lost = c.TxPublish("nowhere", "q", 0, EMPTY, b"1")
+    assert client.commit([message("q", b"1"), lost], [c.TxSettle(1, False, c.TX_ACK)]) == 404
+    assert client.rig.depth("q") == 1
+    again = client.channel(1)
+    assert again.commit([message("q", b"1")], [c.TxSettle(9, False, c.TX_ACK)]) == 406
+    assert client.rig.depth("q") == 1
+    again = client.channel(1)
+    again.get("q")
+    twice = [c.TxSettle(1, False, c.TX_ACK), c.TxSettle(1, False, c.TX_ACK)]
+    assert again.commit([], twice) == 406
+    assert client.rig.depth("q") == 1
+
+
+def test_all_in_a_commit_means_all_before_it(client: Client) -> None:
+    """The commit's own message, delivered at once, is not settled by the commit's own ack."""
+    client.consume("q")
+    client.publish("q", b"before")
+    settle = c.TxSettle(0, True, c.TX_DISCARD)
+    assert client.commit([message("q", b"own")], [settle, settle]) == c.OK
+    client.close_channel()
+    assert client.rig.depth("q") == 1
+
+
+def test_each_member_gets_its_own_session(rig: Rig) -> None:
+    sessions = [record.session for record in rig.machine.sessions.values()]
+    assert sessions == [256, 257, 258]
+    machine = Machine("b")
+    members = tuple(c.ActiveMember(name, 1, False) for name in MEMBERS)
+    machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, MEMBERS, "id"))
+    assert machine.take_effects() == [SessionStarted(257)]
+    assert (machine.epoch, machine.voters, machine.cluster_id) == (1, MEMBERS, "id")
+
+
+def test_an_old_epoch_is_ignored(rig: Rig) -> None:
+    root = rig.machine.root()
+    assert rig.apply(0, c.Activate(c.ACTIVATE, 1, (), True, (), "")) == c.IGNORED
+    assert rig.machine.root() == root
+
+
+def test_a_lost_member_gives_back_what_it_held(rig: Rig, client: Client) -> None:
+    client.queue("mine", exclusive=True)
+    client.consume("q")
+    survivor = rig.client("b")
+    survivor.publish("q", b"1")
+    survivor.publish("q", b"2")
+    rig.activate(members=("b", "c"))
+    assert "a" not in rig.machine.sessions
+    assert not rig.has_queue("mine")
+    assert rig.depth("q") == 2
+    survivor.get("q")
+    got = survivor.got()
+    assert isinstance(got, GetOk)
+    assert (got.body, got.redelivered) == (b"1", True)
+    assert client.publish("q") == c.IGNORED
+    assert client.do(c.ConnectionOpen(c.CONNECTION_OPEN, 9, "/", "", "")) == c.IGNORED
+
+
+def test_connections_that_end_together_hand_nothing_to_each_other(
+    rig: Rig, client: Client
+) -> None:
+    second = rig.client("a")
+    client.consume("q", prefetch=1)
+    second.consume("q", prefetch=1)
+    client.publish("q", b"1")
+    client.publish("q", b"2")
+    before = second.session
+    rig.activate("a")
+    assert rig.machine.sessions["a"].session != before
+    queue = rig.machine.vhosts["/"].queues["q"]
+    assert sorted(queue.returned) == [0, 1]
+    assert not rig.machine.connections
+
+
+def test_who_continues_keeps_its_session(rig: Rig, client: Client) -> None:
+    session = rig.machine.sessions["a"].session
+    rig.activate("b")
+    assert rig.machine.sessions["a"].session == session
+    assert client.publish("q") == c.OK
+
+
+def test_a_new_incarnation_is_a_new_life(rig: Rig, client: Client) -> None:
+    reborn = (c.ActiveMember("a", 2, False),)
+    rig.apply(0, c.Activate(c.ACTIVATE, 5, reborn, False, MEMBERS, "cluster"))
+    assert rig.machine.sessions["a"].incarnation == 2
+    assert client.publish("q") == c.IGNORED
+
+
+def test_a_cold_start_keeps_what_disks_keep(rig: Rig, client: Client) -> None:
+    client.queue("volatile", durable=False)
+    client.exchange("gone", durable=False)
+    client.exchange("stays")
+    client.bind("q", "gone")
+    client.bind("q", "stays")
+    for number, flags in enumerate((c.PERSISTENT, 0, c.PERSISTENT, c.PERSISTENT)):
+        client.publish("q", b"%d" % number, flags=flags)
+    client.publish("volatile", b"x")
+    client.get("q")
+    rig.activate(cold=True)
+    assert not rig.machine.connections
+    assert not rig.has_queue("volatile")
+    assert not rig.has_exchange("gone")
+    assert rig.has_exchange("amq.topic")
+    assert rig.depth("q") == 3
+    again = rig.client()
+    again.publish("q", b"new")
+    for body, redelivered in ((b"0", True), (b"2", True), (b"3", True), (b"new", False)):
+        again.get("q")
+        got = again.got()
+        assert isinstance(got, GetOk)
+        assert (got.body, got.redelivered) == (body, redelivered)
+
+
+def test_only_the_next_blob_of_a_living_session_is_accepted(rig: Rig) -> None:
+    machine = rig.machine
+    session = machine.sessions["b"].session
+    assert machine.accept_blob("b", session, 1)
+    assert not machine.accept_blob("b", session, 1)
+    assert not machine.accept_blob("b", session, 3)
+    assert machine.accept_blob("b", session, 2)
+    assert not machine.accept_blob("b", session + 1, 3)
+    assert not machine.accept_blob("nobody", session, 3)
+    machine.invariants()
+
+
+def test_shutdown_and_digest_are_remembered_or_not(rig: Rig) -> None:
+    root = rig.machine.root()
+    assert rig.apply(0, c.Digest(c.DIGEST, 1, 1, b"", 0)) == c.OK
+    assert rig.machine.root() == root
+    assert rig.apply(0, c.Shutdown(c.SHUTDOWN, "stop-1")) == c.OK
+    assert rig.machine.shutdown_id == "stop-1"
+    assert rig.machine.root() != root
+
+
+def test_a_connection_number_is_taken_once(rig: Rig, client: Client) -> None:
+    again = c.ConnectionOpen(c.CONNECTION_OPEN, client.conn, "/", "", "")
+    assert client.do(again) == c.IGNORED
+    assert client.close() == c.OK
+    assert client.replies() == [("connection.close-ok", (), False)]

@@ -1,0 +1,209 @@
+"""The state as bytes and back, the hash that vouches for it, and blobs."""
+
+import struct
+from collections.abc import Callable
+
+import msgpack
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.blob import BlobMalformed, pack_blob, unpack_blob
+from broker.machine.machine import Machine
+from broker.machine.snapshot import CHUNK_BYTES, SnapshotError
+from tests.unit.machine_rig import Rig
+
+
+def busy_rig() -> Rig:
+    """A bit of everything: held by consumers, gets, cancelled consumers, of deleted queues."""
+    rig = Rig()
+    one, two = rig.client("a"), rig.client("b")
+    one.exchange("x", "topic", {"alternate-exchange": "amq.fanout"})
+    one.bind_exchange("x", "amq.topic", "#")
+    for name, arguments in (
+        ("q", {}),
+        ("limited", {"x-max-length-bytes": 10, "x-message-ttl": 60_000}),
+        ("gone", {}),
+    ):
+        one.queue(name, arguments)
+        one.bind(name, "x", "a.*")
+    two.queue("mine", durable=False, exclusive=True, auto_delete=True)
+    for body in (b"1", b"22", b"333", b"4444", b"55555"):
+        one.publish("a.b", body, "x")
+    two.consume("q", "gone", prefetch=1)
+    two.cancel("gone")
+    two.consume("q", "stays", prefetch=1)
+    two.consume("q", "nak", no_ack=True)
+    two.get("limited")
+    two.nack(two.got()[2] or 0)  # type: ignore[arg-type, misc]
+    two.get("gone")
+    two.channel(2).qos(3)
+    one.delete("gone")
+    rig.tick(2_000_000)
+    return rig
+
+
+def test_restored_is_the_same_machine() -> None:
+    rig = busy_rig()
+    chunks = list(rig.machine.snapshot())
+    copy = Machine.restore("b", chunks)
+    copy.invariants()
+    assert copy.root() == rig.machine.root()
+    assert copy.local_session == rig.machine.sessions["b"].session
+    assert list(copy.snapshot()) == chunks == list(rig.machines["c"].snapshot())
+
+
+def test_restored_continues_like_the_original() -> None:
+    rig = busy_rig()
+    rig.machines["d"] = Machine.restore("d", rig.machine.snapshot())
+    rig.machines["e"] = Machine.restore("e", rig.machine.snapshot())
+    client = rig.client("c")
+    client.consume("q")
+    client.publish("a.c", b"more", "x")
+    rig.tick(70_000_000)
+    rig.activate(members=("a", "c"))
+    rig.activate(cold=True)
+
+
+def test_chunks_are_bounded_and_large_messages_cross_them() -> None:
+    rig = Rig()
+    client = rig.client()
+    client.queue("q")
+    client.publish("q", bytes(3 * CHUNK_BYTES))
+    chunks = list(rig.machine.snapshot())
+    assert len(chunks) == 4
+    assert max(map(len, chunks)) == CHUNK_BYTES
+    assert Machine.restore("a", chunks).root() == rig.machine.root()
+
+
+def items(chunks: list[bytes]) -> list[list[object]]:
+    unpacker = msgpack.Unpacker()
+    for chunk in chunks:
+        unpacker.feed(chunk)
+    return list(unpacker)
+
+
+def without_end(whole: list[list[object]]) -> list[list[object]]:
+    return whole[:-1]
+
+
+def other_version(whole: list[list[object]]) -> list[list[object]]:
+    return [["snapshot", 99, "md5"], *whole[1:]]
+
+
+def twice(whole: list[list[object]]) -> list[list[object]]:
+    return whole + whole
+
+
+def other_root(whole: list[list[object]]) -> list[list[object]]:
+    return [*whole[:-1], ["end", 1]]
+
+
+def unknown_item(whole: list[list[object]]) -> list[list[object]]:
+    return [whole[0], ["__init__", 1], *whole[1:]]
+
+
+def without_messages(whole: list[list[object]]) -> list[list[object]]:
+    return [item for item in whole if item[0] != "messages"]
+
+
+@pytest.mark.parametrize(
+    "harm", [without_end, other_version, twice, other_root, unknown_item, without_messages]
+)
+def test_harmed_snapshots_are_refused(
+    harm: Callable[[list[list[object]]], list[list[object]]],
+) -> None:
+    harmed = harm(items(list(busy_rig().machine.snapshot())))
+    with pytest.raises(SnapshotError):
+        Machine.restore("a", [msgpack.packb(item) for item in harmed])
+
+
+def test_a_flipped_bit_in_a_body_is_refused() -> None:
+    rig = Rig()
+    client = rig.client()
+    client.queue("q")
+    client.publish("q", b"precious")
+    data = b"".join(rig.machine.snapshot())
+    with pytest.raises(SnapshotError, match="has root"):
+        Machine.restore("a", [data.replace(b"precious", b"precioux")])
+    with pytest.raises(SnapshotError, match="malformed"):
+        Machine.restore("a", [data[:50] + b"\xc1" + data[51:]])
+
+
+def test_a_message_corrupted_in_memory_does_not_cancel_out() -> None:
+    """It left the state, but the root tells for ever that it was not what had come."""
+    healthy, sick = Rig(), Rig()
+    for rig in (healthy, sick):
+        client = rig.client()
+        client.queue("q")
+        client.publish("q", b"good")
+    queue = sick.machine.vhosts["/"].queues["q"]
+    queue.ready[0] = (*queue.ready[0][:8], b"evil")
+    session = sick.machine.sessions["a"].session
+    for command in (c.Get(c.GET, 1, 1, "q", False), c.Ack(c.ACK, 1, 1, 1, False)):
+        for rig in (healthy, sick):
+            rig.machine.apply(99, session, 0, command)
+    assert not queue.ready
+    assert sick.machine.root() != healthy.machine.root()
+    healthy.machine.invariants()
+
+
+def test_blobs_travel() -> None:
+    commands: list[c.Command] = [
+        c.Publish(c.PUBLISH, 1, 2, 3, "x", "k", 4, b"p", b"body"),
+        c.QueueDeclare(
+            c.QUEUE_DECLARE, 1, 1, "q", False, True, False, False, False, {"a": ({"b": 1},)}
+        ),
+        c.TxCommit(
+            c.TX_COMMIT, 1, 1, (c.TxPublish("", "q", 0, b"", b""),), (c.TxSettle(1, True, 0),)
+        ),
+        c.Activate(c.ACTIVATE, 1, (c.ActiveMember("a", 1, True),), False, ("a",), ""),
+        c.Tick(c.TICK, 5),
+    ]
+    assert unpack_blob(pack_blob(7, 8, 9, commands)) == (7, 8, 9, tuple(commands))
+
+
+def nested(depth: int) -> c.Value:
+    value: c.Value = 1
+    for _ in range(depth):
+        value = (value,)
+    return value
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"\x93\x01",
+        msgpack.packb([1, 1, 1, 1]),
+        msgpack.packb([2, 1, 1, 1, []]),
+        msgpack.packb([1, 1, -1, 1, []]),
+        msgpack.packb([1, 1, 1, 1, [[]]]),
+        msgpack.packb([1, 1, 1, 1, [7]]),
+        msgpack.packb([1, 1, 1, 1, [["14", 1]]]),
+        msgpack.packb([1, 1, 1, 1, [[99]]]),
+        msgpack.packb([1, 1, 1, 1, [[c.ACK, 1, 1, 1, 1]]]),
+        msgpack.packb([1, 1, 1, 1, [[c.ACK, True, 1, 1, True]]]),
+        msgpack.packb([1, 1, 1, 1, [[c.TX_COMMIT, 1, 1, [["", "k"]], []]]]),
+        msgpack.packb([1, 1, 1, 1, [[c.TX_COMMIT, 1, 1, [], [[1, 1, 1]]]]]),
+        msgpack.packb([1, 1, 1, 1, [[c.ACTIVATE, 1, [["a", 1]], False, [], ""]]]),
+        msgpack.packb([1, 1, 1, 1, [[c.ACTIVATE, 1, [], False, [1], ""]]]),
+        msgpack.packb([1, 1, 1, 1, []]) + b"\x00",
+        msgpack.packb([1, 1, 1, 1, [[c.SHUTDOWN, msgpack.Timestamp(1)]]]),
+        msgpack.packb([1, 1, 1, 1, [[c.SHUTDOWN, b"\xff"]]], use_bin_type=False),
+        struct.pack(">BI", 0xDD, 1 << 31),
+    ],
+)
+def test_bytes_that_are_no_blob(data: bytes) -> None:
+    with pytest.raises(BlobMalformed):
+        unpack_blob(data)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"a": nested(40)}, {"a": msgpack.Timestamp(1)}, {"a": {1: 2}}, {"a": tuple(range(5000))}],
+)
+def test_tables_are_bounded(arguments: c.Table) -> None:
+    command = c.QueueDeclare(9, 1, 1, "q", False, True, False, False, False, arguments)
+    with pytest.raises(BlobMalformed):
+        unpack_blob(pack_blob(1, 1, 1, [command]))

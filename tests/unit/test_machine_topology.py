@@ -1,0 +1,248 @@
+"""Exchanges, bindings, routing, and the words of refusals."""
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.fields import encode_value, short_string
+from broker.machine.topology import topic_matches
+from tests.unit.machine_rig import EMPTY, Client, Rig
+
+
+@pytest.fixture
+def client() -> Client:
+    return Rig().client()
+
+
+def with_headers(headers: c.Table) -> bytes:
+    table = b"".join(short_string(name) + encode_value(value) for name, value in headers.items())
+    return b"\x20\x00" + len(table).to_bytes(4, "big") + table
+
+
+def bodies(client: Client, queue: str) -> list[bytes]:
+    return [message[8] for message in client.rig.machine.vhosts["/"].queues[queue].ready]
+
+
+def test_predeclared_exchanges_are_there_and_cannot_be_made_or_deleted(client: Client) -> None:
+    for name, kind in (("amq.direct", "direct"), ("amq.match", "headers"), ("amq.topic", "topic")):
+        assert client.exchange(name, kind) == c.OK
+        assert client.replies() == [("exchange.declare-ok", (), True)]
+    assert client.exchange("amq.mine") == 403
+    assert client.error() == (
+        "ACCESS_REFUSED - exchange name 'amq.mine' contains reserved prefix 'amq.*'"
+    )
+    assert client.channel(1).delete_exchange("amq.direct") == 403
+
+
+def test_the_default_exchange_is_not_to_be_touched(client: Client) -> None:
+    client.queue("q")
+    for attempt in (
+        lambda: client.exchange(""),
+        lambda: client.delete_exchange(""),
+        lambda: client.bind("q", ""),
+        lambda: client.bind_exchange("amq.direct", ""),
+    ):
+        assert attempt() == 403
+        assert client.error().endswith("operation not permitted on the default exchange")
+        client.channel(1)
+
+
+def test_declaring_again_must_be_equivalent(client: Client) -> None:
+    assert client.exchange("x", "topic", {"note": 1}) == c.OK
+    assert client.exchange("x", "topic", {"note": 1}) == c.OK
+    assert client.exchange("x", "direct", {"note": 1}) == 406
+    assert client.error() == (
+        "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': "
+        "received 'direct' but current is 'topic'"
+    )
+    again = client.channel(1)
+    assert again.exchange("x", "topic", {"note": 1}, durable=False) == 406
+    assert "received 'false' but current is 'true'" in client.error()
+    assert client.channel(1).exchange("x", "topic", {"note": 2}) == 406
+    assert client.error().endswith(
+        "received the value '2' of type 'signedint' but current is "
+        "the value '1' of type 'signedint'"
+    )
+
+
+def test_passive_declare_finds_or_says_404(client: Client) -> None:
+    assert client.exchange("x", "topic", passive=True) == 404
+    assert client.error() == "NOT_FOUND - no exchange 'x' in vhost '/'"
+    again = client.channel(1)
+    again.exchange("x", "fanout")
+    assert again.exchange("x", "", passive=True) == c.OK
+
+
+def test_unknown_type_ends_the_connection(client: Client) -> None:
+    assert client.exchange("x", "magic") == 503
+    assert client.error() == "COMMAND_INVALID - unknown exchange type 'magic'"
+    assert client.exchange("x") == c.IGNORED
+    assert not client.rig.machine.connections
+
+
+def test_arguments_that_we_do_not_honour_are_refused(client: Client) -> None:
+    assert client.exchange("x", "direct", {"x-delayed-type": "direct"}) == 406
+    assert client.error().endswith("'x-delayed-type' for exchange 'x' in vhost '/': "
+                                   "not supported by this broker")
+    assert client.channel(1).exchange("x", "direct", {"alternate-exchange": 1}) == 406
+
+
+def test_direct_and_fanout(client: Client) -> None:
+    client.queue("one")
+    client.queue("two")
+    client.exchange("fan", "fanout")
+    client.bind("one", "amq.direct", "k")
+    client.bind("two", "amq.direct", "k")
+    client.bind("two", "amq.direct", "other")
+    client.bind("two", "fan")
+    assert client.publish("k", b"1", "amq.direct") == c.OK
+    assert client.publish("other", b"2", "amq.direct") == c.OK
+    assert client.publish("nobody", b"3", "amq.direct") == c.UNROUTABLE
+    assert client.publish("any", b"4", "fan") == c.OK
+    assert bodies(client, "one") == [b"1"]
+    assert bodies(client, "two") == [b"1", b"2", b"4"]
+    client.unbind("two", "amq.direct", "k")
+    assert client.replies() == [("queue.unbind-ok", (), True)]
+    client.publish("k", b"5", "amq.direct")
+    assert bodies(client, "one") == [b"1", b"5"]
+    assert bodies(client, "two") == [b"1", b"2", b"4"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "matches"),
+    [
+        ("a.b", "a.b", True),
+        ("a.*", "a.b", True),
+        ("a.*", "a", False),
+        ("a.*", "a.b.c", False),
+        ("#", "", True),
+        ("#", "a.b", True),
+        ("a.#", "a", True),
+        ("a.#", "a.b.c", True),
+        ("#.c", "a.b.c", True),
+        ("#.c", "c", True),
+        ("*.#.c", "c", False),
+        ("a.#.c.#.e", "a.c.c.d.e.e", True),
+        ("a.#.c.#.e", "a.b.d.e", False),
+        ("*.*.#", "a.b", True),
+        ("#.*", "", True),
+        ("*", "", True),
+    ],
+)
+def test_topic_patterns(pattern: str, key: str, matches: bool) -> None:
+    assert topic_matches(tuple(pattern.split(".")), key.split(".")) == matches
+
+
+def test_topic_exchange_delivers_once_per_queue(client: Client) -> None:
+    client.queue("q")
+    for key in ("a.#", "#", "a.b", "a.*"):
+        client.bind("q", "amq.topic", key)
+    client.publish("a.b", b"1", "amq.topic")
+    client.publish("z", b"2", "amq.topic")
+    assert bodies(client, "q") == [b"1", b"2"]
+    client.unbind("q", "amq.topic", "#")
+    assert client.publish("z", b"3", "amq.topic") == c.UNROUTABLE
+
+
+def test_headers_exchange(client: Client) -> None:
+    for name, mode in (("all", "all"), ("any", "any")):
+        client.queue(name)
+        client.bind(name, "amq.headers", "", {"x-match": mode, "n": 1, "s": "x", "x-skip": 1})
+    client.publish("", b"both", "amq.headers", properties=with_headers({"n": 1, "s": "x"}))
+    client.publish("", b"one", "amq.headers", properties=with_headers({"n": 1, "s": "y"}))
+    client.publish("", b"none", "amq.headers", properties=with_headers({"n": True}))
+    client.publish("", b"bare", "amq.headers", properties=EMPTY)
+    assert bodies(client, "all") == [b"both"]
+    assert bodies(client, "any") == [b"both", b"one"]
+    client.bind("any", "amq.match", "", {"present": None})
+    assert client.publish("", b"", "amq.match", properties=with_headers({"present": 9})) == c.OK
+    assert client.bind("any", "amq.match", "", {"x-match": "some"}) == 406
+    assert "Invalid x-match field value 'some'" in client.error()
+
+
+def test_exchange_to_exchange_bindings_even_in_a_ring(client: Client) -> None:
+    client.queue("q")
+    client.exchange("first", "fanout")
+    client.exchange("second", "direct")
+    client.bind_exchange("second", "first")
+    client.bind_exchange("first", "second", "k")
+    client.bind_exchange("second", "second", "k")
+    client.bind("q", "second", "k")
+    client.publish("k", b"1", "first")
+    client.publish("k", b"2", "second")
+    assert bodies(client, "q") == [b"1", b"2"]
+    client.unbind_exchange("second", "first")
+    assert client.publish("k", b"3", "first") == c.UNROUTABLE
+    client.delete_exchange("second")
+    assert client.rig.machine.vhosts["/"].exchanges["first"].bindings == {}
+
+
+def test_alternate_exchange_takes_what_no_binding_wants(client: Client) -> None:
+    client.queue("q")
+    client.queue("lost")
+    client.exchange("alt", "fanout")
+    client.bind("lost", "alt")
+    client.exchange("x", "direct", {"alternate-exchange": "alt"})
+    client.bind("q", "x", "k")
+    client.publish("k", b"1", "x")
+    client.publish("other", b"2", "x")
+    assert bodies(client, "q") == [b"1"]
+    assert bodies(client, "lost") == [b"2"]
+
+
+def test_internal_exchange_refuses_clients(client: Client) -> None:
+    client.queue("q")
+    client.exchange("in", "fanout", internal=True)
+    client.exchange("out", "fanout")
+    client.bind_exchange("in", "out")
+    client.bind("q", "in")
+    assert client.publish("", b"1", "out") == c.OK
+    assert client.publish("", b"2", "in") == 403
+    assert "cannot publish to internal exchange 'in'" in client.error()
+
+
+def test_auto_delete_exchanges_fall_like_dominoes(client: Client) -> None:
+    client.queue("q")
+    client.exchange("outer", "fanout", auto_delete=True)
+    client.exchange("inner", "fanout", auto_delete=True)
+    client.bind_exchange("inner", "outer")
+    client.bind("q", "inner")
+    client.delete("q")
+    assert not client.rig.has_exchange("inner")
+    assert not client.rig.has_exchange("outer")
+
+
+def test_delete_if_unused_and_delete_of_nothing(client: Client) -> None:
+    client.queue("q")
+    client.exchange("x")
+    client.bind("q", "x", "k")
+    assert client.delete_exchange("x", if_unused=True) == 406
+    assert client.error() == "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use"
+    again = client.channel(1)
+    assert again.delete_exchange("x") == c.OK
+    assert again.delete_exchange("x", if_unused=True) == c.OK
+    assert client.replies() == [("exchange.delete-ok", (), False)]
+
+
+def test_binding_needs_both_ends(client: Client) -> None:
+    client.queue("q")
+    assert client.bind("q", "nowhere") == 404
+    assert client.channel(1).bind("nothing", "amq.direct") == 404
+    assert client.error() == "NOT_FOUND - no queue 'nothing' in vhost '/'"
+    assert client.channel(1).bind_exchange("amq.direct", "nowhere") == 404
+    assert client.channel(1).unbind("q", "amq.direct", "never bound") == c.OK
+
+
+def test_virtual_hosts_are_apart(client: Client) -> None:
+    client.queue("q")
+    other = client.rig.client("b", "/other")
+    assert other.queue("q", passive=True) == 404
+    assert "in vhost '/other'" in other.error()
+
+
+def test_one_message_is_shared_by_its_queues(client: Client) -> None:
+    for name in ("one", "two"):
+        client.queue(name)
+        client.bind(name, "amq.fanout")
+    client.publish("", b"x", "amq.fanout")
+    queues = client.rig.machine.vhosts["/"].queues
+    assert queues["one"].ready[0] is queues["two"].ready[0]
