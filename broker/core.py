@@ -95,8 +95,8 @@ class Core:
     """One member's decisions."""
 
     def __init__(
-        self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool, size: int,
-        proposal: str, patient: bool, label: str,
+        self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool,
+        size: int, proposal: str, patient: bool, label: str,
     ) -> None:  # fmt: skip
         self.me, self.shell, self.replica, self.promise = me, shell, replica, promise
         self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient

@@ -47,7 +47,8 @@ class History:
 
     def after(self, epoch: int, count: int, hashed: bytes, outcomes: bytes) -> History:
         """Return the point after one more item of `count` commands."""
-        assert count == len(outcomes) // 2 and count > 0
+        assert count == len(outcomes) // 2
+        assert count > 0
         return History(
             epoch,
             self.position + count,

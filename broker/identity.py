@@ -56,7 +56,7 @@ class Identity:
             self.close()
             raise StoreUnreadable(
                 f"{self.data_dir} is the store of member {meta.member}, "
-                f"this broker was started as {fixed}; keep --cluster-bind, or use another --data-dir"
+                f"this broker was started as {fixed}; keep --cluster-bind or change --data-dir"
             )
         # A clock that went back must not make a new life look like an old one.
         self.incarnation = max(time.time_ns() // 1_000_000, meta.incarnation + 1)

@@ -276,7 +276,7 @@ class BrokerMember:
         self.stop(Exit.INTERNAL, f"the store failed: {error}")
 
     def _beat(self) -> None:
-        """What is due by the clock: heartbeats, transfers, ticks, patience, a shutdown under way."""
+        """What is due by the clock: heartbeats, transfers, ticks, patience, a shutdown."""
         now = self.loop.time()
         self.joining.wake()
         self.donations.sender.wake(now)

@@ -64,7 +64,8 @@ class ClientProtocol(asyncio.Protocol):
             self._link.data_received(self._first)
 
     def _answer(self, data: bytes) -> None:
-        assert self._management is not None and self._transport is not None
+        assert self._management is not None
+        assert self._transport is not None
         self._transport.write(self._management.data_received(data))
         if self._management.closing:
             self._transport.close()

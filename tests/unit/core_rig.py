@@ -1,0 +1,202 @@
+"""Cores on a bus: the broker's decisions under views that a test scripts by hand.
+
+The bus plays the ring: it orders what is multicast, delivers it to the members of a view, and shows
+views and transitional configurations exactly as told.  Disks are instant unless a test holds them.
+"""
+
+from __future__ import annotations
+
+from broker.consensus import Verdict
+from broker.core import Core, Promise
+from broker.exits import Exit
+from broker.history import History
+from broker.machine.effects import Effect
+from broker.machine.machine import Machine
+from broker.replica import Replica
+from vsync.events import Deliver, Marks, Transitional, View
+from vsync.primary import Activated
+from vsync.types import Guarantee, Member, RingId
+
+
+class RigShell:
+    """Does at once what the core orders, and remembers what it was told."""
+
+    def __init__(self, bus: Bus, me: Member) -> None:
+        self.bus, self.me = bus, me
+        self.disk = Promise("", (), 0)
+        self.disk_history = History()
+        self.spoken: list[tuple[int, Effect]] = []
+        self.released = 0
+        self.sessions: list[int] = []
+        self.held: list[str] = []
+        self.stopped: tuple[Exit, str] | None = None
+        self.verdicts: list[Verdict] = []
+        self.transfers: list[tuple[Member, int]] = []
+        self.instant_transfers = True
+        self.promises_held: list[int] = []
+        self.hold_promises = False
+
+    def multicast(self, payload: bytes) -> bool:
+        self.bus.queue.append((self.me, payload))
+        return True
+
+    def persist_promise(self, promise: Promise) -> None:
+        self.flush_disk()
+        self.disk = promise
+        if self.hold_promises:
+            self.promises_held.append(promise.promised_epoch)
+        else:
+            self.bus.later.append(lambda: self.core.epoch_persisted(promise.promised_epoch))
+
+    @property
+    def core(self) -> Core:
+        return self.bus.cores[self.me.name]
+
+    def flush_disk(self) -> None:
+        if self.core.replica.cut() is not None:
+            self.disk_history = self.core.replica.history
+
+    def begin_transfer(self, donor: Member, base: int) -> None:
+        self.transfers.append((donor, base))
+        if self.instant_transfers:
+            self.bus.later.append(lambda: self.finish_transfer(donor))
+
+    def finish_transfer(self, donor: Member) -> None:
+        source = self.bus.cores[donor.name].replica
+        chunks = list(source.machine.snapshot())
+        replica = Replica(self.me.name, Machine.restore(self.me.name, chunks), source.history)
+        assert self.core.fits(replica)
+        self.disk_history = replica.history
+        self.core.state_installed(replica)
+
+    def abort_transfer(self) -> None:
+        pass
+
+    def effects(self, effects: list[tuple[int, Effect]]) -> None:
+        self.spoken.extend(effects)
+
+    def release(self, position: int) -> None:
+        self.released = position
+
+    def hold(self, reason: str) -> None:
+        self.held.append(reason)
+
+    def speak(self) -> None:
+        pass
+
+    def session_started(self, session: int) -> None:
+        self.sessions.append(session)
+
+    def activated(self, event: Activated, base: History) -> None:
+        assert event.activation.base == base.position
+
+    def voted(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+
+    def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
+        self.stopped = (code, reason)
+
+    def now_us(self) -> int:
+        return 1_000_000
+
+
+class Bus:
+    """A scripted ring."""
+
+    def __init__(self) -> None:
+        self.cores: dict[str, Core] = {}
+        self.shells: dict[str, RigShell] = {}
+        self.queue: list[tuple[Member, bytes]] = []
+        self.later: list[object] = []
+        self.ring_seq = 0
+        self.seq = 0
+        self.ring = RingId(0, "", 0)
+        self.view_of: dict[str, tuple[Member, ...]] = {}
+
+    def start(self, name: str, *, incarnation: int = 1, size: int = 3, keep: bool = False) -> None:
+        """Start a member; with `keep` from the disk of its former life."""
+        me = Member(name, incarnation, f"{name}:1")
+        old = self.shells.get(name)
+        shell = RigShell(self, me)
+        replica = Replica(name, Machine(name), History())
+        if keep and old is not None:
+            shell.disk = old.disk
+            # Items up to the disk's position are what a replay of the store would give.
+            former = self.cores[name].replica
+            assert former.history.position == old.disk_history.position, "replay not modelled"
+            chunks = list(former.machine.snapshot())
+            replica = Replica(name, Machine.restore(name, chunks), former.history)
+            shell.disk_history = former.history
+        self.shells[name] = shell
+        self.cores[name] = Core(
+            me, shell, replica, shell.disk, filled=bool(shell.disk.cluster_id), size=size,
+            proposal=f"cluster-{name}", patient=False, label=name,
+        )  # fmt: skip
+
+    def members(self, names: str) -> tuple[Member, ...]:
+        return tuple(self.cores[n].me for n in names.split())
+
+    def transitional(self, names: str) -> None:
+        """End the present view for these members, who go on together."""
+        for name in names.split():
+            self.give(name, Transitional(self.ring, self.members(names)))
+
+    def view(self, names: str) -> None:
+        """Install a regular view."""
+        self.ring_seq += 1
+        self.seq = 0
+        self.ring = RingId(self.ring_seq, names.split()[0], 1)
+        for name in names.split():
+            self.view_of[name] = self.members(names)
+            self.give(name, View(self.ring, self.members(names), (), ()))
+
+    def change(self, names: str) -> None:
+        """A view change in which all named members move together, and what it sets off."""
+        self.transitional(names)
+        self.view(names)
+        self.run(names)
+
+    def give(self, name: str, output: Deliver | Marks | Transitional | View) -> None:
+        core = self.cores[name]
+        core.on_output(output)
+        core.flush()
+        self.work(name)
+
+    def work(self, name: str) -> None:
+        core = self.cores[name]
+        while core.busy:
+            core.step()
+
+    def deliver(
+        self, names: str, sender: Member, payload: bytes, *, transitional: str = ""
+    ) -> None:
+        """Order one payload for `names`; the members in `transitional` see it only there."""
+        self.seq += 1
+        for name in names.split():
+            late = name in transitional.split()
+            self.give(name, Deliver(self.ring, self.seq, sender, [payload], Guarantee.SAFE, late))
+
+    def run(self, names: str) -> None:
+        """Deliver everything to everyone in `names`, with instant disks, until nothing is left."""
+        for _ in range(10_000):
+            if self.later:
+                call = self.later.pop(0)
+                assert callable(call)
+                call()
+                for name in names.split():
+                    self.work(name)
+            elif self.queue:
+                sender, payload = self.queue.pop(0)
+                if sender.name in names.split():
+                    self.deliver(names, sender, payload)
+            else:
+                break
+        self.marks(names)
+
+    def marks(self, names: str) -> None:
+        """All disks catch up, and the token tells so."""
+        for name in names.split():
+            self.shells[name].flush_disk()
+        marks = {n: self.shells[n].disk_history.position for n in names.split()}
+        for name in names.split():
+            self.give(name, Marks(marks))
