@@ -1,4 +1,4 @@
-"""Which view goes on, from which state, and what happens to what was under way (G7, G8, G9, G14)."""
+"""Which view goes on, from which state; what happens to what was under way (G7, G8, G9, G14)."""
 
 from __future__ import annotations
 

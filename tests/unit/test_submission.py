@@ -79,7 +79,7 @@ def test_commands_are_cut_into_blobs_of_a_frame_and_a_large_one_stands_alone() -
     large: Command = Publish(PUBLISH, 1, 1, 101, "", "q", 0, b"", b"y" * 100_000)
     own.submit([*small, large, ack(1)], 1)
     blobs = [unpack_blob(p) for p in ring.payloads]
-    tags = [command[3] for blob in blobs for command in blob.commands]
+    tags = [list(command)[3] for blob in blobs for command in blob.commands]
     assert tags == [*range(100), 101, 1]
     packed = [p for p, b in zip(ring.payloads, blobs, strict=True) if len(b.commands) > 1]
     assert all(len(p) <= BLOB_BYTES_TARGET + 2000 for p in packed)
