@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from broker.options import Address
+from tools.options import os_reason
 from vsync.types import record
 
 PREAMBLE = b"QPIDMGT1"
@@ -72,7 +73,7 @@ def ask(
     try:
         connection = socket.create_connection(broker, timeout=timeout_seconds)
     except OSError as problem:
-        raise Unreachable(f"cannot connect to {broker}: {_reason(problem)}") from None
+        raise Unreachable(f"cannot connect to {broker}: {os_reason(problem)}") from None
     with connection:
         try:
             connection.sendall(PREAMBLE + question)
@@ -80,7 +81,7 @@ def ask(
         except TimeoutError:
             raise ManagementError(f"{broker} did not answer in time") from None
         except OSError as problem:
-            raise ConnectionAborted(f"connection aborted: {_reason(problem)}") from None
+            raise ConnectionAborted(f"connection aborted: {os_reason(problem)}") from None
     if not line:
         raise ConnectionAborted(f"connection aborted: {broker} closed it without an answer")
     if line.startswith(b"AMQP"):
@@ -148,9 +149,3 @@ def _read_line(connection: socket.socket) -> bytes:
         if b"\n" in chunk or (held >= 4 and chunks[0].startswith(b"AMQP")):
             break
     return b"".join(chunks).partition(b"\n")[0]
-
-
-def _reason(problem: OSError) -> str:
-    if isinstance(problem, TimeoutError):
-        return "no answer in time"
-    return (problem.strerror or str(problem) or type(problem).__name__).lower()

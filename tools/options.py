@@ -105,6 +105,13 @@ def brokers(text: str, default_port: int = 5672) -> tuple[Address, ...]:
         raise ToolError(f"--broker: {problem}", Exit.USAGE) from None
 
 
+def os_reason(problem: OSError) -> str:
+    """What the system said, in words for a sentence."""
+    if isinstance(problem, TimeoutError):
+        return "no answer in time"
+    return (problem.strerror or str(problem) or type(problem).__name__).lower()
+
+
 def run_command(
     command: click.Command,
     arguments: Sequence[str] | None = None,

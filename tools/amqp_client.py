@@ -1,0 +1,399 @@
+"""A thin AMQP 0-9-1 client: one connection, one channel, one thread, batches both ways.
+
+What arrives is collected in `deliveries`, `acks`, `returns`; whoever calls `pump` takes it from
+there.  What is to be sent is collected too and leaves in `pump`, in as few writes as possible.  The
+client knows no retry: `ConnectionLost` says that another broker may do, `Refused` that none will.
+`tools.failover` walks a list of brokers.
+
+It exists because our tools move hundreds of thousands of messages, and a general client library
+costs a hundred microseconds for each.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from broker.amqp import codec, spec
+from broker.amqp.errors import (
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    RESOURCE_ERROR,
+    ProtocolFault,
+)
+from broker.amqp.fields import Value
+from broker.options import Address
+from tools.options import os_reason
+from vsync.types import record
+
+CHANNEL = 1
+RECEIVE_BYTES = 256 * 1024
+OUT_BYTES_HIGH = 1024 * 1024
+"""With more than this unsent, `congested` asks publishers to wait for the socket."""
+TRANSIENT_CODES = frozenset({CONNECTION_FORCED, RESOURCE_ERROR, INTERNAL_ERROR})
+"""Reasons for a connection.close that are the broker's: another broker may well say yes."""
+CAPABILITIES: dict[str, Value] = {
+    "publisher_confirms": True,
+    "consumer_cancel_notify": True,
+    "basic.nack": True,
+    "connection.blocked": True,
+    "authentication_failure_close": True,
+}
+
+
+class ConnectionLost(Exception):
+    """This connection is of no more use; what was not confirmed may or may not be there."""
+
+
+class Refused(Exception):
+    """The broker said no, and every broker of the cluster would: a wrong name, right or option."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@record
+class Login:
+    """Who connects, to which virtual host, and how patiently."""
+
+    user: str = "guest"
+    password: str = "guest"
+    virtual_host: str = "/"
+    heartbeat_seconds: int = 10
+    timeout_seconds: float = 10.0
+    """Longest wait for a connection to open and for the answer to a method."""
+
+
+class Delivery(NamedTuple):
+    """One message as it came."""
+
+    tag: int
+    redelivered: bool
+    exchange: str
+    key: str
+    properties: bytes
+    body: bytes
+
+
+class Ack(NamedTuple):
+    """A publisher confirm: up to `number` if `multiple`; `accepted` is False for a nack."""
+
+    number: int
+    multiple: bool
+    accepted: bool
+
+
+class Connection:
+    """One open connection with one open channel.  Close it, or drop it when it is lost."""
+
+    def __init__(self, broker: Address, login: Login | None = None) -> None:
+        self.broker = broker
+        self.login = login or Login()
+        self.deliveries: list[Delivery] = []
+        self.acks: list[Ack] = []
+        self.returns: list[str] = []
+        """Why messages came back as unroutable, one text a message."""
+        self.out = bytearray()
+        """Bytes to send; append whole frames only."""
+        self.frame_max = codec.FRAME_MAX_BYTES
+        self.blocked = ""
+        """Why the broker takes no publishes now; empty when it does."""
+        self._answers: list[tuple[str, tuple[Value, ...]]] = []
+        self._rest = b""
+        self._deliver: codec.Deliver | None = None
+        self._return = ""
+        self._content_size = 0
+        self._properties = b""
+        self._chunks: list[bytes] = []
+        self._publish_no = 0
+        self._heartbeat = 0.0
+        try:
+            self._socket = socket.create_connection(broker, self.login.timeout_seconds)
+        except OSError as problem:
+            raise ConnectionLost(f"{broker}: {os_reason(problem)}") from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._sent_at = self._heard_at = time.monotonic()
+        try:
+            self._open()
+        except BaseException:
+            self.drop()
+            raise
+
+    # Opening and closing
+
+    def _open(self) -> None:
+        login = self.login
+        self.out += codec.PROTOCOL_HEADER
+        self._await("connection.start")
+        response = f"\0{login.user}\0{login.password}".encode()
+        properties: dict[str, Value] = {
+            "product": "qpid-cluster-py tools",
+            "capabilities": dict(CAPABILITIES),
+        }
+        self._send(0, "connection.start-ok", (properties, "PLAIN", response, "en_US"))
+        channel_max, frame_max, heartbeat = (
+            _whole(value) for value in self._await("connection.tune")
+        )
+        self.frame_max = min(frame_max or codec.FRAME_MAX_BYTES, codec.FRAME_MAX_BYTES)
+        wanted = [period for period in (heartbeat, login.heartbeat_seconds) if period]
+        self._heartbeat = float(min(wanted, default=0))
+        self._send(0, "connection.tune-ok", (channel_max, self.frame_max, min(wanted, default=0)))
+        self._send(0, "connection.open", (login.virtual_host,))
+        self._await("connection.open-ok")
+        self.open_channel()
+
+    def open_channel(self) -> None:
+        """Open the channel, for the first time or again after the broker closed it."""
+        self._publish_no = 0
+        self.call("channel.open", (), "channel.open-ok")
+
+    def close(self) -> None:
+        """Say goodbye, so that the broker returns unacked messages now; never raises."""
+        try:
+            self._send(0, "connection.close", (200, "done", 0, 0))
+            self._await("connection.close-ok")
+        except (ConnectionLost, Refused):
+            pass
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Give the socket up without a word."""
+        self._socket.close()
+
+    # Methods with an answer
+
+    def call(self, name: str, args: tuple[Value, ...], answer: str) -> tuple[Value, ...]:
+        """Send one method on the channel and wait for its answer."""
+        self._send(CHANNEL, name, args)
+        return self._await(answer)
+
+    def declare_queue(self, queue: str) -> int:
+        """Make sure that the queue exists, durable when it is new; how many messages it holds."""
+        try:
+            found = self.call(
+                "queue.declare", (queue, True, False, False, False, False, {}), "queue.declare-ok"
+            )
+        except Refused as refusal:
+            if refusal.code != 404:
+                raise
+            self.open_channel()
+            found = self.call(
+                "queue.declare", (queue, False, True, False, False, False, {}), "queue.declare-ok"
+            )
+        return _whole(found[1])
+
+    def select_confirms(self) -> None:
+        """From now on every publish is confirmed, and numbered from 1."""
+        self.call("confirm.select", (False,), "confirm.select-ok")
+
+    def consume(self, queue: str, prefetch: int, *, no_ack: bool = False, tag: str = "c") -> None:
+        """Start the one consumer of this connection."""
+        if prefetch and not no_ack:
+            self.call("basic.qos", (0, prefetch, False), "basic.qos-ok")
+        args: tuple[Value, ...] = (queue, tag, False, no_ack, False, False, {})
+        self.call("basic.consume", args, "basic.consume-ok")
+
+    # Methods without an answer: they leave with the next pump
+
+    def publish(
+        self, exchange: str, key: str, properties: bytes, body: bytes, *, mandatory: bool = False
+    ) -> int:
+        """Append one publish; its number for `acks`, counted since the channel was opened."""
+        codec.append_publish(
+            self.out,
+            CHANNEL,
+            exchange,
+            key,
+            properties,
+            body,
+            mandatory=mandatory,
+            frame_max=self.frame_max,
+        )
+        self._publish_no += 1
+        return self._publish_no
+
+    def ack(self, tag: int, *, multiple: bool = True) -> None:
+        """Append one ack, of everything up to `tag` if `multiple`."""
+        codec.append_ack(self.out, CHANNEL, tag, multiple)
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much is unsent that a publisher should pump first."""
+        return len(self.out) > OUT_BYTES_HIGH
+
+    # Input and output
+
+    def pump(self, timeout_seconds: float, also: int | None = None) -> bool:
+        """Send what can be sent, then take in what comes, waiting at most `timeout_seconds`.
+
+        `also` is a descriptor to wait on as well; the result says whether it can be read.
+        """
+        if self.out:
+            self._flush()
+        if also is not None:
+            self._poll.register(also, select.POLLIN)
+        try:
+            self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self.out else 0))
+            wait = self._wait_seconds(timeout_seconds)
+            ready = self._poll.poll(max(0.0, wait) * 1000)
+        finally:
+            if also is not None:
+                self._poll.unregister(also)
+        also_ready = False
+        for descriptor, event in ready:
+            if descriptor == also:
+                also_ready = True
+                continue
+            if event & select.POLLOUT:
+                self._flush()
+            if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
+                self._receive()
+        self._keep_alive()
+        return also_ready
+
+    def _flush(self) -> None:
+        try:
+            sent = self._socket.send(self.out)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            raise ConnectionLost(f"{self.broker}: {os_reason(problem)}") from None
+        del self.out[:sent]
+        self._sent_at = time.monotonic()
+
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            raise ConnectionLost(f"{self.broker}: {os_reason(problem)}") from None
+        if not data:
+            raise ConnectionLost(f"{self.broker}: closed the connection")
+        self._heard_at = time.monotonic()
+        if self._rest:
+            data = self._rest + data
+        try:
+            self._rest = data[self._take(data) :]
+        except ProtocolFault as fault:
+            raise ConnectionLost(f"{self.broker}: sent nonsense: {fault.text}") from None
+
+    def _wait_seconds(self, timeout_seconds: float) -> float:
+        if not self._heartbeat:
+            return timeout_seconds
+        return min(timeout_seconds, self._heartbeat / 4)
+
+    def _keep_alive(self) -> None:
+        if not self._heartbeat:
+            return
+        now = time.monotonic()
+        if now - self._sent_at > self._heartbeat / 2 and not self.out:
+            self.out += codec.HEARTBEAT_FRAME
+            self._flush()
+        if now - self._heard_at > 2 * self._heartbeat:
+            raise ConnectionLost(f"{self.broker}: silent for {now - self._heard_at:.0f} s")
+
+    # Frames
+
+    def _take(self, data: bytes) -> int:
+        """Take every whole frame of `data`; where the first incomplete one starts."""
+        if data.startswith(b"AMQP"):
+            if len(data) < len(codec.PROTOCOL_HEADER):
+                return 0
+            raise Refused(0, f"{self.broker} speaks another version of AMQP")
+        frames, at = codec.split_frames(data, 0, self.frame_max)
+        for kind, channel, start, end in frames:
+            if kind == codec.METHOD:
+                index = data[start : start + 4]
+                if index == codec.DELIVER_INDEX:
+                    self._deliver = codec.decode_deliver(data, start, end)
+                elif index == codec.ACK_INDEX and channel:
+                    self.acks.append(Ack(*codec.decode_ack(data, start, end), True))
+                elif index == codec.NACK_INDEX and channel:
+                    self.acks.append(Ack(*codec.decode_ack(data, start, end), False))
+                else:
+                    self._on_method(channel, data, start, end)
+            elif kind == codec.HEADER:
+                self._content_size, self._properties = codec.decode_content_header(data, start, end)
+                if self._content_size == 0:
+                    self._complete(b"")
+            elif kind == codec.BODY:
+                self._on_body(data[start:end])
+        return at
+
+    def _on_body(self, chunk: bytes) -> None:
+        self._content_size -= len(chunk)
+        if self._content_size > 0:
+            self._chunks.append(chunk)
+        elif self._chunks:
+            self._chunks.append(chunk)
+            whole = b"".join(self._chunks)
+            self._chunks = []
+            self._complete(whole)
+        else:
+            self._complete(chunk)
+
+    def _complete(self, body: bytes) -> None:
+        head, self._deliver = self._deliver, None
+        if head is None:
+            self.returns.append(self._return)
+            return
+        tag, redelivered, exchange, key = head[1:]
+        self.deliveries.append(Delivery(tag, redelivered, exchange, key, self._properties, body))
+
+    def _on_method(self, channel: int, data: bytes, start: int, end: int) -> None:
+        method, args = spec.decode_method(data, start, end)
+        match method.name:
+            case "basic.return":
+                code, text, exchange, key = args
+                self._return = f"{code!s} {text!s}: exchange '{exchange!s}', key '{key!s}'"
+            case "connection.close":
+                self._send(0, "connection.close-ok", ())
+                with suppress(ConnectionLost):
+                    self._flush()
+                reason = f"{self.broker}: {args[1]!s}"
+                if args[0] in TRANSIENT_CODES:
+                    raise ConnectionLost(reason)
+                raise Refused(_whole(args[0]), reason)
+            case "channel.close":
+                self._send(CHANNEL, "channel.close-ok", ())
+                raise Refused(_whole(args[0]), f"{self.broker}: {args[1]!s}")
+            case "connection.blocked":
+                self.blocked = str(args[0]) or "no reason given"
+            case "connection.unblocked":
+                self.blocked = ""
+            case "channel.flow":
+                self.blocked = "" if args[0] else "flow control"
+                self._send(channel, "channel.flow-ok", args)
+            case "basic.cancel":
+                raise Refused(404, f"{self.broker}: the queue went away, the consumer with it")
+            case name:
+                self._answers.append((name, args))
+
+    def _send(self, channel: int, name: str, args: tuple[Value, ...]) -> None:
+        codec.append_method(self.out, channel, name, args)
+
+    def _await(self, name: str) -> tuple[Value, ...]:
+        deadline = time.monotonic() + self.login.timeout_seconds
+        while True:
+            while self._answers:
+                answer, args = self._answers.pop(0)
+                if answer == name:
+                    return args
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ConnectionLost(f"{self.broker}: no {name} in time")
+            self.pump(left)
+
+
+def _whole(value: Value) -> int:
+    assert isinstance(value, int)
+    return value

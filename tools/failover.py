@@ -1,0 +1,41 @@
+"""Which broker of a list to talk to: the first that takes us, round after round, with patience."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from broker.options import Address
+from tools.amqp_client import Connection, ConnectionLost, Login
+
+BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX = 0.1, 2.0
+
+
+def connect_any(
+    brokers: Sequence[Address],
+    login: Login,
+    patience_seconds: float,
+    first: int = 0,
+    told: Callable[[str], None] = lambda _: None,
+) -> tuple[Connection, int]:
+    """Connect to the first broker that takes us, from place `first` on, round after round.
+
+    Rounds are spaced by a growing, jittered pause; after `patience_seconds` ConnectionLost tells
+    why the last round failed.  `told` hears of each failure.  Returns the connection and its place.
+    """
+    deadline = time.monotonic() + patience_seconds
+    pause = BACKOFF_SECONDS_FIRST
+    while True:
+        reasons: list[str] = []
+        for step in range(len(brokers)):
+            place = (first + step) % len(brokers)
+            try:
+                return Connection(brokers[place], login), place
+            except ConnectionLost as lost:
+                reasons.append(str(lost))
+                told(str(lost))
+        if time.monotonic() + pause > deadline:
+            raise ConnectionLost("no broker can be reached: " + "; ".join(reasons))
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, BACKOFF_SECONDS_MAX)

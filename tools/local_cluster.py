@@ -1,0 +1,259 @@
+"""Real broker processes on this machine: started, watched, killed, and always cleaned up.
+
+The demo, the system tests and the benchmarks all run clusters this way.  Every broker is the real
+command in a process of its own, on loopback ports that were free, with a data directory and a log
+file under one root.  Whoever makes a `LocalCluster` closes it.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from broker.options import Address
+from tools.management import ClusterStatus, ManagementError, cluster_status
+
+HOST = "127.0.0.1"
+PORTS = range(20_000, 32_000)
+"""Below the range of outgoing connections, one of which could take the port of a killed broker."""
+POLL_SECONDS = 0.05
+LOG_TAIL_LINES = 15
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class ClusterTrouble(Exception):
+    """A broker did not do in time what was waited for; the text says which, and shows its log."""
+
+
+def command(name: str) -> list[str]:
+    """How to start one of our commands: the installed script, or its module in a source tree."""
+    script = Path(sys.executable).parent / name
+    if script.exists():
+        return [str(script)]
+    return [sys.executable, "-m", f"tools.{name.replace('-', '_')}"]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now.  All are held until all are found, so none comes twice."""
+    held: list[socket.socket] = []
+    try:
+        for port in random.sample(PORTS, len(PORTS)):
+            candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                candidate.bind((HOST, port))
+            except OSError:
+                candidate.close()
+                continue
+            held.append(candidate)
+            if len(held) == count:
+                return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+    raise ClusterTrouble(f"no {count} free ports from {PORTS.start} to {PORTS.stop} on {HOST}")
+
+
+class BrokerProcess:
+    """One broker: its addresses and files, which outlive its process, and its process if any."""
+
+    def __init__(self, label: str, root: Path, port: int, arguments: Sequence[str]) -> None:
+        self.label = label
+        self.address = Address(HOST, port)
+        self.data_dir = root / label
+        self.log_path = root / f"{label}.log"
+        self._arguments = list(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __str__(self) -> str:
+        return self.label
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How its last process ended; None while it runs or before the first start."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def pid(self) -> int:
+        """The number of its running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process and return at once; use the cluster's waits to see it serve."""
+        assert not self.alive, f"{self.label} already runs"
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command("qpidd"), *self._arguments],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self) -> None:
+        """What a power cut does to a process: SIGKILL, no warning."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, for instance SIGSTOP and SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def terminate(self, timeout_seconds: float = 15.0) -> int:
+        """Ask it to stop cleanly, wait, and return its exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self.wait(timeout_seconds)
+
+    def wait(self, timeout_seconds: float = 15.0) -> int:
+        """Wait for the process to end by itself."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            raise ClusterTrouble(
+                f"{self.label} did not stop in {timeout_seconds:g} s\n{self.log_tail()}"
+            ) from None
+
+    def status(self, timeout_seconds: float = 5.0) -> ClusterStatus:
+        """Its own view of the cluster; ManagementError when it does not answer."""
+        return cluster_status(self.address, timeout_seconds)
+
+    def log_tail(self) -> str:
+        """The end of its log, indented, for messages about trouble."""
+        try:
+            lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return f"  ({self.label} has no log)"
+        return "\n".join(f"  {self.label}| {line}" for line in lines[-LOG_TAIL_LINES:])
+
+
+class LocalCluster:
+    """Some members of one cluster, configured to find each other, not started yet."""
+
+    def __init__(
+        self,
+        root: Path,
+        size: int = 3,
+        name: str = "local",
+        *,
+        voters: int | None = None,
+        stores: bool = True,
+        log_level: str = "info",
+    ) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        ports = free_ports(2 * size)
+        rings = [f"{HOST}:{port}" for port in ports[size:]]
+        self.name = name
+        self.members: list[BrokerProcess] = []
+        for index, port in enumerate(ports[:size]):
+            label = f"broker-{index + 1}"
+            options = {
+                "cluster-name": name,
+                "cluster-size": str(voters or size),
+                "cluster-bind": rings[index],
+                "cluster-nodes": ",".join(rings),
+                "port": str(port),
+                "interface": HOST,
+                "log-level": log_level,
+            }
+            if stores:
+                options["data-dir"] = str(root / label)
+            arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
+            self.members.append(BrokerProcess(label, root, port, arguments))
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getitem__(self, index: int) -> BrokerProcess:
+        """The member by its place, from 0."""
+        return self.members[index]
+
+    def brokers(self, first: int = 0) -> str:
+        """All client addresses as tools take them, beginning with the member at `first`."""
+        turned = self.members[first:] + self.members[:first]
+        return ",".join(str(member.address) for member in turned)
+
+    def start(self, timeout_seconds: float = 30.0) -> None:
+        """Start every member that does not run, and wait until all serve together."""
+        for member in self.members:
+            if not member.alive:
+                member.start()
+        self.wait_active(timeout_seconds=timeout_seconds)
+
+    def wait_active(
+        self, members: Sequence[BrokerProcess] | None = None, timeout_seconds: float = 30.0
+    ) -> None:
+        """Wait until each of `members` (default: all that run) sees exactly them all ACTIVE."""
+        expected = [one for one in self.members if one.alive] if members is None else list(members)
+        deadline = time.monotonic() + timeout_seconds
+        for member in expected:
+            seen = "it did not answer"
+            while True:
+                if not member.alive:
+                    raise ClusterTrouble(
+                        f"{member} ended with code {member.exit_code}\n{member.log_tail()}"
+                    )
+                try:
+                    status = member.status()
+                    active = sum(one.state == "ACTIVE" for one in status.members)
+                    seen = f"it says {status.status}, {active} active"
+                    if status.status == "ACTIVE" and active == status.size == len(expected):
+                        break
+                except ManagementError as problem:
+                    seen = str(problem)
+                if time.monotonic() > deadline:
+                    raise ClusterTrouble(
+                        f"{member} does not serve with {len(expected)} members after "
+                        f"{timeout_seconds:g} s: {seen}\n{member.log_tail()}"
+                    )
+                time.sleep(POLL_SECONDS)
+
+    def wait_stopped(self, timeout_seconds: float = 30.0) -> list[int]:
+        """Wait until every member has ended by itself; their exit codes."""
+        deadline = time.monotonic() + timeout_seconds
+        return [one.wait(max(0.1, deadline - time.monotonic())) for one in self.members]
+
+    def close(self) -> None:
+        """Kill whatever still runs.  Safe to call twice."""
+        for member in self.members:
+            if member.alive:
+                member.kill()
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit inside the block, so that `finally` and `with` clean up."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
