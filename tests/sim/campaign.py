@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from tests.sim.cores import make_node
-from tests.sim.plain import make_plain
 from tests.sim.plan import Plan, make_plan
 from tests.sim.runner import Result, Runner
+from tests.sim.stack import PlainStack, ReplicaStack, Stack
 from tests.sim.trace import Trace
 from vsync.types import record
 
@@ -31,7 +31,8 @@ def run_seed(seed: int, options: Options) -> Result:
 
 def run_plan(plan: Plan, options: Options) -> Result:
     trace = Trace(options.keep_trace, options.frames)
-    return Runner(plan, make_node, make_plain, trace).run()
+    stack: Stack = ReplicaStack() if plan.primary else PlainStack()
+    return Runner(plan, make_node, stack, trace).run()
 
 
 def run_line(result: Result) -> str:
@@ -39,7 +40,7 @@ def run_line(result: Result) -> str:
     return (
         f"{verdict} seed {result.plan.seed:<6} members {len(result.plan.names)}"
         f" events {result.steps:<6} messages {result.messages:<5} views {result.views:<4}"
-        f" settle {result.settle_s:5.2f} s  virtual {result.virtual_s:6.1f} s"
+        f"{result.above} settle {result.settle_s:5.2f} s  virtual {result.virtual_s:6.1f} s"
         f" wall {result.wall_s:5.2f} s  trace {result.trace.hash()}"
     )
 

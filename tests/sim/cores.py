@@ -6,8 +6,8 @@ import random
 
 from tests.sim.plan import Plan
 from tests.sim.tap import Core
-from vsync.node import Node
 from vsync.config import RingConfig
+from vsync.node import Node
 from vsync.types import Member
 
 CLUSTER = "simulated"

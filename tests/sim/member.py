@@ -24,6 +24,9 @@ FRAMES_PER_TURN = 64
 class Upper(Protocol):
     """What stands on top of a core; `pump` may submit and is called after every step."""
 
+    @property
+    def ready(self) -> bool: ...
+    def started(self, now: float) -> None: ...
     def on_output(self, output: Output, now: float) -> None: ...
     def pump(self, now: float) -> None: ...
     def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool: ...
@@ -74,7 +77,8 @@ class SimMember:
         self.upper = self.world.make_upper(self, self.tap)
         self._trace("start", f"incarnation {self.incarnation}")
         self.tap.core.start(self.world.now)
-        self._finish_step()
+        self.upper.started(self.world.now)
+        self.finish_step()
 
     def crash(self) -> None:
         self._end("crash")
@@ -101,7 +105,7 @@ class SimMember:
         if self.tap is None:
             return
         self.tap.core.leave(self.world.now)
-        self._finish_step()
+        self.finish_step()
         self._end("stop")
         self.world.after(down_s, self.world.revive, self.name)
 
@@ -122,14 +126,14 @@ class SimMember:
             return False
         fill = bytes([self.tape.number(0, 255)])
         taken = self.upper.submit(fill * size, self.world.now, guarantee)
-        self._finish_step()
+        self.finish_step()
         return taken
 
     def advance_mark(self) -> None:
         if self.tap is not None and not self.paused and not self.world.plan.primary:
             self.mark += 1
             self.tap.core.set_mark(self.mark, self.world.now)
-            self._finish_step()
+            self.finish_step()
 
     def arrive(self, frame: bytes) -> None:
         """A frame comes off the wire; a process that stands still lets its buffer overflow."""
@@ -163,7 +167,7 @@ class SimMember:
         timer = core.next_timer()
         if timer is not None and timer <= now:
             core.wake(now)
-        self._finish_step()
+        self.finish_step()
 
     def _timer(self, due: float) -> None:
         if self._timer_at == due:
@@ -171,7 +175,7 @@ class SimMember:
             if self.running:
                 self._turn()
 
-    def _finish_step(self) -> None:
+    def finish_step(self) -> None:
         """Check the core, send and hand up what it said, and set its timer."""
         tap = self.tap
         assert tap is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.sim.member import SimMember, Upper
 from tests.sim.tap import Tap
 from vsync.events import Output
 from vsync.types import Guarantee
@@ -23,9 +22,12 @@ class Plain:
     def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
         return self.tap.submit(payload, now, guarantee)
 
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def started(self, now: float) -> None:
+        """Begin with nothing."""
+
     def crashed(self) -> None:
         """Keep nothing."""
-
-
-def make_plain(member: SimMember, tap: Tap) -> Upper:
-    return Plain(tap)

@@ -88,6 +88,8 @@ class Plan:
     load_burst: int
     load_safe: float  # part of the submits that ask for SAFE
     load_large: float  # part of the submits larger than a frame
+    fsync_s: float
+    transfer_s: float
     primary: bool
 
     def has(self, fault: str) -> bool:
@@ -147,6 +149,8 @@ def make_plan(
         load_burst=tape.pick((1, 3, 12)),
         load_safe=tape.pick((0.0, 0.5, 1.0)),
         load_large=tape.pick((0.0, 0.05, 0.3)),
+        fsync_s=tape.pick((0.0005, 0.003, 0.03)),
+        transfer_s=tape.pick((0.01, 0.1, 0.5)),
         primary=primary,
     )
 

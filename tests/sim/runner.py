@@ -18,13 +18,15 @@ from tests.sim.load import Load
 from tests.sim.member import SimMember
 from tests.sim.nemesis import Nemesis
 from tests.sim.plan import Plan
+from tests.sim.stack import Stack
 from tests.sim.trace import Trace
 from tests.sim.verdict import Violation
-from tests.sim.world import MakeCore, MakeUpper, World
+from tests.sim.world import MakeCore, World
 from vsync.types import Guarantee, record
 
 PROBES_PER_MEMBER = 3
 REST_S = 2.0
+RESUME_S = 5.0
 
 
 @record
@@ -40,6 +42,7 @@ class Result:
     views: int
     messages: int
     settle_s: float
+    above: str  # what stands on the ring has to tell
     faults: Counter[str]
     counters: Counter[str]
     world: World
@@ -63,12 +66,11 @@ def settle_bound_s(plan: Plan) -> float:
 class Runner:
     """Drives one world through the phases."""
 
-    def __init__(
-        self, plan: Plan, make_core: MakeCore, make_upper: MakeUpper, trace: Trace
-    ) -> None:
+    def __init__(self, plan: Plan, make_core: MakeCore, stack: Stack, trace: Trace) -> None:
         self.plan = plan
         self.trace = trace
-        self.world = World(plan, make_core, make_upper, trace)
+        self.world = World(plan, make_core, stack, trace)
+        self.stack = stack
         self.violations: list[Violation] = []
         self.settle_s = 0.0
 
@@ -95,6 +97,7 @@ class Runner:
             views=sum(isinstance(e, Installed) for life in lives for e in life.entries),
             messages=sum(isinstance(e, Submitted) for life in lives for e in life.entries),
             settle_s=self.settle_s,
+            above=self.stack.describe(),
             faults=world.faults + world.net.met,
             counters=world.counters,
             world=world,
@@ -104,10 +107,9 @@ class Runner:
 
     def _phases(self) -> None:
         self._chaos()
-        if not self._settle():
-            return
-        if self._drain():
+        if self._settle() and self._resume() and self._drain():
             self._rest()
+            self.violations += self.stack.finish(self.world.live())
 
     def _chaos(self) -> None:
         world, plan = self.world, self.plan
@@ -132,6 +134,8 @@ class Runner:
         if self.plan.has("stays_dead"):
             tape = world.tape.fork("dead")
             dead = tape.some(self.plan.names, 0, (len(self.plan.names) - 1) // 2)
+            if not self.stack.can_do_without(dead, self.plan.names):
+                dead = []
         for member in world.members.values():
             member.crash_after = None
             if member.name in dead:
@@ -179,6 +183,17 @@ class Runner:
             and [(m.name, m.incarnation) for m in last.members] == names
         )
 
+    def _resume(self) -> bool:
+        """L4: whatever stands on the ring goes on, with all live members up to date."""
+        world = self.world
+        live = world.live()
+        bound = RESUME_S + 50 * self.plan.fsync_s + 20 * self.plan.transfer_s
+        if world.run_until(lambda: all(map(_ready, live)), world.now + bound):
+            return True
+        late = " ".join(m.name for m in live if not _ready(m))
+        self._fail("L4", "L4", f"{late} not ready {bound:.1f} s after the ring settled")
+        return False
+
     def _drain(self) -> bool:
         """L2: all that live members ever submitted arrives at home, probes arrive everywhere."""
         world = self.world
@@ -211,6 +226,8 @@ class Runner:
             if _ring(member) != ring or not self._settled():
                 self._fail("L3", "L3", f"{member.name} left ring {ring} without a fault")
                 return
+        if not all(map(_ready, live)):
+            self._fail("L4", "L4", "not everybody is ready any more, without a fault")
         seen = [
             {
                 entry.seq
@@ -228,6 +245,10 @@ class Runner:
 
     def _fail(self, promise: str, rule: str, text: str) -> None:
         self.violations.append(Violation(promise, rule, text))
+
+
+def _ready(member: SimMember) -> bool:
+    return member.upper is not None and member.upper.ready
 
 
 def _ring(member: SimMember) -> object:

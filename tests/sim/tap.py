@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tests.sim.history import Delivered, Ended, Installed, Item, Life, Submitted, Transited, Who
@@ -23,9 +23,10 @@ FOREIGN = Item(("?", 0), 0, 0)
 class Core(Protocol):
     """What the simulator needs of `vsync.node.Node`."""
 
-    ring: RingId
-    counters: dict[str, int]
-
+    @property
+    def ring(self) -> RingId: ...
+    @property
+    def counters(self) -> Mapping[str, int]: ...
     @property
     def members(self) -> tuple[Member, ...]: ...
     def start(self, now: float) -> None: ...

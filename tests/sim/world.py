@@ -12,21 +12,19 @@ from tests.sim.history import History
 from tests.sim.member import SimMember, Upper
 from tests.sim.net import Net
 from tests.sim.plan import Plan, calm_of
+from tests.sim.stack import Stack
 from tests.sim.tap import Core, Tap
 from tests.sim.tape import Tape
 from tests.sim.trace import Trace
 from vsync.types import Member
 
 MakeCore = Callable[[Member, Plan, random.Random], Core]
-MakeUpper = Callable[[SimMember, Tap], Upper]
 
 
 class World:
     """All members and the network between them at one moment of virtual time."""
 
-    def __init__(
-        self, plan: Plan, make_core: MakeCore, make_upper: MakeUpper, trace: Trace
-    ) -> None:
+    def __init__(self, plan: Plan, make_core: MakeCore, stack: Stack, trace: Trace) -> None:
         self.plan = plan
         self.trace = trace
         self.tape = Tape(plan.seed)
@@ -38,7 +36,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self._order = itertools.count()
         self._make_core = make_core
-        self._make_upper = make_upper
+        self.stack = stack
         self.calm = calm_of(plan)
         self.net = Net(
             list(plan.names), self.tape.fork("net"), self.calm, plan.queue_frames, self._deliver_at
@@ -90,7 +88,7 @@ class World:
         return self._make_core(me, self.plan, chance)
 
     def make_upper(self, member: SimMember, tap: Tap) -> Upper:
-        return self._make_upper(member, tap)
+        return self.stack.make(member, tap)
 
     def retire(self, tap: Tap) -> None:
         """Keep what a finished life counted."""

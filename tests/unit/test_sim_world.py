@@ -7,9 +7,9 @@ import random
 import pytest
 
 from tests.sim.fake import FakeCore
-from tests.sim.plain import make_plain
 from tests.sim.plan import Plan, make_plan
 from tests.sim.runner import Result, Runner
+from tests.sim.stack import PlainStack
 from tests.sim.tap import Core
 from tests.sim.trace import Trace
 from vsync.events import Deliver, Output
@@ -27,7 +27,7 @@ def run(plan: Plan, core: type[FakeCore] = FakeCore) -> Result:
     def make_core(me: Member, plan: Plan, chance: random.Random) -> Core:
         return core(me, plan, chance)
 
-    return Runner(plan, make_core, make_plain, Trace(keep_all=False, frames=False)).run()
+    return Runner(plan, make_core, PlainStack(), Trace(keep_all=False, frames=False)).run()
 
 
 def calm_plan(seed: int = SEED) -> Plan:

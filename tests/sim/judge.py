@@ -1,0 +1,111 @@
+"""The omniscient judge of primary views: one at a time, and nothing confirmed is forgotten.
+
+It hears from every replica at once, which no member could, and keeps every confirmed entry for
+ever: G7 and G8 are checked at each activation, each applied entry and each confirmation.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.sim.toylog import ToyLog
+from tests.sim.verdict import Violation
+from vsync.primary import Activated, Primary
+from vsync.types import RingId
+
+if TYPE_CHECKING:
+    from tests.sim.replica import Replica
+
+VIOLATIONS_MAX = 5
+
+
+class Epoch(NamedTuple):
+    """What is known of one activated epoch."""
+
+    ring: RingId
+    base: int
+    order: bytes | None
+    voters: tuple[str, ...]
+    level: set[str]
+
+
+class Judge:
+    """Collects what replicas say and holds it against what they said before."""
+
+    def __init__(self) -> None:
+        self.replicas: dict[str, Replica] = {}
+        self.epochs: dict[int, Epoch] = {}
+        self.confirmed_orders: dict[int, bytes] = {}
+        self.confirmed_position = 0
+        self.latest: dict[int, tuple[int, bytes]] = {}  # position -> highest epoch, chain there
+        self.violations: list[Violation] = []
+
+    def _broken(self, promise: str, text: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(Violation(promise, "primary", text))
+
+    def activated(self, name: str, event: Activated, log: ToyLog, primary: Primary) -> None:
+        """A member is about to apply the activation on top of `log`."""
+        activation = event.activation
+        epoch = activation.epoch
+        if log.position != activation.base:
+            text = f"{name} activates epoch {epoch} at {log.position}, base {activation.base}"
+            self._broken("G8", text)
+        known = self.epochs.setdefault(
+            epoch, Epoch(event.ring, activation.base, log.order, activation.voters, set())
+        )
+        if (known.ring, known.base, known.order) != (event.ring, activation.base, log.order):
+            text = f"epoch {epoch} is ring {known.ring} and at {name} ring {event.ring}"
+            self._broken("G7", text)
+        if event.level:
+            known.level.add(name)
+            known.level.update(primary.level_names)
+        newer = max(self.epochs)
+        if newer > epoch and primary.active:
+            shared = known.level & self.epochs[newer].level
+            if shared:
+                self._broken("G7", f"{name} enters epoch {epoch} after {newer}; {shared} in both")
+        self._contains_confirmed(name, log, f"activates epoch {epoch}")
+
+    def _contains_confirmed(self, name: str, log: ToyLog, what: str) -> None:
+        position = self.confirmed_position
+        if position and log.order_at(position) != self.confirmed_orders[position]:
+            text = f"{name} {what} at {log.position}; {position} was confirmed and is not in it"
+            self._broken("G8", text)
+
+    def applied(self, name: str, log: ToyLog) -> None:
+        """A member of a primary view has applied one more entry."""
+        position, order, epoch = log.position, log.order, log.epoch
+        if self.confirmed_orders.get(position, order) != order:
+            self._broken("G8", f"{name} applies another {position} than was confirmed")
+        highest, there = self.latest.get(position, (0, order))
+        if highest == epoch and there != order:
+            self._broken("G7", f"{name} applies another {position} in epoch {epoch}")
+        if epoch >= highest:
+            self.latest[position] = (epoch, order)
+
+    def confirmed(self, name: str, position: int, log: ToyLog) -> None:
+        """A member tells its clients that everything up to `position` will stay."""
+        order = log.order_at(position)
+        assert order is not None
+        if self.confirmed_orders.setdefault(position, order) != order:
+            self._broken("G8", f"{name} confirms another {position} than was confirmed before")
+        epoch = log.entries[position - 1].epoch
+        highest, there = self.latest.get(position, (0, order))
+        if highest > epoch and there != order:
+            text = f"{name} confirms {position} of epoch {epoch}; epoch {highest} has another"
+            self._broken("G8", text)
+        if position > self.confirmed_position:
+            self._contains_confirmed(name, log, f"confirms {position}")
+            self.confirmed_position = position
+
+    def finish(self) -> list[Violation]:
+        """What can only be said at the end: successive epochs share a voter that was level."""
+        numbers = sorted(self.epochs)
+        for earlier, later in pairwise(numbers):
+            one, two = self.epochs[earlier], self.epochs[later]
+            if not one.level & two.level & set(one.voters):
+                text = f"epochs {earlier} {sorted(one.level)} and {later} {sorted(two.level)}"
+                self._broken("G7", f"{text} share no level voter")
+        return self.violations

@@ -1,0 +1,80 @@
+"""What stands on the rings of a run, as one choice: nothing, or the primary layer over a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tests.sim.judge import Judge
+from tests.sim.member import SimMember, Upper
+from tests.sim.plain import Plain
+from tests.sim.replica import Replica
+from tests.sim.tap import Tap
+from tests.sim.toylog import Disk
+from tests.sim.verdict import Violation
+from vsync.standing import majority
+
+
+class Stack(Protocol):
+    """Builds the upper half of each life, and judges it."""
+
+    def make(self, member: SimMember, tap: Tap) -> Upper: ...
+    def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool: ...
+    def finish(self, live: Sequence[SimMember]) -> list[Violation]: ...
+    def describe(self) -> str: ...
+
+
+class PlainStack:
+    """Rings alone."""
+
+    def make(self, member: SimMember, tap: Tap) -> Upper:
+        return Plain(tap)
+
+    def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
+        return True
+
+    def finish(self, live: Sequence[SimMember]) -> list[Violation]:
+        return []
+
+    def describe(self) -> str:
+        return ""
+
+
+class ReplicaStack:
+    """The primary layer over a toy log on a fake disk."""
+
+    def __init__(self) -> None:
+        self.judge = Judge()
+        self.disks: dict[str, Disk] = {}
+
+    def make(self, member: SimMember, tap: Tap) -> Upper:
+        disk = self.disks.setdefault(member.name, Disk())
+        replica = Replica(member.world, member, tap, disk, self.judge)
+        self.judge.replicas[member.name] = replica
+        return replica
+
+    def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
+        """Liveness may be demanded while a majority of the voters' filled stores is there."""
+        stores = {name: disk.durable for name, disk in self.disks.items() if disk.durable.filled}
+        if not stores:
+            return not dead
+        voters = next(iter(stores.values())).voters
+        here = [name for name in voters if name in stores and name not in dead]
+        return len(here) >= majority(len(voters))
+
+    def finish(self, live: Sequence[SimMember]) -> list[Violation]:
+        """All live members hold one log at the end; then what the judge has to say."""
+        found = list(self.judge.finish())
+        logs = {
+            member.name: (replica.log.position, replica.log.order)
+            for member in live
+            if (replica := self.judge.replicas.get(member.name)) is not None
+        }
+        if len(set(logs.values())) > 1:
+            positions = {name: position for name, (position, _) in logs.items()}
+            found.append(Violation("G14", "primary", f"logs differ at the end: {positions}"))
+        return found
+
+    def describe(self) -> str:
+        epochs = self.judge.epochs
+        return f" epochs {len(epochs):<3} confirmed {self.judge.confirmed_position:<5}"
