@@ -42,6 +42,7 @@ MEMBERS_MAX = 128
 WANTED_MAX = 1024
 ITEMS_MAX = 65536
 U64 = (1 << 64) - 1
+RING_SEQ_MAX = 1 << 62  # no cluster gets there; a larger one would stop all from counting on
 _MEMO_MAX = 1024
 
 _HEAD = Struct("<BB8sQBB")
@@ -365,7 +366,7 @@ def _members(value: object) -> tuple[Member, ...]:
 
 def _join(value: object) -> Join:
     proc, failed, ring_seq, leaving = _list(value, 4)
-    if type(leaving) is not bool:
+    if type(leaving) is not bool or _number(ring_seq) > RING_SEQ_MAX:
         raise FrameError("control_shape")
     return Join(_members(proc), _members(failed), _number(ring_seq), leaving)
 

@@ -66,7 +66,7 @@ class RingConfig:
         return [
             (
                 self.hold_ms * 2 <= self.token_retransmit_ms,
-                "hold_ms must be at most half of token_retransmit_ms: a held token is not a lost one",
+                "hold_ms must be at most half of token_retransmit_ms: held is not lost",
             ),
             (
                 self.token_retransmit_ms * 3 <= self.token_timeout_ms,

@@ -57,6 +57,7 @@ MOVES: MappingProxyType[tuple[Phase, Reason], Phase] = MappingProxyType(
         (Phase.OPERATIONAL, Reason.FOREIGN_RING): Phase.GATHER,
         (Phase.OPERATIONAL, Reason.JOIN): Phase.GATHER,
         (Phase.OPERATIONAL, Reason.MEMBER_STUCK): Phase.GATHER,
+        (Phase.IDLE, Reason.LEAVE): Phase.LEFT,
         (Phase.GATHER, Reason.LEAVE): Phase.LEFT,
         (Phase.COMMIT, Reason.LEAVE): Phase.LEFT,
         (Phase.RECOVERY, Reason.LEAVE): Phase.LEFT,

@@ -25,13 +25,16 @@ class Window:
     def __len__(self) -> int:
         return len(self._frames)
 
-    def add(self, frame: Data) -> str:
-        """Keep `frame`.  Returns "" or the name of the counter for why it was not kept."""
+    def add(self, frame: Data, slack: int = 0) -> str:
+        """Keep `frame`.  Returns "" or the name of the counter for why it was not kept.
+
+        `slack`: recovery may hold more than one limit, as others may have released less.
+        """
         seq = frame.seq
         frames = self._frames
         if seq <= self.aru or seq in frames:
             return "data_again"
-        if seq > self.released + self.limit:
+        if seq > self.released + self.limit + slack:
             return "data_beyond_store"
         frames[seq] = frame
         if seq > self.high:
@@ -73,5 +76,5 @@ class Window:
 
     def invariants(self) -> None:
         assert self.released <= self.aru <= self.high or not self.high, self.describe()
-        assert len(self._frames) <= self.limit, self.describe()
+        assert len(self._frames) <= 2 * self.limit, self.describe()
         assert self.aru + 1 not in self._frames, self.describe()

@@ -1,0 +1,181 @@
+"""A tiny network of nodes in one process, with a virtual clock: for tests of the ring alone.
+
+It delivers in time order with a small seeded delay per link (first in, first out per link, as TCP),
+and has just the faults that these tests name.  The seeded simulator is another, larger thing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+
+from vsync.config import RingConfig
+from vsync.events import Broadcast, Deliver, Output, Send, Transitional, View
+from vsync.node import Node
+from vsync.phases import Phase
+from vsync.types import Guarantee, Member
+
+Drop = Callable[[str, str, bytes], bool]
+
+
+class Net:
+    """Nodes by name, the links between them, and what each application saw."""
+
+    def __init__(self, names: str = "abc", seed: int = 1, config: RingConfig | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.config = config or RingConfig()
+        self.now = 0.0
+        self.nodes: dict[str, Node] = {}
+        self.seen: dict[str, list[Output]] = {}
+        self.cut: set[tuple[str, str]] = set()
+        self.paused: dict[str, list[bytes]] = {}
+        self.drop: Drop = lambda _from, _to, _frame: False
+        self.frames = 0
+        self._lives = 0
+        self._heap: list[tuple[float, int, str, int, bytes]] = []
+        self._count = 0
+        self._last: dict[tuple[str, str], float] = {}
+        for name in names.split() if " " in names else names:
+            self.boot(name)
+
+    def boot(self, name: str) -> Node:
+        """Start a member, or a new life of it."""
+        self._lives += 1
+        node = Node(
+            Member(name, self._lives, f"{name}:1"),
+            "test",
+            self.config,
+            random.Random(self.rng.random()),
+        )
+        self.nodes[name] = node
+        self.seen[name] = []
+        node.start(self.now)
+        self.flush(name)
+        return node
+
+    def crash(self, name: str) -> list[Output]:
+        del self.nodes[name]
+        return self.seen[name]
+
+    def split(self, *sides: str) -> None:
+        """Only members of the same side hear each other; no sides: all do."""
+        self.cut = {
+            (a, b)
+            for left in sides
+            for right in sides
+            if left is not right
+            for a in left
+            for b in right
+        }
+
+    def flush(self, name: str) -> None:
+        """Carry out what a node wants after a call."""
+        node = self.nodes[name]
+        node.invariants()
+        for output in node.take():
+            if isinstance(output, Send):
+                self._carry(name, output.to.name, output.frame)
+            elif isinstance(output, Broadcast):
+                for other in list(self.nodes):
+                    if other != name:
+                        self._carry(name, other, output.frame)
+            else:
+                self.seen[name].append(output)
+
+    def _carry(self, source: str, to: str, frame: bytes) -> None:
+        if to not in self.nodes or (source, to) in self.cut or self.drop(source, to, frame):
+            return
+        link = (source, to)
+        at = max(self.now + self.rng.uniform(0.00005, 0.0003), self._last.get(link, 0.0) + 1e-9)
+        self._last[link] = at
+        self.push(at, to, frame)
+
+    def push(self, at: float, to: str, frame: bytes) -> None:
+        """Let `frame` arrive at `to`, whoever it is from."""
+        self._count += 1
+        life = self.nodes[to].me.incarnation
+        heapq.heappush(self._heap, (at, self._count, to, life, frame))
+
+    def run(self, seconds: float, until: Callable[[], bool] | None = None) -> None:
+        """Let time pass; `until` ends it early."""
+        end = self.now + seconds
+        while until is None or not until():
+            timers = [
+                (due, name)
+                for name, node in self.nodes.items()
+                if name not in self.paused and (due := node.next_timer()) is not None
+            ]
+            timer = min(timers, default=None)
+            frame_at = self._heap[0][0] if self._heap else None
+            if timer is not None and (frame_at is None or timer[0] <= frame_at):
+                if timer[0] > end:
+                    break
+                self.now = max(self.now, timer[0])
+                self.nodes[timer[1]].wake(self.now)
+                self.flush(timer[1])
+            elif frame_at is not None and frame_at <= end:
+                self.now = max(self.now, frame_at)
+                _, _, to, life, frame = heapq.heappop(self._heap)
+                node = self.nodes.get(to)
+                if node is None or node.me.incarnation != life:
+                    continue
+                if to in self.paused:
+                    self.paused[to].append(frame)
+                    continue
+                self.frames += 1
+                node.receive(frame, self.now)
+                node.drained(self.now)
+                self.flush(to)
+            else:
+                break
+        if until is None:
+            self.now = end
+        else:
+            assert until(), f"not within {seconds} s: {self.describe()}"
+
+    def resume(self, name: str) -> None:
+        """End a pause: first comes all that queued up meanwhile, then the late timers."""
+        node = self.nodes[name]
+        for frame in self.paused.pop(name):
+            node.receive(frame, self.now)
+        node.drained(self.now)
+        self.flush(name)
+
+    def submit(self, name: str, payload: bytes, guarantee: Guarantee = Guarantee.SAFE) -> bool:
+        taken = self.nodes[name].submit(payload, self.now, guarantee)
+        self.flush(name)
+        return taken
+
+    # -- what came of it ---------------------------------------------------------------------
+
+    def settled(self, *sides: str) -> bool:
+        """Is each side one ring of exactly its members?"""
+        for side in sides or ("".join(self.nodes),):
+            rings = {self.nodes[n].ring for n in side}
+            names = {"".join(sorted(m.name for m in self.nodes[n].members)) for n in side}
+            phases = {self.nodes[n].phase for n in side}
+            if len(rings) != 1 or names != {"".join(sorted(side))} or phases != {Phase.OPERATIONAL}:
+                return False
+        return True
+
+    def settle(self, *sides: str, within: float = 8.0) -> None:
+        self.run(within, lambda: self.settled(*sides))
+
+    def payloads(self, name: str) -> list[bytes]:
+        return [p for o in self.seen[name] if isinstance(o, Deliver) for p in o.payloads]
+
+    def deliveries(self, name: str) -> list[Deliver]:
+        return [o for o in self.seen[name] if isinstance(o, Deliver)]
+
+    def views(self, name: str) -> list[View]:
+        return [o for o in self.seen[name] if isinstance(o, View)]
+
+    def transitions(self, name: str) -> list[Transitional]:
+        return [o for o in self.seen[name] if isinstance(o, Transitional)]
+
+    def count(self, counter: str) -> int:
+        return sum(node.counters[counter] for node in self.nodes.values())
+
+    def describe(self) -> str:
+        return "; ".join(n.describe() for n in self.nodes.values())

@@ -1,0 +1,125 @@
+"""The state that the parts of a node share, and the one way to change phase.
+
+`Core` < `Formation` (gather, commit, recovery) < `Node` (public face, operational ring): three
+files of one object, cut by protocol phase.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+from vsync.codec import Codec
+from vsync.config import RingConfig
+from vsync.events import Deliver, Marks, Output, Send
+from vsync.membership import Forming, Gather, Shunned
+from vsync.messages import CommitEntry, Content, Data, Message, Token
+from vsync.packing import Reassembly, SendQueue
+from vsync.phases import Phase, Reason, after
+from vsync.recovery import Recovery
+from vsync.ring import Ring
+from vsync.trace import Desk, Timer, names
+from vsync.types import NO_RING, Member, RingId
+
+
+class Core:
+    """State of one member."""
+
+    def __init__(self, me: Member, cluster: str, config: RingConfig, rng: random.Random) -> None:
+        self.me = me
+        self.config = config
+        self.rng = rng
+        self.codec = Codec(me, cluster, config.frame_bytes_max)
+        self.desk = Desk(self.codec)
+        self.counters = self.desk.counters
+        self.phase = Phase.IDLE
+        self.queue = SendQueue(
+            config.queue_bytes_max, config.queue_messages_max, config.message_bytes_max
+        )
+        self.assembly = Reassembly(config.message_bytes_max)
+        self.mark = 0
+        self.last_token_at = 0.0
+        self.current: Ring | None = None  # the ring installed last; frozen while another forms
+        # Each of these exists only in the phases it is about.
+        self.gather: Gather | None = None
+        self.forming: Forming | None = None
+        self.recovery: Recovery | None = None
+        self.waiting: Token | None = None  # accepted, not yet visited
+        self._held = False  # the waiting token is held because nobody has work
+        self.solo: Token | None = None  # the token of a ring of one never leaves home
+        self.max_ring_seq = 0  # highest ring seq known to anybody
+        self.committed_seq = 0  # highest ring seq that I committed to; never goes back (pitfall 3)
+        self.shunned = Shunned(config.merge_interval_ms / 1000, config.merge_backoff_max_ms / 1000)
+        self.past: deque[RingId] = deque(maxlen=32)  # rings that I was in or tried to form
+        self._resend: Send | None = None
+        self._marks_shown: tuple[int, ...] = ()
+
+    @property
+    def ring(self) -> RingId:
+        """The ring installed last."""
+        return self.current.id if self.current is not None else NO_RING
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self.current.members if self.current is not None else ()
+
+    def take(self) -> list[Output]:
+        """The outputs since the last call, in the order in which they happened."""
+        out = self.desk.out
+        self.desk.out = []
+        return out
+
+    # -- helpers of all phases ---------------------------------------------------------------
+
+    def _move(self, reason: Reason) -> None:
+        was, self.phase = self.phase, after(self.phase, reason)
+        self.desk.count(f"phase_{self.phase.value}")
+        self.desk.note(
+            "phase", was=was.value, now=self.phase.value, why=reason.value, ring=str(self.ring)
+        )
+
+    def _pass_on(self, to: Member, message: Message, now: float) -> None:
+        """Send a token of either kind, and again until there is a sign that it arrived."""
+        self._resend = Send(to, self.desk.send(to, message))
+        self.desk.arm(Timer.TOKEN_RESEND, now + self.config.token_retransmit_ms / 1000)
+
+    def _expect_token(self, members: int, now: float) -> None:
+        self.desk.arm(Timer.TOKEN_LOSS, now + self.config.token_timeout(members))
+
+    def _entry(self) -> CommitEntry:
+        """What I bring from my old ring."""
+        ring = self.current
+        if ring is None:
+            return CommitEntry(NO_RING, 0, 0, 0, self.mark, ())
+        window = ring.window
+        return CommitEntry(
+            ring.id, window.aru, window.high, ring.safe, self.mark, tuple(sorted(ring.obliged))
+        )
+
+    def _emit(self, ring: Ring, frame: Data, transitional: bool) -> None:
+        """Hand one ordered frame to the application."""
+        sender = ring.members[frame.origin]
+        payloads = frame.items
+        if frame.content is Content.FRAGMENT:
+            payloads, odd = self.assembly.add(sender, payloads)
+            if odd:
+                self.desk.count(odd)
+        self.desk.out.append(
+            Deliver(ring.id, frame.seq, sender, payloads, frame.guarantee, transitional)
+        )
+
+    def _deliver(self) -> None:
+        ring = self.current
+        if ring is not None and self.phase is Phase.OPERATIONAL:
+            for frame in ring.ready():
+                self._emit(ring, frame, False)
+            ring.release()
+
+    def _show_marks(self, ring: Ring) -> None:
+        if ring.marks != self._marks_shown:
+            self._marks_shown = ring.marks
+            named = {m.name: v for m, v in zip(ring.members, ring.marks, strict=True)}
+            self.desk.out.append(Marks(named))
+
+    def describe(self) -> str:
+        return f"{self.me} {self.phase.value} {self.ring} {names(self.members)}"

@@ -1,0 +1,340 @@
+"""From the loss of a ring to the next one: gather, commit, recovery.
+
+Handlers in the order of the protocol.  A message that a phase does not expect is counted under its
+kind and the phase, and dropped.
+"""
+
+from __future__ import annotations
+
+from vsync.core import Core
+from vsync.errors import FrameError
+from vsync.events import Broadcast, Transitional, View
+from vsync.membership import Forming, Gather, Verdict, filled, first_commit
+from vsync.messages import Commit, Content, Data, Join, Token
+from vsync.phases import Phase, Reason
+from vsync.recovery import Recovery
+from vsync.ring import Ring
+from vsync.trace import Timer, names
+from vsync.types import Member, RingId
+
+
+class Formation(Core):
+    """Gather, commit and recovery."""
+
+    # -- gather ------------------------------------------------------------------------------
+
+    def _enter_gather(
+        self, reason: Reason, also: tuple[Member, ...] = (), failed: tuple[Member, ...] = ()
+    ) -> Gather:
+        """Give up the ring, or the attempt at one.  The caller announces the sets afterwards."""
+        if self.recovery is not None:
+            self.recovery.abort()
+            self.past.append(self.recovery.ring.id)
+            self.recovery = None
+        self.forming = None
+        self.waiting = None
+        self._held = False
+        self.solo = None
+        self._resend = None
+        self._move(reason)
+        self.desk.cancel(Timer.TOKEN_LOSS, Timer.TOKEN_RESEND, Timer.HOLD, Timer.MERGE, Timer.SOLO)
+        if self.gather is None:
+            self.gather = Gather(self.me, self.members, also)
+        else:
+            self.gather.restart()
+            for member in also:
+                self.gather.add(member)
+        self.gather.fail(failed)
+        return self.gather
+
+    def _announce(self, gather: Gather, now: float) -> None:
+        """My sets changed: tell everybody, and give everybody time to agree."""
+        candidates = gather.candidates()
+        self.desk.arm(Timer.CONSENSUS, now + self.config.consensus_timeout(len(candidates)))
+        if len(candidates) > 8:
+            # Many members answer each other at once: spread them.
+            self.desk.arm(Timer.JOIN, now + self.rng.uniform(0.0, 0.02))
+        else:
+            self._send_join(gather, now)
+        self._try_form(gather, now)
+
+    def _send_join(self, gather: Gather, now: float) -> None:
+        self.desk.broadcast(gather.join(self.max_ring_seq))
+        self.desk.arm(Timer.JOIN, now + self.config.join_timeout_ms / 1000)
+
+    def _on_join_timer(self, now: float) -> None:
+        if self.gather is not None and self.phase is Phase.GATHER:
+            self._send_join(self.gather, now)
+
+    def _on_lonely(self, now: float) -> None:
+        if self.gather is not None and self.phase is Phase.GATHER:
+            self._try_form(self.gather, now)
+
+    def _on_consensus_timer(self, now: float) -> None:
+        gather = self.gather
+        if gather is None or self.phase is not Phase.GATHER:
+            return
+        self._move(Reason.CONSENSUS_LATE)
+        if gather.consensus():
+            # All agreed, but the representative's commit token did not come: ask all again.  If
+            # it is dead it will not answer, and fails at the next expiry.
+            gather.restart()
+        else:
+            self.desk.note("failed", members=names(gather.silent()))
+            gather.fail(gather.silent())
+        self._announce(gather, now)
+
+    def _on_join(self, sender: Member, join: Join, now: float) -> None:
+        self.max_ring_seq = max(self.max_ring_seq, join.ring_seq)
+        ring = self.current
+        if (
+            ring is not None
+            and sender in ring.members
+            and join.ring_seq < ring.id.seq
+            and not join.leaving
+        ):
+            self.desk.count("join_stale")  # sent before my ring was formed (pitfall 28)
+            return
+        match self.phase:
+            case Phase.OPERATIONAL:
+                if join.leaving:
+                    if sender in self.members:
+                        gather = self._enter_gather(Reason.JOIN, failed=(sender,))
+                        self._announce(gather, now)
+                    else:
+                        self.desk.count("leave_stranger")
+                elif self.me in join.failed:
+                    self.desk.count("join_rejects_me")  # pitfall 19: it will form its own ring
+                elif sender not in self.members and self.shunned.has(sender, now):
+                    self.desk.count("join_shunned")
+                else:
+                    # Even if its content says nothing new: the sender waits (pitfall 20).
+                    gather = self._enter_gather(Reason.JOIN, also=(sender,))
+                    gather.absorb(sender, join)
+                    self._announce(gather, now)
+            case Phase.GATHER:
+                self._join_in_gather(sender, join, now)
+            case Phase.COMMIT | Phase.RECOVERY:
+                if self._breaks_forming(sender, join):
+                    gather = self._enter_gather(Reason.JOIN)
+                    gather.absorb(sender, join)
+                    self._announce(gather, now)
+                else:
+                    self.desk.count("join_while_forming")
+            case Phase.IDLE | Phase.LEFT:
+                self.desk.count("join_outside")
+
+    def _join_in_gather(self, sender: Member, join: Join, now: float) -> None:
+        gather = self.gather
+        assert gather is not None
+        verdict = gather.absorb(sender, join)
+        if verdict is Verdict.CHANGED:
+            self._move(Reason.JOIN)
+            self._announce(gather, now)
+        elif verdict is Verdict.AGREED:
+            self._try_form(gather, now)
+        else:
+            self.desk.count(verdict.value)
+
+    def _breaks_forming(self, sender: Member, join: Join) -> bool:
+        """Does this join say that a member of the ring under way has given it up?"""
+        forming, gather = self.forming, self.gather
+        assert forming is not None
+        assert gather is not None
+        if sender not in forming.members:
+            return False
+        if join.leaving or join.ring_seq >= forming.ring.seq:
+            return True
+        # Its sets only grow, so sets beyond mine are newer than those that we agreed on: it will
+        # refuse the commit token.  Later than commit, this cannot be.
+        beyond = not (gather.proc >= set(join.proc) and gather.failed >= set(join.failed))
+        return self.phase is Phase.COMMIT and beyond
+
+    def _on_foreign(self, sender: Member, ring: RingId, now: float) -> None:
+        """Another ring lives: meet it."""
+        if self.phase is Phase.GATHER:
+            assert self.gather is not None
+            self.gather.heard.add(sender)
+            if self.gather.add(sender):
+                self._move(Reason.FOREIGN_RING)
+                self._announce(self.gather, now)
+        elif self.phase is not Phase.OPERATIONAL:
+            self.desk.count("foreign_while_forming")
+        elif ring in self.past or (sender in self.members and ring.seq <= self.ring.seq):
+            self.desk.count("foreign_past")
+        elif self.shunned.has(sender, now):
+            self.desk.count("foreign_shunned")
+        else:
+            gather = self._enter_gather(Reason.FOREIGN_RING, also=(sender,))
+            gather.heard.add(sender)
+            self._announce(gather, now)
+
+    # -- commit ------------------------------------------------------------------------------
+
+    def _try_form(self, gather: Gather, now: float) -> None:
+        """If all agree and I am the lowest of them, make the commit token."""
+        members = gather.candidates()
+        if not gather.consensus() or members[0] != self.me:
+            return
+        if len(members) == 1 and Timer.LONELY in self.desk.due:
+            return
+        if len(members) > self.config.members_max:
+            self.desk.count("form_too_many")
+            return
+        self.max_ring_seq += 1
+        ring = RingId(self.max_ring_seq, self.me.name, self.me.incarnation)
+        self._commit_to(first_commit(ring, members), Reason.CONSENSUS, now)
+
+    def _commit_to(self, commit: Commit, reason: Reason, now: float) -> None:
+        self.desk.cancel(Timer.JOIN, Timer.CONSENSUS, Timer.LONELY)
+        self._move(reason)
+        self.committed_seq = commit.ring.seq
+        self.max_ring_seq = max(self.max_ring_seq, commit.ring.seq)
+        self.forming = forming = Forming(commit, self.me)
+        commit = filled(commit, forming.index, self._entry())
+        if len(commit.members) == 1:
+            self._begin_recovery(commit, now)
+            return
+        self._pass_on(forming.successor, commit, now)
+        self._expect_token(len(commit.members), now)
+
+    def _on_commit(self, sender: Member, commit: Commit, now: float) -> None:
+        members = commit.members
+        if self.me not in members or sender != members[members.index(self.me) - 1]:
+            self.desk.count("commit_sender")
+        elif self.phase is Phase.GATHER:
+            self._commit_in_gather(commit, now)
+        elif self.forming is None or commit.ring != self.forming.ring:
+            self.desk.count("commit_other_ring")
+        elif commit.hop != self.forming.expect or None in commit.entries:
+            self.desk.count("commit_again")
+        elif self.phase is Phase.COMMIT:
+            self.forming.advance()
+            self._begin_recovery(commit, now)
+        elif self.recovery is not None and self.forming.index == 0:
+            # Once only: a second copy finds `expect` moved on (pitfall 25).
+            self.forming.advance()
+            assert not self.recovery.originated
+            self.recovery.originated = True
+            token = self.recovery.ring.first_token()
+            self.recovery.ring.accept(token)
+            self.last_token_at = now
+            self._expect_token(len(members), now)
+            self._visit_recovery(self.recovery, token, now)
+        else:
+            self.desk.count("commit_again")
+
+    def _commit_in_gather(self, commit: Commit, now: float) -> None:
+        assert self.gather is not None
+        index = commit.members.index(self.me)
+        there = [entry is not None for entry in commit.entries]
+        if commit.members != self.gather.candidates():
+            self.desk.count("commit_members_differ")
+        elif commit.ring.seq <= self.committed_seq:
+            self.desk.count("commit_stale")
+        elif commit.hop != index or there != [i < index for i in range(len(there))]:
+            self.desk.count("commit_hop")
+        else:
+            self._commit_to(commit, Reason.COMMIT_TOKEN, now)
+
+    # -- recovery ----------------------------------------------------------------------------
+
+    def _begin_recovery(self, commit: Commit, now: float) -> None:
+        """All entries are there: my old ring is frozen, the new ring's token may come."""
+        assert self.forming is not None
+        self._move(Reason.COMMIT_FULL)
+        entries = tuple(e for e in commit.entries if e is not None)
+        assert len(entries) == len(commit.members)
+        ring = Ring(
+            commit.ring,
+            commit.members,
+            self.me,
+            tuple(e.mark for e in entries),
+            self.config,
+            len(self.codec.data_prefix),
+        )
+        self.recovery = Recovery(ring, self.current, entries)
+        if len(commit.members) == 1:
+            self._install(self.recovery, now)
+            return
+        self._pass_on(self.forming.successor, commit._replace(hop=commit.hop + 1), now)
+        self._expect_token(len(commit.members), now)
+
+    def _data_in_recovery(self, recovery: Recovery, frame: Data) -> None:
+        code = recovery.ring.add(frame)
+        if not code and frame.content is Content.RECOVERED:
+            try:
+                code = recovery.absorb(self.codec.data(frame.items[0]))
+            except FrameError as err:
+                code = err.code
+        if code:
+            self.desk.count(code)
+
+    def _visit_recovery(self, recovery: Recovery, token: Token, now: float) -> None:
+        """A token visit on the ring under way; its frames are the old ring's."""
+        ring = recovery.ring
+        visit = ring.visit(token, recovery, self.mark, 0)
+        prefix = self.codec.data_prefix
+        out = self.desk.out
+        out.extend(Broadcast(prefix + body) for body in visit.resent)
+        out.extend(Broadcast(prefix + body) for body in visit.before)
+        forward = recovery.flag(visit.token)
+        self._pass_on(ring.successor, forward, now)
+        self.counters["recovered_sent"] += len(visit.before)
+        ring.consume_recovered()
+        ring.release()
+        if recovery.complete(forward, token.aru):
+            self._install(recovery, now)
+
+    def _install(self, recovery: Recovery, now: float) -> None:
+        """Close the old ring and open the new one, as one step."""
+        self._move(Reason.RECOVERED)
+        old, ring, gather = self.current, recovery.ring, self.gather
+        assert gather is not None
+        came = frozenset(recovery.trans) if old is not None else frozenset[Member]()
+        if old is not None:
+            closing = recovery.close()
+            for frame in closing.regular:
+                self._emit(old, frame, False)
+            self.desk.out.append(Transitional(old.id, recovery.trans))
+            for frame in closing.transitional:
+                self._emit(old, frame, True)
+            self.counters["closing_skipped"] += closing.skipped
+            self.past.append(old.id)
+        if forgotten := self.assembly.forget():
+            self.counters["fragments_forgotten"] += forgotten
+        if self.queue.restart():
+            self.desk.count("fragments_sent_again")
+        for member in sorted(gather.heard - set(ring.members)):
+            self.shunned.add(member, now)
+        self.shunned.forgive(ring.members)
+        self.current, self.recovery, self.forming, self.gather = ring, None, None, None
+        joined = tuple(m for m in ring.members if m not in came)
+        left = () if old is None else tuple(m for m in old.members if m not in came)
+        self.desk.out.append(View(ring.id, ring.members, joined, left))
+        self.desk.note(
+            "view",
+            ring=str(ring.id),
+            members=names(ring.members),
+            joined=names(joined),
+            left=names(left),
+            first_seq=ring.delivered + 1,
+        )
+        self._marks_shown = ()
+        self._show_marks(ring)
+        self._opened(ring, now)
+
+    def _opened(self, ring: Ring, now: float) -> None:
+        """A ring was installed: set what it lives on."""
+        if len(ring.members) == 1:
+            self.desk.cancel(Timer.TOKEN_LOSS, Timer.TOKEN_RESEND)
+            self._resend = None
+            self.solo = ring.first_token()
+            self.last_token_at = now
+            self.desk.arm(Timer.SOLO, now)
+        if ring.index == 0:
+            self._arm_merge(now)
+
+    def _arm_merge(self, now: float) -> None:
+        spread = self.rng.uniform(0.75, 1.25)
+        self.desk.arm(Timer.MERGE, now + spread * self.config.merge_interval_ms / 1000)

@@ -1,0 +1,188 @@
+"""Who shall be in the next ring: the sets of the gather phase, and the commit token's way.
+
+Pure leaves: they are told what was heard and say what follows; phases, timers and frames are the
+business of `formation`.
+
+A `Gather` lives from the loss of one ring to the installation of the next, through any number of
+aborted attempts, so that a member that failed once in it stays failed until then; that is what
+makes the sets grow only, and the phase end (Totem membership, termination).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from vsync.codec import MEMBERS_MAX
+from vsync.messages import Commit, CommitEntry, Join
+from vsync.types import Member, RingId
+
+
+class Verdict(Enum):
+    """What a join did to the sets; the word is the counter of those that did nothing."""
+
+    CHANGED = "join_changed"
+    AGREED = "join_agreed"
+    SUBSET = "join_subset"
+    FROM_FAILED = "join_from_failed"
+    LEFT_ALREADY = "join_left_already"
+    TOO_MANY = "join_too_many"
+
+
+class Gather:
+    """The candidate, failed and agreed sets of one gather episode."""
+
+    __slots__ = ("agreed", "failed", "heard", "me", "old", "proc")
+
+    def __init__(self, me: Member, old: Iterable[Member], also: Iterable[Member] = ()) -> None:
+        self.me = me
+        self.old = frozenset(old)  # members of my last ring: only their accusations count
+        self.proc: set[Member] = {me, *self.old, *also}
+        self.failed: set[Member] = set()
+        self.agreed: set[Member] = {me}
+        self.heard: set[Member] = set()
+        self._supersede()
+
+    def candidates(self) -> tuple[Member, ...]:
+        return tuple(sorted(self.proc - self.failed))
+
+    def consensus(self) -> bool:
+        return self.proc - self.failed <= self.agreed
+
+    def add(self, member: Member) -> bool:
+        """A stranger was heard; True if that is news."""
+        if member in self.proc or len(self.proc) == MEMBERS_MAX:
+            return False
+        self.proc.add(member)
+        self._supersede()
+        self._changed()
+        return True
+
+    def fail(self, members: Iterable[Member]) -> bool:
+        """Give up on members (never on myself, or nobody would be left to form a ring)."""
+        fresh = {m for m in members if m != self.me} - self.failed
+        if not fresh:
+            return False
+        self.failed |= fresh
+        self.proc |= fresh
+        self._changed()
+        return True
+
+    def silent(self) -> tuple[Member, ...]:
+        """Candidates that have not agreed."""
+        return tuple(sorted(self.proc - self.failed - self.agreed))
+
+    def restart(self) -> None:
+        """Forget who agreed: everyone has to say so again."""
+        self._changed()
+
+    def absorb(self, sender: Member, join: Join) -> Verdict:
+        """Work one join into the sets (rules 3 to 6 of the membership protocol)."""
+        proc, failed = set(join.proc), set(join.failed)
+        if join.leaving:
+            return Verdict.CHANGED if self.fail((sender,)) else Verdict.LEFT_ALREADY
+        self.heard.add(sender)
+        if sender in self.failed:
+            return Verdict.FROM_FAILED
+        if proc == self.proc and failed == self.failed:
+            self.agreed.add(sender)
+            return Verdict.AGREED
+        if proc <= self.proc and failed <= self.failed:
+            return Verdict.SUBSET  # my own join will teach the sender
+        if len(self.proc | proc) > MEMBERS_MAX:
+            return Verdict.TOO_MANY  # the next join would not fit any frame
+        before = (len(self.proc), len(self.failed))
+        self.proc |= proc | {sender}
+        if self.me in failed:
+            self.failed.add(sender)
+        elif sender in self.old:
+            # A stranger's accusations are its own affair: they concern another ring's members.
+            self.failed |= failed
+        self._supersede()
+        if before == (len(self.proc), len(self.failed)):
+            return Verdict.SUBSET
+        self._changed()
+        return Verdict.CHANGED
+
+    def _changed(self) -> None:
+        self.agreed = {self.me}
+
+    def _supersede(self) -> None:
+        """A newer life of a member is proof that the older ones are over."""
+        newest: dict[str, int] = {}
+        for member in sorted(self.proc):
+            newest[member.name] = max(newest.get(member.name, 0), member.incarnation)
+        self.failed |= {m for m in self.proc if m.incarnation < newest[m.name] and m != self.me}
+
+    def join(self, ring_seq: int) -> Join:
+        return Join(tuple(sorted(self.proc)), tuple(sorted(self.failed)), ring_seq, False)
+
+    def invariants(self) -> None:
+        assert self.me in self.proc, "not a candidate of my own"
+        assert self.me not in self.failed, "failed myself"
+        assert self.me in self.agreed, "disagree with myself"
+        assert self.failed <= self.proc, "failed a stranger"
+
+
+class Forming:
+    """A ring id under way: which hops of its commit token this member expects.
+
+    Hop h of the token is received by member h modulo n; hops 1 to n collect the entries, n+1 to 2n
+    distribute them, and the representative's receipt of hop 2n starts the ring.
+    """
+
+    __slots__ = ("expect", "index", "members", "ring")
+
+    def __init__(self, commit: Commit, me: Member) -> None:
+        self.ring: RingId = commit.ring
+        self.members = commit.members
+        self.index = commit.members.index(me)
+        self.expect = self.index + len(self.members)
+
+    @property
+    def successor(self) -> Member:
+        return self.members[(self.index + 1) % len(self.members)]
+
+    def advance(self) -> None:
+        self.expect += len(self.members)
+
+
+def first_commit(ring: RingId, members: tuple[Member, ...]) -> Commit:
+    return Commit(ring, members, 0, (None,) * len(members))
+
+
+def filled(commit: Commit, index: int, entry: CommitEntry) -> Commit:
+    """The commit token with one more entry, ready for its next hop."""
+    entries = (*commit.entries[:index], entry, *commit.entries[index + 1 :])
+    return commit._replace(entries=entries, hop=commit.hop + 1)
+
+
+class Shunned:
+    """Strangers that were heard but could not be merged, each left alone for a growing while.
+
+    When only some members of a ring can hear a stranger, each attempt to merge breaks the ring and
+    ends where it began.  The wait doubles from one merge interval up to a limit, so such a network
+    costs a bounded share of time; a member that makes it into a ring is forgiven at once.
+    """
+
+    __slots__ = ("_first", "_limit", "_until")
+
+    def __init__(self, first: float, limit: float) -> None:
+        self._first = first
+        self._limit = limit
+        self._until: dict[Member, tuple[float, float]] = {}  # when it ends, how long it was
+
+    def add(self, member: Member, now: float) -> None:
+        _, last = self._until.get(member, (0.0, 0.0))
+        wait = min(self._limit, max(self._first, 2 * last))
+        self._until[member] = (now + wait, wait)
+        if len(self._until) > 256:
+            del self._until[next(iter(self._until))]
+
+    def forgive(self, members: Iterable[Member]) -> None:
+        for member in members:
+            self._until.pop(member, None)
+
+    def has(self, member: Member, now: float) -> bool:
+        until, _ = self._until.get(member, (0.0, 0.0))
+        return now < until

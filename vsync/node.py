@@ -1,0 +1,371 @@
+"""One member of the ring, without I/O: frames and times go in, outputs come out.
+
+Obligations of the caller: hand in every received frame (`receive`), say when there is no more
+(`drained`: only then a token is used, because frames that still sit in a socket look lost), call
+`wake` at or soon after `next_timer`, which may change with every call, and `take` the outputs after
+each of these calls and work through them in order.  `now` never goes back.
+
+The node routes: frames by kind to handlers, tokens to the ring, timers to their phase.  It knows
+the operational phase itself; `formation` holds the other three.
+"""
+
+from __future__ import annotations
+
+import random
+
+from vsync.config import RingConfig
+from vsync.errors import FrameError, PayloadTooLarge
+from vsync.events import Broadcast, Direct
+from vsync.formation import Formation
+from vsync.membership import Gather
+from vsync.messages import Commit, Data, Datagram, Join, Kind, Merge, Token, Wake
+from vsync.phases import Phase, Reason
+from vsync.ring import Ring
+from vsync.trace import Timer
+from vsync.types import Guarantee, Member
+
+
+class Node(Formation):
+    """A member.  All state is in memory; a restart is a new incarnation, hence a new member."""
+
+    def __init__(self, me: Member, cluster: str, config: RingConfig, rng: random.Random) -> None:
+        super().__init__(me, cluster, config, rng)
+        self._newest = {me.name: me.incarnation}
+        self._late = False  # I was away for long: what queued up meanwhile is history
+        self._asked = False  # woke the representative since the last token
+        self._farewell_at = 0.0
+        self._on_timer = {
+            Timer.SOLO: self._on_solo,
+            Timer.HOLD: self._on_hold,
+            Timer.TOKEN_RESEND: self._on_token_resend,
+            Timer.TOKEN_LOSS: self._on_token_loss,
+            Timer.JOIN: self._on_join_timer,
+            Timer.LONELY: self._on_lonely,
+            Timer.CONSENSUS: self._on_consensus_timer,
+            Timer.MERGE: self._on_merge_timer,
+        }
+
+    # -- the public face ---------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Begin to look for others.  Once."""
+        self._move(Reason.START)
+        self.gather = Gather(self.me, ())
+        self.desk.arm(Timer.LONELY, now + self.config.lonely_wait_ms / 1000)
+        self._announce(self.gather, now)
+
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee = Guarantee.SAFE) -> bool:
+        """Queue a payload for the ring.  False: the queue is full and nothing was taken.
+
+        It is ordered in the ring that is installed when its turn comes, which may be a later one.
+        Raises `PayloadTooLarge` for what could never be sent.
+        """
+        if self.phase is Phase.LEFT or not self.queue.put(payload, guarantee):
+            return False
+        self._work_arrived(now)
+        return True
+
+    def set_mark(self, mark: int, now: float) -> None:
+        """Change my own mark; it goes round with the token."""
+        assert 0 <= mark < 1 << 64, mark
+        if mark != self.mark:
+            self.mark = mark
+            self._work_arrived(now)
+
+    def send_direct(self, to: Member, payload: bytes) -> None:
+        """Best effort, outside any order, at most twice a frame."""
+        if len(payload) > 2 * self.config.frame_bytes_max:
+            raise PayloadTooLarge(f"{len(payload)} bytes in one datagram")
+        if to == self.me:
+            self.desk.out.append(Direct(self.me, payload))
+        else:
+            self.desk.send(to, Datagram(payload))
+
+    def leave(self, now: float) -> None:
+        """Go cleanly: the others need not wait for a timeout.  What is still queued is dropped."""
+        if self.phase is Phase.LEFT:
+            return
+        if self.recovery is not None:
+            self.recovery.abort()
+        self._move(Reason.LEAVE)
+        self.gather = self.forming = self.recovery = self.waiting = self.solo = None
+        self._held = False
+        self.desk.due.clear()
+        self._say_farewell(now)
+
+    def next_timer(self) -> float | None:
+        """When `wake` is due; earlier calls do no harm."""
+        due = self.desk.due
+        return min(due.values()) if due else None
+
+    def wake(self, now: float) -> None:
+        """Handle every timer that is due."""
+        for timer, due in sorted(self.desk.due.items()):
+            # An earlier handler of this loop may have moved or cancelled it.
+            if due <= now and self.desk.due.get(timer) == due:
+                del self.desk.due[timer]
+                self._on_timer[timer](now)
+        self._deliver()
+
+    # -- reception ---------------------------------------------------------------------------
+
+    def receive(self, frame: bytes, now: float) -> None:
+        """Take one frame as it came off the wire; anything wrong with it is counted, no more."""
+        try:
+            envelope = self.codec.open(frame)
+            sender = envelope.sender
+            if self._newest.get(sender.name) != sender.incarnation and not self._knows(sender):
+                return
+            if sender == self.me:
+                self.desk.count("own_echo")
+                return
+            message = self.codec.decode(frame, envelope)
+        except FrameError as err:
+            self.desk.count(err.code)
+            return
+        if envelope.kind is Kind.DATA:
+            assert isinstance(message, Data)
+            self._on_data(sender, message, now)
+            return
+        if self.phase is Phase.LEFT or self.phase is Phase.IDLE:
+            self._outside(message, now)
+            return
+        match message:
+            case Token():
+                self._on_token(sender, message, now)
+            case Wake():
+                self._on_wake(message, now)
+            case Datagram(payload):
+                self.desk.out.append(Direct(sender, payload))
+            case Commit():
+                self._on_commit(sender, message, now)
+            case Join():
+                if not self._was_away(now):
+                    self._on_join(sender, message, now)
+            case Merge(ring):
+                if not self._was_away(now):
+                    self._on_foreign(sender, ring, now)
+            case Data():
+                raise AssertionError("data has its own path")
+
+    def drained(self, now: float) -> None:
+        """Nothing more to receive: use the token if there is one, then deliver."""
+        self._late = False
+        if self.waiting is not None and not self._held:
+            self._turn(self.waiting, now)
+        self._deliver()
+
+    def _knows(self, sender: Member) -> bool:
+        """A life of `sender` that I have not met: is it news, or the past?"""
+        if sender.name == self.me.name:
+            self.desk.count("name_of_mine")
+            return False
+        known = self._newest.get(sender.name)
+        if known is not None and sender.incarnation < known:
+            self.desk.count("past_incarnation")
+            return False
+        if len(self._newest) >= 4096:
+            self._newest = {self.me.name: self.me.incarnation}
+        self._newest[sender.name] = sender.incarnation
+        return True
+
+    def _was_away(self, now: float) -> bool:
+        """Was this process stopped?  Then joins in its receive queue are history (pitfall 28)."""
+        due = self.next_timer()
+        if due is not None and now - due > self.config.token_timeout_ms / 2000:
+            self._late = True
+        if self._late:
+            self.desk.count("control_while_late")
+        return self._late
+
+    def _on_data(self, sender: Member, frame: Data, now: float) -> None:
+        phase = self.phase
+        ring = self.current
+        if phase is Phase.OPERATIONAL or phase is Phase.GATHER:
+            if ring is not None and frame.ring == ring.id:
+                # In gather it is kept for the recovery, but nothing is delivered any more.
+                if code := ring.add(frame):
+                    self.desk.count(code)
+            else:
+                self._on_foreign(sender, frame.ring, now)
+        elif self.recovery is not None and frame.ring == self.recovery.ring.id:
+            self._data_in_recovery(self.recovery, frame)
+        else:
+            # In commit: what I hold is already written in the commit token and must not change.
+            self.desk.count(f"data_in_{phase.value}")
+
+    def _outside(self, message: object, now: float) -> None:
+        """Not started, or gone.  Who still counts on me is told, as the farewell may be lost."""
+        self.desk.count(f"frame_in_{self.phase.value}")
+        if (
+            self.phase is Phase.LEFT
+            and isinstance(message, Join)
+            and self.me in message.proc
+            and self.me not in message.failed
+            and now >= self._farewell_at
+        ):
+            self._say_farewell(now)
+
+    def _say_farewell(self, now: float) -> None:
+        self._farewell_at = now + self.config.join_timeout_ms / 1000
+        others = tuple(m for m in self.members if m != self.me)
+        self.desk.broadcast(Join(others, (self.me,), self.max_ring_seq, True))
+
+    # -- the token ---------------------------------------------------------------------------
+
+    def _on_token(self, sender: Member, token: Token, now: float) -> None:
+        """Check a token and keep it until everything received before it was handled."""
+        if self.phase is Phase.OPERATIONAL:
+            ring = self.current
+        elif self.phase is Phase.RECOVERY and self.recovery is not None:
+            ring = self.recovery.ring
+        else:
+            self.desk.count(f"token_in_{self.phase.value}")
+            return
+        assert ring is not None
+        code = ring.refuses(token)
+        if not code and sender != ring.predecessor:
+            code = "token_sender"
+        if not code and now > self.desk.due.get(Timer.TOKEN_LOSS, now):
+            # I was away: the others have given the ring up.  New frames on it would be mine alone.
+            code = "token_late"
+        if code:
+            # No timer, counter of idleness or bound was touched (pitfalls 5, 6, 7, 37).
+            self.desk.count(code)
+            return
+        ring.accept(token)
+        self.waiting = token
+        self.last_token_at = now
+        self._resend = None
+        self.desk.cancel(Timer.TOKEN_RESEND)
+        self._expect_token(len(ring.members), now)
+
+    def _turn(self, token: Token, now: float) -> None:
+        """It is my turn: visit, unless I am the one who holds an idle ring's token."""
+        ring = self.current
+        if self.recovery is not None:
+            self.waiting = None
+            self._visit_recovery(self.recovery, token, now)
+        elif ring is not None:
+            if (
+                ring.index == 0
+                and ring.idle >= self.config.idle_visits_before_hold
+                and not self.queue
+                and self.mark == token.marks[0]
+            ):
+                self._held = True
+                self.desk.count("token_held")
+                self.desk.arm(Timer.HOLD, now + self.config.hold_ms / 1000)
+            else:
+                self.waiting = None
+                self._visit(ring, token, now)
+
+    def _visit(self, ring: Ring, token: Token, now: float) -> None:
+        if (stuck := ring.stuck(token, now)) is not None:
+            self.desk.note("stuck", member=stuck.name, seq=token.seq, aru=token.aru)
+            self._announce(self._enter_gather(Reason.MEMBER_STUCK, failed=(stuck,)), now)
+            return
+        visit = ring.visit(token, self.queue, self.mark, self.config.accelerated_frames)
+        prefix = self.codec.data_prefix
+        out = self.desk.out
+        if visit.resent:
+            self.counters["retransmitted"] += len(visit.resent)
+            out.extend(Broadcast(prefix + body) for body in visit.resent)
+        if visit.asked:
+            self.counters["asked"] += visit.asked
+        out.extend(Broadcast(prefix + body) for body in visit.before)
+        self._pass_on(ring.successor, visit.token, now)
+        out.extend(Broadcast(prefix + body) for body in visit.after)
+        self._asked = False
+        self._show_marks(ring)
+
+    def _work_arrived(self, now: float) -> None:
+        """There is something for the token: make sure that it is not asleep."""
+        ring = self.current
+        if ring is None or self.phase is not Phase.OPERATIONAL:
+            return
+        if self.solo is not None:
+            self.desk.due.setdefault(Timer.SOLO, now)
+        elif ring.index == 0:
+            ring.idle = 0
+            if self._held:
+                self._on_hold(now)
+        elif not self._asked and ring.idle + 2 >= self.config.idle_visits_before_hold:
+            self._asked = True
+            self.desk.send(ring.members[0], Wake(ring.id))
+
+    def _on_wake(self, message: Wake, now: float) -> None:
+        ring = self.current
+        if ring is None or self.phase is not Phase.OPERATIONAL or message.ring != ring.id:
+            self.desk.count("wake_other_ring")
+            return
+        ring.idle = 0
+        if self._held:
+            self._on_hold(now)
+
+    # -- timers ------------------------------------------------------------------------------
+
+    def _on_hold(self, now: float) -> None:
+        """The held token goes on: because there is work, or so that nobody misses it."""
+        self.desk.cancel(Timer.HOLD)
+        token, ring = self.waiting, self.current
+        self.waiting, self._held = None, False
+        if token is not None and ring is not None and self.phase is Phase.OPERATIONAL:
+            self._visit(ring, token, now)
+
+    def _on_solo(self, now: float) -> None:
+        """A ring of one: nobody to wait for, everything is safe as soon as it has its place."""
+        ring, token = self.current, self.solo
+        if ring is None or token is None or self.phase is not Phase.OPERATIONAL:
+            return
+        ring.accept(token)
+        visit = ring.visit(token, self.queue, self.mark, 0)
+        self.solo = visit.token
+        ring.safe = ring.window.aru
+        self.last_token_at = now
+        self._show_marks(ring)
+        self._deliver()
+        if self.queue:
+            self.desk.arm(Timer.SOLO, now)
+
+    def _on_token_resend(self, now: float) -> None:
+        if self._resend is not None:
+            self.desk.count("token_resent")
+            self.desk.out.append(self._resend)
+            self.desk.arm(Timer.TOKEN_RESEND, now + self.config.token_retransmit_ms / 1000)
+
+    def _on_token_loss(self, now: float) -> None:
+        self.desk.count("token_lost")
+        self._announce(self._enter_gather(Reason.TOKEN_LOST), now)
+
+    def _on_merge_timer(self, now: float) -> None:
+        ring = self.current
+        if ring is None or self.phase is not Phase.OPERATIONAL:
+            return
+        if self.solo is not None:
+            self.last_token_at = now  # a ring of one is never late with its token
+        self.desk.broadcast(Merge(ring.id))
+        self._arm_merge(now)
+
+    # -- self-check --------------------------------------------------------------------------
+
+    def invariants(self) -> None:
+        """Assert what must hold between any two calls."""
+        self.queue.invariants()
+        phase = self.phase
+        forming = phase in (Phase.COMMIT, Phase.RECOVERY)
+        assert (self.gather is not None) == (phase is Phase.GATHER or forming), self.describe()
+        assert (self.forming is not None) == forming, self.describe()
+        assert (self.recovery is not None) == (phase is Phase.RECOVERY), self.describe()
+        assert phase is not Phase.OPERATIONAL or self.current is not None, self.describe()
+        assert not self._held or self.waiting is not None, self.describe()
+        assert self.ring.seq <= self.committed_seq <= self.max_ring_seq, self.describe()
+        if phase in (Phase.GATHER, Phase.COMMIT, Phase.RECOVERY, Phase.OPERATIONAL):
+            assert self.desk.due, f"nothing will ever happen: {self.describe()}"
+        if self.current is not None:
+            self.current.invariants()
+        if self.recovery is not None:
+            self.recovery.ring.invariants()
+            self.recovery.invariants()
+        if self.gather is not None:
+            self.gather.invariants()

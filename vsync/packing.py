@@ -1,0 +1,164 @@
+"""Payloads into frames and back: many small ones in one frame, a large one over several.
+
+Sending side: one bounded first-in-first-out queue.  A frame carries payloads of one guarantee, in
+submission order.  A payload that does not fit a frame travels alone, as numbered pieces.
+
+Receiving side: pieces are collected by sender (its incarnation is part of the identity).  A payload
+whose pieces were not all ordered in one ring is unknown to those who join later, so at each new
+regular configuration every receiver forgets its incomplete payloads, and the sender starts the
+incomplete one again from its first piece.  A payload therefore survives a view change whole or,
+with its sender, vanishes whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from vsync.codec import (
+    FRAGMENT_HEAD_BYTES,
+    ITEM_OVERHEAD,
+    ITEMS_MAX,
+    fragment_head,
+    read_fragment_head,
+)
+from vsync.errors import PayloadTooLarge
+from vsync.messages import Content
+from vsync.types import Guarantee, Member
+
+Packed = tuple[Content, Guarantee, list[bytes]]
+
+
+class SendQueue:
+    """What was submitted and has no sequence number yet."""
+
+    __slots__ = ("_bytes_max", "_count_max", "_index", "_number", "_payload_max", "_queue", "bytes")
+
+    def __init__(self, bytes_max: int, count_max: int, payload_max: int) -> None:
+        self._queue: deque[tuple[bytes, Guarantee]] = deque()
+        self._bytes_max = bytes_max
+        self._count_max = count_max
+        self._payload_max = payload_max
+        self._index = 0  # next piece of the payload at the head
+        self._number = 0  # counts payloads that went out in pieces, for the receivers' check
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def put(self, payload: bytes, guarantee: Guarantee) -> bool:
+        """Take a payload, or refuse it because the queue is full.
+
+        An empty queue takes any legal payload, or one above the byte limit could never go out.
+        """
+        size = len(payload)
+        if size > self._payload_max:
+            raise PayloadTooLarge(f"{size} bytes, at most {self._payload_max}")
+        if self._queue and (
+            self.bytes + size > self._bytes_max or len(self._queue) >= self._count_max
+        ):
+            return False
+        self._queue.append((payload, guarantee))
+        self.bytes += size
+        return True
+
+    def backlog(self, room: int) -> int:
+        """Frames of `room` item bytes that wait; an estimate, for flow control only."""
+        if not self._queue:
+            return 0
+        return 1 + (self.bytes + ITEM_OVERHEAD * len(self._queue)) // room
+
+    def next(self, room: int) -> Packed | None:
+        """The next frame's content, of at most `room` bytes of items with their lengths."""
+        queue = self._queue
+        if not queue:
+            return None
+        payload, guarantee = queue[0]
+        if len(payload) + ITEM_OVERHEAD > room:
+            return self._piece(payload, guarantee, room)
+        items: list[bytes] = []
+        while queue and len(items) < ITEMS_MAX:
+            payload, wanted = queue[0]
+            room -= len(payload) + ITEM_OVERHEAD
+            if room < 0 or wanted is not guarantee:
+                break
+            items.append(payload)
+            self.bytes -= len(payload)
+            queue.popleft()
+        return Content.PAYLOADS, guarantee, items
+
+    def _piece(self, payload: bytes, guarantee: Guarantee, room: int) -> Packed:
+        size = room - 2 * ITEM_OVERHEAD - FRAGMENT_HEAD_BYTES
+        count = -(-len(payload) // size)
+        if not self._index:
+            self._number += 1
+        index = self._index
+        items = [
+            fragment_head(self._number, index, count),
+            payload[index * size : (index + 1) * size],
+        ]
+        self._index += 1
+        if self._index == count:
+            self._index = 0
+            self._queue.popleft()
+            self.bytes -= len(payload)
+        return Content.FRAGMENT, guarantee, items
+
+    def restart(self) -> bool:
+        """A new ring: the payload that is half sent starts again.  True if there was one."""
+        half = self._index > 0
+        self._index = 0
+        return half
+
+    def invariants(self) -> None:
+        assert self.bytes == sum(len(p) for p, _ in self._queue), "queue bytes drifted"
+        assert not self._index or self._queue, "half a payload without its other half"
+
+
+class Reassembly:
+    """Incomplete large payloads, by sender."""
+
+    __slots__ = ("_limit", "_parts")
+
+    def __init__(self, payload_max: int) -> None:
+        self._limit = payload_max
+        self._parts: dict[Member, tuple[int, int, list[bytes]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def add(self, sender: Member, items: list[bytes]) -> tuple[list[bytes], str]:
+        """Take one piece: the payload that it completes (none or one), and a counter name or "".
+
+        Pieces come in total order and each ring starts a payload at its first piece, so anything
+        else is a sender that lost its state or lies; all receivers drop it alike.
+        """
+        number, index, count = read_fragment_head(items[0])
+        part = items[1]
+        if index == 0:
+            code = "fragment_restarted" if sender in self._parts else ""
+            if not part or count < 2 or (count - 1) * len(part) > self._limit:
+                self._parts.pop(sender, None)
+                return [], "fragment_refused"
+            self._parts[sender] = (number, count, [part])
+            return [], code
+        held = self._parts.get(sender)
+        if (
+            held is None
+            or held[0] != number
+            or held[1] != count
+            or len(held[2]) != index
+            or len(part) > len(held[2][0])
+        ):
+            self._parts.pop(sender, None)
+            return [], "fragment_out_of_order"
+        held[2].append(part)
+        if index + 1 < count:
+            return [], ""
+        del self._parts[sender]
+        return [b"".join(held[2])], ""
+
+    def forget(self) -> int:
+        """A new regular configuration: drop all incomplete payloads; returns how many."""
+        gone = len(self._parts)
+        self._parts.clear()
+        return gone

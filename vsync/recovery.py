@@ -1,0 +1,201 @@
+"""From one ring to the next without a gap in between: extended virtual synchrony.
+
+While the new ring's token already turns, the members that come from the same old ring exchange the
+old ring's frames over it, wrapped as frames of the new ring.  When everyone has everything, each
+member closes the old ring in one step (`install`).
+
+The old ring's own state is not touched until then: what comes in is kept beside it (`found`).  When
+the attempt is aborted, what was found is added to the old ring: another member may have installed
+the new ring and delivered these frames as safe, so they must not be forgotten again (the obligation
+of extended virtual synchrony).  For the same reason `obliged` survives aborted attempts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from vsync.messages import CommitEntry, Content, Data, Token
+from vsync.packing import Packed
+from vsync.ring import Ring
+from vsync.types import NO_RING, Guarantee
+
+
+class Closing(NamedTuple):
+    """How the old ring ends: what is delivered before and after the transitional configuration."""
+
+    regular: list[Data]
+    transitional: list[Data]
+    skipped: int
+
+
+class Recovery:
+    """One attempt to go from `old` to `ring`; also the source of the frames to be sent for it."""
+
+    __slots__ = (
+        "_install_seq",
+        "_queue",
+        "_raised",
+        "_rounds_clear",
+        "_rounds_full",
+        "_safe",
+        "_seen",
+        "found",
+        "obliged",
+        "old",
+        "originated",
+        "ring",
+        "trans",
+    )
+
+    def __init__(self, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]) -> None:
+        self.ring = ring
+        self.old = old
+        self.originated = False  # the representative made the first token (once, pitfall 25)
+        self.found: dict[int, Data] = {}
+        self._seen: set[int] = set()  # old frames that were already sent on the new ring
+        self._queue: deque[int] = deque()
+        self._raised = False  # I set the token's `recovering`
+        self._rounds_clear = 0
+        self._rounds_full = 0
+        self._install_seq = 0
+        # Those that come along: same old ring, compared by its whole identity, never by name.
+        mine = entries[ring.index]
+        came = [
+            (member, entry)
+            for member, entry in zip(ring.members, entries, strict=True)
+            if member == ring.me
+            or (
+                old is not None
+                and entry.old_ring == old.id
+                and mine.old_ring != NO_RING
+                and member in old.members
+            )
+        ]
+        self.trans = tuple(member for member, _ in came)
+        self._safe = max(entry.safe for _, entry in came)
+        self.obliged = {*self.trans, *(m for _, entry in came for m in entry.obliged)}
+        if old is None or len(came) == 1:
+            return
+        low = min(entry.aru for _, entry in came)
+        assert low >= old.window.released, (low, old.describe())
+        if any(entry.aru != low or entry.high != low for _, entry in came):
+            held = old.window
+            self._queue.extend(s for s in range(low + 1, held.high + 1) if held.get(s) is not None)
+
+    # -- the source of frames ------------------------------------------------------------------
+
+    def backlog(self, room: int) -> int:
+        return len(self._queue)
+
+    def next(self, room: int) -> Packed | None:
+        """The next old frame that nobody sent yet.
+
+        It may exceed the frame limit by one header: the codec allows for that (pitfall 13).
+        """
+        assert self.old is not None or not self._queue
+        while self._queue and self.old is not None:
+            seq = self._queue.popleft()
+            if seq in self._seen:
+                continue
+            self._seen.add(seq)
+            frame = self.old.window.get(seq)
+            assert frame is not None, seq
+            return Content.RECOVERED, Guarantee.AGREED, [frame.body]
+        return None
+
+    # -- the exchange ------------------------------------------------------------------------
+
+    def absorb(self, inner: Data) -> str:
+        """An old frame came over the new ring; "" or the counter for why it is of no use here."""
+        old = self.old
+        if old is None or inner.ring != old.id:
+            return "recovered_other_ring"
+        if inner.origin >= len(old.members) or inner.content is Content.RECOVERED:
+            return "recovered_field"
+        seq = inner.seq
+        if seq > old.window.released + 2 * old.window.limit:
+            return "recovered_beyond_store"
+        self._seen.add(seq)
+        if seq <= old.window.aru or old.window.get(seq) is not None or seq in self.found:
+            return "recovered_again"
+        self.found[seq] = inner
+        return ""
+
+    def flag(self, token: Token) -> Token:
+        """Say on the token whether I still have frames to send (retrans_flg)."""
+        while self._queue and self._queue[0] in self._seen:
+            self._queue.popleft()
+        if self._queue:
+            self._raised = True
+            return token if token.recovering else token._replace(recovering=True)
+        if self._raised:
+            self._raised = False
+            return token._replace(recovering=False)
+        return token
+
+    def complete(self, token: Token, aru_before: int) -> bool:
+        """Judge the token that I forwarded (`aru_before`: its aru at arrival): install now?
+
+        Two rotations without anybody having frames to send fix the last frame of the exchange; two
+        successive arrivals with an aru at or above it prove that everybody has everything.
+        """
+        self._rounds_clear = 0 if token.recovering else self._rounds_clear + 1
+        if self._rounds_clear < 2:
+            self._rounds_full = 0
+            return False
+        if self._rounds_clear == 2:
+            self._install_seq = token.seq
+        if self.ring.window.aru >= self._install_seq and self.old is not None:
+            # From here on another member may install and rely on me.
+            self.old.obliged |= self.obliged
+        if self._rounds_clear >= 3 and aru_before >= self._install_seq:
+            self._rounds_full += 1
+        else:
+            self._rounds_full = 0
+        return self._rounds_full >= 2
+
+    # -- both ends ---------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Keep what was found with the old ring; nothing else of the attempt remains."""
+        if self.old is not None:
+            for seq in sorted(self.found):
+                self.old.window.add(self.found[seq], self.old.window.limit)
+
+    def close(self) -> Closing:
+        """Close the old ring.  All members of `trans` compute the same from the same frames.
+
+        Regular part: in order, until the first hole or the first safe frame that is not known to be
+        safe in the old ring (the best knowledge among those that come along).  Transitional part:
+        the rest; behind a hole only frames of senders that come along or are owed.
+        """
+        old = self.old
+        assert old is not None
+        self.abort()
+        window = old.window
+        regular: list[Data] = []
+        rest: list[Data] = []
+        seq = old.delivered + 1
+        while (frame := window.get(seq)) is not None:
+            if frame.guarantee is Guarantee.SAFE and seq > self._safe:
+                break
+            regular.append(frame)
+            seq += 1
+        hole = False
+        skipped = 0
+        for seq in range(seq, window.high + 1):  # noqa: B020 -- goes on where the loop stopped
+            frame = window.get(seq)
+            if frame is None:
+                hole = True
+            elif hole and old.members[frame.origin] not in self.obliged:
+                skipped += 1
+            else:
+                rest.append(frame)
+        return Closing(regular, rest, skipped)
+
+    def invariants(self) -> None:
+        assert self.ring.me in self.trans
+        assert set(self.trans) <= self.obliged
+        if self.old is not None:
+            self.old.window.invariants()

@@ -1,0 +1,290 @@
+"""One ring: what one member knows of one configuration, and what it does when the token visits.
+
+`visit` decides everything of a visit at once (what to resend, what to ask for, what to send before
+and after the token, the new token) and returns it as a plan; sending is the node's business.  The
+ring knows no phases, timers or other rings; delivery order and the safe bound live here.
+
+Invariants: delivered <= aru; released <= min(safe, delivered); everything between released and
+delivered is still readable, because somebody may lack it.
+
+Sources: Totem single ring protocol for the visit, the accelerated ring for the split around the
+token and for asking only up to the seq that this member forwarded one rotation ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from vsync.codec import data_body, data_overhead, ring_block
+from vsync.config import RingConfig
+from vsync.flow import Flow, allowance
+from vsync.messages import NOBODY, Content, Data, Token
+from vsync.packing import Packed
+from vsync.types import Guarantee, Member, RingId
+from vsync.window import Window
+
+
+class Source(Protocol):
+    """Where the content of new frames comes from: the send queue, or the frames to recover."""
+
+    def backlog(self, room: int) -> int: ...
+
+    def next(self, room: int) -> Packed | None: ...
+
+
+class Visit(NamedTuple):
+    """What one token visit does: `resent` and `before` go first, then `token`, then `after`."""
+
+    resent: list[bytes]
+    before: list[bytes]
+    token: Token
+    after: list[bytes]
+    asked: int
+
+
+class Ring:
+    """The state of one ring at one member."""
+
+    __slots__ = (
+        "aru_seen",
+        "block",
+        "config",
+        "delivered",
+        "flow",
+        "forwarded",
+        "hop",
+        "id",
+        "idle",
+        "index",
+        "marks",
+        "me",
+        "members",
+        "obliged",
+        "room",
+        "safe",
+        "still_by",
+        "still_since",
+        "still_visits",
+        "window",
+    )
+
+    def __init__(
+        self,
+        ring: RingId,
+        members: tuple[Member, ...],
+        me: Member,
+        marks: tuple[int, ...],
+        config: RingConfig,
+        envelope_bytes: int,
+    ) -> None:
+        self.id = ring
+        self.members = members
+        self.me = me
+        self.index = members.index(me)
+        self.config = config
+        self.block = ring_block(ring)
+        self.room = config.frame_bytes_max - envelope_bytes - data_overhead(self.block)
+        self.window = Window(config.store_frames_max)
+        self.delivered = 0
+        self.safe = 0  # every member holds everything up to here
+        self.aru_seen = 0  # the token's aru at my last visit
+        self.hop = -1  # of the last token accepted
+        self.forwarded = 0  # the seq of the token that I forwarded last
+        self.idle = 0  # visits in a row that changed nothing
+        self.flow = Flow()
+        self.marks = marks  # as the token showed them last, my own included
+        self.still_by = NOBODY  # who holds back aru, since when, for how many visits
+        self.still_since = 0.0
+        self.still_visits = 0
+        self.obliged: set[Member] = set()  # see recovery
+
+    @property
+    def successor(self) -> Member:
+        return self.members[(self.index + 1) % len(self.members)]
+
+    @property
+    def predecessor(self) -> Member:
+        return self.members[self.index - 1]
+
+    def first_token(self) -> Token:
+        """The token as the representative makes it, once, before its own first visit."""
+        return Token(self.id, 0, 0, 0, NOBODY, 0, 0, False, self.marks, ())
+
+    # -- reception ---------------------------------------------------------------------------
+
+    def refuses(self, token: Token) -> str:
+        """ "" or the counter for a token that is not this ring's next; touches nothing."""
+        if token.ring != self.id:
+            return "token_other_ring"
+        if token.hop <= self.hop:
+            return "token_again"
+        if len(token.marks) != len(self.members):
+            return "token_members"
+        return ""
+
+    def accept(self, token: Token) -> None:
+        """The token is this ring's next: count idle visits.  Once per token, before its visit."""
+        self.hop = token.hop
+        quiet = (
+            token.seq == token.aru == self.forwarded
+            and not token.wanted
+            and not token.recovering
+            and token.marks == self.marks
+            and self.window.aru == token.seq
+        )
+        self.idle = self.idle + 1 if quiet else 0
+
+    def add(self, frame: Data) -> str:
+        """Keep a data frame of this ring; "" or the counter for why not."""
+        if frame.origin >= len(self.members):
+            return "data_origin"
+        return self.window.add(frame)
+
+    # -- the visit ---------------------------------------------------------------------------
+
+    def visit(self, token: Token, source: Source, mark: int, ahead: int) -> Visit:
+        """Serve, ask, send, and update the token.  `ahead`: how many frames may trail the token."""
+        window, config = self.window, self.config
+        # Safe: all others acknowledged it on this rotation, and it existed on the one before.
+        safe = min(token.aru, self.aru_seen, window.aru)
+        if safe > self.safe:
+            self.safe = safe
+        self.aru_seen = token.aru
+        waiting = source.backlog(self.room)
+        flow = self.flow
+        allowed = allowance(
+            config.window_frames, config.personal_frames,
+            token.sent, flow.sent, token.backlog, waiting, flow.waiting,
+        )  # fmt: skip
+        resent, wanted, asked = self._serve(token, allowed)
+        allowed -= len(resent)
+        # Nobody's store may overflow, whoever lags: the window is bounded by what is released.
+        room = window.released + window.limit - config.window_frames - token.seq
+        new, seq = self._originate(source, token.seq, min(allowed, room))
+        aru, aru_by = token.aru, token.aru_by
+        if window.aru < aru or aru_by in (self.index, NOBODY):
+            aru = window.aru
+            aru_by = NOBODY if aru == seq else self.index
+        sent, backlog = flow.settle(
+            token.sent, token.backlog, len(resent) + len(new), source.backlog(self.room)
+        )
+        if token.marks[self.index] == mark:
+            marks = token.marks
+        else:
+            marks = (*token.marks[: self.index], mark, *token.marks[self.index + 1 :])
+        self.marks = marks
+        self.forwarded = seq
+        split = max(0, len(new) - ahead)
+        forward = Token(
+            self.id, token.hop + 1, seq, aru, aru_by, sent, backlog, token.recovering, marks, wanted
+        )
+        return Visit(resent, new[:split], forward, new[split:], asked)
+
+    def _serve(self, token: Token, allowed: int) -> tuple[list[bytes], tuple[int, ...], int]:
+        """Frames to send again, what stays wanted, and how many I added to it.
+
+        Asked for is only what existed when I forwarded the token one rotation ago: newer frames may
+        still be on their way behind the token (accelerated ring), or overtaken by it.
+        """
+        window = self.window
+        resent: list[bytes] = []
+        lacking = window.missing(min(self.forwarded, token.seq), self.config.wanted_max)
+        if not token.wanted and not lacking:
+            return resent, (), 0
+        wanted = []
+        for seq in token.wanted:
+            held = window.get(seq)
+            if held is None:
+                if seq > window.released:
+                    wanted.append(seq)
+            elif len(resent) < allowed:
+                resent.append(held.body)
+            else:
+                wanted.append(seq)
+        known = frozenset(wanted)
+        space = self.config.wanted_max - len(wanted)
+        mine = [s for s in lacking if s not in known][: max(0, space)]
+        return resent, (*wanted, *mine), len(mine)
+
+    def _originate(self, source: Source, seq: int, allowed: int) -> tuple[list[bytes], int]:
+        """Give sequence numbers to new frames; my own copy goes the way of all received ones."""
+        new: list[bytes] = []
+        while len(new) < allowed:
+            packed = source.next(self.room)
+            if packed is None:
+                break
+            content, guarantee, items = packed
+            seq += 1
+            body = data_body(self.block, seq, self.index, content, guarantee, items)
+            refused = self.window.add(
+                Data(self.id, seq, self.index, content, guarantee, items, body)
+            )
+            assert not refused, (refused, seq, self.describe())
+            new.append(body)
+        return new, seq
+
+    def stuck(self, token: Token, now: float) -> Member | None:
+        """The member that has held back aru for too long, by visits and by time; never myself.
+
+        Called once per visit with the token as it arrived.  A member that cannot receive may still
+        pass tokens, so only the others can tell (Totem: failure to receive).
+        """
+        config = self.config
+        if token.aru_by == NOBODY or token.aru != self.aru_seen or token.aru_by != self.still_by:
+            self.still_by, self.still_since, self.still_visits = token.aru_by, now, 0
+            return None
+        self.still_visits += 1
+        if (
+            self.still_by == self.index
+            or self.still_visits < config.receive_failure_visits
+            or now - self.still_since < config.receive_failure_ms / 1000
+        ):
+            return None
+        return self.members[self.still_by]
+
+    # -- delivery ----------------------------------------------------------------------------
+
+    def ready(self) -> Iterator[Data]:
+        """Frames that may be delivered now, in order; advances `delivered` past each of them.
+
+        An agreed frame never overtakes an earlier safe one: the first frame that must wait ends it.
+        """
+        window = self.window
+        while self.delivered < window.aru:
+            frame = window.get(self.delivered + 1)
+            assert frame is not None, self.describe()
+            if frame.guarantee is Guarantee.SAFE and frame.seq > self.safe:
+                return
+            self.delivered += 1
+            if frame.content is not Content.RECOVERED:
+                yield frame
+
+    def consume_recovered(self) -> None:
+        """Pass over frames that carry the old ring's, which recovery has taken out already."""
+        window = self.window
+        while self.delivered < window.aru:
+            frame = window.get(self.delivered + 1)
+            if frame is None or frame.content is not Content.RECOVERED:
+                return
+            self.delivered += 1
+
+    def release(self) -> None:
+        """Give back what everyone holds and I delivered."""
+        upto = min(self.safe, self.delivered)
+        if upto > self.window.released:
+            self.window.release(upto)
+
+    def describe(self) -> str:
+        return (
+            f"ring {self.id} at {self.me}: delivered {self.delivered}, safe {self.safe}, "
+            f"forwarded {self.forwarded}, hop {self.hop}, {self.window.describe()}"
+        )
+
+    def invariants(self) -> None:
+        window = self.window
+        window.invariants()
+        assert window.released <= self.delivered <= window.aru, self.describe()
+        assert self.safe <= window.aru, self.describe()
+        assert window.released <= self.safe, self.describe()
+        assert self.flow.sent <= self.config.window_frames, self.flow.describe()
