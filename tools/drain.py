@@ -1,0 +1,307 @@
+"""`drain`: read a queue to stdout or a file, over any broker of a list.
+
+A message is acked after it was written, so a drain that dies, or loses its broker, loses nothing:
+the broker delivers again what was not acked, and says so.  Repeats are written like all others and
+counted; `--unique` keeps them from counting towards `--count`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import IO
+
+import click
+
+from broker.amqp.codec import decode_properties
+from broker.exits import Exit
+from broker.options import Address
+from tools.amqp_client import Connection, ConnectionLost, Delivery, Login, Refused
+from tools.failover import connect_any
+from tools.options import ToolError, brokers, os_reason, run_command
+from tools.progress import Progress
+
+PUMP_SECONDS = 0.5
+EPILOG = """\b
+Examples:
+  Everything that comes, until Ctrl-C:
+    drain -q work
+\b
+  What is there now, over a cluster, into a file:
+    drain -b 10.0.0.1,10.0.0.2,10.0.0.3 -q work --timeout 2 --output work.txt
+\b
+  A thousand different messages, with ids and flags, for a program:
+    drain -q work --count 1000 --unique --format json
+\b
+Formats: text writes the body and a newline; json writes one object a line, with body,
+message_id (null without one), redelivered, exchange and key. Bytes of a body that are not
+UTF-8 stand there as \\udc80 to \\udcff (Python: .encode('utf-8', 'surrogateescape')).
+\b
+Exit codes: 0 done, 1 --count not reached before --timeout, 64 wrong usage, 69 no broker
+reachable, 73 output not writable, 130 interrupted (what was written is acked).
+"""
+
+
+def as_text(delivery: Delivery) -> bytes:
+    """The body and a newline."""
+    return delivery.body + b"\n"
+
+
+def as_json(delivery: Delivery) -> bytes:
+    """One JSON object on one line, ASCII only."""
+    return (
+        json.dumps(
+            {
+                "body": delivery.body.decode("utf-8", "surrogateescape"),
+                "message_id": message_id(delivery),
+                "redelivered": delivery.redelivered,
+                "exchange": delivery.exchange,
+                "key": delivery.key,
+            }
+        ).encode()
+        + b"\n"
+    )
+
+
+def message_id(delivery: Delivery) -> str | None:
+    """The id that the publisher gave, if any."""
+    value = decode_properties(delivery.properties).get("message_id")
+    return None if value is None else str(value)
+
+
+FORMATS: dict[str, Callable[[Delivery], bytes]] = {"text": as_text, "json": as_json}
+
+
+class Drain:
+    """The consumer: writes, flushes, acks, in batches as they arrive."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        login: Login,
+        queue: str,
+        output: IO[bytes],
+        form: Callable[[Delivery], bytes],
+        *,
+        count: int | None,
+        unique: bool,
+        idle_seconds: float | None,
+        prefetch: int,
+        acks: bool,
+        patience_seconds: float,
+        progress: Progress,
+    ) -> None:
+        self.received = self.redelivered = self.repeated = self.failovers = 0
+        self._addresses, self._login, self._queue = addresses, login, queue
+        self._output, self._form = output, form
+        self._count, self._idle_seconds = count, idle_seconds
+        self._prefetch, self._acks = prefetch, acks
+        self._patience, self._progress = patience_seconds, progress
+        self._seen: set[str] | None = set() if unique else None
+        self._place = 0
+        self._was_connected = False
+        self._heard_at = time.monotonic()
+
+    @property
+    def counted(self) -> int:
+        """How many messages count towards --count."""
+        return self.received - self.repeated
+
+    @property
+    def complete(self) -> bool:
+        """Whether as many came as were asked for."""
+        return self._count is not None and self.counted >= self._count
+
+    def run(self) -> None:
+        """Until the count is reached or nothing has come for the idle time."""
+        while not self.complete:
+            connection = self._connect()
+            try:
+                connection.declare_queue(self._queue)
+                connection.consume(self._queue, self._prefetch, no_ack=not self._acks)
+                self._heard_at = time.monotonic()
+                self._read(connection)
+                connection.close()
+                return
+            except ConnectionLost as lost:
+                connection.drop()
+                self._progress.note(str(lost))
+                self._place = (self._place + 1) % len(self._addresses)
+            except KeyboardInterrupt:
+                connection.close()
+                raise
+
+    def _connect(self) -> Connection:
+        connection, self._place = connect_any(
+            self._addresses, self._login, self._patience, self._place, self._progress.note
+        )
+        if self._was_connected:
+            self.failovers += 1
+        self._was_connected = True
+        return connection
+
+    def _read(self, connection: Connection) -> None:
+        while not self.complete:
+            if connection.deliveries:
+                self._write(connection)
+                continue
+            wait = PUMP_SECONDS
+            if self._idle_seconds is not None:
+                left = self._heard_at + self._idle_seconds - time.monotonic()
+                if left <= 0:
+                    return
+                wait = min(wait, left)
+            connection.pump(wait)
+            self._progress.show(self.received, f"{self.redelivered} redelivered")
+
+    def _write(self, connection: Connection) -> None:
+        """Write all that came, make sure that it is out, and only then ack it."""
+        batch, connection.deliveries = connection.deliveries, []
+        self._heard_at = time.monotonic()
+        tag = 0
+        try:
+            for delivery in batch:
+                if self.complete:
+                    break
+                self._output.write(self._form(delivery))
+                self._note(delivery)
+                tag = delivery.tag
+            self._output.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as problem:
+            raise ToolError(f"output: {os_reason(problem)}", Exit.CANNOT_CREATE) from None
+        if self._acks and tag:
+            connection.ack(tag)
+
+    def _note(self, delivery: Delivery) -> None:
+        self.received += 1
+        self.redelivered += delivery.redelivered
+        if self._seen is None:
+            return
+        identity = message_id(delivery)
+        if identity is None:
+            raise ToolError("--unique needs message ids, and a message has none", Exit.FAILURE)
+        if identity in self._seen:
+            self.repeated += 1
+        self._seen.add(identity)
+
+
+@click.command(
+    name="drain", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option(
+    "-b",
+    "--broker",
+    default="localhost:5672",
+    metavar="HOST:PORT,...",
+    help="Brokers of one cluster, tried in this order. Default localhost:5672.",
+)
+@click.option(
+    "-q", "--queue", required=True, help="The queue; it is made, durable, when not there."
+)
+@click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N messages.")
+@click.option("--unique", is_flag=True, help="Count each message id only once; write all the same.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECS",
+    help="Stop when nothing has come for so long. Default: wait for ever.",
+)
+@click.option("--output", metavar="F", help="Write to F, not stdout; what F held is replaced.")
+@click.option("--format", "form", type=click.Choice(sorted(FORMATS)), default="text")
+@click.option(
+    "--ack/--no-ack",
+    "acks",
+    default=True,
+    help="--no-ack: the broker forgets a message as it sends it; one that is lost is lost.",
+)
+@click.option(
+    "--prefetch",
+    default=500,
+    type=click.IntRange(1, 65_535),
+    metavar="N",
+    help="How many messages may be unacked. Default 500.",
+)
+@click.option(
+    "--patience",
+    default=60.0,
+    type=click.FloatRange(min=0),
+    metavar="SECS",
+    help="Give up when no broker can be reached for so long. Default 60.",
+)
+@click.option("--user", default="guest", help="Default guest.")
+@click.option("--password", default="guest", help="Default guest.")
+@click.option("--quiet", is_flag=True, help="No progress, notes or summary on stderr.")
+def drain(
+    broker: str,
+    queue: str,
+    count: int | None,
+    unique: bool,
+    timeout: float | None,
+    output: str | None,
+    form: str,
+    acks: bool,
+    prefetch: int,
+    patience: float,
+    user: str,
+    password: str,
+    quiet: bool,
+) -> int:
+    """Read messages from a queue and write them down, acking what is written."""
+    progress = Progress("drain", quiet=quiet)
+    # A stop by `kill` should end like one by Ctrl-C: written messages acked, the rest returned.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with open_output(output) as out:
+        job = Drain(
+            brokers(broker),
+            Login(user, password),
+            queue,
+            out,
+            FORMATS[form],
+            count=count,
+            unique=unique,
+            idle_seconds=timeout,
+            prefetch=prefetch if count is None else max(1, min(prefetch, count)),
+            acks=acks,
+            patience_seconds=patience,
+            progress=progress,
+        )
+        try:
+            job.run()
+        except ConnectionLost as lost:
+            raise ToolError(str(lost), Exit.UNAVAILABLE) from None
+        except Refused as refusal:
+            raise ToolError(str(refusal)) from None
+        finally:
+            progress.clear()
+    progress.note(
+        f"{job.received} messages, {job.redelivered} flagged redelivered, "
+        f"{job.failovers} failovers, {progress.seconds():.1f} s"
+    )
+    if count is not None and not job.complete:
+        raise ToolError(f"{job.counted} of {count} messages came before the timeout")
+    return Exit.OK
+
+
+def open_output(path: str | None) -> IO[bytes]:
+    """The file to write, or a buffer over stdout that leaves stdout open."""
+    if path is None or path == "-":
+        return io.BufferedWriter(io.FileIO(sys.stdout.fileno(), "wb", closefd=False))
+    try:
+        return open(path, "wb")
+    except OSError as problem:
+        raise ToolError(f"{path}: {os_reason(problem)}", Exit.CANNOT_CREATE) from None
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_command(drain, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""A line on stderr that says how far a long job is; silent when nobody watches.
+
+Notes (a broker lost, a broker found) are always printed unless --quiet; the running count only when
+stderr is a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+REFRESH_SECONDS = 0.5
+
+
+class Progress:
+    """Count, rate, and notes of one job."""
+
+    def __init__(self, name: str, *, quiet: bool) -> None:
+        self._name = name
+        self._quiet = quiet
+        self._live = not quiet and sys.stderr.isatty()
+        self._began = self._shown_at = time.monotonic()
+        self._shown_count = 0
+        self._width = 0
+
+    def seconds(self) -> float:
+        """Since the job began."""
+        return time.monotonic() - self._began
+
+    def show(self, count: int, more: str = "") -> None:
+        """Refresh the running line, if it is time."""
+        if not self._live:
+            return
+        now = time.monotonic()
+        passed = now - self._shown_at
+        if passed < REFRESH_SECONDS:
+            return
+        rate = (count - self._shown_count) / passed
+        self._shown_at, self._shown_count = now, count
+        line = f"{self._name}: {count:,} messages, {rate:,.0f}/s  {more}"
+        self._write("\r" + line.ljust(self._width))
+        self._width = len(line)
+
+    def note(self, text: str) -> None:
+        """One sentence worth keeping."""
+        if self._quiet:
+            return
+        self.clear()
+        self._write(f"{self._name}: {text}\n")
+
+    def clear(self) -> None:
+        """Wipe the running line."""
+        if self._width:
+            self._write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,356 @@
+"""`spout`: publish lines, each confirmed, over any broker of a list.
+
+Lines leave in order, at most a window of them unconfirmed.  When the broker is lost, the next one
+gets everything unconfirmed again, in order, before anything new.  The exit code is 0 only when
+every line was confirmed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+import click
+
+from broker.amqp.codec import encode_properties
+from broker.amqp.fields import Value
+from broker.exits import Exit
+from broker.options import Address
+from tools.amqp_client import Ack, Connection, ConnectionLost, Login, Refused
+from tools.failover import connect_any
+from tools.options import ToolError, brokers, os_reason, run_command
+from tools.progress import Progress
+from vsync.types import record
+
+READ_BYTES = 256 * 1024
+PUMP_SECONDS = 0.5
+DELIVERY_MODES = {True: 2, False: 1}
+EPILOG = """\b
+Examples:
+  Three lines typed by hand, to the broker on this machine:
+    printf 'one\\ntwo\\nthree\\n' | spout -q work
+\b
+  A file over a cluster; each message carries its line number as message id:
+    spout -b 10.0.0.1,10.0.0.2,10.0.0.3 -q work --file access.log --sequence
+\b
+  To an exchange, not surviving a cold start, with a summary for a script:
+    tail -f app.log | spout -e logs -k web.info --transient --json
+\b
+When the broker is lost, spout connects to the next one of the list and sends again, in order,
+what was not confirmed. What the lost broker had stored without being able to say so is then in
+the queue twice: give ids (--sequence) and let the reader count them (drain --unique).
+\b
+Exit codes: 0 every line confirmed, 1 some refused or unroutable, 64 wrong usage,
+66 input not readable, 69 no broker reachable, 130 interrupted.
+"""
+
+
+class Line(NamedTuple):
+    """One line of the input, numbered from 1 over all inputs."""
+
+    line_no: int
+    body: bytes
+
+
+@record
+class Destination:
+    """Where the lines go and how they are marked."""
+
+    exchange: str
+    key: str
+    queue: str
+    """Not empty: declared before publishing, and a message that misses it is an error."""
+    durable: bool
+    id_prefix: str | None
+    """None: messages carry no id.  Else the id is the prefix and the line number."""
+
+    def properties(self, line_no: int) -> bytes:
+        """The encoded properties of one line."""
+        values: dict[str, Value] = {"delivery_mode": DELIVERY_MODES[self.durable]}
+        if self.id_prefix is not None:
+            values["message_id"] = f"{self.id_prefix}{line_no}"
+        return encode_properties(values)
+
+
+class Lines:
+    """The input, cut into lines as it becomes readable.  Never blocks when its descriptor is
+    ready, so that heartbeats go on while a slow writer is at the other end of a pipe."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.ready: deque[bytes] = deque()
+        self._rest = b""
+        self._descriptors = self._opened(paths)
+        self._descriptor = next(self._descriptors, None)
+
+    @property
+    def descriptor(self) -> int | None:
+        """What to wait on for more; None when there will be no more."""
+        return self._descriptor
+
+    def read(self) -> None:
+        """Take what is there; call it when the descriptor is readable."""
+        assert self._descriptor is not None
+        try:
+            data = os.read(self._descriptor, READ_BYTES)
+        except OSError as problem:
+            raise ToolError(f"input: {os_reason(problem)}", Exit.NO_INPUT) from None
+        if not data:
+            if self._rest:
+                self.ready.append(self._rest)
+                self._rest = b""
+            self._descriptor = next(self._descriptors, None)
+            return
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        self.ready.extend(whole)
+
+    @staticmethod
+    def _opened(paths: Sequence[str]) -> Iterator[int]:
+        for path in paths:
+            if path == "-":
+                yield sys.stdin.fileno()
+                continue
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except OSError as problem:
+                raise ToolError(f"{path}: {os_reason(problem)}", Exit.NO_INPUT) from None
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+
+class Spout:
+    """The publisher: a window of unconfirmed lines that survives the loss of connections."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        login: Login,
+        lines: Lines,
+        destination: Destination,
+        window: int,
+        limit: int | None,
+        patience_seconds: float,
+        progress: Progress,
+    ) -> None:
+        self.published = self.confirmed = self.resent = self.failovers = 0
+        self.refused = self.unroutable = 0
+        self._addresses, self._login, self._patience = addresses, login, patience_seconds
+        self._lines, self._destination = lines, destination
+        self._window, self._limit = window, limit
+        self._progress = progress
+        self._pending: dict[int, Line] = {}
+        """What is unconfirmed, by the number that its confirm will carry, ascending."""
+        self._place = 0
+        self._was_connected = False
+
+    def run(self) -> None:
+        """Until the input has ended and nothing is unconfirmed."""
+        while True:
+            connection = self._connect()
+            try:
+                self._prepare(connection)
+                self._stream(connection)
+                connection.close()
+                return
+            except ConnectionLost as lost:
+                connection.drop()
+                self._progress.note(f"{lost}; {len(self._pending)} unconfirmed")
+                self._place = (self._place + 1) % len(self._addresses)
+
+    def _connect(self) -> Connection:
+        connection, self._place = connect_any(
+            self._addresses, self._login, self._patience, self._place, self._progress.note
+        )
+        if self._was_connected:
+            self.failovers += 1
+        self._was_connected = True
+        return connection
+
+    def _prepare(self, connection: Connection) -> None:
+        """Declare, ask for confirms, and send again what the last broker did not confirm."""
+        if self._destination.queue:
+            connection.declare_queue(self._destination.queue)
+        connection.select_confirms()
+        again = list(self._pending.values())
+        self._pending.clear()
+        for line in again:
+            self._publish(connection, line)
+        self.resent += len(again)
+
+    def _stream(self, connection: Connection) -> None:
+        while True:
+            while (
+                self._lines.ready
+                and len(self._pending) < self._window
+                and not connection.blocked
+                and not connection.congested
+                and not self._at_limit()
+            ):
+                self.published += 1
+                self._publish(connection, Line(self.published, self._lines.ready.popleft()))
+            if not self._pending and self._finished():
+                return
+            source = None if self._lines.ready or self._at_limit() else self._lines.descriptor
+            if connection.pump(PUMP_SECONDS, source):
+                self._lines.read()
+            for ack in connection.acks:
+                self._confirm(ack)
+            connection.acks.clear()
+            self.unroutable += len(connection.returns)
+            for text in connection.returns[:1]:
+                self._progress.note(f"unroutable: {text}")
+            connection.returns.clear()
+            self._progress.show(self.confirmed, f"{len(self._pending)} unconfirmed")
+
+    def _publish(self, connection: Connection, line: Line) -> None:
+        destination = self._destination
+        number = connection.publish(
+            destination.exchange,
+            destination.key,
+            destination.properties(line.line_no),
+            line.body,
+            mandatory=bool(destination.queue),
+        )
+        self._pending[number] = line
+
+    def _confirm(self, ack: Ack) -> None:
+        """Settle what the broker answered for; multiple means all up to that number."""
+        numbers = [ack.number]
+        if ack.multiple:
+            numbers = list(takewhile(lambda number: number <= ack.number, self._pending))
+        settled = sum(self._pending.pop(number, None) is not None for number in numbers)
+        if ack.accepted:
+            self.confirmed += settled
+        else:
+            # A broker that says nack has not stored it, and gives no reason; we do not insist.
+            self.refused += settled
+
+    def _at_limit(self) -> bool:
+        return self._limit is not None and self.published >= self._limit
+
+    def _finished(self) -> bool:
+        return self._at_limit() or (not self._lines.ready and self._lines.descriptor is None)
+
+
+@click.command(
+    name="spout", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option(
+    "-b",
+    "--broker",
+    default="localhost:5672",
+    metavar="HOST:PORT,...",
+    help="Brokers of one cluster, tried in this order. Default localhost:5672.",
+)
+@click.option("-q", "--queue", help="Publish to this queue; it is made, durable, when not there.")
+@click.option("-e", "--exchange", help="Publish to this exchange, which must exist.")
+@click.option("-k", "--key", default="", help="The routing key for --exchange.")
+@click.option(
+    "--file", "files", multiple=True, metavar="F", help="Read F, not stdin; may be repeated."
+)
+@click.option(
+    "--durable/--transient",
+    default=True,
+    help="Whether messages survive a cold start. Default yes.",
+)
+@click.option(
+    "--window",
+    default=1000,
+    type=click.IntRange(1, 65_535),
+    metavar="N",
+    help="How many messages may be unconfirmed. Default 1000.",
+)
+@click.option("--sequence", is_flag=True, help="Give each message its line number as message id.")
+@click.option("--id-prefix", metavar="TEXT", help="The same, with TEXT before the number.")
+@click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N lines.")
+@click.option(
+    "--patience",
+    default=60.0,
+    type=click.FloatRange(min=0),
+    metavar="SECS",
+    help="Give up when no broker can be reached for so long. Default 60.",
+)
+@click.option("--user", default="guest", help="Default guest.")
+@click.option("--password", default="guest", help="Default guest.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
+@click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
+def spout(
+    broker: str,
+    queue: str | None,
+    exchange: str | None,
+    key: str,
+    files: tuple[str, ...],
+    durable: bool,
+    window: int,
+    sequence: bool,
+    id_prefix: str | None,
+    count: int | None,
+    patience: float,
+    user: str,
+    password: str,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Publish each line of the input as one message, and wait until all are confirmed."""
+    if (queue is None) == (exchange is None):
+        raise ToolError("give either --queue or --exchange", Exit.USAGE)
+    destination = Destination(
+        exchange=exchange or "",
+        key=queue or key,
+        queue=queue or "",
+        durable=durable,
+        id_prefix=id_prefix if id_prefix is not None else "" if sequence else None,
+    )
+    progress = Progress("spout", quiet=quiet)
+    lines = Lines(files or ("-",))
+    job = Spout(
+        brokers(broker),
+        Login(user, password),
+        lines,
+        destination,
+        window,
+        count,
+        patience,
+        progress,
+    )
+    try:
+        job.run()
+    except ConnectionLost as lost:
+        raise ToolError(str(lost), Exit.UNAVAILABLE) from None
+    except Refused as refusal:
+        raise ToolError(str(refusal)) from None
+    finally:
+        progress.clear()
+    if as_json:
+        print(json.dumps(summary(job, progress.seconds())))
+    if job.refused or job.unroutable:
+        raise ToolError(f"{job.refused} messages refused, {job.unroutable} unroutable")
+    return Exit.OK
+
+
+def summary(job: Spout, seconds: float) -> dict[str, int | float]:
+    """What happened, for --json; the keys are stable."""
+    return {
+        "published": job.published,
+        "confirmed": job.confirmed,
+        "refused": job.refused,
+        "unroutable": job.unroutable,
+        "resent": job.resent,
+        "failovers": job.failovers,
+        "seconds": round(seconds, 3),
+    }
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_command(spout, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()
