@@ -19,7 +19,7 @@ from broker.machine.commands import DIGEST, Command, Digest
 from broker.machine.effects import Effect
 from broker.replica import Item, Replica
 from broker.submission import Submissions
-from vsync.events import Output
+from vsync.events import Output, View
 from vsync.primary import (
     Activated,
     Activation,
@@ -36,6 +36,8 @@ from vsync.primary import (
 from vsync.standing import Standing
 from vsync.types import Member
 
+WORK_ITEMS_MAX = 512
+"""Ordered items that may wait to be applied; about 16 MB of blobs."""
 DIGEST_INTERVAL = 4096
 """Positions between two digest votes."""
 
@@ -130,9 +132,23 @@ class Core:
     # -- from the ring ---------------------------------------------------------------------------
 
     def on_output(self, output: Output) -> None:
-        """Take one output of the ring; the work that it means is done by `step`."""
+        """Take one output of the ring; the work that it means is done by `step`.
+
+        Two things do not wait for their slice.  Before a new view is told what this state is worth,
+        everything of the old one must be applied, else the standing is that of the past.  And a
+        member that applies slower than the ring delivers works its backlog off here, before it
+        passes the token again, so that the slowest member sets the pace and memory stays bounded.
+        """
+        if isinstance(output, View):
+            self._work_down_to(0)
+        elif len(self._work) > WORK_ITEMS_MAX:
+            self._work_down_to(WORK_ITEMS_MAX // 2)
         self.primary.on_output(output)
         self._work.extend(self.primary.take())
+
+    def _work_down_to(self, items: int) -> None:
+        while len(self._work) > items:
+            self.step()
 
     @property
     def busy(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgpack
+
 from broker.machine.commands import (
     CHANNEL_OPEN,
     CONNECTION_OPEN,
@@ -16,7 +18,8 @@ from broker.machine.commands import (
 )
 from broker.machine.effects import Confirm
 from tests.unit.core_rig import Bus
-from vsync.events import Marks
+from vsync.events import Deliver, Marks, Transitional, View
+from vsync.types import Guarantee, RingId
 
 
 def hello() -> list[Command]:
@@ -251,3 +254,20 @@ def test_a_member_that_computed_something_else_stops_itself() -> None:
     assert "something else" in bus.shells["c"].stopped[1]
     assert bus.shells["a"].stopped is None
     assert bus.shells["a"].verdicts[-1].divergent == ("c",)
+
+
+def test_a_view_is_told_the_standing_after_all_deferred_work() -> None:
+    """Scenario S1: a shell that applies in slices had told the new view a position of the past."""
+    bus = formed()
+    bus.cores["b"].admit(hello())
+    sender, payload = bus.queue.pop()
+    core = bus.cores["b"]
+    core.on_output(Deliver(bus.ring, bus.seq + 1, sender, [payload], Guarantee.SAFE, False))
+    assert core.busy
+    before = core.replica.history.position
+    core.on_output(Transitional(bus.ring, bus.members("b c")))
+    core.on_output(View(RingId(9, "b", 1), bus.members("b c"), (), ()))
+    assert core.replica.history.position == before + 3
+    state = core.primary.take_outgoing()[-1]
+    assert msgpack.packb(core.replica.history.position) in state
+    assert core.replica.history.chain in state
