@@ -214,7 +214,7 @@ def decode_content_header(data: bytes, at: int, end: int) -> ContentHeader:
         raise ProtocolFault(SYNTAX_ERROR, f"content header of {end - at} bytes")
     class_id = int.from_bytes(data[at : at + 2], "big")
     if class_id != 60:
-        raise ProtocolFault(SYNTAX_ERROR, f"content header of class {class_id}, not of basic")
+        raise ProtocolFault(FRAME_ERROR, f"content header of class {class_id}, not of basic")
     size = int.from_bytes(data[at + 4 : at + 12], "big")
     return ContentHeader(size, bytes(data[at + 12 : end]))
 

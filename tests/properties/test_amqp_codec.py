@@ -145,6 +145,7 @@ def test_every_method_survives_the_way_there_and_back(
     assert spec.decode_method(payload, 0, len(payload)) == (method, args)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:pamqp")
 @given(calls())
 def test_every_method_is_read_by_the_other_implementation(
     call: tuple[spec.Method, tuple[Value, ...]],

@@ -1,0 +1,80 @@
+"""One channel as its frames come in: which state it is in, and the message under way on it."""
+
+from enum import Enum
+from typing import TypeAlias
+
+from broker.amqp.codec import Properties
+from broker.amqp.errors import FRAME_ERROR, UNEXPECTED_FRAME, ProtocolFault
+from broker.amqp.events import Published
+
+Address: TypeAlias = tuple[str, str, int]  # exchange, key, the bits of basic.publish
+
+
+class ChannelState(Enum):
+    """Anything but OPEN discards what the client still sends on the channel."""
+
+    OPEN = "open"
+    ASKED = "the client asked for its end and has no answer yet"
+    DOOMED = "the server will close it, or has closed it and waits for close-ok"
+
+
+class ChannelIn:
+    """A publish is a method frame, a header frame, and body frames up to the announced size."""
+
+    __slots__ = (
+        "address", "announced", "missing", "parts", "properties", "said_close", "seen", "state",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.state = ChannelState.OPEN
+        self.said_close = False  # the server's channel.close is out, close-ok is due
+        self.address: Address | None = None  # of the publish under way
+        self.properties: bytes | None = None  # known once the header came
+        self.seen = Properties(0, None)
+        self.announced = 0
+        self.missing = 0
+        self.parts: list[bytes] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Open, and not in the middle of a message."""
+        return self.address is None and self.state is ChannelState.OPEN
+
+    def on_publish(self, address: Address) -> None:
+        self.address = address
+        self.properties = None
+
+    def on_header(self, number: int, announced: int, properties: bytes, seen: Properties) -> None:
+        if self.address is None or self.properties is not None:
+            text = f"content header on channel {number} where none is expected"
+            raise ProtocolFault(UNEXPECTED_FRAME, text)
+        self.properties = properties
+        self.seen = seen
+        self.announced = self.missing = announced
+
+    def on_body(self, number: int, part: bytes) -> None:
+        if self.properties is None:
+            text = f"content body on channel {number} where none is expected"
+            raise ProtocolFault(UNEXPECTED_FRAME, text)
+        if len(part) > self.missing:
+            text = f"content body on channel {number} is longer than its header announced"
+            raise ProtocolFault(FRAME_ERROR, text, 60, 40)
+        self.missing -= len(part)
+        if part:
+            self.parts.append(part)
+
+    def whole(self, number: int) -> Published | None:
+        """The message, once it is complete; then the channel is ready for the next one."""
+        if self.missing or self.properties is None or self.address is None:
+            return None
+        exchange, key, bits = self.address
+        flags, user_id = self.seen
+        body = b"".join(self.parts)
+        message = Published(number, exchange, key, bits | flags, self.properties, body, user_id)
+        self.reset()
+        return message
+
+    def reset(self) -> None:
+        self.address = self.properties = None
+        self.announced = self.missing = 0
+        self.parts = []

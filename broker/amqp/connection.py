@@ -1,0 +1,346 @@
+"""The server's end of one client connection, without its socket and its clock.
+
+The owner hands in bytes and the time, and gets events; what has to go out collects in `out`. It
+does not know what a queue is: methods that are not about the connection itself are passed on. A
+client's faults never come out as exceptions: the connection says why it ends, and so do events.
+
+    HEADER -> START -> TUNE -> OPENING -> OPEN -> CLOSED
+                 any of these -> CLOSING -> CLOSED      we said close and wait for close-ok
+                                 LEAVING -> CLOSED      the client said close, the owner answers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from broker.amqp import codec, errors
+from broker.amqp.assembly import ChannelIn, ChannelState
+from broker.amqp.errors import ProtocolFault, reply_text
+from broker.amqp.events import (
+    Called,
+    ChannelCloseAsked,
+    ChannelOpened,
+    CloseAsked,
+    Event,
+    Faulted,
+    OpenAsked,
+)
+from broker.amqp.fields import Table, Value, clip
+from broker.amqp.heartbeat import Heartbeat
+from broker.amqp.inbound import Inbound, Phase
+from broker.amqp.limits import Authenticate, Identity, Limits, has_capability, negotiate
+from broker.amqp.sasl import MECHANISMS, credentials_of
+from broker.amqp.spec import Method, decode_method
+
+_SETTLE = {codec.ACK_INDEX: "basic.ack"}
+
+
+class ServerConnection(Inbound):
+    """Call `receive` with what was read, `wake` when `next_timer` is due; send `take_output`."""
+
+    def __init__(
+        self, authenticate: Authenticate, limits: Limits, identity: Identity, now: float
+    ) -> None:
+        super().__init__(limits)
+        self.out = bytearray()
+        self.client_properties: Table = {}
+        self.user = ""
+        self._authenticate, self._identity = authenticate, identity
+        self._channel_max = limits.channel_max
+        self._rest = bytearray()  # the beginning of a frame that has not come whole
+        self._heartbeat = Heartbeat(0, now)
+        self._deadline: float | None = now + limits.handshake_s
+        self._now = now
+
+    # -- the owner's side ------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """What the client said with these bytes."""
+        self._now = self._heartbeat.heard_at = now
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self.need:
+                return []
+            data = bytes(self._rest)
+            self._rest = bytearray()
+        if self.phase is Phase.CLOSED:
+            return []
+        try:
+            at = self._on_protocol_header(data) if self.phase is Phase.HEADER else 0
+            if self.phase not in (Phase.CLOSED, Phase.HEADER):
+                at = self.on_frames(data, at)
+            self._rest += data[at:]
+        except ProtocolFault as fault:
+            self._on_fault(fault)
+        return self._take_events()
+
+    def take_output(self) -> bytearray:
+        """Everything that is to be sent now; it is not kept."""
+        out, self.out = self.out, bytearray()
+        if out:
+            self._heartbeat.spoke = True
+        return out
+
+    def next_timer(self) -> float | None:
+        """When `wake` wants to be called."""
+        if self.phase is Phase.CLOSED:
+            return None
+        beat = self._heartbeat.next_timer() if self.phase is Phase.OPEN else None
+        if self._deadline is None or beat is None:
+            return beat if self._deadline is None else self._deadline
+        return min(self._deadline, beat)
+
+    def wake(self, now: float) -> list[Event]:
+        """Called at or after `next_timer()`."""
+        self._now = now
+        if self.phase is Phase.CLOSED:
+            return []
+        if self._deadline is not None and now >= self._deadline:
+            self._end(Faulted(errors.CONNECTION_FORCED, f"time limit: {self.phase.value}"))
+        elif self.phase is Phase.OPEN:
+            if self._heartbeat.is_silent(now):
+                self._end(Faulted(errors.CONNECTION_FORCED, "missed heartbeats from client"))
+            elif self._heartbeat.is_due(now):
+                self.out += codec.HEARTBEAT_FRAME
+        return self._take_events()
+
+    def _take_events(self) -> list[Event]:
+        events, self.events = self.events, []
+        return events
+
+    def reading(self, active: bool, now: float) -> None:
+        """Whether the owner reads the socket: while it does not, silence proves nothing."""
+        self._heartbeat.reading(active, now)
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing more will be said: close the socket once the output is out."""
+        return self.phase is Phase.CLOSED
+
+    def say(self, channel: int, method: str, args: tuple[Value, ...] = ()) -> None:
+        codec.append_method(self.out, channel, method, args)
+
+    def accept_open(self) -> None:
+        """The answer to `OpenAsked`, and `close` the other one."""
+        assert self.phase is Phase.OPENING
+        self.phase, self._deadline = Phase.OPEN, None
+        self._heartbeat.start(self._now)
+        self.say(0, "connection.open-ok")
+
+    def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
+        """Say why and wait a while for the client to agree. `text` as it goes out."""
+        if self.phase in (Phase.CLOSED, Phase.CLOSING):
+            return
+        self.say(0, "connection.close", (code, clip(text), class_id, method_id))
+        self.phase, self._deadline = Phase.CLOSING, self._now + self.limits.closing_s
+        self.channels.clear()
+
+    def close_ok(self) -> None:
+        """The answer to `CloseAsked`."""
+        if self.phase is Phase.LEAVING:
+            self.say(0, "connection.close-ok")
+            self.phase = Phase.CLOSED
+
+    def doom_channel(self, number: int) -> None:
+        """Discard what the client still says on this channel; `close_channel` follows."""
+        channel = self.channels.get(number)
+        if channel is not None and channel.state is ChannelState.OPEN:
+            channel.state = ChannelState.DOOMED
+            channel.reset()
+
+    def close_channel(
+        self, number: int, code: int, text: str, class_id: int, method_id: int
+    ) -> None:
+        """Say why. If the client has asked for the end of the channel itself, it gets both."""
+        channel = self.channels.get(number)
+        if channel is None or channel.said_close:
+            return
+        self.say(number, "channel.close", (code, clip(text), class_id, method_id))
+        if channel.state is ChannelState.ASKED:
+            self.say(number, "channel.close-ok")
+        channel.state = ChannelState.DOOMED
+        channel.said_close = True
+        channel.reset()
+
+    def channel_close_ok(self, number: int) -> None:
+        """The answer to `ChannelCloseAsked`."""
+        channel = self.channels.get(number)
+        if channel is not None and channel.state is ChannelState.ASKED:
+            del self.channels[number]
+            self.say(number, "channel.close-ok")
+
+    # -- methods ---------------------------------------------------------------------------------
+
+    def on_method(self, number: int, data: bytes, start: int, end: int) -> None:
+        if self.phase is Phase.LEAVING:
+            return
+        channel = self.channels.get(number)
+        settles = _SETTLE.get(data[start : start + 4])
+        if settles is not None and channel is not None and channel.is_idle:
+            self.events.append(Called(number, settles, codec.decode_ack(data, start, end)))
+            return
+        method, values = decode_method(data, start, end)
+        if number == 0 or method.class_id == 10:
+            self._on_connection_method(number, method, values)
+        elif self.phase is Phase.OPEN:
+            self._on_channel_method(number, channel, method, values, data[start:end])
+        elif self.phase is not Phase.CLOSING:
+            raise _misplaced(method, f"before connection.open ({self.phase.value})")
+
+    def _on_connection_method(self, number: int, method: Method, args: tuple[Value, ...]) -> None:
+        if number or method.class_id != 10:
+            raise _misplaced(method, f"on channel {number}")
+        handler = _HANDLERS.get((self.phase, method.name))
+        if handler is not None:
+            handler(self, args)
+        elif self.phase is not Phase.CLOSING:
+            raise _misplaced(method, f"while the server {self.phase.value}")
+
+    def _on_channel_method(
+        self,
+        number: int,
+        channel: ChannelIn | None,
+        method: Method,
+        args: tuple[Value, ...],
+        payload: bytes,
+    ) -> None:
+        name = method.name
+        if name == "channel.open":
+            self._on_channel_open(number, channel)
+            return
+        if channel is None:
+            text = f"{name} on channel {number}, which is not open"
+            raise ProtocolFault(errors.CHANNEL_ERROR, text, method.class_id, method.method_id)
+        if channel.state is ChannelState.DOOMED:
+            self._on_doomed(number, channel, name)
+            return
+        if channel.state is ChannelState.ASKED:
+            return
+        if not method.by_client:
+            raise _misplaced(method, "from a client")
+        if channel.address:
+            text = f"{name} on channel {number} in the middle of a message"
+            raise ProtocolFault(errors.UNEXPECTED_FRAME, text, method.class_id, method.method_id)
+        if name == "basic.publish":
+            channel.on_publish(self.remember_address(payload, args))
+        elif name == "channel.close":
+            channel.state = ChannelState.ASKED
+            self.events.append(ChannelCloseAsked(number))
+        else:
+            self.events.append(Called(number, name, args))
+
+    def _on_channel_open(self, number: int, channel: ChannelIn | None) -> None:
+        if number > self._channel_max:
+            text = f"channel {number} is above the negotiated channel_max {self._channel_max}"
+            raise ProtocolFault(errors.CHANNEL_ERROR, text, 20, 10)
+        if channel is not None:
+            if channel.state is ChannelState.DOOMED:
+                return
+            text = f"second 'channel.open' seen on channel {number}"
+            raise ProtocolFault(errors.CHANNEL_ERROR, text, 20, 10)
+        self.channels[number] = ChannelIn()
+        self.events.append(ChannelOpened(number))
+
+    def _on_doomed(self, number: int, channel: ChannelIn, name: str) -> None:
+        """Only the end of the channel counts now; both sides may have asked for it at once."""
+        if name == "channel.close-ok" and channel.said_close:
+            del self.channels[number]
+        elif name == "channel.close":
+            if channel.said_close:
+                self.say(number, "channel.close-ok")
+            else:
+                channel.state = ChannelState.ASKED  # `close_channel` answers it too
+
+    # -- the connection's own methods ------------------------------------------------------------
+
+    def _on_protocol_header(self, data: bytes) -> int:
+        """AMQP 0-9-1, or the client is told what is spoken here and let go."""
+        if not codec.PROTOCOL_HEADER.startswith(data[:8]):
+            self.out += codec.PROTOCOL_HEADER
+            self._end(Faulted(errors.FRAME_ERROR, f"protocol header {bytes(data[:8])!r}"))
+            return len(data)
+        if len(data) < 8:
+            self.need = 8
+            return 0
+        args = (0, 9, self._identity.properties(), " ".join(MECHANISMS).encode(), b"en_US")
+        self.say(0, "connection.start", args)
+        self.phase = Phase.START
+        return 8
+
+    def _on_start_ok(self, args: tuple[Value, ...]) -> None:
+        properties, mechanism, response, _ = args
+        self.client_properties = cast("Table", properties)
+        mechanism = cast("str", mechanism)
+        user, password = credentials_of(mechanism, cast("bytes", response))
+        if not self._authenticate(user, password):
+            text = f"login of user '{user}' refused using authentication mechanism {mechanism}"
+            if has_capability(self.client_properties, "authentication_failure_close"):
+                raise ProtocolFault(errors.ACCESS_REFUSED, text)
+            self._end(Faulted(errors.ACCESS_REFUSED, text))
+            return
+        self.user = user
+        limits = self.limits
+        self.phase = Phase.TUNE
+        self.say(
+            0, "connection.tune", (limits.channel_max, limits.frame_bytes_max, limits.heartbeat_s)
+        )
+
+    def _on_tune_ok(self, args: tuple[Value, ...]) -> None:
+        tuned = negotiate(self.limits, args)
+        self._channel_max, self.frame_bytes_max = tuned.channel_max, tuned.frame_bytes_max
+        self._heartbeat = Heartbeat(tuned.heartbeat_s, self._now)
+        self.phase = Phase.OPENING
+
+    def _on_open(self, args: tuple[Value, ...]) -> None:
+        vhost = cast("str", args[0])
+        self.events.append(OpenAsked(vhost, self.user, self.client_properties))
+
+    def _on_update_secret(self, _args: tuple[Value, ...]) -> None:
+        """Passwords do not expire here, so there is nothing to renew."""
+        self.say(0, "connection.update-secret-ok")
+
+    def _on_close(self, args: tuple[Value, ...]) -> None:
+        self.channels.clear()
+        self.phase, self._deadline = Phase.LEAVING, self._now + self.limits.closing_s
+        self.events.append(CloseAsked(cast("int", args[0]), cast("str", args[1])))
+
+    def _on_early_close(self, _args: tuple[Value, ...]) -> None:
+        self.say(0, "connection.close-ok")
+        self.phase = Phase.CLOSED
+
+    def _on_close_ok(self, _args: tuple[Value, ...]) -> None:
+        self.phase = Phase.CLOSED
+
+    def _on_fault(self, fault: ProtocolFault) -> None:
+        if self.phase in (Phase.CLOSING, Phase.LEAVING):
+            self.phase = Phase.CLOSED  # whoever talks nonsense after a close gets no second one
+            return
+        text = reply_text(fault.code, fault.text)
+        self.close(fault.code, text, fault.class_id, fault.method_id)
+        self.events.append(Faulted(fault.code, text))
+
+    def _end(self, event: Faulted) -> None:
+        self.phase = Phase.CLOSED
+        self.channels.clear()
+        self.events.append(event)
+
+
+_Handler = Callable[[ServerConnection, tuple[Value, ...]], None]
+_HANDLERS: dict[tuple[Phase, str], _Handler] = {
+    (Phase.START, "connection.start-ok"): ServerConnection._on_start_ok,
+    (Phase.TUNE, "connection.tune-ok"): ServerConnection._on_tune_ok,
+    (Phase.OPENING, "connection.open"): ServerConnection._on_open,
+    (Phase.OPEN, "connection.update-secret"): ServerConnection._on_update_secret,
+    (Phase.START, "connection.close"): ServerConnection._on_early_close,
+    (Phase.TUNE, "connection.close"): ServerConnection._on_early_close,
+    (Phase.OPENING, "connection.close"): ServerConnection._on_early_close,
+    (Phase.OPEN, "connection.close"): ServerConnection._on_close,
+    (Phase.CLOSING, "connection.close"): ServerConnection._on_early_close,
+    (Phase.CLOSING, "connection.close-ok"): ServerConnection._on_close_ok,
+}
+
+
+def _misplaced(method: Method, where: str) -> ProtocolFault:
+    text = f"{method.name} {where}"
+    return ProtocolFault(errors.COMMAND_INVALID, text, method.class_id, method.method_id)

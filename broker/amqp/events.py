@@ -1,0 +1,78 @@
+"""What a connection tells its owner: the closed list, in the order in which the client said it."""
+
+from typing import NamedTuple, TypeAlias
+
+from broker.amqp.fields import Table, Value
+
+
+class OpenAsked(NamedTuple):
+    """The client has identified itself and wants to work. Answer with `accept_open` or `close`."""
+
+    vhost: str
+    user: str
+    client_properties: Table
+
+
+class Published(NamedTuple):
+    """One whole message. `flags`: 1 mandatory, 2 immediate, 4 persistent (delivery mode 2)."""
+
+    channel: int
+    exchange: str
+    key: str
+    flags: int
+    properties: bytes  # flags and list, verbatim; known to be well-formed
+    body: bytes
+    user_id: bytes | None
+
+
+class Oversized(NamedTuple):
+    """A message was announced that is larger than allowed; its channel now discards."""
+
+    channel: int
+    body_bytes: int
+
+
+class Called(NamedTuple):
+    """Any other method on an open channel, `args` without the reserved fields."""
+
+    channel: int
+    method: str
+    args: tuple[Value, ...]
+
+
+class ChannelOpened(NamedTuple):
+    """Not answered yet: the owner says open-ok."""
+
+    channel: int
+
+
+class ChannelCloseAsked(NamedTuple):
+    """The channel discards until the owner calls `channel_close_ok`."""
+
+    channel: int
+
+
+class CloseAsked(NamedTuple):
+    """The connection discards until the owner calls `close_ok`."""
+
+    code: int
+    text: str
+
+
+class Faulted(NamedTuple):
+    """The client broke the protocol or fell silent: the connection has said why and is ending."""
+
+    code: int
+    text: str
+
+
+Event: TypeAlias = (
+    OpenAsked
+    | Published
+    | Oversized
+    | Called
+    | ChannelOpened
+    | ChannelCloseAsked
+    | CloseAsked
+    | Faulted
+)

@@ -1,0 +1,176 @@
+"""Bytes into frames, frames into messages: the inner loop of a connection.
+
+A publish is three frames or more. When they lie whole in the buffer they are taken at once, else
+the channel assembles them. What repeats is decoded once: a method frame of basic.publish (its
+exchange, key and bits) and a property list are looked up by their bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import cast
+
+from broker.amqp import codec, errors
+from broker.amqp.assembly import Address, ChannelIn, ChannelState
+from broker.amqp.errors import ProtocolFault
+from broker.amqp.events import Event, Oversized, Published
+from broker.amqp.fields import Value
+from broker.amqp.limits import Limits
+
+_FRAME = struct.Struct(">BHI")
+_HEADER = struct.Struct(">BHIHHQ")
+_BODY_PREFIX = struct.Struct(">BBHI")  # the header's end octet, then the body's frame header
+_CACHE_MAX = 512
+_CACHED_BYTES_MAX = 256  # what is longer hardly repeats
+
+
+class Phase(Enum):
+    HEADER = "waits for the protocol header"
+    START = "waits for connection.start-ok"
+    TUNE = "waits for connection.tune-ok"
+    OPENING = "waits for connection.open"
+    OPEN = "open"
+    LEAVING = "the client said close"
+    CLOSING = "waits for connection.close-ok"
+    CLOSED = "closed"
+
+
+class Inbound(ABC):
+    """What comes in. Whoever inherits handles the methods."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.phase = Phase.HEADER
+        self.frame_bytes_max = errors.FRAME_MIN_BYTES  # until both sides have tuned
+        self.channels: dict[int, ChannelIn] = {}
+        self.events: list[Event] = []
+        self.need = 8  # how many bytes the first incomplete frame has
+        self._addresses: dict[bytes, Address] = {}
+        self._seen: dict[bytes, codec.Properties] = {}
+
+    @abstractmethod
+    def on_method(self, number: int, data: bytes, start: int, end: int) -> None:
+        """A method frame on channel `number` whose payload is `data[start:end]`."""
+
+    def remember_address(self, payload: bytes, args: tuple[Value, ...]) -> Address:
+        """The address that a publish names, kept under the bytes of its method frame."""
+        exchange, key, mandatory, immediate = args
+        bits = bool(mandatory) + 2 * bool(immediate)
+        address = (cast("str", exchange), cast("str", key), bits)
+        if len(self._addresses) >= _CACHE_MAX:
+            self._addresses.clear()
+        self._addresses[payload] = address
+        return address
+
+    def on_frames(self, data: bytes, at: int) -> int:
+        """All whole frames from `at`, and where the first incomplete one starts."""
+        size = len(data)
+        unpack, channels, addresses, seen = (
+            _FRAME.unpack_from, self.channels, self._addresses, self._seen,
+        )  # fmt: skip
+        events = self.events
+        while size - at >= 8:
+            kind, number, length = unpack(data, at)
+            if length > self.frame_bytes_max - 8:
+                text = f"frame of {length} bytes on channel {number}"
+                raise ProtocolFault(
+                    errors.FRAME_ERROR, f"{text}, above frame_max {self.frame_bytes_max}"
+                )
+            end = at + 7 + length
+            if end >= size:
+                self.need = 8 + length
+                return at
+            if data[end] != 0xCE:
+                text = f"frame of type {kind} on channel {number} does not end with octet 206"
+                raise ProtocolFault(errors.FRAME_ERROR, text)
+            start, at = at + 7, end + 1
+            if kind == 1:
+                address = addresses.get(data[start:end])
+                if address is None:
+                    self.on_method(number, data, start, end)
+                    if self.phase is Phase.CLOSED:
+                        return size
+                    continue
+                channel = channels.get(number)
+                if channel is None or not channel.is_idle:
+                    self.on_method(number, data, start, end)
+                    continue
+                # Is this all of it: header, then one body frame?
+                if size - at > 28:
+                    kind, other, length, class_id, _, announced = _HEADER.unpack_from(data, at)
+                    end = at + 7 + length
+                    last = end + 8 + announced
+                    if (
+                        last < size
+                        and announced
+                        and length >= 14
+                        and kind == 2
+                        and other == number
+                        and class_id == 60
+                        and announced <= self.frame_bytes_max - 8
+                        and length <= self.frame_bytes_max - 8
+                        and data[last] == 0xCE
+                        and _BODY_PREFIX.unpack_from(data, end) == (0xCE, 3, number, announced)
+                    ):
+                        properties = data[at + 19 : end]
+                        flags, user_id = seen.get(properties) or self._inspect(properties)
+                        exchange, key, bits = address
+                        body = data[end + 8 : last]
+                        events.append(
+                            Published(
+                                number, exchange, key, bits | flags, properties, body, user_id
+                            )
+                        )
+                        at = last + 1
+                        continue
+                channel.on_publish(address)
+            else:
+                self._on_other_frame(kind, number, data, start, end)
+        self.need = 8
+        return at
+
+    def _inspect(self, properties: bytes) -> codec.Properties:
+        seen = codec.inspect_properties(properties)
+        if len(properties) <= _CACHED_BYTES_MAX:
+            if len(self._seen) >= _CACHE_MAX:
+                self._seen.clear()
+            self._seen[properties] = seen
+        return seen
+
+    def _on_other_frame(self, kind: int, number: int, data: bytes, start: int, end: int) -> None:
+        if kind == codec.HEARTBEAT:
+            if number or end > start:
+                text = "heartbeat with a payload or on a channel other than 0"
+                raise ProtocolFault(errors.FRAME_ERROR, text)
+            return
+        if kind not in (codec.HEADER, codec.BODY):
+            text = f"frame of unknown type {kind} on channel {number}"
+            raise ProtocolFault(errors.FRAME_ERROR, text)
+        if self.phase in (Phase.CLOSING, Phase.LEAVING):
+            return
+        channel = self.channels.get(number)
+        if channel is None:
+            text = f"content frame on channel {number}, which is not open"
+            code = errors.CHANNEL_ERROR if self.phase is Phase.OPEN else errors.UNEXPECTED_FRAME
+            raise ProtocolFault(code, text)
+        if channel.state is not ChannelState.OPEN:
+            return
+        if kind == codec.BODY:
+            channel.on_body(number, data[start:end])
+        else:
+            announced, properties = codec.decode_content_header(data, start, end)
+            channel.on_header(number, announced, properties, self._inspect(properties))
+            if announced > self.limits.message_bytes_max:
+                channel.state = ChannelState.DOOMED
+                channel.reset()
+                self.events.append(Oversized(number, announced))
+                return
+            under_way = sum(one.announced for one in self.channels.values())
+            if under_way > self.limits.assembly_bytes_max:
+                text = f"{under_way} bytes of unfinished messages on one connection"
+                raise ProtocolFault(errors.RESOURCE_ERROR, text, 60, 40)
+        message = channel.whole(number)
+        if message is not None:
+            self.events.append(message)

@@ -1,0 +1,87 @@
+"""What a server offers in connection.start and connection.tune, and what it takes in return."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from broker.amqp.codec import FRAME_MAX_BYTES
+from broker.amqp.errors import FRAME_MIN_BYTES, NOT_ALLOWED, ProtocolFault
+from broker.amqp.fields import Table, Value
+
+Authenticate = Callable[[str, str], bool]
+"""Whether this user may come in with this password, from where this connection comes."""
+
+CAPABILITIES: Table = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": False,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": False,
+}
+
+
+class Limits(NamedTuple):
+    frame_bytes_max: int = FRAME_MAX_BYTES
+    channel_max: int = 2047
+    heartbeat_s: int = 60
+    handshake_s: float = 10.0
+    closing_s: float = 10.0
+    message_bytes_max: int = 16 * 1024 * 1024
+    assembly_bytes_max: int = 64 * 1024 * 1024  # announced bodies under way on all channels
+
+
+class Identity(NamedTuple):
+    """How this server names itself to clients."""
+
+    product: str = "qpid-cluster-py"
+    version: str = "0.1.0"
+    member: str = ""
+    cluster: str = ""
+
+    def properties(self) -> Table:
+        return {
+            "product": self.product,
+            "version": self.version,
+            "platform": "Python",
+            "information": "Licensed under the Apache License, Version 2.0",
+            "copyright": "The authors of qpid-cluster-py",
+            "cluster_name": self.cluster,
+            "node": self.member,
+            "capabilities": CAPABILITIES,
+        }
+
+
+class Tuned(NamedTuple):
+    channel_max: int
+    frame_bytes_max: int
+    heartbeat_s: int
+
+
+def negotiate(limits: Limits, args: tuple[Value, ...]) -> Tuned:
+    """The agreed values. Zero from the client means: no limit of mine, so ours holds."""
+    channel_max, frame_max, heartbeat = args
+    assert isinstance(channel_max, int)
+    assert isinstance(frame_max, int)
+    assert isinstance(heartbeat, int)
+    if channel_max > limits.channel_max:
+        raise _too_high("channel_max", channel_max, limits.channel_max)
+    if frame_max > limits.frame_bytes_max:
+        raise _too_high("frame_max", frame_max, limits.frame_bytes_max)
+    if 0 < frame_max < FRAME_MIN_BYTES:
+        text = f"negotiated frame_max = {frame_max} is lower than the minimum allowed value"
+        raise ProtocolFault(NOT_ALLOWED, f"{text} ({FRAME_MIN_BYTES})", 10, 31)
+    return Tuned(channel_max or limits.channel_max, frame_max or limits.frame_bytes_max, heartbeat)
+
+
+def _too_high(what: str, asked: int, allowed: int) -> ProtocolFault:
+    text = f"negotiated {what} = {asked} is higher than the maximum allowed value ({allowed})"
+    return ProtocolFault(NOT_ALLOWED, text, 10, 31)
+
+
+def has_capability(client_properties: Table, name: str) -> bool:
+    """Whether the client said that it can do this."""
+    capabilities = client_properties.get("capabilities")
+    return isinstance(capabilities, dict) and capabilities.get(name) is True
