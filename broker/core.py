@@ -201,6 +201,8 @@ class Core:
         if self._transfer is not None:
             self._backlog.append(event)
             return
+        if self.shutdown_position:
+            return  # the history of this run ends with the shutdown, at the same item everywhere
         self._apply(Item(event.epoch, event.ring, event.seq, event.sender.name, event.payload))
 
     def _on_activated(self, event: Activated) -> None:

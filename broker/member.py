@@ -71,7 +71,8 @@ class BrokerMember:
         replica = recover(identity.name, self.store, _report_progress)
         self._meta = identity.begin()
         config = RingConfig()
-        self.transport = ZmqTransport(str(options.cluster_bind), config.frame_bytes_max * 3)
+        bind = str(options.cluster_bind) if options.clustered else "127.0.0.1:0"
+        self.transport = ZmqTransport(bind, config.frame_bytes_max * 3)
         self.me = Member(identity.name, identity.incarnation, self.transport.address)
         self.node = Node(self.me, _ring_name(options, identity), config, random.Random())
         self.driver = Driver(self.node, self.transport, self._on_output, loop=loop)
@@ -120,7 +121,13 @@ class BrokerMember:
         self._beat()
 
     def _new_writer(self) -> StoreWriter:
-        return StoreWriter(self.store, self.loop, self._on_durable, self._on_store_failed)
+        def on_durable(position: int) -> None:
+            # A commit of a store that was replaced meanwhile says nothing about the new one.
+            if self.writer is writer:
+                self._on_durable(position)
+
+        writer = StoreWriter(self.store, self.loop, on_durable, self._on_store_failed)
+        return writer
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
         """Stop this member: clients are told, the ring is left, the store is closed."""
@@ -178,7 +185,13 @@ class BrokerMember:
             self.logbook.view(output.ring, output.members, regular=True)
         elif isinstance(output, Transitional):
             self.logbook.view(output.ring, output.members, regular=False)
-        self.core.on_output(output)
+        if self.stopping and not self.core.shutdown_position:
+            return
+        try:
+            self.core.on_output(output)
+        except Exception:  # ours: see _pump
+            self._broken()
+            return
         # Control messages of the primary layer go out at once; applying waits for its slice.
         if not isinstance(output, Deliver) or not self.core.busy:
             self.core.flush()
@@ -214,8 +227,7 @@ class BrokerMember:
             while core.busy and clock() < deadline:
                 core.step()
         except Exception:  # ours, whatever it is: this member must not go on (decision 4)
-            log.exception("applying failed at %s", core.replica.history)
-            self.stop(Exit.INTERNAL, "applying an ordered command failed here")
+            self._broken()
             return
         commands = self.clients.take_commands()
         if commands:
@@ -226,6 +238,10 @@ class BrokerMember:
         self.counters["turns"] += 1
         if core.busy:
             self._schedule()
+
+    def _broken(self) -> None:
+        log.exception("applying failed at %s", self.core.replica.history)
+        self.stop(Exit.INTERNAL, "applying an ordered command failed here")
 
     def _clients_have_work(self) -> None:
         self._schedule()
@@ -260,7 +276,9 @@ class BrokerMember:
 
     def _speak(self) -> None:
         core = self.core
-        leased = self.loop.time() - self.node.last_token_at < self.node.config.token_timeout_s
+        # Whoever has not seen the token for a token timeout may have been excluded meanwhile.
+        quiet_s = time.monotonic() - self.node.last_token_at
+        leased = len(self.node.members) == 1 or quiet_s < self.node.config.token_timeout_ms / 1000
         confirmed = self.clients.flush(speaking=core.speaking and leased)
         try:
             if confirmed:

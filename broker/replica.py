@@ -214,6 +214,7 @@ class Replica:
         self.effects.clear()
         self.digests.clear()
         self._parts.clear()
+        self.shutdown_id = ""  # that shutdown was of an earlier run
 
     def _count(self, name: str) -> None:
         self.counters[name] = self.counters.get(name, 0) + 1
