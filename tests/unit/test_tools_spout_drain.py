@@ -1,0 +1,215 @@
+"""spout and drain as commands, against a toy cluster that loses members at the worst moment."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from tests.unit.toy_broker import Stored, ToyCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_PROPERTIES = b"\x00\x00"
+
+
+def start(name: str, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Start one of the two commands as a user would."""
+    return subprocess.Popen(
+        [sys.executable, "-m", f"tools.{name}", *arguments],
+        cwd=ROOT,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def run(name: str, *arguments: str, typed: bytes = b"") -> tuple[int, bytes, str]:
+    """Run one to its end: code, output, errors."""
+    process = start(name, *arguments, stdin=subprocess.PIPE)
+    out, err = process.communicate(typed, timeout=60)
+    return process.returncode, out, err.decode()
+
+
+def lines(count: int) -> bytes:
+    """`count` numbered lines of different length."""
+    return b"".join(b"%d %s\n" % (number, b"x" * (number % 50)) for number in range(1, count + 1))
+
+
+def bodies(toy: ToyCluster, queue: str = "q") -> list[bytes]:
+    """What waits in the queue."""
+    return [message.body for message in toy.queues[queue]]
+
+
+def test_lines_become_messages_with_ids() -> None:
+    with ToyCluster() as toy:
+        code, out, err = run(
+            "spout", "-b", toy.brokers, "-q", "q", "--sequence", "--json", typed=b"a\n\nc"
+        )
+        assert (code, err) == (0, "")
+        assert bodies(toy) == [b"a", b"", b"c"]
+        assert [m.properties for m in toy.queues["q"]][2] == b"\x10\x80\x02\x013"
+        told = json.loads(out)
+        assert (told["confirmed"], told["resent"], told["failovers"]) == (3, 0, 0)
+
+
+def test_files_prefix_count_and_transient(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b"a\nb\n")
+    two.write_bytes(b"c\nd\n")
+    with ToyCluster() as toy:
+        arguments = ("--file", str(one), "--file", str(two), "--id-prefix", "p", "--count", "3")
+        code, _, err = run("spout", "-b", toy.brokers, "-q", "q", "--transient", *arguments)
+        assert (code, err) == (0, "")
+        assert bodies(toy) == [b"a", b"b", b"c"]
+        assert toy.queues["q"][2].properties == b"\x10\x80\x01\x02p3"
+
+
+@pytest.mark.parametrize("window", [1, 7, 1000])
+def test_failover_sends_the_unconfirmed_again_in_order(window: int) -> None:
+    sent = lines(3000)
+    with ToyCluster(2) as toy:
+        toy.kill_at = 1234
+        code, out, err = run(
+            "spout", "-b", toy.brokers, "-q", "q", "--window", str(window), "--json", typed=sent
+        )
+        assert code == 0, err
+        assert "closed the connection" in err or "reset" in err
+        arrived = bodies(toy)
+        told = json.loads(out)
+        assert told["confirmed"] == 3000
+        assert told["failovers"] == 1
+        assert 1 <= told["resent"] <= window
+        assert list(dict.fromkeys(arrived)) == sent.splitlines(), "first occurrences, in order"
+        assert len(arrived) - 3000 <= window
+
+
+def test_refused_and_unroutable_are_failures() -> None:
+    with ToyCluster() as toy:
+        toy.nack = {2}
+        code, out, err = run("spout", "-b", toy.brokers, "-q", "q", "--json", typed=lines(3))
+        assert code == 1
+        assert err == "spout: 1 messages refused, 0 unroutable\n"
+        assert json.loads(out)["confirmed"] == 2
+
+
+def test_no_broker_and_wrong_usage(tmp_path: Path) -> None:
+    with ToyCluster() as toy:
+        gone = toy.brokers
+    code, _, err = run("spout", "-b", gone, "-q", "q", "--patience", "0.3", "--quiet", typed=b"a\n")
+    assert code == 69
+    assert err == f"spout: no broker can be reached: {gone}: connection refused\n"
+    assert run("spout", "-b", gone)[0] == 64
+    assert run("spout", "-b", gone, "-q", "q", "-e", "e")[0] == 64
+    assert run("spout", "-b", "a:b", "-q", "q")[0] == 64
+    assert run("drain", "-b", gone)[0] == 64
+    with ToyCluster() as toy:
+        assert run("spout", "-b", toy.brokers, "-q", "q", "--file", str(tmp_path / "no"))[0] == 66
+        missing = str(tmp_path / "none" / "f")
+        assert run("drain", "-b", toy.brokers, "-q", "q", "--output", missing)[0] == 73
+
+
+def test_a_wrong_password_is_said_once() -> None:
+    with ToyCluster(2) as toy:
+        code, _, err = run("drain", "-b", toy.brokers, "-q", "q", "--password", "wrong")
+        assert code == 1
+        assert err.count("\n") == 1
+        assert "ACCESS_REFUSED" in err
+
+
+def test_drain_writes_then_acks() -> None:
+    with ToyCluster() as toy:
+        run("spout", "-b", toy.brokers, "-q", "q", typed=lines(2500))
+        code, out, err = run("drain", "-b", toy.brokers, "-q", "q", "--timeout", "0.5")
+        assert code == 0
+        assert out == lines(2500)
+        assert "2500 messages, 0 flagged redelivered, 0 failovers" in err
+        assert not toy.queues["q"]
+        assert toy.acks < 1250, "acks are batched"
+
+
+def test_count_returns_the_rest() -> None:
+    with ToyCluster() as toy:
+        run("spout", "-b", toy.brokers, "-q", "q", typed=lines(100))
+        code, out, _ = run("drain", "-b", toy.brokers, "-q", "q", "--count", "30")
+        assert (code, out) == (0, lines(30))
+        assert len(toy.queues["q"]) == 70
+        code, _, err = run(
+            "drain", "-b", toy.brokers, "-q", "q", "--count", "71", "--timeout", "0.3"
+        )
+        assert code == 1
+        assert "70 of 71 messages came before the timeout" in err
+
+
+def test_json_says_everything(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    body = b"caf\xe9\r\n\xe2\x82\xac"
+    with ToyCluster() as toy:
+        toy.queues["q"] = deque([Stored(b"\x00\x80\x017", body, redelivered=True)])
+        arguments = ("-q", "q", "--count", "1", "--format", "json", "--output", str(output))
+        assert run("drain", "-b", toy.brokers, *arguments)[0] == 0
+    message = json.loads(output.read_text())
+    assert message["body"].encode("utf-8", "surrogateescape") == body
+    assert (message["message_id"], message["redelivered"]) == ("7", True)
+
+
+def test_large_bodies_are_cut_and_joined() -> None:
+    big = b"z" * 300_000 + b"\n" + b"y" * 131_065 + b"\n"
+    with ToyCluster() as toy:
+        run("spout", "-b", toy.brokers, "-q", "q", typed=big)
+        code, out, _ = run("drain", "-b", toy.brokers, "-q", "q", "--count", "2")
+        assert (code, out) == (0, big)
+
+
+def test_drain_fails_over_and_counts_each_id_once() -> None:
+    with ToyCluster(2) as toy:
+        run("spout", "-b", toy.brokers, "-q", "q", "--sequence", typed=lines(2000))
+        process = start(
+            "drain", "-b", toy.brokers, "-q", "q", "--count", "3000", "--unique", "--format", "json"
+        )
+        while not toy.acks:
+            time.sleep(0.005)
+        toy.do(lambda: toy.kill(0))
+        code, _, err = run(
+            "spout", "-b", toy.brokers, "-q", "q", "--id-prefix", "more", typed=lines(1000)
+        )
+        assert code == 0, err
+        out, err_bytes = process.communicate(timeout=60)
+        assert process.returncode == 0, err_bytes
+        arrived = [json.loads(line) for line in out.splitlines()]
+        seen: set[str] = set()
+        for message in arrived:
+            if message["message_id"] in seen:
+                assert message["redelivered"], "a repeat without a flag"
+            seen.add(message["message_id"])
+        assert len(seen) == 3000
+        assert b"1 failovers" in err_bytes
+
+
+def test_a_stopped_drain_has_acked_what_it_wrote(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with ToyCluster() as toy:
+        run("spout", "-b", toy.brokers, "-q", "q", typed=lines(50))
+        process = start("drain", "-b", toy.brokers, "-q", "q", "--output", str(output))
+        while not output.exists() or len(output.read_bytes().splitlines()) < 50:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert process.returncode == 130
+        deadline = time.monotonic() + 5
+        while toy.links and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not toy.queues["q"], "nothing came back"
+
+
+def test_no_ack() -> None:
+    with ToyCluster() as toy:
+        run("spout", "-b", toy.brokers, "-q", "q", typed=lines(10))
+        code, out, _ = run("drain", "-b", toy.brokers, "-q", "q", "--no-ack", "--timeout", "0.3")
+        assert (code, out) == (0, lines(10))
+        assert toy.acks == 0
