@@ -1,0 +1,175 @@
+"""Makes the logs of a small cluster that did everything right, for tests that then spoil them.
+
+The records of each life are plain lists until `write`, so that a test can change, drop or swap any
+of them; what is written is linked and numbered anew, as a broken member would do it.
+"""
+
+from __future__ import annotations
+
+import copy
+import struct
+from hashlib import blake2b
+from pathlib import Path
+
+from broker.history import History
+from broker.machine.commands import ACK, ACTIVATE, PUBLISH, TX_COMMIT
+from broker.memberlog.records import (
+    Active,
+    Batch,
+    Confirm,
+    Durable,
+    Inactive,
+    Record,
+    Snapshot,
+    Start,
+    Stop,
+    ViewSeen,
+    Vote,
+)
+from broker.memberlog.writer import MemberLogWriter
+
+VOTERS = ("a", "b", "c")
+Life = tuple[str, int]
+
+
+class LogMaker:
+    """A cluster of three members; what each of them would write is in `lives`."""
+
+    def __init__(self) -> None:
+        self.lives: dict[Life, list[Record]] = {}
+        self.history = History()
+        self.ring = (0, "")
+        self.epoch = 0
+        self.seq = 0
+        self.blob_no = 0
+
+    def start(self, life: Life, history: History | None = None) -> None:
+        """A life begins with what its store held."""
+        found = history or History()
+        self.lives[life] = [Start(found.epoch, found.position, found.chain, root_of(found))]
+
+    def view(self, ring_seq: int, *lives: Life) -> None:
+        """The ring of these lives forms."""
+        self.ring = (ring_seq, lives[0][0])
+        self.seq = 0
+        for life in lives:
+            self.lives[life].append(ViewSeen(*self.ring, True, tuple(lives)))
+
+    def leave(self, *lives: Life) -> None:
+        """The view ends for these lives."""
+        for life in lives:
+            self.lives[life].append(ViewSeen(*self.ring, False, tuple(lives)))
+            self.lives[life].append(Inactive("view ended"))
+
+    def activate(self, *lives: Life, fresh: tuple[Life, ...] = ()) -> None:
+        """The view of `lives` becomes primary; the fresh ones get their state later."""
+        self.epoch += 1
+        members = tuple((*life, life in fresh) for life in lives)
+        base = self.history
+        for life in lives:
+            active = Active(
+                self.epoch, *self.ring, base.position, base.chain, members, VOTERS, self.epoch == 1
+            )
+            self.lives[life].append(active)
+        self.item("a", bytes([ACTIVATE]), *(life for life in lives if life not in fresh))
+
+    def item(self, origin: str, kinds: bytes, *lives: Life, refuse: int = 0) -> Batch:
+        """One ordered item is applied by `lives`; its first `refuse` commands get a 404."""
+        self.seq += 1
+        self.blob_no += 1
+        outcomes = struct.pack("<H", 404) * refuse + bytes(2 * (len(kinds) - refuse))
+        blob_hash = blake2b(b"blob %d" % self.blob_no, digest_size=16).digest()
+        first = self.history.position + 1
+        self.history = self.history.after(self.epoch, len(kinds), blob_hash, outcomes)
+        batch = Batch(
+            self.epoch, self.ring[0], self.seq, first, len(kinds), origin, 1, self.blob_no,
+            1_000 * self.blob_no, kinds, outcomes, blob_hash, self.history.chain,
+            root_of(self.history), self.history.order,
+        )  # fmt: skip
+        for life in lives:
+            self.lives[life].append(batch)
+        return batch
+
+    def traffic(self, rounds: int, *lives: Life) -> None:
+        """Each member in turn publishes and acks; all is made durable and confirmed."""
+        for i in range(rounds):
+            origin = lives[i % len(lives)]
+            batch = self.item(
+                origin[0], bytes([PUBLISH, PUBLISH, ACK, TX_COMMIT]), *lives, refuse=i % 2
+            )
+            last = batch.first_position + 3
+            for life in lives:
+                self.lives[life].append(Durable(last))
+            confirmed = tuple(batch.first_position + at for at in ((1, 3) if i % 2 else (0, 1, 3)))
+            self.lives[origin].append(Confirm(self.epoch, last, confirmed))
+
+    def vote(self, *lives: Life) -> None:
+        """All agree about the present state."""
+        h = self.history
+        for life in lives:
+            self.lives[life].append(Vote(h.position, h.chain, root_of(h), "agreed"))
+
+    def stop(self, *lives: Life) -> None:
+        """An orderly end."""
+        for life in lives:
+            stop = Stop("shutdown", self.history.position, self.history.chain)
+            self.lives[life].append(stop)
+
+    def copy(self) -> LogMaker:
+        """Return a copy whose lists can be spoiled; the records themselves cannot change."""
+        twin = copy.copy(self)
+        twin.lives = {life: list(records) for life, records in self.lives.items()}
+        return twin
+
+    def write(self, directory: Path, segment_bytes: int = 3000, cluster: str = "c1") -> None:
+        """Write the logs, each member's into a directory of its own."""
+        for (name, incarnation), records in self.lives.items():
+            log = MemberLogWriter(
+                directory / name, "prod", cluster, name, incarnation, lambda: 1, segment_bytes
+            )
+            for record in records:
+                log.append(record)
+                log.flush()
+            log.close()
+
+
+def root_of(history: History) -> int:
+    """Return a state root that depends on all outcomes, 0 for nothing."""
+    if not history.position:
+        return 0
+    return int.from_bytes(blake2b(history.chain, digest_size=8).digest(), "little")
+
+
+def good_story(rounds: int = 6) -> LogMaker:
+    """Start, run, lose c, go on without it, take it back by a snapshot, stop.
+
+    b learns late that the last message before the loss was safe, and applies it on its way into
+    the next primary view.
+    """
+    a, b, c, c2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
+    maker = LogMaker()
+    for life in (a, b, c):
+        maker.start(life)
+    maker.view(1, a, b, c)
+    maker.activate(a, b, c)
+    maker.traffic(rounds, a, b, c)
+    maker.vote(a, b, c)
+    held_by_c = maker.history
+    maker.traffic(1, a, b)  # c crashes: its log ends here
+    late = maker.item("a", bytes([PUBLISH]), a)
+    maker.leave(a, b)
+    maker.lives[b].append(late)
+    maker.view(2, a, b)
+    maker.activate(a, b)
+    maker.traffic(rounds, a, b)
+    maker.start(c2, held_by_c)
+    maker.leave(a, b)
+    maker.view(3, a, b, c2)
+    maker.activate(a, b, c2, fresh=(c2,))
+    maker.item("b", bytes([PUBLISH]), a, b)
+    h = maker.history
+    maker.lives[c2].append(Snapshot(h.position, h.chain, root_of(h), "a"))
+    maker.traffic(rounds, a, b, c2)
+    maker.vote(a, b, c2)
+    maker.stop(a, b, c2)
+    return maker

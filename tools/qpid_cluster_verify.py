@@ -1,0 +1,102 @@
+"""qpid-cluster-verify: prove from the members' logs that a cluster kept its promises."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from tools.verify.findings import PROPERTIES, BadInput
+from tools.verify.job import Report, verify
+from tools.verify.session import spark_session
+
+CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("logdir", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    metavar="URL",
+    help="Where Spark runs: local[N] for N cores here, or the master of a Spark cluster "
+    "that sees the same directories.",
+)
+@click.option("--verbose", is_flag=True, help="Show what Spark has to say.")
+def main(logdir: tuple[Path, ...], as_json: bool, master: str, verbose: bool) -> None:
+    """Check the member logs in and below LOGDIR... against what the cluster promises.
+
+    Each member writes what it applied, confirmed and saw of the others to DATA-DIR/memberlog.
+    Collect these directories from ALL members, dead and ejected ones too, and name them here.
+
+    \b
+    What is checked (numbers as in docs/GUARANTEES.md):
+      LOG  the logs are whole: checksums, links, no record missing
+      G1   all members applied the same commands at the same positions
+      G2   members that moved together from one primary view to the next
+           applied the same in between
+      G6   views have the same members for all, and their numbers rise
+      G7   one primary per epoch, each with a majority; nothing is applied
+           or confirmed outside of it
+      G8   nothing confirmed is missing in a later primary or on a member
+      G9   what was confirmed is an accepted publish, durable at a majority
+      G10  votes were about what was applied
+      G14  the same commands gave the same outcomes and the same state
+
+    \b
+    Examples:
+      qpid-cluster-verify /var/lib/qpidd/memberlog
+      qpid-cluster-verify a/memberlog b/memberlog c/memberlog
+      qpid-cluster-verify --json --master 'local[4]' collected/ | jq .findings
+
+    \b
+    Exit status:
+      0  consistent
+      1  not consistent: each finding names the promise, member and position
+      2  no verdict: logs empty, unreadable, of another version or of several
+         clusters; or pyspark is missing: pip install 'qpid-cluster-py[verify]'
+    """
+    started = time.monotonic()
+    try:
+        with spark_session(master, verbose) as spark:
+            ready = time.monotonic()
+            report = verify(spark, list(logdir))
+            seconds = time.monotonic() - ready
+    except BadInput as error:
+        if as_json:
+            click.echo(json.dumps({"consistent": None, "error": str(error)}))
+        click.echo(f"qpid-cluster-verify: {error}", err=True)
+        sys.exit(NO_VERDICT)
+    if as_json:
+        document = report.as_document()
+        document["seconds"] = {"start": round(ready - started, 3), "check": round(seconds, 3)}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo(render(report, seconds))
+    sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
+
+
+def render(report: Report, seconds: float) -> str:
+    """Return the report for people."""
+    c = report.counts
+    lines = [
+        f"members {c.members}, lives {c.lives}, segments {c.segments}, bytes {c.bytes:,}",
+        f"records {c.records:,}, batches {c.batches:,}, positions {c.positions:,}, "
+        f"publishes {c.publishes:,}, confirms {c.confirms:,}, views {c.views}, epochs {c.epochs}",
+        f"checked in {seconds:.1f} s, {c.records / max(seconds, 0.001):,.0f} records/s",
+    ]
+    lines += [f"note: {note}" for note in report.notes]
+    if report.consistent:
+        held = ", ".join(name for name in PROPERTIES if name != "LOG")
+        return "\n".join([*lines, f"consistent: {held} hold in these logs"])
+    lines += [f"NOT CONSISTENT: {len(report.findings)} findings, the earliest first"]
+    return "\n".join([*lines, *(f"  {finding}" for finding in report.findings)])
+
+
+if __name__ == "__main__":
+    main()

