@@ -110,7 +110,8 @@ class SendQueue:
         return half
 
     def invariants(self) -> None:
-        assert self.bytes == sum(len(p) for p, _ in self._queue), "queue bytes drifted"
+        if len(self._queue) <= 64:  # a long queue is not summed up after each step
+            assert self.bytes == sum(len(p) for p, _ in self._queue), "queue bytes drifted"
         assert not self._index or self._queue, "half a payload without its other half"
 
 
