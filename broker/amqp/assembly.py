@@ -22,12 +22,14 @@ class ChannelIn:
     """A publish is a method frame, a header frame, and body frames up to the announced size."""
 
     __slots__ = (
-        "address", "announced", "missing", "parts", "properties", "said_close", "seen", "state",
+        "address", "announced", "missing", "parts", "properties", "said_close", "said_close_ok",
+        "seen", "state",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.state = ChannelState.OPEN
         self.said_close = False  # the server's channel.close is out, close-ok is due
+        self.said_close_ok = False  # the client asked for the end too, and has had its answer
         self.address: Address | None = None  # of the publish under way
         self.properties: bytes | None = None  # known once the header came
         self.seen = Properties(0, None)

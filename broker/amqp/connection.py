@@ -119,17 +119,18 @@ class ServerConnection(Inbound):
         return self.phase is Phase.CLOSED
 
     def say(self, channel: int, method: str, args: tuple[Value, ...] = ()) -> None:
-        codec.append_method(self.out, channel, method, args)
+        """One method, unless we have said our last word."""
+        if self.phase is not Phase.CLOSING and self.phase is not Phase.CLOSED:
+            codec.append_method(self.out, channel, method, args)
 
     def accept_open(self) -> None:
         """The answer to `OpenAsked`, and `close` the other one."""
-        assert self.phase is Phase.OPENING
-        self.phase, self._deadline = Phase.OPEN, None
-        self._heartbeat.start(self._now)
         self.say(0, "connection.open-ok")
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Say why and wait a while for the client to agree. `text` as it goes out."""
+        if self.phase is Phase.LEAVING:
+            self.close_ok()  # it wants to go anyway
         if self.phase in (Phase.CLOSED, Phase.CLOSING):
             return
         self.say(0, "connection.close", (code, clip(text), class_id, method_id))
@@ -159,6 +160,7 @@ class ServerConnection(Inbound):
         self.say(number, "channel.close", (code, clip(text), class_id, method_id))
         if channel.state is ChannelState.ASKED:
             self.say(number, "channel.close-ok")
+            channel.said_close_ok = True
         channel.state = ChannelState.DOOMED
         channel.said_close = True
         channel.reset()
@@ -235,8 +237,11 @@ class ServerConnection(Inbound):
             text = f"channel {number} is above the negotiated channel_max {self._channel_max}"
             raise ProtocolFault(errors.CHANNEL_ERROR, text, 20, 10)
         if channel is not None:
-            if channel.state is ChannelState.DOOMED:
+            if channel.said_close_ok:
+                channel = None  # for this client the number is free, it need not send close-ok
+            elif channel.state is ChannelState.DOOMED:
                 return
+        if channel is not None:
             text = f"second 'channel.open' seen on channel {number}"
             raise ProtocolFault(errors.CHANNEL_ERROR, text, 20, 10)
         self.channels[number] = ChannelIn()
@@ -249,6 +254,7 @@ class ServerConnection(Inbound):
         elif name == "channel.close":
             if channel.said_close:
                 self.say(number, "channel.close-ok")
+                channel.said_close_ok = True
             else:
                 channel.state = ChannelState.ASKED  # `close_channel` answers it too
 
@@ -293,6 +299,9 @@ class ServerConnection(Inbound):
         self.phase = Phase.OPENING
 
     def _on_open(self, args: tuple[Value, ...]) -> None:
+        """Open at once: clients may go on talking before they have read our answer."""
+        self.phase, self._deadline = Phase.OPEN, None
+        self._heartbeat.start(self._now)
         vhost = cast("str", args[0])
         self.events.append(OpenAsked(vhost, self.user, self.client_properties))
 
@@ -306,7 +315,7 @@ class ServerConnection(Inbound):
         self.events.append(CloseAsked(cast("int", args[0]), cast("str", args[1])))
 
     def _on_early_close(self, _args: tuple[Value, ...]) -> None:
-        self.say(0, "connection.close-ok")
+        codec.append_method(self.out, 0, "connection.close-ok")
         self.phase = Phase.CLOSED
 
     def _on_close_ok(self, _args: tuple[Value, ...]) -> None:

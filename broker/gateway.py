@@ -1,0 +1,189 @@
+"""The local half of clients, on the way in: bytes of many clients into one batch of commands.
+
+It knows no socket, no loop and no clock. How its shell calls it:
+
+    gateway = Gateway(member, users=..., new_name=..., limits=..., log=...)
+    outbox = Outbox(gateway)
+
+    client = gateway.connect("192.0.2.1:50123", is_local, now)  # a socket was accepted
+    client.data_received(data, now)      # never raises; answers collect in the client
+    client.connection_lost()             # the socket is gone, whoever closed it; nothing after it
+    client.next_timer(), client.wake(now)          # heartbeats and time limits
+    client.reading(active, now)          # whenever the shell stops or resumes to read the socket
+
+    once per turn of the loop:
+        commands = gateway.take_commands()         # all connections, in order of arrival;
+                                                   # pack and submit them for gateway.session
+        positions = outbox.flush()                 # see there
+        for client in gateway.take_writable():     # whoever has something to send, or has ended
+            data = client.take_output()            # only while the transport takes more: what
+                                                   # is taken counts as sent (SENT commands)
+            transport.write(data)
+            if client.wants_close: transport.close()
+
+A client that is not taken in a turn because its transport is full keeps its output; call
+`take_output` when the transport drains, or name it again with `gateway.mark_writable(client)`.
+
+Session: `session_started(session)` when this member's session begins (also said by the effect
+SessionStarted, whichever comes first). Connections of an older session are told 320 and are gone
+for the machine, so they send no commands; what they had in the batch is dropped. Before the first
+session, and while the outbox holds, no connection is let in: open is refused with 320, so that
+the client tries the next member on its list.
+
+Back-pressure: the shell sets `gateway.paused` when the submission queue is full. While it, or
+`outbox.holding`, is true the shell stops reading the sockets of clients with `is_publisher`, and
+says so with `client.reading(False, now)`: then their silence is not taken for death, and our own
+heartbeats go on.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+
+from broker.amqp import errors
+from broker.amqp.errors import reply_text
+from broker.amqp.limits import Identity, Limits, has_capability
+from broker.client import Client
+from broker.machine.commands import Command
+
+DEFAULT_VHOST = "/"
+LOCAL_USERS = {"guest": "guest"}
+"""Who is let in without being configured, but only from this machine."""
+
+
+def random_name(prefix: str) -> str:
+    """A name that nobody else will think of: 128 random bits."""
+    return prefix + base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+
+
+class Gateway:
+    """All clients of one member. See the module's text for how it is called."""
+
+    def __init__(
+        self,
+        member: str,
+        *,
+        cluster: str = "",
+        users: Mapping[str, str] | None = None,
+        vhosts: frozenset[str] = frozenset((DEFAULT_VHOST,)),
+        limits: Limits | None = None,
+        new_name: Callable[[str], str] = random_name,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.member = member
+        self.session = 0
+        self.holding = True  # kept by the outbox
+        self.paused = False  # kept by the shell
+        self.clients: dict[int, Client] = {}  # those that the machine knows, by connection number
+        self.commands: list[Command] = []
+        self.counters = dict.fromkeys(
+            ("connections", "opened", "closed", "faults", "refused", "publishes", "bytes_in"), 0
+        )
+        self.new_name = new_name
+        self.vhosts = vhosts
+        self.limits = limits or Limits()
+        self.identity = Identity(member=member, cluster=cluster)
+        self.blocked_because = ""
+        self._users = dict(users or {})
+        self._log = log
+        self._everyone: dict[Client, None] = {}
+        self._writable: dict[Client, None] = {}
+        self._last_conn = 0
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    def connect(self, peer: str, is_local: bool, now: float) -> Client:
+        """A new connection. `is_local`: from this machine's loopback address."""
+        self.counters["connections"] += 1
+        client = Client(self, peer, is_local, now)
+        self._everyone[client] = None
+        return client
+
+    def login(self, user: str, password: str, is_local: bool) -> bool:
+        """Whether these credentials are good, without telling by time how good they were."""
+        known = self._users.get(user)
+        if known is None and is_local:
+            known = LOCAL_USERS.get(user)
+        expected = "" if known is None else known
+        same = hmac.compare_digest(expected.encode(), password.encode())
+        return same and known is not None
+
+    def take_commands(self) -> list[Command]:
+        """What clients said since the last call, in order of arrival, for `session`."""
+        commands, self.commands = self.commands, []
+        return commands
+
+    def take_writable(self) -> list[Client]:
+        """The clients that have output to send, or that have ended."""
+        clients = list(self._writable)
+        self._writable.clear()
+        return clients
+
+    def mark_writable(self, client: Client) -> None:
+        self._writable[client] = None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self.commands or self._writable)
+
+    # -- what the whole member decides -----------------------------------------------------------
+
+    def session_started(self, session: int) -> None:
+        """This member's session begins: whatever belonged to an older one is over."""
+        if session == self.session:
+            return
+        self.session = session
+        self.commands = []
+        text = "the member that served this connection has left the cluster and joined it again"
+        for client in list(self.clients.values()):
+            client.force_close(text)
+        self.clients.clear()
+
+    def drop_all(self, reason: str) -> None:
+        """The member stops: every client is told so."""
+        for client in list(self._everyone):
+            client.force_close(reason)
+
+    def block(self, reason: str) -> None:
+        """Tell the clients that can hear it that publishing will stall."""
+        self.blocked_because = reason
+        for client in self.clients.values():
+            client.say_blocked()
+
+    def unblock(self) -> None:
+        self.blocked_because = ""
+        for client in self.clients.values():
+            if has_capability(client.connection.client_properties, "connection.blocked"):
+                client.say(0, "connection.unblocked")
+
+    # -- for clients -----------------------------------------------------------------------------
+
+    def admit(self, client: Client, vhost: str) -> int:
+        """A number for this connection, never used again; 0 if it was refused."""
+        if vhost not in self.vhosts:
+            text = reply_text(errors.NOT_ALLOWED, f"vhost '{vhost}' not found")
+            client.refuse(errors.NOT_ALLOWED, text)
+            return 0
+        if not self.session or self.holding:
+            text = f"member '{self.member}' is not part of the primary view at this time"
+            client.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, text))
+            return 0
+        self._last_conn += 1
+        self.clients[self._last_conn] = client
+        self.counters["opened"] += 1
+        return self._last_conn
+
+    def forget(self, client: Client) -> None:
+        """Its socket is gone."""
+        self._everyone.pop(client, None)
+        self._writable.pop(client, None)
+
+    def note(self, counter: str, text: str) -> None:
+        """One fact for the log, and its counter."""
+        self.counters[counter] += 1
+        if self._log is not None:
+            self._log(text)

@@ -1,0 +1,401 @@
+"""The local half of clients, on the way out: what the machine says, when it may be said.
+
+How the shell calls it (see `gateway` for the whole turn):
+
+    outbox = Outbox(gateway)
+    outbox.effects([(position, effect), ...])   # as the replica hands them out, in order
+    outbox.release(durable_position)            # durable at a majority of voters, and in the view
+    positions = outbox.flush()                  # once per turn: writes the confirms that are due;
+                                                # returns the positions of the publishes confirmed
+                                                # here and now, for the log's CONFIRM record
+    outbox.hold() / outbox.resume()             # may this member speak? holds at the start. Cheap
+                                                # and idempotent: call it every turn if you like
+
+While it holds nothing of the machine's is said: effects and releases wait in order, and are
+carried out by `resume`. A new session of this member throws away what waits for the old one.
+
+Order on a channel: answers, errors and ends of channels are spoken in the machine's order. One
+that acknowledges a durable change waits for its position, and with it every later one. Deliveries
+and returns do not wait, unless a consume-ok or get-ok that is older waits. Confirms wait for
+their own position only; a return precedes its confirm; the end of a channel follows its confirms.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+from broker.amqp import codec
+from broker.amqp.fields import Value, encode_short_string
+from broker.amqp.limits import has_capability
+from broker.channel import Doom, Held, LocalAnswer, LocalChannel, Spoken
+from broker.client import Client
+from broker.gateway import Gateway
+from broker.machine.effects import (
+    CancelNotify,
+    ChannelError,
+    Confirm,
+    ConnectionError_,
+    DeliverEffect,
+    Effect,
+    GetEmpty,
+    GetOk,
+    Reply,
+    Return,
+    SessionStarted,
+)
+
+_SHORT_STRINGS_KEPT_MAX = 1024
+_CLOSE_OK = "channel.close-ok"
+
+
+class Outbox:
+    """Carries out effects for the clients of a gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.durable_position = 0
+        self._gateway = gateway
+        self._clients = gateway.clients
+        self._backlog: list[tuple[int, Effect]] = []
+        # Confirms that wait for their position: position, connection, channel, number, ack.
+        self._confirms: deque[tuple[int, Client, int, LocalChannel, int, bool]] = deque()
+        self._holding: dict[LocalChannel, tuple[Client, int]] = {}  # channels with `held`
+        self._fresh: dict[LocalChannel, tuple[Client, int]] = {}  # channels with fresh confirms
+        self._confirmed: list[int] = []
+
+    # -- the shell's side ------------------------------------------------------------------------
+
+    @property
+    def holding(self) -> bool:
+        """Nothing may be said."""
+        return self._gateway.holding
+
+    def hold(self) -> None:
+        self._gateway.holding = True
+
+    def resume(self) -> None:
+        """Carry out what has waited."""
+        if not self._gateway.holding:
+            return
+        self._gateway.holding = False
+        backlog, self._backlog = self._backlog, []
+        self.effects(backlog)
+        self._release()
+
+    def effects(self, effects: list[tuple[int, Effect]]) -> None:
+        if self._gateway.holding:
+            self._keep(effects)
+            return
+        handlers = _HANDLERS
+        for position, effect in effects:
+            handlers[type(effect)](self, position, effect)
+
+    def release(self, durable_position: int) -> None:
+        """Everything up to this position is durable."""
+        if durable_position > self.durable_position:
+            self.durable_position = durable_position
+            if not self._gateway.holding:
+                self._release()
+
+    def flush(self) -> list[int]:
+        """Write the confirms that are due, as few as can be."""
+        if self._gateway.holding:
+            return []
+        if self._fresh:
+            for channel, (client, number) in self._fresh.items():
+                if client.channels.get(number) is channel:
+                    _write_confirms(client, number, channel)
+            self._fresh.clear()
+        confirmed, self._confirmed = self._confirmed, []
+        return confirmed
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def _keep(self, effects: list[tuple[int, Effect]]) -> None:
+        for position, effect in effects:
+            if isinstance(effect, SessionStarted):
+                self._on_session(position, effect)
+            else:
+                self._backlog.append((position, effect))
+
+    def _release(self) -> None:
+        durable = self.durable_position
+        confirms = self._confirms
+        while confirms and confirms[0][0] <= durable:
+            position, client, number, channel, publish_no, ack = confirms.popleft()
+            channel.confirms_held -= 1
+            self._settled(position, client, number, channel, publish_no, ack)
+        for channel, (client, number) in list(self._holding.items()):
+            self._speak_held(client, number, channel)
+
+    def _speak_held(self, client: Client, number: int, channel: LocalChannel) -> None:
+        held = channel.held
+        while held and held[0].position <= self.durable_position:
+            spoken = held.popleft().spoken
+            if isinstance(spoken, (GetOk, Reply)):
+                channel.blocking -= _is_blocking(spoken)
+            self._speak(client, number, channel, spoken)
+        if not held:
+            self._holding.pop(channel, None)
+
+    def _hold_back(
+        self, client: Client, number: int, channel: LocalChannel, position: int, spoken: Spoken
+    ) -> None:
+        channel.held.append(Held(position, spoken))
+        channel.blocking += _is_blocking(spoken)
+        self._holding[channel] = (client, number)
+
+    def _in_order(
+        self, client: Client, number: int, channel: LocalChannel, position: int, spoken: Spoken
+    ) -> None:
+        """Now, or after what waits. `position` 0: it does not itself need to be durable."""
+        if channel.held or position > self.durable_position:
+            self._hold_back(client, number, channel, position, spoken)
+        else:
+            self._speak(client, number, channel, spoken)
+
+    # -- effects ---------------------------------------------------------------------------------
+
+    def _on_deliver(self, _position: int, effect: DeliverEffect) -> None:
+        client = self._clients.get(effect[0])
+        if client is None:
+            return
+        number = effect[1]
+        channel = client.channels.get(number)
+        if channel is None:
+            return
+        if channel.blocking:
+            self._hold_back(client, number, channel, 0, effect)
+        else:
+            self._deliver(client, number, channel, effect)
+
+    def _deliver(
+        self, client: Client, number: int, channel: LocalChannel, effect: DeliverEffect
+    ) -> None:
+        _, _, tag, delivery_tag, redelivered, exchange, key, properties, body, no_ack = effect
+        short_tag = client.short_tags.get(tag) or _keep_short(client.short_tags, tag)
+        address = client.short_addresses.get((exchange, key))
+        if address is None:
+            address = _keep_address(client, exchange, key)
+        connection = client.connection
+        codec.append_deliver(
+            connection.out, number, short_tag, delivery_tag, redelivered, address, properties,
+            body, connection.frame_bytes_max,
+        )  # fmt: skip
+        if no_ack:
+            channel.unreported = delivery_tag
+            client.unreported[number] = channel
+        self._gateway.mark_writable(client)
+
+    def _on_confirm(self, position: int, effect: Confirm) -> None:
+        conn, number, publish_no, durable, ack = effect
+        client = self._clients.get(conn)
+        channel = None if client is None else client.channels.get(number)
+        if client is None or channel is None:
+            return
+        if durable and position > self.durable_position:
+            self._confirms.append((position, client, number, channel, publish_no, ack))
+            channel.confirms_held += 1
+            channel.durable_need = position
+        else:
+            self._settled(position, client, number, channel, publish_no, ack)
+
+    def _settled(
+        self,
+        position: int,
+        client: Client,
+        number: int,
+        channel: LocalChannel,
+        publish_no: int,
+        ack: bool,
+    ) -> None:
+        channel.confirms.fresh.append((publish_no, ack))
+        self._fresh[channel] = (client, number)
+        if ack and client.channels.get(number) is channel:
+            self._confirmed.append(position)
+
+    def _on_reply(self, position: int, effect: Reply) -> None:
+        client = self._clients.get(effect.conn)
+        if client is None:
+            return
+        if effect.chan == 0:
+            client.close_ok()
+            return
+        channel = client.channels.get(effect.chan)
+        if channel is None:
+            return
+        if effect.method == _CLOSE_OK:
+            self._on_end(client, effect.chan, channel, effect)
+            return
+        need = 0
+        if effect.durable:
+            need = channel.durable_need = position
+        self._answered(client, effect.chan, channel, need, effect)
+
+    def _answered(
+        self,
+        client: Client,
+        number: int,
+        channel: LocalChannel,
+        position: int,
+        effect: Reply | GetOk | GetEmpty,
+    ) -> None:
+        """One more answer of the machine, and then those of the gateway that waited for it."""
+        self._in_order(client, number, channel, position, effect)
+        channel.answered += 1
+        answers = channel.answers
+        while answers and answers[0].after <= channel.answered:
+            self._in_order(client, number, channel, 0, answers.popleft())
+
+    def _on_get(self, _position: int, effect: GetOk | GetEmpty) -> None:
+        client = self._clients.get(effect.conn)
+        channel = None if client is None else client.channels.get(effect.chan)
+        if client is not None and channel is not None:
+            self._answered(client, effect.chan, channel, 0, effect)
+
+    def _on_channel_error(self, _position: int, effect: ChannelError) -> None:
+        client = self._clients.get(effect.conn)
+        channel = None if client is None else client.channels.get(effect.chan)
+        if client is not None and channel is not None:
+            client.connection.doom_channel(effect.chan)
+            self._on_end(client, effect.chan, channel, effect)
+
+    def _on_end(
+        self, client: Client, number: int, channel: LocalChannel, effect: Reply | ChannelError
+    ) -> None:
+        """The machine has closed the channel: nothing of it comes any more. What it has confirmed
+        or answered until then is said first."""
+        if channel.doom is None:
+            channel.doom = Doom(0, "", 0, 0)  # whatever the client still says is not for us
+        self._in_order(client, number, channel, channel.durable_need, effect)
+
+    def _on_connection_error(self, _position: int, effect: ConnectionError_) -> None:
+        conn, code, text, class_id, method_id = effect
+        client = self._clients.pop(conn, None)
+        if client is not None:
+            client.ended_by_machine(code, text, class_id, method_id)
+
+    def _on_return(self, _position: int, effect: Return) -> None:
+        conn, number, code, text, exchange, key, properties, body = effect
+        client = self._clients.get(conn)
+        if client is not None and number in client.channels:
+            _write_content(
+                client, number, "basic.return", (code, text, exchange, key), properties, body
+            )
+
+    def _on_cancel(self, _position: int, effect: CancelNotify) -> None:
+        client = self._clients.get(effect.conn)
+        if client is None or effect.chan not in client.channels:
+            return
+        if has_capability(client.connection.client_properties, "consumer_cancel_notify"):
+            client.say(effect.chan, "basic.cancel", (effect.consumer_tag, True))
+
+    def _on_session(self, _position: int, effect: SessionStarted) -> None:
+        if effect.session != self._gateway.session:
+            self._gateway.session_started(effect.session)
+        self._backlog.clear()
+        self._confirms.clear()
+        self._holding.clear()
+        self._fresh.clear()
+
+    # -- words -----------------------------------------------------------------------------------
+
+    def _speak(self, client: Client, number: int, channel: LocalChannel, spoken: Spoken) -> None:
+        if client.channels.get(number) is not channel:
+            return
+        match spoken:
+            case DeliverEffect():
+                self._deliver(client, number, channel, spoken)
+            case Reply(method="basic.recover-ok"):
+                if channel.recovers.popleft():
+                    client.say(number, spoken.method)
+            case Reply(method="channel.close-ok"):
+                self._end(client, number, channel, channel.doom)
+            case GetOk():
+                _, _, tag, redelivered, exchange, key, count, properties, body, no_ack = spoken
+                about = (tag, redelivered, exchange, key, count)
+                _write_content(client, number, "basic.get-ok", about, properties, body)
+                if no_ack:
+                    channel.unreported = tag
+                    client.unreported[number] = channel
+            case GetEmpty():
+                client.say(number, "basic.get-empty")
+            case ChannelError(_, _, code, text, class_id, method_id):
+                self._end(client, number, channel, Doom(code, text, class_id, method_id))
+            case Reply(method=method, args=args) | LocalAnswer(method=method, args=args):
+                client.say(number, method, args)
+
+    def _end(self, client: Client, number: int, channel: LocalChannel, doom: Doom | None) -> None:
+        if channel in self._fresh:
+            del self._fresh[channel]
+            _write_confirms(client, number, channel)
+        del client.channels[number]
+        client.unreported.pop(number, None)
+        if doom is not None and doom.code:
+            self._gateway.note("refused", f"client {client.peer}: channel {number}: {doom.text}")
+            client.connection.close_channel(number, *doom)
+        else:
+            client.connection.channel_close_ok(number)
+        self._gateway.mark_writable(client)
+
+
+def _is_blocking(spoken: Spoken) -> bool:
+    """Deliveries may not overtake it: the client would not know their consumer, or a report that
+    names the delivery's tag would vouch for the get's too."""
+    return isinstance(spoken, GetOk) or (
+        isinstance(spoken, Reply) and spoken.method == "basic.consume-ok"
+    )
+
+
+def _write_confirms(client: Client, number: int, channel: LocalChannel) -> None:
+    out = client.connection.out
+    for publish_no, multiple, ack in channel.confirms.take():
+        if ack:
+            codec.append_ack(out, number, publish_no, multiple)
+        else:
+            codec.append_nack(out, number, publish_no, multiple, False)
+    client.gateway.mark_writable(client)
+
+
+def _write_content(
+    client: Client,
+    number: int,
+    method: str,
+    args: tuple[Value, ...],
+    properties: bytes,
+    body: bytes,
+) -> None:
+    client.say(number, method, args)
+    connection = client.connection
+    codec.append_content(connection.out, number, properties, body, connection.frame_bytes_max)
+
+
+def _keep_short(kept: dict[str, bytes], text: str) -> bytes:
+    if len(kept) >= _SHORT_STRINGS_KEPT_MAX:
+        kept.clear()
+    return kept.setdefault(text, encode_short_string(text))
+
+
+def _keep_address(client: Client, exchange: str, key: str) -> bytes:
+    kept = client.short_addresses
+    if len(kept) >= _SHORT_STRINGS_KEPT_MAX:
+        kept.clear()
+    address = encode_short_string(exchange) + encode_short_string(key)
+    kept[(exchange, key)] = address
+    return address
+
+
+_Handler = Callable[[Outbox, int, Effect], None]
+_HANDLERS: dict[type[Effect], _Handler] = {
+    DeliverEffect: cast("_Handler", Outbox._on_deliver),
+    Confirm: cast("_Handler", Outbox._on_confirm),
+    Reply: cast("_Handler", Outbox._on_reply),
+    GetOk: cast("_Handler", Outbox._on_get),
+    GetEmpty: cast("_Handler", Outbox._on_get),
+    Return: cast("_Handler", Outbox._on_return),
+    ChannelError: cast("_Handler", Outbox._on_channel_error),
+    ConnectionError_: cast("_Handler", Outbox._on_connection_error),
+    CancelNotify: cast("_Handler", Outbox._on_cancel),
+    SessionStarted: cast("_Handler", Outbox._on_session),
+}

@@ -1,0 +1,321 @@
+"""What each method of a client means: shapes checked, names resolved, commands made.
+
+Whether a queue exists or a binding matches is not known here: that is decided by the machine at
+the command's position. A method that the machine answers is counted with `asked`, so that answers
+of the gateway's own keep their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from broker.amqp import errors
+from broker.amqp.errors import reply_text
+from broker.amqp.fields import Table, Value
+from broker.amqp.spec import METHODS
+from broker.channel import LocalChannel, Transaction
+from broker.machine import commands as c
+
+if TYPE_CHECKING:
+    from broker.client import Client
+
+Args: TypeAlias = tuple[Value, ...]
+Handler: TypeAlias = "Callable[[Client, int, LocalChannel, Args], None]"
+
+GENERATED_QUEUE = "amq.gen-"
+GENERATED_TAG = "amq.ctag-"
+# What a blob takes (see machine.blob): more would be refused by every member, with the whole blob.
+TABLE_DEPTH_MAX = 16
+TABLE_ITEMS_MAX = 4096
+
+
+def on_exchange_declare(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    if _is_good_table(client, number, "exchange.declare", args[-1]):
+        nowait = args[6]
+        command = c.ExchangeDeclare._make((c.EXCHANGE_DECLARE, client.conn, number, *args))
+        _ask(client, channel, command, bool(nowait))
+
+
+def on_exchange_delete(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    command = c.ExchangeDelete._make((c.EXCHANGE_DELETE, client.conn, number, *args))
+    _ask(client, channel, command, command.nowait)
+
+
+def on_exchange_bind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    if _is_good_table(client, number, "exchange.bind", args[-1]):
+        command = c.ExchangeBind._make((c.EXCHANGE_BIND, client.conn, number, *args))
+        _ask(client, channel, command, command.nowait)
+
+
+def on_exchange_unbind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    if _is_good_table(client, number, "exchange.unbind", args[-1]):
+        command = c.ExchangeUnbind._make((c.EXCHANGE_UNBIND, client.conn, number, *args))
+        _ask(client, channel, command, command.nowait)
+
+
+def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    if not _is_good_table(client, number, "queue.declare", args[-1]):
+        return
+    name, passive, *rest = args
+    if passive:
+        queue = _queue(client, number, channel, "queue.declare", name)
+        if queue is None:
+            return
+        name = queue
+    elif name == "":
+        name = client.gateway.new_name(GENERATED_QUEUE)
+    elif isinstance(name, str) and name.startswith(GENERATED_QUEUE):
+        text = f"queue name '{name}' contains reserved prefix 'amq.*'"
+        client.refuse_channel(number, errors.ACCESS_REFUSED, text, 50, 10)
+        return
+    channel.last_queue = cast("str", name)
+    command = c.QueueDeclare._make((c.QUEUE_DECLARE, client.conn, number, name, passive, *rest))
+    _ask(client, channel, command, command.nowait)
+
+
+def on_queue_bind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    _bind(client, number, channel, "queue.bind", args)
+
+
+def on_queue_unbind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    _bind(client, number, channel, "queue.unbind", (*args[:3], False, args[3]))
+
+
+def _bind(client: Client, number: int, channel: LocalChannel, method: str, args: Args) -> None:
+    name, exchange, key, nowait, arguments = args
+    queue = _queue(client, number, channel, method, name)
+    if queue is None or not _is_good_table(client, number, method, arguments):
+        return
+    if name == "" and key == "":
+        key = queue  # AMQP: both empty mean the queue that was declared last
+    is_bind = method == "queue.bind"
+    record = c.QueueBind if is_bind else c.QueueUnbind
+    kind = c.QUEUE_BIND if is_bind else c.QUEUE_UNBIND
+    command = record._make((kind, client.conn, number, queue, exchange, key, nowait, arguments))
+    _ask(client, channel, command, command.nowait)
+
+
+def on_queue_purge(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    queue = _queue(client, number, channel, "queue.purge", args[0])
+    if queue is not None:
+        command = c.QueuePurge(c.QUEUE_PURGE, client.conn, number, queue, bool(args[1]))
+        _ask(client, channel, command, command.nowait)
+
+
+def on_queue_delete(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    queue = _queue(client, number, channel, "queue.delete", args[0])
+    if queue is not None:
+        command = c.QueueDelete._make((c.QUEUE_DELETE, client.conn, number, queue, *args[1:]))
+        _ask(client, channel, command, command.nowait)
+
+
+def on_qos(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    """Without `global` the count is for consumers to come: it is stamped into their Consume."""
+    size, count, is_global = args
+    if size:
+        text = f"prefetch_size!=0 ({size!r})"
+        _refuse_connection(client, errors.NOT_IMPLEMENTED, text, "basic.qos")
+        return
+    if not is_global:
+        channel.prefetch = cast("int", count)
+    command = c.Qos._make((c.QOS, client.conn, number, count, is_global))
+    _ask(client, channel, command, nowait=False)
+
+
+def on_consume(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    name, tag, no_local, no_ack, exclusive, nowait, arguments = args
+    queue = _queue(client, number, channel, "basic.consume", name)
+    if queue is None or not _is_good_table(client, number, "basic.consume", arguments):
+        return
+    if tag == "":
+        tag = client.gateway.new_name(GENERATED_TAG)
+    command = c.Consume._make(
+        (c.CONSUME, client.conn, number, queue, tag, no_local, no_ack, exclusive, nowait, arguments,
+         channel.prefetch)
+    )  # fmt: skip
+    _ask(client, channel, command, command.nowait)
+
+
+def on_cancel(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    command = c.Cancel._make((c.CANCEL, client.conn, number, *args))
+    _ask(client, channel, command, command.nowait)
+
+
+def on_get(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    queue = _queue(client, number, channel, "basic.get", args[0])
+    if queue is not None:
+        _ask(client, channel, c.Get(c.GET, client.conn, number, queue, bool(args[1])), nowait=False)
+
+
+def on_ack(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    tag, multiple = cast("tuple[int, bool]", args)
+    if channel.transaction is not None:
+        _settle_later(client, number, channel.transaction, tag, multiple, c.TX_ACK)
+    else:
+        client.gateway.commands.append(c.Ack(c.ACK, client.conn, number, tag, multiple))
+
+
+def on_nack(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    tag, multiple, requeue = cast("tuple[int, bool, bool]", args)
+    if channel.transaction is not None:
+        action = c.TX_REQUEUE if requeue else c.TX_DISCARD
+        _settle_later(client, number, channel.transaction, tag, multiple, action)
+    else:
+        client.gateway.commands.append(c.Nack(c.NACK, client.conn, number, tag, multiple, requeue))
+
+
+def on_reject(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    on_nack(client, number, channel, (args[0], False, args[1]))
+
+
+def on_recover(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    channel.recovers.append(True)
+    command = c.Recover(c.RECOVER, client.conn, number, bool(args[0]))
+    _ask(client, channel, command, nowait=False)
+
+
+def on_recover_async(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    """The same, but the client does not want the answer: the outbox drops it."""
+    channel.recovers.append(False)
+    command = c.Recover(c.RECOVER, client.conn, number, bool(args[0]))
+    _ask(client, channel, command, nowait=False)
+
+
+def on_flow(client: Client, number: int, _channel: LocalChannel, args: Args) -> None:
+    """Clients bound what they are sent with prefetch; stopping all of it is not offered."""
+    if args[0]:
+        client.answer(number, "channel.flow-ok", (True,))
+    else:
+        _refuse_connection(client, errors.NOT_IMPLEMENTED, "active=false", "channel.flow")
+
+
+def on_confirm_select(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    if channel.transaction is not None:
+        _refuse(client, number, "confirm.select", "cannot switch from tx to confirm mode")
+        return
+    channel.wants_confirms = True
+    if not args[0]:
+        client.answer(number, "confirm.select-ok")
+
+
+def on_tx_select(client: Client, number: int, channel: LocalChannel, _args: Args) -> None:
+    if channel.wants_confirms:
+        _refuse(client, number, "tx.select", "cannot switch from confirm to tx mode")
+        return
+    if channel.transaction is None:
+        channel.transaction = Transaction()
+    client.answer(number, "tx.select-ok")
+
+
+def on_tx_commit(client: Client, number: int, channel: LocalChannel, _args: Args) -> None:
+    transaction = channel.transaction
+    if transaction is None:
+        _refuse(client, number, "tx.commit", "channel is not transactional")
+        return
+    command = c.TxCommit(
+        c.TX_COMMIT, client.conn, number, tuple(transaction.publishes),
+        tuple(transaction.settlements),
+    )  # fmt: skip
+    transaction.clear()
+    _ask(client, channel, command, nowait=False)
+
+
+def on_tx_rollback(client: Client, number: int, channel: LocalChannel, _args: Args) -> None:
+    if channel.transaction is None:
+        _refuse(client, number, "tx.rollback", "channel is not transactional")
+        return
+    channel.transaction.clear()
+    client.answer(number, "tx.rollback-ok")
+
+
+def on_nothing(_client: Client, _number: int, _channel: LocalChannel, _args: Args) -> None:
+    """An answer to something that needs none."""
+
+
+REQUESTS: dict[str, Handler] = {
+    "exchange.declare": on_exchange_declare,
+    "exchange.delete": on_exchange_delete,
+    "exchange.bind": on_exchange_bind,
+    "exchange.unbind": on_exchange_unbind,
+    "queue.declare": on_queue_declare,
+    "queue.bind": on_queue_bind,
+    "queue.unbind": on_queue_unbind,
+    "queue.purge": on_queue_purge,
+    "queue.delete": on_queue_delete,
+    "basic.qos": on_qos,
+    "basic.consume": on_consume,
+    "basic.cancel": on_cancel,
+    "basic.get": on_get,
+    "basic.ack": on_ack,
+    "basic.nack": on_nack,
+    "basic.reject": on_reject,
+    "basic.recover": on_recover,
+    "basic.recover-async": on_recover_async,
+    "channel.flow": on_flow,
+    "confirm.select": on_confirm_select,
+    "tx.select": on_tx_select,
+    "tx.commit": on_tx_commit,
+    "tx.rollback": on_tx_rollback,
+    "channel.flow-ok": on_nothing,
+    "channel.close-ok": on_nothing,
+    "basic.cancel-ok": on_nothing,
+}
+
+
+def _ask(client: Client, channel: LocalChannel, command: c.Command, nowait: bool) -> None:
+    if not nowait:
+        channel.asked += 1
+    client.gateway.commands.append(command)
+
+
+def _queue(
+    client: Client, number: int, channel: LocalChannel, method: str, name: Value
+) -> str | None:
+    """The queue that is meant: no name means the one declared last on this channel."""
+    if name != "":
+        return cast("str", name)
+    if channel.last_queue is None:
+        ids = METHODS[method]
+        text = "no previously declared queue"
+        client.refuse_channel(number, errors.NOT_FOUND, text, ids.class_id, ids.method_id)
+    return channel.last_queue
+
+
+def _settle_later(
+    client: Client, number: int, transaction: Transaction, tag: int, multiple: bool, action: int
+) -> None:
+    transaction.settlements.append(c.TxSettle(tag, multiple, action))
+    if transaction.is_full:
+        text = "the transaction is larger than this server allows"
+        _refuse(client, number, "basic.ack", text)
+
+
+def _refuse(client: Client, number: int, method: str, text: str) -> None:
+    ids = METHODS[method]
+    client.refuse_channel(number, errors.PRECONDITION_FAILED, text, ids.class_id, ids.method_id)
+
+
+def _refuse_connection(client: Client, code: int, text: str, method: str) -> None:
+    ids = METHODS[method]
+    client.refuse(code, reply_text(code, text), ids.class_id, ids.method_id)
+
+
+def _is_good_table(client: Client, number: int, method: str, arguments: Value) -> bool:
+    if _items(cast("Table", arguments), 0) <= TABLE_ITEMS_MAX:
+        return True
+    text = f"arguments are nested deeper than {TABLE_DEPTH_MAX} or more than {TABLE_ITEMS_MAX}"
+    _refuse(client, number, method, text)
+    return False
+
+
+def _items(value: Value, depth: int) -> int:
+    if isinstance(value, dict):
+        items = list(value.values())
+    elif isinstance(value, tuple):
+        items = list(value)
+    else:
+        return 1
+    if depth > TABLE_DEPTH_MAX:
+        return TABLE_ITEMS_MAX + 1
+    return 1 + sum(_items(item, depth + 1) for item in items)
