@@ -169,17 +169,25 @@ class Formation(Core):
             gather.heard.add(sender)
             self._announce(gather, now)
 
+    def _give_up_on(self, stuck: Member, now: float) -> None:
+        """A member does not receive: go on without it (Totem: failure to receive)."""
+        self.desk.note("stuck", member=stuck.name)
+        self._announce(self._enter_gather(Reason.MEMBER_STUCK, failed=(stuck,)), now)
+
     # -- commit ------------------------------------------------------------------------------
 
     def _try_form(self, gather: Gather, now: float) -> None:
         """If all agree and I am the lowest of them, make the commit token."""
         members = gather.candidates()
-        if not gather.consensus() or members[0] != self.me:
-            return
-        if len(members) == 1 and Timer.LONELY in self.desk.due:
+        if not gather.consensus():
             return
         if len(members) > self.config.members_max:
-            self.desk.count("form_too_many")
+            # All see the same excess; who is in it sees the others fail it, and forms its own.
+            self._move(Reason.TOO_MANY)
+            gather.fail(members[self.config.members_max :])
+            self._announce(gather, now)
+            return
+        if members[0] != self.me or (len(members) == 1 and Timer.LONELY in self.desk.due):
             return
         self.max_ring_seq += 1
         ring = RingId(self.max_ring_seq, self.me.name, self.me.incarnation)
@@ -273,6 +281,9 @@ class Formation(Core):
     def _visit_recovery(self, recovery: Recovery, token: Token, now: float) -> None:
         """A token visit on the ring under way; its frames are the old ring's."""
         ring = recovery.ring
+        if (stuck := ring.stuck(token, now)) is not None:
+            self._give_up_on(stuck, now)
+            return
         visit = ring.visit(token, recovery, self.mark, 0)
         prefix = self.codec.data_prefix
         out = self.desk.out
@@ -307,7 +318,7 @@ class Formation(Core):
             self.desk.count("fragments_sent_again")
         for member in sorted(gather.heard - set(ring.members)):
             self.shunned.add(member, now)
-        self.shunned.forgive(ring.members)
+        self.shunned.forgive(ring.members, now)
         self.current, self.recovery, self.forming, self.gather = ring, None, None, None
         joined = tuple(m for m in ring.members if m not in came)
         left = () if old is None else tuple(m for m in old.members if m not in came)

@@ -80,7 +80,8 @@ class Gather:
         """Work one join into the sets (rules 3 to 6 of the membership protocol)."""
         proc, failed = set(join.proc), set(join.failed)
         if join.leaving:
-            return Verdict.CHANGED if self.fail((sender,)) else Verdict.LEFT_ALREADY
+            known = sender in self.proc and self.fail((sender,))
+            return Verdict.CHANGED if known else Verdict.LEFT_ALREADY
         self.heard.add(sender)
         if sender in self.failed:
             return Verdict.FROM_FAILED
@@ -162,7 +163,7 @@ class Shunned:
 
     When only some members of a ring can hear a stranger, each attempt to merge breaks the ring and
     ends where it began.  The wait doubles from one merge interval up to a limit, so such a network
-    costs a bounded share of time; a member that makes it into a ring is forgiven at once.
+    costs a bounded share of time.  A member that stays in a ring is forgiven after a while.
     """
 
     __slots__ = ("_first", "_limit", "_until")
@@ -179,9 +180,12 @@ class Shunned:
         if len(self._until) > 256:
             del self._until[next(iter(self._until))]
 
-    def forgive(self, members: Iterable[Member]) -> None:
+    def forgive(self, members: Iterable[Member], now: float) -> None:
+        """These made it into the ring; who was no trouble for a while starts afresh."""
         for member in members:
-            self._until.pop(member, None)
+            until, _ = self._until.get(member, (now, 0.0))
+            if now > until + 2 * self._limit:
+                del self._until[member]
 
     def has(self, member: Member, now: float) -> bool:
         until, _ = self._until.get(member, (0.0, 0.0))

@@ -262,8 +262,7 @@ class Node(Formation):
 
     def _visit(self, ring: Ring, token: Token, now: float) -> None:
         if (stuck := ring.stuck(token, now)) is not None:
-            self.desk.note("stuck", member=stuck.name, seq=token.seq, aru=token.aru)
-            self._announce(self._enter_gather(Reason.MEMBER_STUCK, failed=(stuck,)), now)
+            self._give_up_on(stuck, now)
             return
         visit = ring.visit(token, self.queue, self.mark, self.config.accelerated_frames)
         prefix = self.codec.data_prefix

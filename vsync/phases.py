@@ -31,6 +31,7 @@ class Reason(Enum):
     FOREIGN_RING = "foreign ring heard"
     JOIN = "join"
     MEMBER_STUCK = "member does not receive"
+    TOO_MANY = "more candidates than a ring may have"
     CONSENSUS_LATE = "consensus timeout"
     CONSENSUS = "consensus"
     COMMIT_TOKEN = "commit token"
@@ -44,6 +45,7 @@ MOVES: MappingProxyType[tuple[Phase, Reason], Phase] = MappingProxyType(
         (Phase.IDLE, Reason.START): Phase.GATHER,
         (Phase.GATHER, Reason.JOIN): Phase.GATHER,
         (Phase.GATHER, Reason.FOREIGN_RING): Phase.GATHER,
+        (Phase.GATHER, Reason.TOO_MANY): Phase.GATHER,
         (Phase.GATHER, Reason.CONSENSUS_LATE): Phase.GATHER,
         (Phase.GATHER, Reason.CONSENSUS): Phase.COMMIT,
         (Phase.GATHER, Reason.COMMIT_TOKEN): Phase.COMMIT,
@@ -52,6 +54,7 @@ MOVES: MappingProxyType[tuple[Phase, Reason], Phase] = MappingProxyType(
         (Phase.COMMIT, Reason.TOKEN_LOST): Phase.GATHER,
         (Phase.RECOVERY, Reason.JOIN): Phase.GATHER,
         (Phase.RECOVERY, Reason.TOKEN_LOST): Phase.GATHER,
+        (Phase.RECOVERY, Reason.MEMBER_STUCK): Phase.GATHER,
         (Phase.RECOVERY, Reason.RECOVERED): Phase.OPERATIONAL,
         (Phase.OPERATIONAL, Reason.TOKEN_LOST): Phase.GATHER,
         (Phase.OPERATIONAL, Reason.FOREIGN_RING): Phase.GATHER,
