@@ -110,7 +110,11 @@ def make_plan(
     """Draw the plan of a seed; the draw does not depend on `without` or `only`."""
     tape = Tape(seed, "plan")
     size = tape.pick((1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 5))
-    drawn = tape.some(ALL_FAULTS, 0, tape.pick((2, 4, 6, 9)))
+    drawn = [
+        *tape.some(WEATHER_FAULTS, 0, tape.pick((0, 3, 5, 9))),
+        *tape.some(EPISODE_FAULTS, tape.pick((0, 1, 1)), tape.pick((1, 3, 5, 9))),
+        *tape.some(OTHER_FAULTS, 0, len(OTHER_FAULTS)),
+    ]
     rates = {
         fault: min(WORST[fault], WORST[fault] * tape.between(0.02, 1.0)) for fault in WEATHER_FAULTS
     }
@@ -121,7 +125,8 @@ def make_plan(
         jitter=tape.between(0.0, 0.9),
         **{fault: rate for fault, rate in rates.items() if fault in faults},
     )
-    token_timeout_ms = tape.pick((200, 300, 500, 1000))
+    token_timeout_ms = tape.pick((60, 100, 100, 200, 500, 1000))
+    token_s = token_timeout_ms / 1000.0
     window_frames = tape.pick((8, 32, 64))
     personal_frames = min(window_frames, tape.pick((2, 8, 24)))
     return Plan(
@@ -130,11 +135,11 @@ def make_plan(
         faults=faults,
         weather=weather,
         storms=tape.chance(0.5),
-        calm_s=tape.between(0.5, 4.0),
+        calm_s=token_s * tape.between(1.0, 12.0),
         episode_s=tape.pick((0.3, 1.0, 1.5, 4.0)),
-        chaos_s=tape.between(3.0, 12.0),
+        chaos_s=token_s * tape.between(30.0, 150.0),
         steps_min=5000,
-        steps_max=tape.pick((8000, 12000, 20000)),
+        steps_max=tape.pick((8000, 12000, 30000)),
         queue_frames=tape.pick((16, 64, 128)),
         turn_s=tape.pick((0.00002, 0.0001, 0.0005)),
         token_timeout_ms=token_timeout_ms,
@@ -145,7 +150,7 @@ def make_plan(
         store_frames_max=window_frames * tape.pick((4, 8, 16)),
         queue_bytes_max=tape.pick((1 << 18, 1 << 20, 8 << 20)),
         queue_messages_max=tape.pick((50, 1000, 10000)),
-        load_gap_s=tape.pick((0.005, 0.03, 0.2, 1.0)),
+        load_gap_s=tape.pick((0.002, 0.01, 0.05, 0.5)),
         load_burst=tape.pick((1, 3, 12)),
         load_safe=tape.pick((0.0, 0.5, 1.0)),
         load_large=tape.pick((0.0, 0.05, 0.3)),
