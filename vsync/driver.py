@@ -1,0 +1,327 @@
+"""The shell of one member: a node, a transport and an event loop, and nothing that decides.
+
+One *turn* reads what the socket has, lets the node use the token, performs every send, and only
+then hands what was delivered to the application: the token must not wait for anybody's work (it
+rotates in 0.7 ms when passed at once and in 3.6 ms when each frame is applied first).  Handing over
+is cut into slices; between two slices the socket gets its turn again.
+
+Everything happens on the loop's thread.  `on_event` is never called from within `submit` or another
+call of the application, and `submit` may be called from within `on_event`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from vsync.events import Broadcast, Output, Send, View
+from vsync.transport import Transport, TransportError
+from vsync.types import Guarantee, Member
+
+FRAMES_A_TURN: Final = 64
+"""Frames read before the loop's other descriptors get their turn: one full window of the ring."""
+CAPPED_TURNS_MAX: Final = 4
+"""After so many full turns in a row the token is used although the socket was never seen empty."""
+SLICE_S: Final = 0.0005
+"""How long the application may work before the socket is looked at again."""
+BACKLOG_EVENTS_MAX: Final = 1024
+"""With more than this to hand over the socket waits: a late token slows the whole ring down, which
+is how one member's slow application becomes back-pressure instead of memory."""
+BUSY_POLL_S: Final = 0.02
+IDLE_POLL_S: Final = 0.2
+FORMER_MEMBERS_MAX: Final = 64
+
+
+class RingNode(Protocol):
+    """What the driver needs of `vsync.node.Node`."""
+
+    def start(self, now: float) -> None: ...
+    def receive(self, frame: bytes, now: float) -> None: ...
+    def drained(self, now: float) -> None: ...
+    def next_timer(self) -> float | None: ...
+    def wake(self, now: float) -> None: ...
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee = Guarantee.SAFE) -> bool: ...
+    def set_mark(self, mark: int, now: float) -> None: ...
+    def send_direct(self, to: Member, payload: bytes) -> None: ...
+    def leave(self, now: float) -> None: ...
+    def take(self) -> list[Output]: ...
+
+
+class Driver:
+    """Runs one member.  `start` once, from the loop; `stop` ends it for good.
+
+    `closed` is done after `stop`; it carries the exception when `on_event` or the node raised one.
+    That ends the member: what it would do next could not be trusted.
+    """
+
+    def __init__(
+        self,
+        node: RingNode,
+        transport: Transport,
+        on_event: Callable[[Output], None],
+        clock: Callable[[], float] = time.monotonic,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.node = node
+        self.transport = transport
+        self.loop = loop if loop is not None else asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self.loop.create_future()
+        self.counters = {
+            "turns": 0,
+            "turns_capped": 0,  # more frames waited than one turn may read
+            "turns_without_reading": 0,  # the application lags: the ring is slowed down
+            "edges_missed": 0,  # frames that only the safety timer found
+            "timer_late_ms_max": 0,
+        }
+        self._on_event = on_event
+        self._clock = clock
+        self._configured: dict[str, None] = {}
+        self._met: dict[str, str] = {}  # members by name, those of the current view last
+        self._events: deque[Output] = deque()
+        self._fd = -1
+        self._running = False
+        self._turning = False  # inside a turn, which hands over at its end
+        self._again = False  # a turn is scheduled
+        self._capped = 0
+        self._busy = False  # frames came since the last poll
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._poll: asyncio.TimerHandle | None = None
+
+    # -- the application's side --------------------------------------------------------------
+
+    def start(self, peers: Iterable[str] = ()) -> None:
+        """Begin to look for the others.  Raises TransportError if a peer is not an address."""
+        assert self._fd == -1, "a driver runs once"
+        for address in peers:
+            self.add_peer(address)
+        self._running = True
+        self._fd = self.transport.fileno()
+        self.loop.add_reader(self._fd, self._turn)
+        self._poll = self.loop.call_later(BUSY_POLL_S, self._on_poll)
+        self.node.start(self._clock())
+        self._flush()
+
+    def stop(self, linger_ms: int = 0) -> None:
+        """Close everything.  Events not handed over yet are dropped.  Idempotent.
+
+        After `leave` give the farewell some milliseconds to get out, with `linger_ms`.
+        """
+        if self._release(linger_ms):
+            self.closed.set_result(None)
+
+    def submit(self, payload: bytes, guarantee: Guarantee = Guarantee.SAFE) -> bool:
+        """Queue a payload.  False: no room (or stopped), nothing taken; try after a delivery."""
+        if not self._running:
+            return False
+        taken = self.node.submit(payload, self._clock(), guarantee)
+        self._flush()
+        return taken
+
+    def set_mark(self, mark: int) -> None:
+        """Tell the others my new mark with the next token."""
+        if self._running:
+            self.node.set_mark(mark, self._clock())
+            self._flush()
+
+    def send_direct(self, to: Member, payload: bytes) -> None:
+        """One datagram to one member; it may be lost."""
+        if self._running:
+            self.node.send_direct(to, payload)
+            self._flush()
+
+    def leave(self) -> None:
+        """Say farewell to the ring; `stop` later."""
+        if self._running:
+            self.node.leave(self._clock())
+            self._flush()
+
+    def add_peer(self, address: str) -> None:
+        """A configured or discovered address.  Idempotent.  Raises TransportError if it is none."""
+        self.transport.connect(address)
+        self._configured[address] = None
+
+    def drop_peer(self, address: str) -> None:
+        """The address is not announced any more; it stays a peer while a member is known there."""
+        self._configured.pop(address, None)
+        if address not in self._met.values():
+            self.transport.forget(address)
+
+    # -- one turn ----------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """The descriptor signalled, or there is work left from the turn before."""
+        self._again = False
+        self.counters["turns"] += 1
+        self._guarded(self._read_and_hand_over)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Run one callback of the loop; what it raises ends the member."""
+        if not self._running:
+            return
+        self._turning = True
+        try:
+            step()
+        except Exception as error:
+            if self._release(0):
+                self.closed.set_exception(error)
+        finally:
+            self._turning = False
+
+    def _read_and_hand_over(self) -> None:
+        if len(self._events) <= BACKLOG_EVENTS_MAX:
+            self._read()
+        else:
+            self.counters["turns_without_reading"] += 1
+        self._hand_over()
+
+    def _read(self) -> int:
+        """Give the node what has come, then the word that there is no more."""
+        node, now = self.node, self._clock()
+        frames = self.transport.receive(FRAMES_A_TURN)
+        receive = node.receive
+        for frame in frames:
+            receive(frame, now)
+        if len(frames) < FRAMES_A_TURN:
+            self._capped = 0
+            node.drained(now)
+        else:
+            # The descriptor will not signal again for what is left.
+            self.counters["turns_capped"] += 1
+            self._capped += 1
+            self._schedule_turn()
+            if self._capped % CAPPED_TURNS_MAX == 0:
+                node.drained(now)
+        if frames:
+            self._busy = True
+        self._flush()
+        return len(frames)
+
+    def _flush(self) -> None:
+        """Perform every send now; keep the rest, in order, for the application."""
+        transport, events = self.transport, self._events
+        for output in self.node.take():
+            if isinstance(output, Broadcast):
+                transport.broadcast(output.frame)
+            elif isinstance(output, Send):
+                transport.send(output.to.address, output.frame)
+            else:
+                if isinstance(output, View):
+                    self._meet(output)
+                events.append(output)
+        self._arm()
+        if events and not self._turning:
+            self._schedule_turn()
+
+    def _hand_over(self) -> None:
+        """Give the application what happened, for one slice; the rest waits for the next turn."""
+        events, on_event, clock = self._events, self._on_event, self._clock
+        if not events:
+            return
+        end = clock() + SLICE_S
+        while events and self._running:
+            on_event(events.popleft())
+            if clock() >= end:
+                break
+        if events:
+            self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        if not self._again:
+            self._again = True
+            self.loop.call_soon(self._turn)
+
+    # -- timers ------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """One loop timer, at or before the node's.
+
+        Nearly every token puts the next timeout off.  So a timer that is armed for earlier stays:
+        it will find nothing due and be armed anew, some five times a second instead of with each
+        token.
+        """
+        due = self.node.next_timer()
+        if due is None or not self._running:
+            return
+        if self._timer is not None:
+            if self._timer_at <= due:
+                return
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self.loop.call_later(max(0.0, due - self._clock()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._guarded(self._wake_if_due)
+
+    def _wake_if_due(self) -> None:
+        now = self._clock()
+        due = self.node.next_timer()
+        if due is None:
+            return
+        if due > now:
+            # Loops round to a millisecond and may be early: a millisecond more, never a spin.
+            self._timer_at = max(due, now + 0.001)
+            self._timer = self.loop.call_later(self._timer_at - now, self._on_timer)
+            return
+        late_ms = int((now - due) * 1000)
+        self.counters["timer_late_ms_max"] = max(late_ms, self.counters["timer_late_ms_max"])
+        # Read before waking: the node judges by its overdue timers whether it was away, and what
+        # queued up meanwhile is then history.
+        self._read()
+        self.node.wake(self._clock())
+        self._flush()
+        self._hand_over()
+
+    def _on_poll(self) -> None:
+        """Should an edge ever be missed, the ring stumbles for milliseconds and not for ever."""
+        period = BUSY_POLL_S if self._busy else IDLE_POLL_S
+        self._poll = self.loop.call_later(period, self._on_poll)
+        self._busy = False
+        if not self._again:
+            self._guarded(self._poll_once)
+
+    def _poll_once(self) -> None:
+        if self._read():
+            self.counters["edges_missed"] += 1
+        self._hand_over()
+
+    # -- peers and the end -------------------------------------------------------------------
+
+    def _meet(self, view: View) -> None:
+        """Broadcasts go to the configured addresses, the members, and those that were members.
+
+        Former members stay, up to a bound: after a partition somebody must still call them.
+        """
+        before = set(self._met.values())
+        for member in view.members:
+            self._met.pop(member.name, None)
+            self._met[member.name] = member.address
+        while len(self._met) > max(FORMER_MEMBERS_MAX, len(view.members)):
+            del self._met[next(iter(self._met))]
+        wanted = set(self._met.values())
+        for address in sorted(before - wanted - self._configured.keys()):
+            self.transport.forget(address)
+        for address in sorted(wanted - before):
+            try:
+                self.transport.connect(address)
+            except TransportError:  # what that member calls its address is not one
+                del self._met[next(n for n, a in self._met.items() if a == address)]
+
+    def _release(self, linger_ms: int) -> bool:
+        """Let go of loop and sockets; False if that was done before."""
+        if self.closed.done():
+            return False
+        if self._running:
+            self._running = False
+            self.loop.remove_reader(self._fd)
+        for handle in (self._timer, self._poll):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._poll = None
+        self._events.clear()
+        self.transport.close(linger_ms)
+        return True
