@@ -12,6 +12,7 @@ from typing import cast
 from broker.machine import channels, consumers, declarations, exchanges, publishing, sessions
 from broker.machine import commands as c
 from broker.machine import invariants as checks
+from broker.machine import restore as restoring
 from broker.machine import snapshot as snapshots
 from broker.machine.commands import IGNORED, KINDS_MAX, Command
 from broker.machine.digest import MASK
@@ -73,7 +74,7 @@ class Machine(State):
         """The machine of these chunks; raises `SnapshotError` unless they are whole and hash to
         the root that they claim."""
         machine = cls(local)
-        snapshots.read(machine, chunks)
+        restoring.read(machine, chunks)
         return machine
 
     def invariants(self) -> None:

@@ -170,9 +170,7 @@ class Client:
 
     def bind(self, queue: str, exchange: str, key: str = "", args: Table | None = None) -> int:
         return self.do(
-            c.QueueBind(
-                c.QUEUE_BIND, self.conn, self.chan, queue, exchange, key, False, args or {}
-            )
+            c.QueueBind(c.QUEUE_BIND, self.conn, self.chan, queue, exchange, key, False, args or {})
         )
 
     def unbind(self, queue: str, exchange: str, key: str = "", args: Table | None = None) -> int:
@@ -201,9 +199,7 @@ class Client:
 
     def delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
         return self.do(
-            c.QueueDelete(
-                c.QUEUE_DELETE, self.conn, self.chan, queue, if_unused, if_empty, False
-            )
+            c.QueueDelete(c.QUEUE_DELETE, self.conn, self.chan, queue, if_unused, if_empty, False)
         )
 
     def publish(
@@ -217,9 +213,7 @@ class Client:
         properties: bytes = EMPTY,
     ) -> int:
         return self.do(
-            c.Publish(
-                c.PUBLISH, self.conn, self.chan, no, exchange, key, flags, properties, body
-            )
+            c.Publish(c.PUBLISH, self.conn, self.chan, no, exchange, key, flags, properties, body)
         )
 
     def consume(

@@ -151,6 +151,15 @@ def test_requeued_messages_return_to_their_places(client: Client) -> None:
     assert client.rig.depth("q") == 3
 
 
+def test_a_refused_message_frees_credit(client: Client) -> None:
+    client.consume("q", prefetch=1)
+    fill(client, 2)
+    client.nack(1, requeue=False)
+    assert client.deliveries() == [(2, b"2", False)]
+    client.nack(2)
+    assert client.deliveries() == [(3, b"2", True)]
+
+
 def test_recover(client: Client) -> None:
     fill(client, 2)
     client.consume("q")

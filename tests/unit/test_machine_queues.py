@@ -1,5 +1,7 @@
 """Declaring queues, their arguments, limits, time to live and dead letters; their ends."""
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.machine import commands as c
@@ -73,9 +75,7 @@ def test_reserved_names(client: Client) -> None:
         ({"x-single-active-consumer": 1}, "a boolean is needed"),
     ],
 )
-def test_arguments_are_honoured_or_refused(
-    client: Client, arguments: c.Table, words: str
-) -> None:
+def test_arguments_are_honoured_or_refused(client: Client, arguments: c.Table, words: str) -> None:
     assert client.queue("q", arguments) == 406
     assert words in client.error()
     assert not client.rig.has_queue("q")
@@ -88,7 +88,7 @@ def test_hints_are_accepted(client: Client) -> None:
 def test_exclusive_queues_are_their_connections(client: Client) -> None:
     client.queue("mine", durable=False, exclusive=True)
     other = client.rig.client("b")
-    for attempt in (
+    attempts: list[Callable[[], int]] = [
         lambda: other.queue("mine", durable=False, exclusive=True),
         lambda: other.queue("mine", passive=True),
         lambda: other.get("mine"),
@@ -96,7 +96,8 @@ def test_exclusive_queues_are_their_connections(client: Client) -> None:
         lambda: other.purge("mine"),
         lambda: other.delete("mine"),
         lambda: other.bind("mine", "amq.direct"),
-    ):
+    ]
+    for attempt in attempts:
         assert attempt() == 405
         assert other.error().startswith(
             "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'mine'"

@@ -102,9 +102,7 @@ def test_a_lost_member_gives_back_what_it_held(rig: Rig, client: Client) -> None
     assert client.do(c.ConnectionOpen(c.CONNECTION_OPEN, 9, "/", "", "")) == c.IGNORED
 
 
-def test_connections_that_end_together_hand_nothing_to_each_other(
-    rig: Rig, client: Client
-) -> None:
+def test_connections_that_end_together_hand_nothing_to_each_other(rig: Rig, client: Client) -> None:
     second = rig.client("a")
     client.consume("q", prefetch=1)
     second.consume("q", prefetch=1)

@@ -9,7 +9,8 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.blob import BlobMalformed, pack_blob, unpack_blob
 from broker.machine.machine import Machine
-from broker.machine.snapshot import CHUNK_BYTES, SnapshotError
+from broker.machine.restore import SnapshotError
+from broker.machine.snapshot import CHUNK_BYTES
 from tests.unit.machine_rig import Rig
 
 
@@ -19,11 +20,12 @@ def busy_rig() -> Rig:
     one, two = rig.client("a"), rig.client("b")
     one.exchange("x", "topic", {"alternate-exchange": "amq.fanout"})
     one.bind_exchange("x", "amq.topic", "#")
-    for name, arguments in (
+    declared: list[tuple[str, c.Table]] = [
         ("q", {}),
         ("limited", {"x-max-length-bytes": 10, "x-message-ttl": 60_000}),
         ("gone", {}),
-    ):
+    ]
+    for name, arguments in declared:
         one.queue(name, arguments)
         one.bind(name, "x", "a.*")
     two.queue("mine", durable=False, exclusive=True, auto_delete=True)
@@ -34,8 +36,8 @@ def busy_rig() -> Rig:
     two.consume("q", "stays", prefetch=1)
     two.consume("q", "nak", no_ack=True)
     two.get("limited")
-    two.nack(two.got()[2] or 0)  # type: ignore[arg-type, misc]
-    two.get("gone")
+    assert two.nack(6) == c.OK
+    assert two.get("gone") == c.OK
     two.channel(2).qos(3)
     one.delete("gone")
     rig.tick(2_000_000)

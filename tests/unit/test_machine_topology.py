@@ -1,5 +1,7 @@
 """Exchanges, bindings, routing, and the words of refusals."""
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.machine import commands as c
@@ -35,12 +37,13 @@ def test_predeclared_exchanges_are_there_and_cannot_be_made_or_deleted(client: C
 
 def test_the_default_exchange_is_not_to_be_touched(client: Client) -> None:
     client.queue("q")
-    for attempt in (
+    attempts: list[Callable[[], int]] = [
         lambda: client.exchange(""),
         lambda: client.delete_exchange(""),
         lambda: client.bind("q", ""),
         lambda: client.bind_exchange("amq.direct", ""),
-    ):
+    ]
+    for attempt in attempts:
         assert attempt() == 403
         assert client.error().endswith("operation not permitted on the default exchange")
         client.channel(1)
@@ -81,8 +84,9 @@ def test_unknown_type_ends_the_connection(client: Client) -> None:
 
 def test_arguments_that_we_do_not_honour_are_refused(client: Client) -> None:
     assert client.exchange("x", "direct", {"x-delayed-type": "direct"}) == 406
-    assert client.error().endswith("'x-delayed-type' for exchange 'x' in vhost '/': "
-                                   "not supported by this broker")
+    assert client.error().endswith(
+        "'x-delayed-type' for exchange 'x' in vhost '/': not supported by this broker"
+    )
     assert client.channel(1).exchange("x", "direct", {"alternate-exchange": 1}) == 406
 
 
@@ -246,3 +250,19 @@ def test_one_message_is_shared_by_its_queues(client: Client) -> None:
     client.publish("", b"x", "amq.fanout")
     queues = client.rig.machine.vhosts["/"].queues
     assert queues["one"].ready[0] is queues["two"].ready[0]
+
+
+def test_what_was_unroutable_becomes_routable(client: Client) -> None:
+    """Routes are remembered only until the topology changes."""
+    assert client.publish("q") == c.UNROUTABLE
+    client.queue("q")
+    assert client.publish("q") == c.OK
+    client.exchange("x", "direct", {"alternate-exchange": "later"})
+    assert client.publish("k", exchange="x") == c.UNROUTABLE
+    client.exchange("later", "fanout")
+    client.bind("q", "later")
+    assert client.publish("k", exchange="x") == c.OK
+    client.delete_exchange("later")
+    assert client.publish("k", exchange="x") == c.UNROUTABLE
+    client.delete("q")
+    assert client.publish("q") == c.UNROUTABLE

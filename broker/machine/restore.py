@@ -1,0 +1,309 @@
+# mypy: disable-error-code="import-untyped"
+"""The inverse of snapshot.py: a state from the items of a snapshot, trusted only in the end.
+
+Hashes do not travel. They are computed here from the bytes that came, and the root that results
+must be the root that the donor claims.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import cast
+
+import msgpack
+
+from broker.machine.arguments import adopt
+from broker.machine.commands import Table
+from broker.machine.digest import ALGORITHM, canonical, message_hash, thing
+from broker.machine.entities import (
+    Binding,
+    Channel,
+    Connection,
+    Consumer,
+    Exchange,
+    Held,
+    Message,
+    Queue,
+    SessionRecord,
+    State,
+    Vhost,
+)
+from broker.machine.invariants import ready_sum, recompute_root
+from broker.machine.snapshot import BY_CONSUMER, BY_GONE, VERSION
+from broker.machine.topology import index_binding
+
+_STREAM_BYTES_MAX = 1 << 31
+
+
+class SnapshotError(ValueError):
+    """These chunks are not a whole and true snapshot; the reason says which."""
+
+
+def read(state: State, chunks: Iterable[bytes]) -> None:
+    """Fills a new state; raises SnapshotError and leaves it unusable if anything is amiss."""
+    reader = _Reader(state)
+    unpacker = msgpack.Unpacker(
+        use_list=False, strict_map_key=True, max_buffer_size=_STREAM_BYTES_MAX
+    )
+    try:
+        for chunk in chunks:
+            unpacker.feed(chunk)
+            for item in unpacker:
+                reader.take(item)
+    except (
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        msgpack.UnpackException,
+    ) as error:
+        msg = f"the snapshot is malformed: {error!r}"
+        raise SnapshotError(msg) from error
+    reader.finish()
+
+
+class _Reader:
+    """One method per item name, in the order in which the items come."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.messages: dict[int, Message] = {}
+        self.queues: dict[int, Queue] = {}
+        self.strings: dict[str, str] = {}
+        self.started = False
+        self.claimed_root: int | None = None
+
+    def take(self, item: tuple[object, ...]) -> None:
+        name, *fields = item
+        if self.claimed_root is not None or (name == "snapshot") == self.started:
+            msg = f"item {name!r} out of place"
+            raise SnapshotError(msg)
+        getattr(self, f"_on_{name}")(*fields)
+
+    def finish(self) -> None:
+        if self.claimed_root is None:
+            msg = "the snapshot is incomplete"
+            raise SnapshotError(msg)
+        state = self.state
+        # Hashed from the bytes as they came in: no need to do it twice.
+        contents = {number: message[0] for number, message in self.messages.items()}
+        for queue in self.queues.values():
+            if not queue.deleted:
+                queue.ready_sum = ready_sum(queue, contents)
+        state.digest = recompute_root(state, contents)
+        if state.digest != self.claimed_root:
+            msg = f"the snapshot has root {state.digest:016x}, not {self.claimed_root:016x}"
+            raise SnapshotError(msg)
+
+    def _on_snapshot(self, version: int, algorithm: str) -> None:
+        if (version, algorithm) != (VERSION, ALGORITHM):
+            msg = f"snapshot version {version} with {algorithm}, not {VERSION} with {ALGORITHM}"
+            raise SnapshotError(msg)
+        self.started = True
+
+    def _on_cluster(
+        self,
+        position: int,
+        now_us: int,
+        epoch: int,
+        voters: tuple[str, ...],
+        cluster_id: str,
+        shutdown_id: str,
+        next_message: int,
+        next_queue: int,
+    ) -> None:
+        state = self.state
+        state.position = position
+        state.now_us = now_us
+        state.epoch = epoch
+        state.voters = voters
+        state.cluster_id = cluster_id
+        state.shutdown_id = shutdown_id
+        state.next_message = next_message
+        state.next_queue = next_queue
+
+    def _on_session(self, name: str, session: int, incarnation: int, last_blob_no: int) -> None:
+        self.state.sessions[name] = SessionRecord(
+            session, incarnation, last_blob_no, thing("blob no", session)
+        )
+        if name == self.state.local:
+            self.state.local_session = session
+
+    def _vhost(self, name: str) -> Vhost:
+        return self.state.vhosts.setdefault(name, Vhost(name))
+
+    def _on_connection(self, key: tuple[int, int], vhost: str, user: str, peer: str) -> None:
+        local = key[0] == self.state.local_session
+        self.state.connections[key] = Connection(key, self._vhost(vhost), user, peer, local)
+
+    def _on_messages(
+        self,
+        numbers: tuple[int, ...],
+        exchanges: tuple[str, ...],
+        keys: tuple[str, ...],
+        *columns: tuple[object, ...],
+    ) -> None:
+        share = self.strings.setdefault
+        shared = [share(text, text) for text in exchanges]
+        shared_keys = [share(text, text) for text in keys]
+        rest = cast(
+            "tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[bytes, ...], "
+            "tuple[bytes, ...]]",
+            columns,
+        )
+        contents = map(message_hash, numbers, shared, shared_keys, *rest)
+        rows = zip(contents, numbers, shared, shared_keys, *rest, strict=True)
+        self.messages.update(zip(numbers, rows, strict=True))
+
+    def _on_vhost(self, name: str) -> None:
+        self._vhost(name)
+
+    def _on_queue(
+        self,
+        vhost: str,
+        name: str,
+        number: int,
+        durable: bool,
+        auto_delete: bool,
+        owner_key: tuple[int, int] | None,
+        arguments: Table,
+        next_seq: int,
+        recovered_seq: int,
+    ) -> None:
+        owner = None if owner_key is None else self.state.connections[owner_key]
+        at = self.state.vhosts[vhost]
+        queue = Queue(at, name, number, durable, auto_delete, owner, arguments)
+        queue.salt = thing("next seq", number)
+        queue.next_seq = next_seq
+        queue.recovered_seq = recovered_seq
+        adopt(queue)
+        at.queues[name] = self.queues[number] = queue
+        if owner is not None:
+            owner.exclusive[name] = queue
+
+    def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
+        queue = self.queues[number]
+        queue.ready.extend(map(self.messages.__getitem__, messages))
+        if queue.max_bytes >= 0:
+            queue.ready_bytes += sum(len(self.messages[one][8]) for one in messages)
+
+    def _on_returned(self, number: int, seqs: tuple[int, ...], messages: tuple[int, ...]) -> None:
+        queue = self.queues[number]
+        found = map(self.messages.__getitem__, messages)
+        queue.returned.update(zip(seqs, found, strict=True))
+        queue.returned_order.extend(seqs)  # ascending, hence a heap
+        if queue.max_bytes >= 0:
+            queue.ready_bytes += sum(len(self.messages[one][8]) for one in messages)
+
+    def _on_exchange(
+        self,
+        vhost: str,
+        name: str,
+        kind: str,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Table,
+    ) -> None:
+        self.state.vhosts[vhost].exchanges[name] = Exchange(
+            name, kind, durable, auto_delete, internal, arguments
+        )
+
+    def _on_binding(
+        self,
+        vhost: str,
+        source: str,
+        to_queue: bool,
+        destination: str,
+        key: str,
+        arguments: Table,
+    ) -> None:
+        at = self.state.vhosts[vhost]
+        binding = Binding(source, to_queue, destination, key, arguments, canonical(arguments))
+        identity = binding.identity()
+        exchange = at.exchanges[source]
+        exchange.bindings[identity] = binding
+        index_binding(exchange, identity, binding)
+        if to_queue:
+            at.queues[destination].bindings[identity] = binding
+        else:
+            at.exchanges[destination].inbound[identity] = binding
+
+    def _on_channel(
+        self,
+        key: tuple[int, int, int],
+        next_tag: int,
+        limit: int,
+        consumers: tuple[tuple[str, int, bool, bool, bool, int, int], ...],
+    ) -> None:
+        connection = self.state.connections[key[:2]]
+        channel = Channel(connection, key[2], thing("next tag", *key))
+        channel.next_tag = next_tag
+        channel.limit = limit
+        for tag, number, no_ack, no_local, exclusive, prefetch, own_limit in consumers:
+            channel.consumers[tag] = Consumer(
+                channel,
+                self.queues[number],
+                tag,
+                no_ack,
+                no_local,
+                exclusive,
+                prefetch,
+                own_limit,
+            )
+        connection.channels[key[2]] = self.state.channels[key] = channel
+
+    def _on_held(
+        self, key: tuple[int, int, int], unsent: bool, *columns: tuple[object, ...]
+    ) -> None:
+        channel = self.state.channels[key]
+        rows = cast(
+            "Iterable[tuple[int, int, int, int, int, str, bool]]", zip(*columns, strict=True)
+        )
+        gone: dict[int, Consumer] = {}
+        for tag, number, seq, message, holder, consumer_tag, redelivered in rows:
+            queue = self.queues.get(number) or self._deleted_queue(channel, number)
+            consumer: Consumer | None = None
+            if holder == BY_CONSUMER:
+                consumer = channel.consumers[consumer_tag]
+            elif holder == BY_GONE:
+                consumer = gone.get(number)
+                if consumer is None:
+                    consumer = Consumer(channel, queue, "", unsent, False, False, 0, 0)
+                    consumer.active = False
+                    gone[number] = consumer
+            held: Held = (queue, seq, self.messages[message], consumer, redelivered)
+            (channel.unsent if unsent else channel.unacked)[tag] = held
+            queue.unacked += 1
+            if consumer is not None:
+                consumer.outstanding += 1
+                channel.outstanding += not unsent
+
+    def _deleted_queue(self, channel: Channel, number: int) -> Queue:
+        """What a channel still holds of a queue that is gone: settling it concerns nobody."""
+        vhost = channel.connection.vhost
+        queue = self.queues[number] = Queue(vhost, "", number, False, False, None, {})
+        queue.deleted = True
+        return queue
+
+    def _on_service(
+        self,
+        number: int,
+        consumers: tuple[tuple[int, int, int, str], ...],
+        service: tuple[tuple[int, int, int, str], ...],
+    ) -> None:
+        queue = self.queues[number]
+        for session, conn, chan, tag in consumers:
+            consumer = self.state.channels[session, conn, chan].consumers[tag]
+            queue.consumers[session, conn, chan, tag] = consumer
+            queue.exclusive_consumer = queue.exclusive_consumer or consumer.exclusive
+        queue.service = deque(queue.consumers[key] for key in service)
+        for consumer in queue.service:
+            consumer.waiting = True
+
+    def _on_expiring(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            self.state.expiring[number] = self.queues[number]
+
+    def _on_end(self, root: int) -> None:
+        self.claimed_root = root

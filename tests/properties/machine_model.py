@@ -1,0 +1,196 @@
+"""A dumb model of queues: lists and loops, against which the machine is judged.
+
+It predicts every outcome and what waits and is held after each command. It does not predict which
+consumer gets a message: it watches the deliveries and judges them. Each must be the head of its
+queue, flagged truly, to a consumer with credit, under the next delivery tag; and afterwards no
+message may wait while a consumer of its queue has credit.
+"""
+
+from dataclasses import dataclass, field
+
+from broker.machine import commands as c
+from broker.machine.effects import DeliverEffect, GetOk
+
+Chan = tuple[int, int, int]
+
+
+@dataclass(eq=False)
+class ModelQueue:
+    owner: tuple[int, int] | None
+    auto_delete: bool
+    durable: bool
+    max_length: int
+    seq: int = 0
+    ready: dict[int, tuple[bytes, bool, bool]] = field(default_factory=dict)  # redelivered, keep
+
+
+@dataclass(eq=False)
+class ModelConsumer:
+    queue: ModelQueue
+    no_ack: bool
+    limit: int
+    alive: bool = True
+
+
+@dataclass(eq=False)
+class ModelHeld:
+    queue: ModelQueue
+    seq: int
+    message: tuple[bytes, bool, bool]
+    consumer: ModelConsumer | None
+    no_ack: bool
+
+
+@dataclass(eq=False)
+class ModelChannel:
+    next_tag: int = 1
+    limit: int = 1 << 30
+    held: dict[int, ModelHeld] = field(default_factory=dict)
+    consumers: dict[str, ModelConsumer] = field(default_factory=dict)
+
+    def unacked(self) -> list[int]:
+        return [tag for tag, held in self.held.items() if not held.no_ack]
+
+    def has_credit(self, consumer: ModelConsumer) -> bool:
+        own = sum(held.consumer is consumer for held in self.held.values())
+        shared = sum(not h.no_ack and h.consumer is not None for h in self.held.values())
+        return own < consumer.limit and (consumer.no_ack or shared < self.limit)
+
+
+class Model:
+    def __init__(self) -> None:
+        self.connections: dict[tuple[int, int], bool] = {}
+        self.channels: dict[Chan, ModelChannel] = {}
+        self.queues: dict[str, ModelQueue] = {}
+        self.fanout: list[str] = []
+
+    # Steps: each predicts an outcome and changes the model, deliveries aside.
+
+    def open(self, key: tuple[int, int]) -> int:
+        if key in self.connections:
+            return c.IGNORED
+        self.connections[key] = True
+        return c.OK
+
+    def open_channel(self, at: Chan) -> int:
+        if at[:2] not in self.connections:
+            return c.IGNORED
+        if at in self.channels:
+            self.end([at[:2]])
+            return 504
+        self.channels[at] = ModelChannel()
+        return c.OK
+
+    def end(self, connections: list[tuple[int, int]]) -> None:
+        self.end_channels([at for at in self.channels if at[:2] in connections])
+        for name in [name for name, queue in self.queues.items() if queue.owner in connections]:
+            self.drop(name)
+        for key in connections:
+            del self.connections[key]
+
+    def end_channels(self, ending: list[Chan]) -> None:
+        channels = [self.channels.pop(at) for at in ending]
+        for channel in channels:
+            for tag in list(channel.consumers):
+                self.cancel(channel, tag)
+        for channel in channels:
+            for held in channel.held.values():
+                self.put_back(held)
+
+    def fail(self, at: Chan, code: int) -> int:
+        self.end_channels([at])
+        return code
+
+    def cancel(self, channel: ModelChannel, tag: str) -> None:
+        queue = channel.consumers.pop(tag).queue
+        names = [name for name, one in self.queues.items() if one is queue]
+        if queue.auto_delete and names and not self.consumers_of(queue):
+            self.drop(names[0])
+
+    def consumers_of(self, queue: ModelQueue) -> list[tuple[ModelChannel, ModelConsumer]]:
+        return [
+            (channel, consumer)
+            for channel in self.channels.values()
+            for consumer in channel.consumers.values()
+            if consumer.queue is queue
+        ]
+
+    def drop(self, name: str) -> None:
+        queue = self.queues.pop(name)
+        queue.ready.clear()
+        self.fanout = [one for one in self.fanout if one != name]
+        for channel in self.channels.values():
+            for tag in [t for t, one in channel.consumers.items() if one.queue is queue]:
+                del channel.consumers[tag]
+
+    def put_back(self, held: ModelHeld) -> None:
+        if held.queue in self.queues.values():
+            held.queue.ready[held.seq] = (held.message[0], True, held.message[2])
+            self.trim(held.queue)
+
+    def trim(self, queue: ModelQueue) -> None:
+        while 0 <= queue.max_length < len(queue.ready):
+            del queue.ready[min(queue.ready)]
+
+    def publish(self, exchange: str, key: str, body: bytes, keep: bool) -> int:
+        names = self.fanout if exchange else [key] if key in self.queues else []
+        for name in names:
+            queue = self.queues[name]
+            queue.ready[queue.seq] = (body, False, keep)
+            queue.seq += 1
+            self.trim(queue)
+        return c.OK if names else c.UNROUTABLE
+
+    def named(self, at: Chan, tag: int, multiple: bool) -> list[int] | None:
+        unacked = self.channels[at].unacked()
+        if multiple and tag == 0:
+            return unacked
+        if tag not in unacked:
+            return None
+        return [one for one in unacked if one <= tag] if multiple else [tag]
+
+    def settle(self, at: Chan, tags: list[int], requeue: bool) -> None:
+        for tag in tags:
+            held = self.channels[at].held.pop(tag)
+            if requeue:
+                self.put_back(held)
+
+    def cold(self) -> None:
+        for name in [name for name, queue in self.queues.items() if not queue.durable]:
+            self.drop(name)
+        for queue in self.queues.values():
+            kept = [body for _, (body, _, keep) in sorted(queue.ready.items()) if keep]
+            queue.ready = {queue.seq + n: (body, True, True) for n, body in enumerate(kept)}
+            queue.seq += len(kept)
+
+    # Judgement.
+
+    def watch(self, session: int, effect: DeliverEffect | GetOk) -> None:
+        """One delivery, as its receiver saw it."""
+        channel = self.channels[session, effect.conn, effect.chan]
+        assert effect.delivery_tag == channel.next_tag
+        channel.next_tag += 1
+        consumer: ModelConsumer | None = None
+        queues = list(self.queues.values())
+        if isinstance(effect, DeliverEffect):
+            consumer = channel.consumers[effect.consumer_tag]
+            assert consumer.no_ack == effect.no_ack
+            assert channel.has_credit(consumer), "delivered without credit"
+            queues = [consumer.queue]
+        found = [
+            (queue, seq)
+            for queue in queues
+            for seq, message in queue.ready.items()
+            if message[:2] == (effect.body, effect.redelivered) and seq == min(queue.ready)
+        ]
+        assert found, "not the head of the queue, or flagged falsely"
+        queue, seq = found[0]
+        message = queue.ready.pop(seq)
+        held = ModelHeld(queue, seq, message, consumer, effect.no_ack)
+        channel.held[effect.delivery_tag] = held
+
+    def judge(self) -> None:
+        for queue in self.queues.values():
+            if queue.ready:
+                for channel, consumer in self.consumers_of(queue):
+                    assert not channel.has_credit(consumer), "a message waits beside credit"

@@ -1,0 +1,320 @@
+"""The machine against the dumb model, on generated histories.
+
+After every command: outcome and state as the model says, deliveries legal, invariants, equal roots
+at three members. And at some point of every history: a snapshot whose machine continues alike.
+"""
+
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.machine import commands as c
+from broker.machine.commands import Command
+from broker.machine.effects import DeliverEffect, Effect, GetEmpty, GetOk
+from broker.machine.machine import Machine
+from tests.properties.machine_model import Chan, Model, ModelConsumer, ModelQueue
+
+QUEUES = ("plain", "short", "mine", "auto")
+SHORT_MAX = 2
+PLACES = [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("b", 1, 1)]
+
+
+class Op(NamedTuple):
+    """What a client does; `n` and the flags mean what the verb makes of them."""
+
+    verb: str
+    place: tuple[str, int, int]
+    queue: str
+    n: int
+    one: bool
+    two: bool
+
+
+VERBS = (
+    ["publish"] * 8
+    + ["ack", "nack", "get", "consume", "sent"] * 5
+    + ["fanout", "qos", "cancel", "recover", "commit", "declare", "bind"] * 2
+    + ["close channel", "close", "delete", "purge", "member lost", "cold", "restore"]
+)
+OPS = st.lists(
+    st.builds(
+        Op,
+        st.sampled_from(VERBS),
+        st.sampled_from(PLACES),
+        st.sampled_from(QUEUES),
+        st.integers(0, 6),
+        st.booleans(),
+        st.booleans(),
+    ),
+    min_size=10,
+    max_size=80,
+)
+
+
+class World:
+    def __init__(self) -> None:
+        self.machines = {name: Machine(name) for name in "abc"}
+        self.model = Model()
+        self.position = 0
+        self.bodies = 0
+        self.queue = ""  # that the latest command names
+        self.activate(())
+        for place in PLACES:
+            self.reopen(place)
+        for queue in QUEUES:
+            self.run(Op("declare", PLACES[0], queue, 0, False, False))
+
+    def apply(self, session: int, command: Command) -> int:
+        self.position += 1
+        outcomes = {m.apply(self.position, session, 0, command) for m in self.machines.values()}
+        assert len(outcomes) == 1
+        return outcomes.pop()
+
+    def activate(self, fresh: tuple[str, ...], cold: bool = False) -> None:
+        members = tuple(c.ActiveMember(name, 1, name in fresh) for name in "abc")
+        epoch = self.machines["a"].epoch + 1
+        assert self.apply(0, c.Activate(c.ACTIVATE, epoch, members, cold, (), "")) == c.OK
+
+    def session(self, member: str) -> int:
+        return self.machines["a"].sessions[member].session
+
+    def reopen(self, place: tuple[str, int, int]) -> None:
+        member, conn, chan = place
+        session = self.session(member)
+        opened = self.apply(session, c.ConnectionOpen(c.CONNECTION_OPEN, conn, "/", "", ""))
+        assert opened == self.model.open((session, conn))
+        at = (session, conn, chan)
+        if at not in self.model.channels:
+            self.expect(c.ChannelOpen(c.CHANNEL_OPEN, conn, chan), at, self.model.open_channel(at))
+
+    def expect(self, command: Command, at: Chan, outcome: int) -> None:
+        assert self.apply(at[0], command) == outcome, command
+        self.judge(at)
+
+    def judge(self, at: Chan) -> None:
+        roots = {machine.root() for machine in self.machines.values()}
+        assert len(roots) == 1
+        effects: list[tuple[int, Effect]] = []
+        for name, machine in self.machines.items():
+            machine.invariants()
+            session = machine.sessions[name].session
+            effects += [(session, effect) for effect in machine.take_effects()]
+        deliveries = [(s, e) for s, e in effects if isinstance(e, DeliverEffect | GetOk)]
+        # The order between members is not seen: one of the pending deliveries must be legal.
+        while deliveries:
+            for at_most, (session, effect) in enumerate(deliveries):
+                if self.is_head(session, effect):
+                    self.model.watch(session, effect)
+                    del deliveries[at_most]
+                    break
+            else:
+                self.model.watch(*deliveries[0])
+        if any(isinstance(effect, GetEmpty) for _, effect in effects):
+            assert not self.model.queues[self.queue].ready, "get of a queue that is not empty"
+        self.model.judge()
+        self.compare()
+
+    def is_head(self, session: int, effect: DeliverEffect | GetOk) -> bool:
+        channel = self.model.channels[session, effect.conn, effect.chan]
+        if effect.delivery_tag != channel.next_tag or isinstance(effect, GetOk):
+            return isinstance(effect, GetOk)
+        ready = channel.consumers[effect.consumer_tag].queue.ready
+        return bool(ready) and ready[min(ready)][0] == effect.body
+
+    def compare(self) -> None:
+        machine = self.machines["c"]
+        found = machine.vhosts["/"].queues
+        assert list(found) == list(self.model.queues)
+        for name, queue in self.model.queues.items():
+            there = found[name]
+            waiting = [(seq, there.returned[seq][8]) for seq in sorted(there.returned)]
+            first = there.next_seq - len(there.ready)
+            waiting += [(seq, m[8]) for seq, m in enumerate(there.ready, first)]
+            assert waiting == [(seq, m[0]) for seq, m in sorted(queue.ready.items())]
+        assert sorted(machine.channels) == sorted(self.model.channels)
+        for at, channel in self.model.channels.items():
+            held = {**machine.channels[at].unacked, **machine.channels[at].unsent}
+            assert {tag: one[2][8] for tag, one in held.items()} == {
+                tag: one.message[0] for tag, one in channel.held.items()
+            }
+
+    def run(self, op: Op) -> None:
+        verb, place, name, n, one, two = op
+        self.queue = name
+        session = self.session(place[0])
+        _, conn, chan = place
+        at = (session, conn, chan)
+        if at not in self.model.channels and n:
+            self.reopen(place)
+        if verb == "restore":
+            member = "abc"[n % 3]
+            copy = Machine.restore(member, self.machines["c"].snapshot())
+            assert list(copy.snapshot()) == list(self.machines["a"].snapshot())
+            self.machines[member] = copy
+        elif verb in ("member lost", "cold"):
+            lost = ("a", "b", "c") if verb == "cold" else (place[0],)
+            ended = [self.session(member) for member in lost]
+            self.activate(lost, verb == "cold")
+            self.model.end([key for key in self.model.connections if key[0] in ended])
+            if verb == "cold":
+                self.model.cold()
+            self.judge(at)
+        elif verb == "close":
+            known = (session, conn) in self.model.connections
+            if known:
+                self.model.end([(session, conn)])
+            outcome = c.OK if known else c.IGNORED
+            self.expect(c.ConnectionClose(c.CONNECTION_CLOSE, conn), at, outcome)
+        else:
+            if verb in ("get", "consume", "bind") and name not in self.model.queues and n:
+                self.on_channel("declare", at, name, n, one, two)
+            if verb in ("ack", "nack", "commit", "sent") and n and at in self.model.channels:
+                tags = list(self.model.channels[at].held)  # mostly one that there is
+                n = tags[n % len(tags)] if tags else n
+            self.on_channel(verb, at, name, n, one, two)
+
+    def on_channel(self, verb: str, at: Chan, name: str, n: int, one: bool, two: bool) -> None:
+        command, predict = self.command(verb, at, name, n, one, two)
+        if at not in self.model.channels:
+            self.expect(command, at, c.IGNORED)
+            return
+        queue = self.model.queues.get(name)
+        if verb in ("get", "consume", "bind", "purge") and queue is None:
+            self.expect(command, at, self.model.fail(at, 404))
+            return
+        locked = queue is not None and queue.owner not in (None, at[:2])
+        if locked and verb in ("get", "consume", "bind", "purge", "declare", "delete"):
+            self.expect(command, at, self.model.fail(at, 405))
+            return
+        self.expect(command, at, predict())
+
+    def command(self, verb: str, at: Chan, name: str, n: int, one: bool, two: bool):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        """The command, and what predicts its outcome once its channel and queue are known good."""
+        model = self.model
+        _, conn, chan = at
+        tag = f"{name}{at}"
+
+        def publish(exchange: str) -> tuple[Command, object]:
+            self.bodies += 1
+            body = b"%d" % self.bodies
+            flags = c.PERSISTENT if one else 0
+            command = c.Publish(c.PUBLISH, conn, chan, 0, exchange, name, flags, b"\x00\x00", body)
+            return command, lambda: model.publish(exchange, name, body, one)
+
+        def settle(requeue: bool) -> int:
+            tags = model.named(at, n, two)
+            if tags is None:
+                return model.fail(at, 406)
+            model.settle(at, tags, requeue)
+            return c.OK
+
+        def declare() -> int:
+            if name not in model.queues:
+                model.queues[name] = ModelQueue(
+                    at[:2] if name == "mine" else None,
+                    name == "auto",
+                    name != "short",
+                    SHORT_MAX if name == "short" else -1,
+                )
+            return c.OK
+
+        def consume() -> int:
+            channel = model.channels[at]
+            if tag in channel.consumers:
+                model.end([at[:2]])
+                return 530
+            limit = 1000 if one else n or 2000
+            channel.consumers[tag] = ModelConsumer(model.queues[name], one, limit)
+            return c.OK
+
+        def cancel() -> int:
+            if tag in model.channels[at].consumers:
+                model.cancel(model.channels[at], tag)
+            return c.OK
+
+        def close_channel() -> int:
+            model.end_channels([at])
+            return c.OK
+
+        def sent() -> int:
+            held = model.channels[at].held
+            for delivery in [t for t, h in held.items() if h.no_ack and t <= n]:
+                del held[delivery]
+            return c.OK
+
+        def qos() -> int:
+            model.channels[at].limit = n or 1 << 30
+            return c.OK
+
+        def recover() -> int:
+            model.settle(at, model.channels[at].unacked(), True)
+            return c.OK
+
+        def bind() -> int:
+            if name not in model.fanout:
+                model.fanout = [q for q in model.queues if q in (*model.fanout, name)]
+            return c.OK
+
+        def delete() -> int:
+            if name in model.queues:
+                model.drop(name)
+            return c.OK
+
+        def purge() -> int:
+            model.queues[name].ready.clear()
+            return c.OK
+
+        def commit() -> int:
+            tags = model.named(at, n, two)
+            if tags is None:
+                return model.fail(at, 406)
+            model.publish("", name, b"%d" % self.bodies, True)
+            model.settle(at, tags, one)
+            return c.OK
+
+        if verb in ("publish", "fanout"):
+            return publish("amq.fanout" if verb == "fanout" else "")
+        if verb == "commit":
+            self.bodies += 1
+            publishes = (c.TxPublish("", name, c.PERSISTENT, b"", b"%d" % self.bodies),)
+            action = c.TX_REQUEUE if one else c.TX_ACK
+            acks = (c.TxSettle(n, two, action),)
+            return c.TxCommit(c.TX_COMMIT, conn, chan, publishes, acks), commit
+        arguments: c.Table = {"x-max-length": SHORT_MAX} if name == "short" else {}
+        kinds = (name != "short", name == "mine", name == "auto")
+        return {
+            "ack": (c.Ack(c.ACK, conn, chan, n, two), lambda: settle(False)),
+            "nack": (c.Nack(c.NACK, conn, chan, n, two, one), lambda: settle(one)),
+            "get": (c.Get(c.GET, conn, chan, name, one), lambda: c.OK),
+            "consume": (
+                c.Consume(c.CONSUME, conn, chan, name, tag, False, one, False, False, {}, n),
+                consume,
+            ),
+            "sent": (c.Sent(c.SENT, conn, chan, n), sent),
+            "qos": (c.Qos(c.QOS, conn, chan, n, True), qos),
+            "cancel": (c.Cancel(c.CANCEL, conn, chan, tag, False), cancel),
+            "recover": (c.Recover(c.RECOVER, conn, chan, True), recover),
+            "declare": (
+                c.QueueDeclare(c.QUEUE_DECLARE, conn, chan, name, False, *kinds, False, arguments),
+                declare,
+            ),
+            "bind": (
+                c.QueueBind(c.QUEUE_BIND, conn, chan, name, "amq.fanout", "", False, {}),
+                bind,
+            ),
+            "delete": (
+                c.QueueDelete(c.QUEUE_DELETE, conn, chan, name, False, False, False),
+                delete,
+            ),
+            "purge": (c.QueuePurge(c.QUEUE_PURGE, conn, chan, name, False), purge),
+            "close channel": (c.ChannelClose(c.CHANNEL_CLOSE, conn, chan), close_channel),
+        }[verb]
+
+
+@given(OPS)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_machine_does_what_the_model_says(ops: list[Op]) -> None:
+    world = World()
+    for op in ops:
+        world.run(op)
