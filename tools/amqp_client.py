@@ -18,12 +18,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from broker.amqp import codec, spec
-from broker.amqp.errors import (
-    CONNECTION_FORCED,
-    INTERNAL_ERROR,
-    RESOURCE_ERROR,
-    ProtocolFault,
-)
+from broker.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, RESOURCE_ERROR, ProtocolFault
 from broker.amqp.fields import Value
 from broker.options import Address
 from tools.options import os_reason
@@ -168,6 +163,10 @@ class Connection:
         """Give the socket up without a word."""
         self._socket.close()
 
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._socket.fileno()
+
     # Methods with an answer
 
     def call(self, name: str, args: tuple[Value, ...], answer: str) -> tuple[Value, ...]:
@@ -237,12 +236,12 @@ class Connection:
         `also` is a descriptor to wait on as well; the result says whether it can be read.
         """
         if self.out:
-            self._flush()
+            self.send_now()
         if also is not None:
             self._poll.register(also, select.POLLIN)
         try:
             self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self.out else 0))
-            wait = self._wait_seconds(timeout_seconds)
+            wait = min(timeout_seconds, self._heartbeat / 4 or timeout_seconds)
             ready = self._poll.poll(max(0.0, wait) * 1000)
         finally:
             if also is not None:
@@ -253,13 +252,14 @@ class Connection:
                 also_ready = True
                 continue
             if event & select.POLLOUT:
-                self._flush()
+                self.send_now()
             if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                self._receive()
-        self._keep_alive()
+                self.receive_now()
+        self.keep_alive()
         return also_ready
 
-    def _flush(self) -> None:
+    def send_now(self) -> None:
+        """Write what the socket takes; for callers with a loop of their own instead of `pump`."""
         try:
             sent = self._socket.send(self.out)
         except BlockingIOError:
@@ -269,7 +269,8 @@ class Connection:
         del self.out[:sent]
         self._sent_at = time.monotonic()
 
-    def _receive(self) -> None:
+    def receive_now(self) -> None:
+        """Read once and take the frames in; call it when the socket is readable."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -282,28 +283,24 @@ class Connection:
         if self._rest:
             data = self._rest + data
         try:
-            self._rest = data[self._take(data) :]
+            self._rest = data[self.take_frames(data) :]
         except ProtocolFault as fault:
             raise ConnectionLost(f"{self.broker}: sent nonsense: {fault.text}") from None
 
-    def _wait_seconds(self, timeout_seconds: float) -> float:
-        if not self._heartbeat:
-            return timeout_seconds
-        return min(timeout_seconds, self._heartbeat / 4)
-
-    def _keep_alive(self) -> None:
+    def keep_alive(self) -> None:
+        """Send a heartbeat when one is due, and notice a silent broker."""
         if not self._heartbeat:
             return
         now = time.monotonic()
         if now - self._sent_at > self._heartbeat / 2 and not self.out:
             self.out += codec.HEARTBEAT_FRAME
-            self._flush()
+            self.send_now()
         if now - self._heard_at > 2 * self._heartbeat:
             raise ConnectionLost(f"{self.broker}: silent for {now - self._heard_at:.0f} s")
 
     # Frames
 
-    def _take(self, data: bytes) -> int:
+    def take_frames(self, data: bytes) -> int:
         """Take every whole frame of `data`; where the first incomplete one starts."""
         if data.startswith(b"AMQP"):
             if len(data) < len(codec.PROTOCOL_HEADER):
@@ -358,7 +355,7 @@ class Connection:
             case "connection.close":
                 self._send(0, "connection.close-ok", ())
                 with suppress(ConnectionLost):
-                    self._flush()
+                    self.send_now()
                 reason = f"{self.broker}: {args[1]!s}"
                 if args[0] in TRANSIENT_CODES:
                     raise ConnectionLost(reason)

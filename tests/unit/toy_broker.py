@@ -144,6 +144,12 @@ class Link(asyncio.Protocol):
                     return
                 waiting = self.cluster.queues.setdefault(name, deque())
                 self.amqp.say(channel, "queue.declare-ok", (name, len(waiting), 0))
+            case "queue.delete":
+                waiting = self.cluster.queues.pop(str(args[0]), deque())
+                for link in self.cluster.links:
+                    if link.queue == args[0]:
+                        link.queue = ""
+                self.amqp.say(channel, "queue.delete-ok", (len(waiting),))
             case "confirm.select":
                 self.confirms = True
                 self.amqp.say(channel, "confirm.select-ok")

@@ -1,0 +1,98 @@
+"""The node client `amqplib`: publish with confirm on member 1, consume with ack from member 3.
+
+Needs node and npm, which brokers do not; without them the test is skipped, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tools.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.system
+
+VERSION = "2.3.1"
+SCRIPT = """
+const amqp = require('amqplib');
+const [first, third] = process.argv.slice(2);
+(async () => {
+  const publisher = await amqp.connect('amqp://guest:guest@' + first);
+  const consumer = await amqp.connect('amqp://guest:guest@' + third);
+  const out = await publisher.createConfirmChannel();
+  const into = await consumer.createChannel();
+  await out.assertQueue('node', { durable: true });
+  for (let n = 0; n < 50; n++) {
+    out.sendToQueue('node', Buffer.from('message ' + n), {
+      persistent: true, messageId: String(n), headers: { n, list: [1, 'two', true] },
+    });
+  }
+  await out.waitForConfirms();
+  const arrived = [];
+  await into.prefetch(10);
+  await new Promise((resolve, reject) => {
+    setTimeout(() => reject(new Error('only ' + arrived.length + ' came')), 15000).unref();
+    into.consume('node', (message) => {
+      arrived.push({
+        body: message.content.toString(), redelivered: message.fields.redelivered,
+        headers: message.properties.headers,
+      });
+      into.ack(message);
+      if (arrived.length === 50) resolve();
+    }).catch(reject);
+  });
+  const left = await out.checkQueue('node');
+  await consumer.close();
+  await publisher.close();
+  console.log(JSON.stringify({ arrived, left: left.messageCount }));
+})().catch((error) => { console.error(error.stack); process.exit(1); });
+"""
+
+
+@pytest.fixture(scope="module")
+def amqplib() -> Path:
+    """A folder with amqplib installed, kept between runs because npm is slow."""
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            reason = f"{program} is not installed on this machine"
+            print(reason)
+            pytest.skip(reason)
+    folder = Path(tempfile.gettempdir()) / f"qpid-cluster-py-amqplib-{VERSION}-{os.getuid()}"
+    if not (folder / "node_modules" / "amqplib" / "package.json").exists():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / "package.json").write_text('{"private": true}')
+        installed = subprocess.run(
+            ["npm", "install", "--no-audit", "--no-fund", f"amqplib@{VERSION}"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert installed.returncode == 0, installed.stderr
+    return folder
+
+
+def test_node_amqplib(amqplib: Path, cluster: LocalCluster) -> None:
+    script = amqplib / "round-trip.js"
+    script.write_text(SCRIPT)
+    ended = subprocess.run(
+        ["node", str(script), str(cluster[0].address), str(cluster[2].address)],
+        cwd=amqplib,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["left"] == 0
+    assert [message["body"] for message in told["arrived"]] == [f"message {n}" for n in range(50)]
+    assert not any(message["redelivered"] for message in told["arrived"])
+    assert told["arrived"][7]["headers"] == {"n": 7, "list": [1, "two", True]}

@@ -1,0 +1,86 @@
+"""The load generator measures what it should, and notices what it must."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.amqp import codec
+from tests.bench.load import STAMP, Load, Run, quantiles, run_load
+from tests.unit.toy_broker import Stored, ToyCluster
+from tools.options import ToolError, brokers
+
+
+def small(toy: ToyCluster) -> Load:
+    """A load of a fraction of a second."""
+    return Load(
+        addresses=brokers(toy.brokers),
+        producers=2,
+        consumers=2,
+        window=20,
+        prefetch=10,
+        body_bytes=64,
+        persistent=True,
+        rate=0.0,
+        seconds=0.3,
+        warmup_seconds=0.1,
+        queue="load",
+    )
+
+
+@pytest.mark.parametrize(("producers", "consumers"), [(1, 1), (2, 2), (3, 1), (1, 3)])
+def test_everything_sent_arrives_once_and_in_order(producers: int, consumers: int) -> None:
+    with ToyCluster(2) as toy:
+        report = run_load(replace(small(toy), producers=producers, consumers=consumers))
+        assert isinstance(report["messages"], int)
+        assert report["messages"] > 100
+        if consumers <= producers:
+            assert report["out_of_order"] == 0
+        assert (report["missing"], report["redelivered"]) == (0, 0)
+        assert report["confirm_ms"]
+        assert report["end_to_end_ms"]
+        assert not toy.queues, "the generator takes its queues away"
+
+
+def test_a_rate_is_kept() -> None:
+    with ToyCluster() as toy:
+        report = run_load(replace(small(toy), rate=500.0, seconds=1.0))
+        assert isinstance(report["messages_per_s"], float)
+        assert 400 < report["messages_per_s"] < 600
+
+
+def test_a_repeat_is_seen() -> None:
+    with ToyCluster() as toy:
+        run = Run(replace(small(toy), producers=1, consumers=1))
+        body = STAMP.pack(0.0, 0, 0).ljust(64, b"\0")
+        again = Stored(b"\x10\x00\x02", body, redelivered=True)
+        toy.do(lambda: toy.queues["load-0"].extend([again, again]))
+        run.measure()
+        run.close()
+        assert run.consumers[0].redelivered == 2
+        assert run.consumers[0].disorder >= 1
+
+
+def test_no_broker_is_one_sentence() -> None:
+    with ToyCluster() as toy:
+        gone = toy.brokers
+        load = small(toy)
+    with pytest.raises(ToolError, match=f"{gone}: connection refused"):
+        run_load(load)
+
+
+def test_quantiles() -> None:
+    assert quantiles([]) == {}
+    assert quantiles([0.001] * 99 + [0.5]) == {"p50": 1.0, "p99": 500.0, "max": 500.0}
+
+
+def test_a_message_is_as_long_as_it_says() -> None:
+    with ToyCluster() as toy:
+        load = small(toy)
+        run = Run(load)
+        run.producers[0].fill(2, 1.0)
+        frames, used = codec.split_frames(run.producers[0].out)
+        assert used == len(run.producers[0].out)
+        assert [end - start for kind, _, start, end in frames if kind == codec.BODY] == [64, 64]
+        run.close()
