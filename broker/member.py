@@ -85,7 +85,9 @@ class BrokerMember:
         )  # fmt: skip
         self.logbook.start(replica.history, replica.machine.root())
         replica.log = self.logbook
-        self.clients = Clients(identity.name, self._clients_have_work)
+        self.clients = Clients(
+            identity.name, options.cluster_name, self._schedule, logging.getLogger("qpidd.client").info
+        )
         self.core = Core(
             self.me, self, replica,
             Promise(self._meta.cluster_id, self._meta.voters, self._meta.promised_epoch),
@@ -234,17 +236,14 @@ class BrokerMember:
             core.admit(commands)
         self._hand_to_store()
         self._speak()
-        self.clients.pause_publishers(paused=core.submissions.full)
+        self.clients.throttle(full=core.submissions.full)
         self.counters["turns"] += 1
-        if core.busy:
+        if core.busy or self.clients.gateway.has_work:
             self._schedule()
 
     def _broken(self) -> None:
         log.exception("applying failed at %s", self.core.replica.history)
         self.stop(Exit.INTERNAL, "applying an ordered command failed here")
-
-    def _clients_have_work(self) -> None:
-        self._schedule()
 
     def _hand_to_store(self) -> None:
         commit = self.core.replica.cut()
@@ -298,7 +297,7 @@ class BrokerMember:
         now = self.loop.time()
         self.joining.wake()
         self.donations.sender.wake(now)
-        self.clients.wake(now)
+        self.clients.wake(time.monotonic())
         core = self.core
         if core.patient and now - self._started_at > PATIENCE_S:
             core.patience_ended()
@@ -375,7 +374,7 @@ class BrokerMember:
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
         """Hand effects to the clients."""
-        self.clients.add_effects(effects)
+        self.clients.effects(effects)
 
     def release(self, position: int) -> None:
         """What waited for `position` may be spoken."""
@@ -392,7 +391,7 @@ class BrokerMember:
 
     def session_started(self, session: int) -> None:
         """Connections of an older session are void."""
-        self.clients.new_session(session)
+        self.clients.session_started(session)
 
     def activated(self, event: Activated, base: History) -> None:
         """Note the primary view."""

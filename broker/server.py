@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import sys
+from typing import cast
 
 from broker.clients import ClientLink
 from broker.exits import Exit
@@ -15,7 +16,7 @@ from broker.management import PREAMBLE, ManagementSession
 from broker.member import BrokerMember
 from broker.memberlog.writer import LogWriteFailed
 from broker.options import BrokerOptions
-from broker.recovery import Divergence
+from broker.replica import Divergence
 from store.errors import NotWritable, StoreBusy, StoreError
 from vsync.transport import TransportError
 
@@ -39,12 +40,12 @@ class ClientProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not every loop's transport derives from asyncio.Transport (uvloop's does not).
+        self._transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self._peer = f"{name[0]}:{name[1]}"
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came; the first eight decide what the client speaks."""

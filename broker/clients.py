@@ -1,0 +1,169 @@
+"""The sockets of clients: between their transports and the gateway and outbox of this member.
+
+The gateway and the outbox know no sockets; this module knows nothing of AMQP.  It moves bytes, keeps
+slow readers from filling memory, and stops reading publishers while the ring has no room for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Callable
+
+from broker.client import Client
+from broker.gateway import Gateway
+from broker.machine.commands import Command
+from broker.machine.effects import Effect
+from broker.outbox import Outbox
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether `peer` ("host:port") is this machine."""
+    try:
+        return ipaddress.ip_address(peer.rsplit(":", 1)[0].strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class ClientLink:
+    """One client's transport and its half in the gateway."""
+
+    def __init__(self, owner: Clients, client: Client, transport: asyncio.Transport) -> None:
+        self.client, self.transport = client, transport
+        self.full = False  # the transport takes no more for now
+        self.reading = True
+        self._owner = owner
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the client."""
+        self.client.data_received(data, time.monotonic())
+        self._owner.on_work()
+
+    def connection_lost(self) -> None:
+        """The socket is gone."""
+        self._owner.forget(self)
+        self.client.connection_lost()
+        self._owner.on_work()
+
+    def pause_writing(self) -> None:
+        """The client reads slower than we write: keep its output in the gateway."""
+        self.full = True
+
+    def resume_writing(self) -> None:
+        """Go on with what was kept."""
+        self.full = False
+        self._owner.gateway.mark_writable(self.client)
+        self._owner.on_work()
+
+    def write(self) -> None:
+        """Hand over what the client is to be told."""
+        if self.transport.is_closing():
+            return
+        if not self.full:
+            data = self.client.take_output()
+            if data:
+                self.transport.write(data)
+        if self.client.wants_close:
+            self.transport.close()
+
+    def read(self, *, on: bool) -> None:
+        """Stop or resume reading the client."""
+        if on is not self.reading and not self.transport.is_closing():
+            self.reading = on
+            if on:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+            self.client.reading(on, time.monotonic())
+
+
+class Clients:
+    """All clients of one member, with their sockets."""
+
+    def __init__(
+        self, member: str, cluster: str, on_work: Callable[[], None], log: Callable[[str], None]
+    ) -> None:
+        self.on_work = on_work
+        self.gateway = Gateway(member, cluster=cluster, log=log)
+        self.outbox = Outbox(self.gateway)
+        self._links: dict[Client, ClientLink] = {}
+        self._paused = False
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Return what the gateway counted."""
+        return {**self.gateway.counters, "connected": len(self._links)}
+
+    @property
+    def durable_mark(self) -> int:
+        """Return the position up to which confirms were released."""
+        return self.outbox.durable_position
+
+    def connect(self, peer: str, transport: asyncio.Transport) -> ClientLink:
+        """A socket was accepted."""
+        client = self.gateway.connect(peer, is_loopback(peer), time.monotonic())
+        link = ClientLink(self, client, transport)
+        self._links[client] = link
+        return link
+
+    def forget(self, link: ClientLink) -> None:
+        """A socket is gone."""
+        self._links.pop(link.client, None)
+
+    def login(self, user: str, password: str, peer: str) -> bool:
+        """Whether these credentials are good from there."""
+        return self.gateway.login(user, password, is_loopback(peer))
+
+    def take_commands(self) -> list[Command]:
+        """Return what clients asked for since the last turn, in order of arrival."""
+        return self.gateway.take_commands()
+
+    def effects(self, effects: list[tuple[int, Effect]]) -> None:
+        """Carry out what the machine decided."""
+        self.outbox.effects(effects)
+
+    def release(self, position: int) -> None:
+        """Everything up to `position` is durable on a majority."""
+        self.outbox.release(position)
+
+    def session_started(self, session: int) -> None:
+        """Connections of an older session are void."""
+        self.gateway.session_started(session)
+
+    def flush(self, *, speaking: bool) -> list[int]:
+        """Write what is due; return the positions of the publishes confirmed by that."""
+        if speaking:
+            self.outbox.resume()
+        else:
+            self.outbox.hold()
+        confirmed = self.outbox.flush()
+        for client in self.gateway.take_writable():
+            link = self._links.get(client)
+            if link is not None:
+                link.write()
+        return confirmed
+
+    def throttle(self, *, full: bool) -> None:
+        """Read publishers only while there is room for what they say."""
+        wait = full or self.outbox.holding
+        self.gateway.paused = full
+        if wait or self._paused:
+            for link in self._links.values():
+                link.read(on=not (wait and link.client.is_publisher))
+            self._paused = wait
+
+    def wake(self, now: float) -> None:
+        """Heartbeats and time limits."""
+        for client in list(self._links):
+            due = client.next_timer()
+            if due is not None and due <= now:
+                client.wake(now)
+
+    def drop_all(self, reason: str) -> None:
+        """Tell every client that this is the end, and close."""
+        self.gateway.drop_all(reason)
+        for link in list(self._links.values()):
+            link.full = False
+            link.write()
+            link.transport.close()
