@@ -85,6 +85,7 @@ class Driver:
         self._running = False
         self._turning = False  # inside a turn, which hands over at its end
         self._again = False  # a turn is scheduled
+        self._arming = False  # the timer is looked at before the loop waits
         self._capped = 0
         self._busy = False  # frames came since the last poll
         self._timer: asyncio.TimerHandle | None = None
@@ -103,7 +104,7 @@ class Driver:
         self.loop.add_reader(self._fd, self._turn)
         self._poll = self.loop.call_later(BUSY_POLL_S, self._on_poll)
         self.node.start(self._clock())
-        self._flush()
+        self._flush_outside()
 
     def stop(self, linger_ms: int = 0) -> None:
         """Close everything.  Events not handed over yet are dropped.  Idempotent.
@@ -118,26 +119,26 @@ class Driver:
         if not self._running:
             return False
         taken = self.node.submit(payload, self._clock(), guarantee)
-        self._flush()
+        self._flush_outside()
         return taken
 
     def set_mark(self, mark: int) -> None:
         """Tell the others my new mark with the next token."""
         if self._running:
             self.node.set_mark(mark, self._clock())
-            self._flush()
+            self._flush_outside()
 
     def send_direct(self, to: Member, payload: bytes) -> None:
         """One datagram to one member; it may be lost."""
         if self._running:
             self.node.send_direct(to, payload)
-            self._flush()
+            self._flush_outside()
 
     def leave(self) -> None:
         """Say farewell to the ring; `stop` later."""
         if self._running:
             self.node.leave(self._clock())
-            self._flush()
+            self._flush_outside()
 
     def add_peer(self, address: str) -> None:
         """A configured or discovered address.  Idempotent.  Raises TransportError if it is none."""
@@ -170,6 +171,7 @@ class Driver:
                 self.closed.set_exception(error)
         finally:
             self._turning = False
+            self._arm()
 
     def _read_and_hand_over(self) -> None:
         if len(self._events) <= BACKLOG_EVENTS_MAX:
@@ -202,8 +204,11 @@ class Driver:
 
     def _flush(self) -> None:
         """Perform every send now; keep the rest, in order, for the application."""
+        outputs = self.node.take()
+        if not outputs:
+            return
         transport, events = self.transport, self._events
-        for output in self.node.take():
+        for output in outputs:
             if isinstance(output, Broadcast):
                 transport.broadcast(output.frame)
             elif isinstance(output, Send):
@@ -212,9 +217,19 @@ class Driver:
                 if isinstance(output, View):
                     self._meet(output)
                 events.append(output)
-        self._arm()
-        if events and not self._turning:
-            self._schedule_turn()
+
+    def _flush_outside(self) -> None:
+        """After a call that may come from anywhere: send now, do the rest once for many calls.
+
+        Most submits only join the queue, and there may be thousands between two tokens.
+        """
+        self._flush()
+        if not self._turning and not self._again:
+            if self._events:
+                self._schedule_turn()
+            elif not self._arming:
+                self._arming = True
+                self.loop.call_soon(self._arm)
 
     def _hand_over(self) -> None:
         """Give the application what happened, for one slice; the rest waits for the next turn."""
@@ -243,8 +258,11 @@ class Driver:
         it will find nothing due and be armed anew, some five times a second instead of with each
         token.
         """
+        self._arming = False
+        if not self._running:
+            return
         due = self.node.next_timer()
-        if due is None or not self._running:
+        if due is None:
             return
         if self._timer is not None:
             if self._timer_at <= due:
