@@ -1,0 +1,135 @@
+"""One member in one process, without ring, store and sockets: gateway, machine, outbox.
+
+What the loop of a member does, in the fewest lines: commands travel as a real blob, and
+what is durable moves only when a test says so.
+"""
+
+from typing import ClassVar
+
+from broker.amqp.fields import Table, Value
+from broker.client import Client
+from broker.gateway import Gateway
+from broker.machine.blob import pack_blob, unpack_blob
+from broker.machine.commands import ACTIVATE, Activate, ActiveMember, Command
+from broker.machine.effects import Effect
+from broker.machine.machine import Machine
+from broker.outbox import Outbox
+from tests.unit.amqp_peer import Said, heard, method, opening, publish
+
+
+class Loop:
+    """Durable at once, unless `durable` is set to False."""
+
+    def __init__(self, users: dict[str, str] | None = None) -> None:
+        self.names = 0
+        self.log: list[str] = []
+        self.gateway = Gateway(
+            "a", cluster="test", users=users, new_name=self._new_name, log=self.log.append
+        )
+        self.outbox = Outbox(self.gateway)
+        self.machine = Machine("a")
+        self.position = 0
+        self.epoch = 0
+        self.blob_no = 0
+        self.durable = True
+        self.now = 0.0
+        self.confirmed: list[int] = []
+        self.applied: list[tuple[Command, int]] = []
+        self.activate(fresh=True)
+        self.outbox.resume()
+
+    def _new_name(self, prefix: str) -> str:
+        self.names += 1
+        return f"{prefix}{self.names}"
+
+    def activate(self, *, fresh: bool) -> None:
+        """A primary view in which the member's session goes on, or another one begins."""
+        self.epoch += 1
+        members = (ActiveMember("a", 1, fresh),)
+        self.apply(0, Activate(ACTIVATE, self.epoch, members, False, ("a",), "id"))
+        self.blob_no = self.machine.sessions["a"].last_blob_no
+
+    def apply(self, session: int, command: Command) -> None:
+        self.position += 1
+        outcome = self.machine.apply(self.position, session, self.position * 1000, command)
+        self.applied.append((command, outcome))
+        effects: list[tuple[int, Effect]] = [
+            (self.position, effect) for effect in self.machine.take_effects()
+        ]
+        self.outbox.effects(effects)
+
+    def turn(self) -> None:
+        """Until nothing is under way any more."""
+        while True:
+            self.speak()
+            commands = self.gateway.take_commands()
+            if not commands:
+                break
+            self.blob_no += 1
+            blob = unpack_blob(pack_blob(self.gateway.session, self.blob_no, 0, commands))
+            assert self.machine.accept_blob("a", blob.session, blob.blob_no)
+            for command in blob.commands:
+                self.apply(blob.session, command)
+            if self.durable:
+                self.outbox.release(self.position)
+
+    def speak(self) -> None:
+        self.confirmed += self.outbox.flush()
+        for client in self.gateway.take_writable():
+            Peer.of[client].receive()
+
+    def settle(self) -> None:
+        """Everything is durable now."""
+        self.outbox.release(self.position)
+        self.turn()
+
+    def connect(self, **options: str | int | Table | None) -> "Peer":
+        """A client that has said all that lets it in; what it was told is there to take."""
+        peer = Peer(self)
+        peer.said = peer.send(opening(**options))  # type: ignore[arg-type]
+        return peer
+
+
+class Peer:
+    """A client that reads all it is sent."""
+
+    of: ClassVar[dict[Client, "Peer"]] = {}
+
+    def __init__(self, loop: Loop, *, is_local: bool = True) -> None:
+        self.loop = loop
+        self.client = loop.gateway.connect("127.0.0.1:5000", is_local, loop.now)
+        self.said: list[Said] = []
+        Peer.of[self.client] = self
+
+    def receive(self) -> None:
+        data = bytes(self.client.take_output())
+        if data[:4] != b"AMQP":
+            self.said += heard(data)
+
+    def send(self, *data: bytes) -> list[Said]:
+        """Say this, let the member work, and return what it said since the last call."""
+        for part in data:
+            self.client.data_received(part, self.loop.now)
+        self.loop.turn()
+        return self.take()
+
+    def take(self) -> list[Said]:
+        """What was said since the last call."""
+        said, self.said = self.said, []
+        return said
+
+    def call(self, channel: int, name: str, *args: Value) -> list[tuple[object, ...]]:
+        return [(one.method, *one.args) for one in self.send(method(channel, name, *args))]
+
+    def open(self, *channels: int) -> "Peer":
+        for channel in channels:
+            self.take()
+            assert self.call(channel, "channel.open") == [("channel.open-ok",)]
+        return self
+
+    def declare(self, channel: int, queue: str, *, durable: bool = False) -> None:
+        said = self.call(channel, "queue.declare", queue, False, durable, False, False, False, {})
+        assert said == [("queue.declare-ok", queue, 0, 0)]
+
+    def publish(self, channel: int, queue: str, *bodies: bytes) -> list[Said]:
+        return self.send(*(publish(channel, "", queue, body) for body in bodies))

@@ -1,0 +1,361 @@
+"""Clients through gateway, machine and outbox: what they are let do, and what they hear."""
+
+import pytest
+
+from broker.amqp import codec
+from broker.machine import commands as c
+from tests.unit.amqp_peer import PERSISTENT, method, opening, publish, start_ok
+from tests.unit.gateway_loop import Loop, Peer
+
+
+def calls(peer: Peer, *data: bytes) -> list[tuple[object, ...]]:
+    return [(one.method, *one.args) for one in peer.send(*data)]
+
+
+def kinds(loop: Loop) -> list[int]:
+    return [command[0] for command, _ in loop.applied]
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+def test_a_client_comes_in_works_and_leaves() -> None:
+    loop = Loop()
+    peer = loop.connect()
+    assert [one.method for one in peer.take()] == [
+        "connection.start",
+        "connection.tune",
+        "connection.open-ok",
+    ]
+    assert peer.call(1, "channel.open") == [("channel.open-ok",)]
+    assert peer.call(1, "channel.close", 200, "", 0, 0) == [("channel.close-ok",)]
+    assert peer.call(0, "connection.close", 200, "", 0, 0) == [("connection.close-ok",)]
+    assert peer.client.wants_close
+    peer.client.connection_lost()
+    loop.turn()
+    assert kinds(loop)[1:] == [
+        c.CONNECTION_OPEN, c.CHANNEL_OPEN, c.CHANNEL_CLOSE, c.CONNECTION_CLOSE,
+    ]  # fmt: skip
+    assert loop.machine.connections == {}
+    assert loop.gateway.clients == {}
+
+
+def test_a_lost_socket_ends_the_connection_in_the_machine() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    peer.client.connection_lost()
+    loop.turn()
+    assert loop.machine.connections == {}
+    assert not loop.gateway.has_work
+
+
+def test_one_batch_keeps_the_order_of_arrival_of_all_clients() -> None:
+    loop = Loop()
+    one, two = loop.connect().open(1), loop.connect().open(1)
+    one.client.data_received(publish(1, "", "a"), 0.0)
+    two.client.data_received(publish(1, "", "b"), 0.0)
+    one.client.data_received(publish(1, "", "c"), 0.0)
+    commands = loop.gateway.take_commands()
+    assert [(command[1], command[5]) for command in commands if len(command) > 5] == [
+        (1, "a"), (2, "b"), (1, "c"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "is_local", "is_in"),
+    [
+        ("guest", "guest", True, True),
+        ("guest", "guest", False, False),
+        ("guest", "wrong", True, False),
+        ("anna", "secret", False, True),
+        ("anna", "", False, False),
+        ("nobody", "", True, False),
+    ],
+)
+def test_who_is_let_in(user: str, password: str, is_local: bool, is_in: bool) -> None:
+    loop = Loop({"anna": "secret"})
+    peer = Peer(loop, is_local=is_local)
+    said = peer.send(codec.PROTOCOL_HEADER, start_ok(user, password))
+    assert said[-1].method == ("connection.tune" if is_in else "connection.close")
+    assert loop.gateway.login(user, password, is_local) == is_in
+
+
+def test_only_known_vhosts_are_opened() -> None:
+    peer = Loop().connect(vhost="/other")
+    said = peer.take()[-1]
+    assert said.args == (530, "NOT_ALLOWED - vhost '/other' not found", 10, 40)
+    assert peer.loop.gateway.clients == {}
+
+
+def test_a_member_outside_the_primary_lets_nobody_in() -> None:
+    loop = Loop()
+    loop.outbox.hold()
+    peer = loop.connect()
+    said = peer.take()[-1]
+    assert said.args[0] == 320
+    assert "'a' is not part of the primary" in str(said.args[1])
+
+
+def test_a_new_session_ends_the_connections_of_the_old_one() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    peer.declare(1, "q")
+    peer.client.data_received(publish(1, "", "q"), 0.0)
+    loop.outbox.hold()
+    loop.activate(fresh=True)
+    loop.outbox.resume()
+    loop.turn()
+    assert peer.take()[-1].args[0] == 320
+    assert c.PUBLISH not in kinds(loop)
+    assert loop.gateway.clients == {}
+    peer.client.connection_lost()
+    loop.turn()
+    other = loop.connect().open(1)
+    assert other.client.conn == 2
+
+
+def test_a_session_that_goes_on_keeps_its_connections() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    loop.outbox.hold()
+    loop.activate(fresh=False)
+    assert peer.call(1, "queue.declare", "q", False, False, False, False, False, {}) == []
+    loop.outbox.resume()
+    loop.turn()
+    assert [one.method for one in peer.take()] == ["queue.declare-ok"]
+
+
+def test_a_client_may_leave_a_member_that_may_not_speak() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    loop.outbox.hold()
+    assert peer.call(0, "connection.close", 200, "", 0, 0) == [("connection.close-ok",)]
+
+
+def test_when_the_member_stops_its_clients_are_told() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    loop.gateway.drop_all("the broker is stopping")
+    loop.turn()
+    assert peer.take()[-1].args[:2] == (320, "CONNECTION_FORCED - the broker is stopping")
+
+
+def test_blocked_is_said_to_those_who_understand_it() -> None:
+    loop = Loop()
+    one, two = loop.connect(), loop.connect(properties={})
+    one.take()
+    two.take()
+    loop.gateway.block("disk")
+    late = loop.connect()
+    loop.turn()
+    assert [said.args for said in one.take()] == [("disk",)]
+    assert late.take()[-1].method == "connection.blocked"
+    loop.gateway.unblock()
+    loop.turn()
+    assert [said.method for said in one.take()] == ["connection.unblocked"]
+    assert two.take() == []
+
+
+def test_a_fault_ends_the_connection_in_the_machine_too() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    assert peer.send(publish(1, "", "q"), b"\xff" * 8)[-1].args[0] == 501
+    assert loop.machine.connections == {}
+    assert loop.gateway.counters["faults"] == 1
+    assert "501" in loop.log[-1] or "FRAME_ERROR" in loop.log[-1]
+
+
+def test_all_of_the_opening_and_a_channel_may_come_in_one_piece() -> None:
+    loop = Loop()
+    peer = Peer(loop)
+    said = peer.send(opening() + method(1, "channel.open") + publish(1, "", "q"))
+    assert [one.method for one in said][-2:] == ["connection.open-ok", "channel.open-ok"]
+    assert kinds(loop)[-1] == c.PUBLISH
+    assert peer.client.is_publisher
+
+
+# -- names and shapes -----------------------------------------------------------------------------
+
+
+def test_names_are_stamped_and_the_last_queue_is_remembered() -> None:
+    peer = Loop().connect().open(1)
+    declare = method(1, "queue.declare", "", False, False, False, False, False, {})
+    assert calls(peer, declare) == [("queue.declare-ok", "amq.gen-1", 0, 0)]
+    assert peer.call(1, "queue.bind", "", "amq.direct", "", False, {}) == [("queue.bind-ok",)]
+    peer.send(publish(1, "amq.direct", "amq.gen-1"))
+    assert peer.call(1, "queue.declare", "", True, False, False, False, False, {}) == [
+        ("queue.declare-ok", "amq.gen-1", 1, 0)
+    ]
+    said = peer.call(1, "basic.get", "", True)
+    assert said == [("basic.get-ok", 1, False, "amq.direct", "amq.gen-1", 0)]
+    said = peer.call(1, "basic.consume", "", "", False, True, False, False, {})
+    assert said == [("basic.consume-ok", "amq.ctag-2")]
+    assert peer.call(1, "basic.cancel", "amq.ctag-2", False) == [("basic.cancel-ok", "amq.ctag-2")]
+    assert peer.call(1, "queue.unbind", "", "amq.direct", "", {}) == [("queue.unbind-ok",)]
+    assert peer.call(1, "queue.purge", "", False) == [("queue.purge-ok", 0)]
+    assert peer.call(1, "queue.delete", "", False, False, False) == [("queue.delete-ok", 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "code", "text"),
+    [
+        ("queue.bind", ("", "amq.direct", "", False, {}), 404, "no previously declared queue"),
+        ("basic.get", ("", False), 404, "no previously declared queue"),
+        ("queue.purge", ("nope", False), 404, "no queue 'nope' in vhost '/'"),
+        (
+            "queue.declare", ("amq.gen-x", False, False, False, False, False, {}),
+            403, "reserved prefix",
+        ),
+        ("queue.declare", ("amq.x", False, False, False, False, False, {}), 403, "reserved prefix"),
+        ("tx.commit", (), 406, "not transactional"),
+        ("tx.rollback", (), 406, "not transactional"),
+        ("basic.ack", (5, False), 406, "unknown delivery tag 5"),
+        (
+            "exchange.declare", ("e", "direct", False, False, False, False, False,
+                                 {"a": tuple(range(5000))}),
+            406, "4096",
+        ),
+    ],
+)  # fmt: skip
+def test_what_ends_a_channel(name: str, args: tuple[c.Value, ...], code: int, text: str) -> None:
+    peer = Loop().connect().open(1)
+    (said,) = peer.call(1, name, *args)
+    assert said[:2] == ("channel.close", code)
+    assert text in str(said[2])
+    assert peer.call(1, "tx.select") == []
+    assert peer.call(1, "channel.close-ok") == []
+    assert peer.call(1, "channel.open") == [("channel.open-ok",)]
+
+
+def test_arguments_that_are_nested_too_deeply_are_refused_before_they_are_replicated() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    table: c.Table = {}
+    for _ in range(20):
+        table = {"t": table}
+    said = peer.call(1, "exchange.bind", "amq.direct", "amq.topic", "", False, table)
+    assert said[0][:2] == ("channel.close", 406)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "code"),
+    [
+        ("basic.qos", (1, 0, False), 540),
+        ("channel.flow", (False,), 540),
+        ("exchange.declare", ("e", "no-such-type", False, False, False, False, False, {}), 503),
+    ],
+)
+def test_what_ends_a_connection(name: str, args: tuple[c.Value, ...], code: int) -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    (said,) = peer.call(1, name, *args)
+    assert said[:2] == ("connection.close", code)
+    assert loop.machine.connections == {}
+    assert peer.call(1, "tx.select") == []
+    peer.send(method(0, "connection.close-ok"))
+    assert peer.client.wants_close
+
+
+def test_the_rest_of_the_methods_are_answered() -> None:
+    peer = Loop().connect().open(1)
+    declare: tuple[c.Value, ...] = ("e", "fanout", False, False, False, False, False, {})
+    assert peer.call(1, "exchange.declare", *declare) == [("exchange.declare-ok",)]
+    bind: tuple[c.Value, ...] = ("e", "amq.topic", "k.*", False, {})
+    assert peer.call(1, "exchange.bind", *bind) == [("exchange.bind-ok",)]
+    assert peer.call(1, "exchange.unbind", *bind) == [("exchange.unbind-ok",)]
+    assert peer.call(1, "exchange.delete", "e", False, False) == [("exchange.delete-ok",)]
+    assert peer.call(1, "basic.qos", 0, 10, False) == [("basic.qos-ok",)]
+    assert peer.call(1, "basic.recover", True) == [("basic.recover-ok",)]
+    assert peer.call(1, "basic.recover-async", True) == []
+    assert peer.call(1, "basic.recover", True) == [("basic.recover-ok",)]
+    assert peer.call(1, "channel.flow", True) == [("channel.flow-ok", True)]
+    assert peer.call(1, "channel.flow-ok", True) == []
+    assert peer.call(1, "confirm.select", True) == []
+    assert peer.call(1, "confirm.select", False) == [("confirm.select-ok",)]
+
+
+def test_nothing_is_answered_to_whom_does_not_wait() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    said = peer.send(
+        method(1, "queue.declare", "q", False, False, False, False, True, {}),
+        method(1, "exchange.declare", "e", "fanout", False, False, False, False, True, {}),
+        method(1, "queue.bind", "q", "e", "", True, {}),
+        method(1, "basic.consume", "q", "tag", False, False, False, True, {}),
+        method(1, "basic.cancel", "tag", True),
+        method(1, "queue.purge", "q", True),
+        method(1, "queue.delete", "q", False, False, True),
+        method(1, "exchange.delete", "e", False, True),
+    )
+    assert said == []
+    assert [outcome for _, outcome in loop.applied] == [0] * len(loop.applied)
+
+
+def test_a_message_may_only_name_its_own_user() -> None:
+    peer = Loop().connect().open(1, 2)
+    own = codec.encode_properties({"user_id": "guest"})
+    assert peer.send(publish(1, "", "q", b"x", own)) == []
+    other = codec.encode_properties({"user_id": "root"})
+    (said,) = peer.send(publish(2, "", "q", b"x", other))
+    assert said.args[0] == 406
+    assert "'root'" in str(said.args[1])
+
+
+def test_a_message_that_is_too_large_is_refused_in_words() -> None:
+    loop = Loop()
+    loop.gateway.limits = loop.gateway.limits._replace(message_bytes_max=10)
+    peer = loop.connect().open(1)
+    (said,) = peer.send(publish(1, "", "q", b"x" * 11))
+    assert said.args[:2] == (
+        406,
+        "PRECONDITION_FAILED - message size 11 is larger than configured max size 10",
+    )
+
+
+# -- transactions ---------------------------------------------------------------------------------
+
+
+def test_a_transaction_is_one_command() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1, 2)
+    peer.declare(1, "q")
+    assert peer.call(1, "tx.select") == [("tx.select-ok",)]
+    assert peer.publish(1, "q", b"one", b"two") == []
+    assert kinds(loop)[-1] == c.QUEUE_DECLARE
+    assert peer.call(2, "basic.get", "q", True) == [("basic.get-empty",)]
+    assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
+    assert peer.call(1, "basic.get", "q", False) == [("basic.get-ok", 1, False, "", "q", 1)]
+    assert peer.call(1, "basic.ack", 1, False) == []
+    assert peer.call(1, "tx.rollback") == [("tx.rollback-ok",)]
+    assert peer.call(1, "basic.reject", 1, True) == []
+    assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
+    assert peer.call(1, "basic.get", "q", False) == [("basic.get-ok", 2, True, "", "q", 1)]
+
+
+def test_transactions_and_confirms_exclude_each_other() -> None:
+    peer = Loop().connect().open(1, 2)
+    peer.call(1, "tx.select")
+    assert peer.call(1, "confirm.select", False)[0][:2] == ("channel.close", 406)
+    peer.call(2, "confirm.select", False)
+    assert peer.call(2, "tx.select")[0][:2] == ("channel.close", 406)
+
+
+def test_a_transaction_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.channel.TX_ITEMS_MAX", 3)
+    peer = Loop().connect().open(1)
+    peer.call(1, "tx.select")
+    assert peer.publish(1, "q", b"1", b"2", b"3") == []
+    (said,) = peer.publish(1, "q", b"4", b"5")
+    assert said.args[0] == 406
+
+
+def test_prefetch_is_stamped_into_later_consumers() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    peer.declare(1, "q")
+    peer.call(1, "basic.qos", 0, 2, False)
+    peer.call(1, "basic.consume", "q", "t", False, False, False, False, {})
+    said = peer.publish(1, "q", *(b"x" for _ in range(5)))
+    assert [one.method for one in said] == ["basic.deliver"] * 2
+    assert [one.args[1] for one in peer.send(method(1, "basic.ack", 2, True))] == [3, 4]
+    assert said[0].properties == PERSISTENT

@@ -1,0 +1,264 @@
+"""What the outbox may say, and in which order: confirms, answers that wait, deliveries, ends."""
+
+from broker.amqp import codec
+from broker.channel import Confirms
+from broker.machine import commands as c
+from tests.unit.amqp_peer import Said, method, publish
+from tests.unit.gateway_loop import Loop, Peer
+
+TRANSIENT = codec.encode_properties({"delivery_mode": 1})
+
+
+def words(said: list[Said]) -> list[tuple[object, ...]]:
+    return [(one.method, *one.args) for one in said]
+
+
+def confirming(loop: Loop, *queues: str) -> Peer:
+    peer = loop.connect().open(1)
+    for queue in queues:
+        peer.declare(1, queue, durable=True)
+    peer.call(1, "confirm.select", False)
+    peer.take()
+    return peer
+
+
+# -- confirms -------------------------------------------------------------------------------------
+
+
+def test_confirms_wait_until_durable_and_come_as_one() -> None:
+    loop = Loop()
+    peer = confirming(loop, "q")
+    loop.durable = False
+    base = loop.position
+    assert peer.publish(1, "q", b"1", b"2", b"3") == []
+    assert loop.confirmed == []
+    loop.outbox.release(base + 2)
+    loop.speak()
+    assert words(peer.take()) == [("basic.ack", 2, True)]
+    assert loop.confirmed == [base + 1, base + 2]
+    loop.settle()
+    assert words(peer.take()) == [("basic.ack", 3, False)]
+
+
+def test_what_is_not_durable_is_confirmed_at_once_and_alone() -> None:
+    loop = Loop()
+    peer = confirming(loop, "q")
+    loop.durable = False
+    said = peer.send(publish(1, "", "q"), publish(1, "", "q", b"x", TRANSIENT), publish(1, "", "q"))
+    assert words(said) == [("basic.ack", 2, False)]
+    loop.settle()
+    assert words(peer.take()) == [("basic.ack", 3, True)]
+
+
+def test_a_return_precedes_its_confirm() -> None:
+    loop = Loop()
+    peer = confirming(loop)
+    loop.durable = False
+    (returned, ack) = peer.send(publish(1, "", "nowhere", b"body", mandatory=True))
+    assert returned.args == (312, "NO_ROUTE", "", "nowhere")
+    assert returned.body == b"body"
+    assert (ack.method, ack.args) == ("basic.ack", (1, False))
+
+
+def test_a_refused_message_is_nacked() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    arguments: c.Table = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    peer.call(1, "queue.declare", "q", False, False, False, False, False, arguments)
+    peer.call(1, "confirm.select", False)
+    said = peer.publish(1, "q", b"1", b"2", b"3")
+    assert words(said) == [
+        ("basic.nack", 2, False, False), ("basic.nack", 3, False, False), ("basic.ack", 1, False),
+    ]  # fmt: skip
+    assert len(loop.confirmed) == 1
+
+
+def test_the_fewest_acknowledgements_that_are_true() -> None:
+    confirms = Confirms()
+    confirms.fresh = [(2, True), (4, True)]
+    assert confirms.take() == [(2, False, True), (4, False, True)]
+    confirms.fresh = [(1, True)]
+    assert confirms.take() == [(1, False, True)]
+    confirms.fresh = [(3, False)]
+    assert confirms.take() == [(3, False, False)]
+    confirms.fresh = [(5, True), (7, True), (6, True)]
+    assert confirms.take() == [(7, False, True), (6, True, True)]
+    assert confirms.take() == []
+    confirms.fresh = [(8, True), (9, False), (10, True)]
+    assert confirms.take() == [(9, False, False), (10, True, True)]
+
+
+def test_the_end_of_a_channel_follows_its_confirms() -> None:
+    loop = Loop()
+    peer = confirming(loop, "q")
+    loop.durable = False
+    assert peer.send(publish(1, "", "q"), publish(1, "none", "q")) == []
+    assert peer.send(publish(1, "", "q")) == []
+    loop.settle()
+    ack, close = peer.take()
+    assert words([ack]) == [("basic.ack", 1, False)]
+    assert close.args[0] == 404
+    peer = confirming(loop)
+    loop.durable = False
+    assert peer.send(publish(1, "", "q"), method(1, "channel.close", 200, "", 0, 0)) == []
+    loop.settle()
+    assert words(peer.take()) == [("basic.ack", 1, False), ("channel.close-ok",)]
+
+
+def test_confirms_of_a_client_that_is_gone_are_nobodys() -> None:
+    loop = Loop()
+    peer = confirming(loop, "q")
+    loop.durable = False
+    peer.publish(1, "q", b"1")
+    peer.client.connection_lost()
+    loop.turn()
+    loop.settle()
+    assert loop.confirmed == []
+    assert peer.take() == []
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+def test_answers_keep_their_order_behind_one_that_waits() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1, 2)
+    loop.durable = False
+    declare = method(1, "queue.declare", "q", False, True, False, False, False, {})
+    other = method(2, "queue.declare", "o", False, False, False, False, False, {})
+    said = peer.send(declare, method(1, "basic.qos", 0, 5, False), other)
+    assert words(said) == [("queue.declare-ok", "o", 0, 0)]
+    assert peer.call(1, "confirm.select", False) == []  # ours, behind the machine's
+    assert peer.call(1, "basic.get", "q", False) == []
+    loop.settle()
+    assert words(peer.take()) == [
+        ("queue.declare-ok", "q", 0, 0), ("basic.qos-ok",), ("confirm.select-ok",),
+        ("basic.get-empty",),
+    ]  # fmt: skip
+
+
+def test_our_own_answers_wait_for_those_that_are_under_way() -> None:
+    peer = Loop().connect().open(1)
+    said = peer.send(
+        method(1, "basic.qos", 0, 5, False) + method(1, "tx.select") + method(1, "tx.rollback")
+    )
+    assert words(said) == [("basic.qos-ok",), ("tx.select-ok",), ("tx.rollback-ok",)]
+
+
+def test_an_error_of_the_gateway_follows_the_answers_before_it() -> None:
+    peer = Loop().connect().open(1)
+    said = peer.send(method(1, "basic.qos", 0, 5, False) + method(1, "tx.commit"))
+    assert [one.method for one in said] == ["basic.qos-ok", "channel.close"]
+
+
+def test_the_machines_error_comes_first_if_it_was_first() -> None:
+    peer = Loop().connect().open(1)
+    said = peer.send(method(1, "queue.purge", "none", False) + method(1, "tx.commit"))
+    assert [one.args[0] for one in said] == [404]
+
+
+def test_client_and_machine_end_a_channel_at_once() -> None:
+    peer = Loop().connect().open(1)
+    close = method(1, "channel.close", 200, "", 0, 0)
+    said = peer.send(publish(1, "none", "x") + close)
+    assert [one.method for one in said] == ["channel.close", "channel.close-ok"]
+    assert peer.call(1, "channel.open") == [("channel.open-ok",)]
+
+
+# -- deliveries -----------------------------------------------------------------------------------
+
+
+def test_deliveries_do_not_wait_for_what_is_not_durable() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    peer.declare(1, "q", durable=True)
+    peer.call(1, "basic.consume", "q", "t", False, False, False, False, {})
+    loop.durable = False
+    declare = method(1, "queue.declare", "p", False, True, False, False, False, {})
+    said = peer.send(declare, publish(1, "", "q", b"body" * 50_000))
+    assert words(said) == [("basic.deliver", "t", 1, False, "", "q")]
+    assert said[0].body == b"body" * 50_000
+
+
+def test_a_delivery_does_not_overtake_its_consume_ok() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    loop.durable = False
+    said = peer.send(
+        method(1, "queue.declare", "q", False, True, False, False, False, {}),
+        method(1, "basic.consume", "q", "t", False, True, False, False, {}),
+        publish(1, "", "q"),
+    )
+    assert said == []
+    assert c.SENT not in [command[0] for command, _ in loop.applied]
+    loop.settle()
+    assert [one.method for one in peer.take()] == [
+        "queue.declare-ok", "basic.consume-ok", "basic.deliver",
+    ]  # fmt: skip
+    assert loop.applied[-1] == ((c.SENT, 1, 1, 1), 0)
+
+
+def test_deliveries_without_acknowledgement_are_reported_when_they_are_taken() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    peer.declare(1, "q")
+    peer.call(1, "basic.consume", "q", "t", False, True, False, False, {})
+    peer.publish(1, "q", b"1", b"2", b"3")
+    sent = [command for command, _ in loop.applied if command[0] == c.SENT]
+    assert sent == [(c.SENT, 1, 1, 3)]
+    peer.publish(1, "q", b"4")
+    peer.call(1, "basic.cancel", "t", False)
+    peer.publish(1, "q", b"5")
+    said = peer.call(1, "basic.get", "q", True)
+    assert said == [("basic.get-ok", 5, False, "", "q", 0)]
+    assert loop.applied[-1][0] == (c.SENT, 1, 1, 5)
+
+
+def test_a_cancelled_consumer_is_told_if_it_understands() -> None:
+    loop = Loop()
+    one, two = loop.connect().open(1), loop.connect(properties={}).open(1)
+    one.declare(1, "q")
+    for peer, tag in ((one, "a"), (two, "b")):
+        peer.call(1, "basic.consume", "q", tag, False, False, False, False, {})
+    said = one.call(1, "queue.delete", "q", False, False, False)
+    assert ("basic.cancel", "a", True) in said
+    assert two.take() == []
+
+
+def test_nothing_is_said_without_a_lease() -> None:
+    loop = Loop()
+    peer = confirming(loop, "q")
+    peer.call(1, "basic.consume", "q", "t", False, False, False, False, {})
+    loop.outbox.hold()
+    assert peer.publish(1, "q", b"1", b"2") == []
+    assert loop.confirmed == []
+    loop.outbox.hold()
+    loop.outbox.resume()
+    loop.outbox.resume()
+    loop.turn()
+    assert [one.method for one in peer.take()] == ["basic.deliver", "basic.deliver", "basic.ack"]
+    assert len(loop.confirmed) == 2
+
+
+def test_what_waits_for_an_ended_session_is_forgotten() -> None:
+    loop = Loop()
+    peer = confirming(loop, "q")
+    loop.durable = False
+    peer.publish(1, "q", b"1")
+    loop.outbox.hold()
+    peer.publish(1, "q", b"2")
+    loop.activate(fresh=True)
+    loop.outbox.resume()
+    loop.settle()
+    assert loop.confirmed == []
+    assert [one.method for one in peer.take()] == ["connection.close"]
+
+
+def test_other_clients_go_on_when_one_ends_its_connection_with_an_error() -> None:
+    loop = Loop()
+    one, two = loop.connect().open(1), loop.connect().open(1)
+    two.declare(1, "q")
+    consume = method(1, "basic.consume", "q", "t", False, False, False, False, {})
+    said = one.send(consume, consume, publish(1, "", "q"))
+    assert said[-1].args[0] == 530
+    assert two.call(1, "basic.get", "q", True) == [("basic.get-empty",)]
