@@ -1,0 +1,128 @@
+"""What a broker refuses at start: one sentence, a code of its own, and nothing changed on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.exits import Exit
+from tools.local_cluster import HOST, ROOT, LocalCluster, command, free_ports
+
+pytestmark = pytest.mark.system
+
+
+def qpidd(*arguments: str) -> tuple[int, str]:
+    """Start a broker that should refuse; its code and its stderr."""
+    ended = subprocess.run(
+        [*command("qpidd"), "--log-level", "warning", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert ended.stdout == ""
+    return ended.returncode, ended.stderr
+
+
+def one_sentence(stderr: str) -> bool:
+    """Whether it is a single line from the command itself, not a traceback."""
+    return stderr.startswith("qpidd: ") and stderr.count("\n") == 1
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """Every file below a folder with the hash of its content; a lock names its holder."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "lock" not in path.name
+    }
+
+
+def free_port() -> str:
+    """A port as an option."""
+    return str(free_ports(1)[0])
+
+
+def test_a_port_in_use(cluster: LocalCluster, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    code, said = qpidd("--port", str(cluster[0].address.port), "--data-dir", str(data))
+    assert code == Exit.UNAVAILABLE
+    assert one_sentence(said), said
+    assert f"{cluster[0].address}" in said
+    assert not data.exists()
+
+
+def test_a_ring_port_in_use(cluster: LocalCluster, tmp_path: Path) -> None:
+    taken = cluster[0].status().members[0].id
+    data = tmp_path / "data"
+    code, said = qpidd(
+        "--port", free_port(), "--data-dir", str(data),
+        "--cluster-name", "other", "--cluster-bind", taken,
+    )  # fmt: skip
+    assert code == Exit.UNAVAILABLE
+    assert one_sentence(said), said
+    assert taken in said
+
+
+def test_an_address_of_another_machine(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    code, said = qpidd("--interface", "203.0.113.1", "--port", free_port(), "--data-dir", str(data))
+    assert code == Exit.UNAVAILABLE
+    assert one_sentence(said), said
+    assert not data.exists()
+
+
+def test_a_data_directory_in_use(cluster: LocalCluster) -> None:
+    member = cluster[1]
+    before = fingerprint(member.data_dir / "store").keys()
+    code, said = qpidd(
+        "--port", free_port(), "--data-dir", str(member.data_dir),
+        "--cluster-name", "test", "--cluster-bind", f"{HOST}:{free_port()}",
+    )  # fmt: skip
+    assert code == Exit.BUSY
+    assert one_sentence(said), said
+    assert str(member.pid) in said
+    assert fingerprint(member.data_dir / "store").keys() == before
+
+
+@pytest.mark.parametrize("where", ["file", "below a file", "/proc/qpidd"])
+def test_a_data_directory_that_cannot_be(tmp_path: Path, where: str) -> None:
+    blocking = tmp_path / "file"
+    blocking.write_text("mine")
+    data = {"file": blocking, "below a file": blocking / "data"}.get(where, Path(where))
+    code, said = qpidd("--port", free_port(), "--data-dir", str(data))
+    assert code == Exit.CANNOT_CREATE, said
+    assert one_sentence(said), said
+    assert str(data) in said
+    assert blocking.read_text() == "mine"
+
+
+def test_a_store_of_another_cluster(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, 1, "ours") as ours:
+        ours.start()
+        assert ours[0].terminate() == Exit.OK
+        data = ours[0].data_dir
+        before = fingerprint(data)
+        for arguments in ((), ("--cluster-name", "theirs")):
+            code, said = qpidd("--port", free_port(), "--data-dir", str(data), *arguments)
+            assert code == Exit.DATA
+            assert one_sentence(said), said
+            assert "ours" in said
+            assert fingerprint(data) == before
+        ours.start()
+
+
+def test_a_damaged_store(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, 1, "ours") as ours:
+        ours.start()
+        assert ours[0].terminate() == Exit.OK
+        store = ours[0].data_dir / "store" / "data.mdb"
+        store.write_bytes(b"this is no store" * 4096)
+        ours[0].start()
+        assert ours[0].wait() == Exit.DATA
+        assert "Traceback" not in ours[0].log_path.read_text()
