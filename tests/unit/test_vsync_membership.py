@@ -1,0 +1,255 @@
+"""The sets of the gather phase: who is asked, who is believed, and that it ends."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.unit.vsync_net import Net
+from vsync.codec import MEMBERS_MAX
+from vsync.config import RingConfig
+from vsync.errors import ProtocolBug
+from vsync.membership import Gather, Shunned, Verdict
+from vsync.messages import Join, Kind, Merge
+from vsync.node import Node
+from vsync.phases import MOVES, Phase, Reason, after
+from vsync.trace import Timer
+from vsync.types import Member, RingId
+
+A, B, C, D = (Member(n, 1, f"{n}:1") for n in "abcd")
+
+
+def join(*proc: Member, failed: tuple[Member, ...] = (), seq: int = 1) -> Join:
+    return Join(tuple(sorted(proc)), failed, seq, False)
+
+
+def test_equal_sets_are_agreement() -> None:
+    gather = Gather(A, (A, B))
+    assert not gather.consensus()
+    assert gather.absorb(B, join(A, B)) is Verdict.AGREED
+    assert gather.consensus()
+    assert gather.candidates() == (A, B)
+
+
+def test_a_subset_teaches_nothing_and_a_superset_starts_over() -> None:
+    gather = Gather(A, (A, B))
+    assert gather.absorb(B, join(B)) is Verdict.SUBSET
+    gather.absorb(B, join(A, B))
+    assert gather.absorb(C, join(C)) is Verdict.CHANGED
+    assert gather.candidates() == (A, B, C)
+    assert not gather.consensus()
+
+
+def test_21_a_stranger_accuses_in_vain_an_old_companion_does_not() -> None:
+    gather = Gather(A, (A, B, C))
+    assert gather.absorb(D, join(A, B, C, D, failed=(C,))) is Verdict.CHANGED
+    assert gather.candidates() == (A, B, C, D)
+    assert gather.absorb(B, join(A, B, C, D, failed=(C,))) is Verdict.CHANGED
+    assert gather.candidates() == (A, B, D)
+
+
+def test_who_fails_me_is_failed_by_me_and_not_heard_again() -> None:
+    gather = Gather(A, (A, B))
+    assert gather.absorb(B, join(A, B, failed=(A,))) is Verdict.CHANGED
+    assert gather.candidates() == (A,)
+    assert gather.consensus()
+    assert gather.absorb(B, join(A, B, C)) is Verdict.FROM_FAILED
+
+
+def test_22_i_never_fail_myself() -> None:
+    gather = Gather(A, (A, B))
+    assert not gather.fail((A,))
+    gather.fail((B,))
+    gather.absorb(C, join(A, B, C, failed=(A, B)))
+    gather.invariants()
+    assert gather.candidates() == (A,)
+
+
+def test_24_a_farewell_fails_its_sender_and_is_never_agreement() -> None:
+    gather = Gather(A, (A, B, C))
+    bye = Join((A, C), (B,), 1, True)
+    assert gather.absorb(B, bye) is Verdict.CHANGED
+    assert gather.absorb(B, bye) is Verdict.LEFT_ALREADY
+    assert gather.absorb(D, Join((A,), (D,), 1, True)) is Verdict.LEFT_ALREADY
+    assert gather.candidates() == (A, C)
+
+
+def test_12_a_newer_life_ends_the_older() -> None:
+    young = B._replace(incarnation=7)
+    gather = Gather(A, (A, B))
+    assert gather.absorb(young, join(young)) is Verdict.CHANGED
+    assert gather.candidates() == (A, young)
+    other = Gather(young, (), (A, B))
+    assert other.candidates() == (A, young)
+
+
+def test_the_sets_are_bounded() -> None:
+    gather = Gather(A, (A,))
+    crowd = tuple(Member(f"m{i}", 1, "") for i in range(MEMBERS_MAX))
+    assert gather.absorb(B, join(*crowd)) is Verdict.TOO_MANY
+    for member in crowd:
+        gather.add(member)
+    assert len(gather.proc) == MEMBERS_MAX
+
+
+def test_any_order_of_joins_ends_in_the_same_sets() -> None:
+    for seed in range(50):
+        rng = random.Random(seed)
+        everybody = [Member(n, 1, "") for n in "abcdef"]
+        gathers = {m: Gather(m, everybody[:3] if m in everybody[:3] else (m,)) for m in everybody}
+        for _ in range(400):
+            sender, to = rng.sample(everybody, 2)
+            gathers[to].absorb(sender, gathers[sender].join(1))
+        assert all(g.consensus() for g in gathers.values())
+        assert len({g.candidates() for g in gathers.values()}) == 1
+
+
+def test_the_shunned_wait_doubles_up_to_a_limit_and_is_forgiven_after_a_while() -> None:
+    shunned = Shunned(0.2, 1.0)
+    waits = []
+    now = 0.0
+    for _ in range(5):
+        shunned.add(B, now)
+        start = now
+        while shunned.has(B, now):
+            now += 0.01
+        waits.append(round(now - start, 1))
+    assert waits == [0.2, 0.4, 0.8, 1.0, 1.0]
+    shunned.forgive((B,), now + 3.0)
+    shunned.add(B, now + 3.0)
+    assert not shunned.has(B, now + 3.3)
+    for i in range(1000):
+        shunned.add(Member(f"m{i}", 1, ""), now)
+    assert len(shunned._until) <= 256
+
+
+# -- the node's gates -------------------------------------------------------------------------
+
+
+def tell(net: Net, to: str, sender: Member, message: Join | Merge) -> None:
+    other = Node(sender, "test", net.config, random.Random(1))
+    net.nodes[to].receive(other.codec.encode(message), net.now)
+    net.flush(to)
+
+
+def test_19_a_join_that_rejects_me_does_not_break_my_ring() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    me = net.nodes["a"].me
+    tell(net, "a", D, join(D, me, failed=(me,), seq=9))
+    assert net.nodes["a"].phase is Phase.OPERATIONAL
+    assert net.nodes["a"].counters["join_rejects_me"] == 1
+
+
+def test_20_a_join_breaks_the_ring_even_if_it_says_nothing_new() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    tell(net, "a", net.nodes["b"].me, join(*net.nodes["a"].members, seq=9))
+    assert net.nodes["a"].phase is Phase.GATHER
+    net.settle("abc")
+
+
+def test_28_a_join_from_before_the_ring_is_history() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    tell(net, "a", net.nodes["b"].me, join(*net.nodes["a"].members, seq=0))
+    assert net.nodes["a"].phase is Phase.OPERATIONAL
+    assert net.nodes["a"].counters["join_stale"] == 1
+
+
+def test_28_control_frames_that_queued_during_a_pause_are_dropped() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    net.now += 5.0
+    tell(net, "a", D, Merge(RingId(4, "d", 1)))
+    tell(net, "a", D, join(D))
+    assert net.nodes["a"].counters["control_while_late"] == 2
+    net.nodes["a"].drained(net.now)
+    tell(net, "a", D, join(D))
+    assert net.nodes["a"].counters["control_while_late"] == 3  # its timers are still late
+
+
+def test_a_farewell_of_a_stranger_is_counted() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    tell(net, "a", D, Join((), (D,), 1, True))
+    assert net.nodes["a"].counters["leave_stranger"] == 1
+
+
+def test_a_leave_while_the_ring_forms_and_from_each_phase() -> None:
+    for at in (0.0, 0.0003, 0.0006, 0.0009, 0.0012, 0.0015, 0.002, 0.2):
+        net = Net("abc")
+        net.run(at)
+        net.nodes["b"].leave(net.now)
+        net.nodes["b"].leave(net.now)
+        net.flush("b")
+        net.run(5.0, lambda: net.settled("ac"))  # noqa: B023
+
+
+def test_a_lost_commit_token_is_sent_again() -> None:
+    net = Net("")
+    lost: list[bytes] = []
+
+    def drop(_source: str, _to: str, frame: bytes) -> bool:
+        if frame[1] == Kind.COMMIT and len(lost) < 2:
+            lost.append(frame)
+            return True
+        return False
+
+    net.drop = drop
+    for name in "abc":
+        net.boot(name)
+    net.settle("abc", within=1.0)
+    assert len(lost) == 2
+
+
+def test_a_representative_that_dies_before_its_commit_token() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    net.drop = lambda s, _t, f: s == "a" and f[1] == Kind.COMMIT
+    net.crash("c")
+    net.run(3.0)
+    net.crash("a")
+    net.boot("d")
+    net.settle("bd", within=8.0)
+
+
+def test_more_candidates_than_a_ring_may_have_form_several() -> None:
+    net = Net("abcde", config=RingConfig(members_max=3))
+    net.run(3.0)
+    for _ in range(20):
+        net.run(0.5)
+        assert all(len(n.members) <= 3 for n in net.nodes.values())
+    assert any(len(n.members) == 3 for n in net.nodes.values())
+
+
+# -- the table --------------------------------------------------------------------------------
+
+
+def test_every_phase_can_be_left_and_every_reason_is_used() -> None:
+    assert {p for p, _ in MOVES} == set(Phase) - {Phase.LEFT}
+    assert {r for _, r in MOVES} == set(Reason)
+    assert set(MOVES.values()) == set(Phase) - {Phase.IDLE}
+    for phase in set(Phase) - {Phase.LEFT}:
+        assert after(phase, Reason.LEAVE) is Phase.LEFT
+
+
+def test_a_move_that_is_not_in_the_table_stops_the_member() -> None:
+    with pytest.raises(ProtocolBug, match="OPERATIONAL because of CONSENSUS"):
+        after(Phase.OPERATIONAL, Reason.CONSENSUS)
+    net = Net("a")
+    with pytest.raises(ProtocolBug):
+        net.nodes["a"].start(0.0)
+
+
+def test_timers_that_fire_late_in_another_phase_do_nothing() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    node = net.nodes["a"]
+    node.take()
+    for timer in (Timer.JOIN, Timer.LONELY, Timer.CONSENSUS, Timer.SOLO):
+        node.desk.arm(timer, net.now)
+    node.wake(net.now)
+    assert node.phase is Phase.OPERATIONAL
+    node.invariants()
