@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from broker.memberlog.records import Kind
 from tools.verify.findings import BadInput, Finding
-from tools.verify.parse import FAULT, SEGMENT, UNREADABLE, Row, SegmentEnds, digest
+from tools.verify.rows import FAULT, SEGMENT, UNREADABLE, Row, SegmentEnds
 
 CONTROL_KINDS = (
     *(Kind.START, Kind.VIEW, Kind.ACTIVE, Kind.SNAPSHOT, Kind.STOP),
@@ -51,7 +51,7 @@ def check_input(rows: list[Row]) -> None:
             raise BadInput(row.text or row.file)
     seen: dict[tuple[str, str], str] = {}
     for row in rows:
-        if row.kind == SEGMENT and (said := _said(row))["records"]:
+        if row.kind == SEGMENT and (said := ends_of(row))["records"]:
             name, cluster_id = said["cluster"]
             seen.setdefault((name, cluster_id), row.file)
     named = {key: file for key, file in seen.items() if key[1]}
@@ -66,10 +66,9 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
     for row in rows:
         if row.kind == FAULT:
             position = -1 if row.position is None else row.position
-            what = row.text or "?"
-            if row.origin == "LOG":
-                what += f" (in {row.file}, after lsn {row.lsn})"
-            yield Finding(row.origin or "LOG", row.member, row.incarnation, position, what)
+            what = row.text or ""
+            until = -1 if row.last is None else row.last
+            yield Finding(row.origin or "LOG", row.member, row.incarnation, position, what, until)
     lives: dict[Life, list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind == SEGMENT:
@@ -87,7 +86,7 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
                 f"{segments[0].segment}; what was before is not known"
             )
         if (member, incarnation) not in stopped:
-            torn = ", in the middle of a record" if _said(segments[-1])["torn_tail"] else ""
+            torn = ", in the middle of a record" if ends_of(segments[-1])["torn_tail"] else ""
             yield (
                 f"{member} (life {incarnation}): the log ends without a stop{torn}; "
                 "what came after is not known"
@@ -96,12 +95,12 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
 
 def _continues(before: Row | None, after: Row) -> Iterator[str]:
     """Yield how a segment fails to continue the one before it."""
-    said = _said(after)
+    said = ends_of(after)
     if before is None:
         if after.segment == 0 and said["records"] and said["first_lsn"] > 0:
             yield f"{after.file} begins with lsn {said['first_lsn']}"
         return
-    prior = _said(before)
+    prior = ends_of(before)
     if after.segment == before.segment:
         yield f"{before.file} and {after.file} both claim to be segment {after.segment}"
         return
@@ -117,17 +116,12 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
         yield f"{after.file} begins with lsn {said['first_lsn']} after lsn {before.lsn}"
     elif said["prev_link"] != prior["link"]:
         yield f"{after.file} does not continue the last record of {before.file}"
-    first = said["first_batch"]
-    if first and prior["chain"] and first["position"] == (before.position or 0) + 1:
-        data = bytes.fromhex(prior["chain"] + first["blob_hash"] + first["outcomes"])
-        if digest(data).hex() != first["chain"]:
-            yield f"the first batch of {after.file} does not continue the chain of {before.file}"
 
 
 def check_views(rows: list[Row]) -> Iterator[Finding]:
     """G6: one membership per view, rising ids, and no primary view that was not seen."""
     members: dict[tuple[int, str], tuple[list[str], Row]] = {}
-    for member, incarnation, records in _lives(rows):
+    for member, incarnation, records in lives_of(rows):
         highest = -1
         seen: set[tuple[int, str]] = set()
         stands = -1
@@ -169,7 +163,7 @@ def primaries(rows: Iterable[Row]) -> dict[int, Primary]:
 def check_primaries(rows: list[Row]) -> Iterator[Finding]:
     """G7: one primary per epoch, rising epochs, majorities, and a shared voter between them."""
     told: dict[int, tuple[Primary, Row]] = {}
-    for member, incarnation, records in _lives(rows):
+    for member, incarnation, records in lives_of(rows):
         highest = 0
         for row in records:
             if row.kind != Kind.ACTIVE:
@@ -233,7 +227,7 @@ def _primary(row: Row) -> Primary:
     )
 
 
-def _lives(rows: list[Row]) -> Iterator[tuple[str, int, list[Row]]]:
+def lives_of(rows: list[Row]) -> Iterator[tuple[str, int, list[Row]]]:
     """Yield the numbered records of each life in the order in which they were written."""
     lives: dict[Life, list[Row]] = defaultdict(list)
     for row in rows:
@@ -243,11 +237,7 @@ def _lives(rows: list[Row]) -> Iterator[tuple[str, int, list[Row]]]:
         yield member, incarnation, sorted(records, key=lambda row: row.lsn)
 
 
-def _said(row: Row) -> SegmentEnds:
+def ends_of(row: Row) -> SegmentEnds:
+    """Return what a SEGMENT row says."""
     said: SegmentEnds = json.loads(row.text or "{}")
     return said
-
-
-def count_records(rows: list[Row]) -> int:
-    """Return how many records the segments hold."""
-    return sum(_said(row)["records"] for row in rows if row.kind == SEGMENT)

@@ -25,6 +25,7 @@ class Finding(NamedTuple):
     incarnation: int
     position: int  # -1 when there is none
     what: str
+    until: int = -1  # the last position concerned, where there is more than one
 
     def __str__(self) -> str:
         who = f" member {self.member} (life {self.incarnation})" if self.member else ""

@@ -1,4 +1,4 @@
-"""The log as Spark DataFrames: one row per record, then each life's batches in their context."""
+"""The logs as one Spark DataFrame: a row per record, parsed where the segment is read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.memberlog.records import SUFFIX, Kind
+from broker.memberlog.records import SUFFIX
 from tools.verify.findings import BadInput
-from tools.verify.parse import SCHEMA, parse_segment
+from tools.verify.parse import parse_segment
+from tools.verify.rows import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,10 +30,16 @@ def find_segments(places: list[Path]) -> list[Path]:
 
 
 def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
-    """Parse all segments, one task each; nothing of them passes through this process."""
+    """Parse all segments, a task for each or a few small ones; no record passes through here."""
     paths = [str(path) for path in segments]
-    rows = spark.sparkContext.parallelize(paths, len(paths)).flatMap(_parse_file)
+    tasks = min(len(paths), max(spark.sparkContext.defaultParallelism, _tasks(segments)))
+    rows = spark.sparkContext.parallelize(paths, tasks).flatMap(_parse_file)
     return spark.createDataFrame(rows, SCHEMA, verifySchema=False)
+
+
+def _tasks(segments: list[Path]) -> int:
+    """Return how many tasks of some 16 MiB the segments make."""
+    return sum(path.stat().st_size for path in segments) // (16 << 20)
 
 
 def _parse_file(path: str) -> Iterator[tuple[object, ...]]:
@@ -42,47 +49,3 @@ def _parse_file(path: str) -> Iterator[tuple[object, ...]]:
         raise BadInput(f"{path}: {error.strerror}") from error
     # Plain tuples: Spark's side knows no classes of ours.
     yield from map(tuple, parse_segment(data, path))
-
-
-def in_context(records: DataFrame) -> DataFrame:
-    """Add to batches and what frames them where the life stood just before.
-
-    stood: last position before this record, null at the beginning of what is known
-    primary_epoch, primary_ring: of the last ACTIVE, also after an INACTIVE
-    active: whether no INACTIVE came after it
-    unknown: there is damage between what set `stood` and this record
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    kinds = [Kind.START, Kind.ACTIVE, Kind.INACTIVE, Kind.BATCH, Kind.CONFIRM, Kind.SNAPSHOT]
-    framed = records.filter(f.col("kind").isin(*map(int, kinds)) | f.col("torn"))
-    up_to_here = Window.partitionBy("member", "incarnation").orderBy("lsn")
-    before = up_to_here.rowsBetween(Window.unboundedPreceding, -1)
-    is_active = f.col("kind") == int(Kind.ACTIVE)
-    framed = framed.withColumn("tears", f.sum(f.col("torn").cast("int")).over(up_to_here))
-    return (
-        framed.withColumn("stood", f.last("last", ignorenulls=True).over(before))
-        .withColumn("primary_epoch", f.last(f.when(is_active, f.col("epoch")), True).over(before))
-        .withColumn("primary_ring", f.last(f.when(is_active, f.col("ring_seq")), True).over(before))
-        .withColumn(
-            "active",
-            f.coalesce(
-                f.last(
-                    f.when(is_active, True).when(
-                        f.col("kind").isin(int(Kind.INACTIVE), int(Kind.START)), False
-                    ),
-                    True,
-                ).over(before),
-                f.lit(False),
-            ),
-        )
-        .withColumn(
-            "unknown",
-            f.col("tears")
-            > f.coalesce(
-                f.last(f.when(f.col("last").isNotNull(), f.col("tears")), True).over(before),
-                f.lit(0),
-            ),
-        )
-    )

@@ -1,7 +1,8 @@
-"""G1 and G14: at each position all members applied the same item and computed the same.
+"""G1, G2, G14, G10: at each position all members applied the same item and computed the same.
 
-One aggregation over all batches finds the first position of each kind of difference; only the few
-rows of that position are then looked at, to say who differs, in what, and at which command.
+One aggregation over all batches, and over what starts, snapshots, votes and stops say of a
+position, finds the first of each kind of difference.  Only the few rows of those positions are then
+looked at, to say who differs, in what, and at which command.
 """
 
 from __future__ import annotations
@@ -18,153 +19,187 @@ from tools.verify.findings import Finding
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
+ANCHORS = (Kind.START, Kind.SNAPSHOT, Kind.VOTE, Kind.STOP)
+ITEM = ("position", "blob_hash", "order", "kinds", "epoch", "origin")
+PLACE = ("ring_seq", "seq")
+DIFFERENCES = ("item", "place", "outcomes", "chain", "root", "alone")
+_NOT_COMMANDS = {"OK", "IGNORED", "MALFORMED", "OUT_OF_SEQUENCE", "MANDATORY", "IMMEDIATE"}
 COMMAND_NAMES = {
     value: name
     for name, value in vars(commands).items()
-    if name.isupper() and type(value) is int and 0 < value < commands.KINDS_MAX
-    if name not in ("MALFORMED", "OUT_OF_SEQUENCE", "IGNORED", "MANDATORY", "IMMEDIATE")
+    if name.isupper() and type(value) is int and value < commands.KINDS_MAX
+    if (name not in _NOT_COMMANDS and not name.startswith("TX_")) or name == "TX_COMMIT"
 }
-ITEM = ("last", "blob_hash", "order", "kinds", "epoch", "origin")
-RESULT = ("outcomes", "chain")
 
 
 class Differences(NamedTuple):
-    """First position of each kind of difference, and at how many positions there is one."""
+    """How much was compared; by kind of difference its first position and at how many it is."""
 
     batches: int
     positions: int
-    item_at: int | None
-    items: int
-    result_at: int | None
-    results: int
-    root_at: int | None
-    roots: int
+    found: dict[str, tuple[int, int]]
 
 
 class Applied(NamedTuple):
-    """One member's batch at a position in question."""
+    """One member's batch, or what it says of its state, at a position in question."""
 
     member: str
     incarnation: int
+    kind: int
+    position: int
     last: int
     epoch: int
+    ring_seq: int
+    seq: int
     origin: str
     kinds: bytes
     outcomes: bytes
     blob_hash: bytes
     order: bytes
     chain: bytes
-    root: int
+    root: int | None
 
 
-def find_differences(records: DataFrame) -> Differences:
-    """Aggregate all batches by position, in one job."""
+def find_differences(records: DataFrame, begin_inactive: list[str]) -> Differences:
+    """Aggregate all batches by the position that they end at, in one job.
+
+    `begin_inactive` are the segments in whose beginning the member was in no primary.
+    """
     from pyspark.sql import functions as f
+
+    is_batch = f.col("kind") == int(Kind.BATCH)
 
     def differ(*columns: str) -> Column:
         unequal: Column = f.lit(False)
         for column in columns:
-            unequal = unequal | (f.min(column) != f.max(column))
+            value = f.when(is_batch, f.col(column))
+            unequal = unequal | f.coalesce(f.min(value) != f.max(value), f.lit(False))
         return unequal
 
-    batches = records.filter(f.col("kind") == int(Kind.BATCH))
-    per_position = batches.groupBy("position").agg(
-        f.count("*").alias("n"),
-        f.max("last").alias("last"),
-        differ(*ITEM).alias("item"),
-        differ(*RESULT).alias("result"),
-        differ("root").alias("root"),
+    def differ_anywhere(column: str) -> Column:
+        return f.coalesce(f.min(column) != f.max(column), f.lit(False))
+
+    begun = f.col("file").isin(begin_inactive) if begin_inactive else f.lit(False)
+    active = f.when(is_batch, f.coalesce(f.col("flag"), ~begun))
+    anchor = f.col("kind").isin([int(kind) for kind in ANCHORS]) & (f.col("last") > 0)
+    per_position = (
+        records.filter(is_batch | anchor)
+        .groupBy("last")
+        .agg(
+            f.count(f.when(is_batch, 1)).alias("n"),
+            f.min(f.when(is_batch, f.col("position"))).alias("first"),
+            differ(*ITEM).alias("item"),
+            differ(*PLACE).alias("place"),
+            differ("outcomes").alias("outcomes"),
+            differ_anywhere("chain").alias("chain"),
+            differ_anywhere("root").alias("root"),
+            f.coalesce(~f.max(active), f.lit(False)).alias("alone"),
+        )
     )
-    columns = [f.sum("n").alias("batches"), f.sum(f.col("last") - f.col("position") + 1)]
-    for kind in ("item", "result", "root"):
-        columns += [f.min(f.when(f.col(kind), f.col("position"))), f.count(f.when(f.col(kind), 1))]
+    columns = [f.sum("n"), f.sum(f.col("last") - f.col("first") + 1)]
+    for name in DIFFERENCES:
+        columns += [f.min(f.when(f.col(name), f.col("last"))), f.count(f.when(f.col(name), 1))]
     row = per_position.agg(*columns).collect()[0]
-    return Differences(*(row[0] or 0, row[1] or 0, *row[2:]))
+    found = {
+        name: (row[2 + 2 * i], row[3 + 2 * i])
+        for i, name in enumerate(DIFFERENCES)
+        if row[2 + 2 * i] is not None
+    }
+    return Differences(row[0] or 0, row[1] or 0, found)
 
 
-def describe_differences(records: DataFrame, found: Differences) -> list[Finding]:
+def describe_differences(records: DataFrame, differences: Differences) -> list[Finding]:
     """Say who differs from the others at the first position of each kind of difference."""
     from pyspark.sql import functions as f
 
-    wanted = [at for at in (found.item_at, found.result_at, found.root_at) if at is not None]
-    if not wanted:
+    if not differences.found:
         return []
+    wanted = [last for last, _ in differences.found.values()]
+    kinds = [int(kind) for kind in (Kind.BATCH, *ANCHORS)]
     rows = (
-        records.filter(f.col("kind") == int(Kind.BATCH))
-        .filter(f.col("position").isin(wanted))
-        .select("position", *Applied._fields)
+        records.filter(f.col("last").isin(wanted) & f.col("kind").isin(kinds))
+        .select(*Applied._fields)
         .limit(1000)
         .collect()
     )
     at: dict[int, list[Applied]] = {}
     for row in rows:
-        at.setdefault(row.position, []).append(_applied(row))
+        at.setdefault(row.last, []).append(_applied(row))
     findings: list[Finding] = []
-    if found.item_at is not None:
-        findings += _odd(at[found.item_at], found.item_at, "G1", _item, found.items)
-    if found.result_at is not None:
-        findings += _odd(at[found.result_at], found.result_at, "G14", _result, found.results)
-    if found.root_at is not None:
-        findings += _odd(at[found.root_at], found.root_at, "G14", _root, found.roots)
+    for name, (last, count) in differences.found.items():
+        here = sorted(at[last])
+        batches = [row for row in here if row.kind == Kind.BATCH]
+        if name == "alone":
+            findings += [_alone(row) for row in batches]
+        elif name == "chain" and "outcomes" in differences.found:
+            if last != differences.found["outcomes"][0]:  # else the outcome explains it
+                findings += _odd(here, name, count)
+        else:
+            findings += _odd(here if name in ("chain", "root") else batches, name, count)
     return findings
 
 
-Key = Callable[[Applied], tuple[object, ...]]
+def _alone(row: Applied) -> Finding:
+    what = f"{_commands(row)} applied outside of the primary, and by no member in it"
+    return Finding("G7", row.member, row.incarnation, row.position, what)
 
 
-def _odd(
-    rows: list[Applied],
-    position: int,
-    proof: str,
-    describe: Callable[[Applied, Applied, int], tuple[int, str] | None],
-    count: int,
-) -> Iterator[Finding]:
+def _odd(rows: list[Applied], name: str, count: int) -> Iterator[Finding]:
     """Yield a finding for each life that differs from what most have."""
-    keys = Counter(_KEYS[describe](row) for row in sorted(rows))
-    usual, votes = keys.most_common(1)[0]
-    reference = next(row for row in sorted(rows) if _KEYS[describe](row) == usual)
-    for row in sorted(rows):
-        said = describe(row, reference, position)
-        if said is None:
+    key, describe, promise = _COMPARED[name]
+    rows = [row for row in rows if name != "root" or row.root is not None]
+    usual, votes = Counter(map(key, rows)).most_common(1)[0]
+    reference = next(row for row in rows if key(row) == usual)
+    others = "at others" if votes > 1 else f"at {reference.member}"
+    more = f" (so in {count} batches from here on)" if count > 1 else ""
+    for row in rows:
+        if key(row) == usual:
             continue
-        where, what = said
-        others = "others" if votes > 1 else reference.member
-        more = f"; in all {count} batches differ so" if count > 1 else ""
-        what = f"{what} than at {others}, epoch {row.epoch}{more}"
-        yield Finding(proof, row.member, row.incarnation, where, what)
+        if row.kind != Kind.BATCH:
+            proof = "G10" if row.kind == Kind.VOTE else "G14"
+            what = f"{_ANCHOR_NAMES[row.kind]} has another {name} than what was applied"
+            yield Finding(proof, row.member, row.incarnation, row.last, what)
+        elif reference.kind == Kind.BATCH:
+            where, what = describe(row, reference)
+            what = f"{what} than {others}, epoch {row.epoch}{more}"
+            yield Finding(promise, row.member, row.incarnation, where, what)
 
 
-def _item(row: Applied, reference: Applied, position: int) -> tuple[int, str] | None:
-    if _item_key(row) == _item_key(reference):
-        return None
+def _item(row: Applied, reference: Applied) -> tuple[int, str]:
+    if row.position != reference.position:
+        return row.position, f"a batch that begins at another position ({_commands(row)})"
     for i, (mine, theirs) in enumerate(zip(row.kinds, reference.kinds, strict=False)):
         if mine != theirs:
-            names = f"{command_name(mine)} instead of {command_name(theirs)}"
-            return position + i, f"another command is applied ({names})"
-    if row.last != reference.last:
-        return position, f"a batch of {len(row.kinds)} commands, not {len(reference.kinds)}, rather"
+            names = f"{command_name(mine)}, not {command_name(theirs)}"
+            return row.position + i, f"another command ({names})"
     changed = [name for name in ITEM if getattr(row, name) != getattr(reference, name)]
     listed = ", ".join(changed).replace("blob_hash", "hash")
-    return position, f"another item ({_first_command(row)}; its {listed}) is applied"
+    return row.position, f"another item ({_commands(row)}; by its {listed})"
 
 
-def _result(row: Applied, reference: Applied, position: int) -> tuple[int, str] | None:
-    if _result_key(row) == _result_key(reference):
-        return None
+def _place(row: Applied, reference: Applied) -> tuple[int, str]:
+    mine, theirs = (f"{r.ring_seq}/{r.seq}" for r in (row, reference))
+    return row.position, f"delivered at another place of the ring ({mine}, not {theirs})"
+
+
+def _outcome(row: Applied, reference: Applied) -> tuple[int, str]:
     mine = struct.unpack(f"<{len(row.outcomes) // 2}H", row.outcomes)
     theirs = struct.unpack(f"<{len(reference.outcomes) // 2}H", reference.outcomes)
     for i, (one, other) in enumerate(zip(mine, theirs, strict=False)):
         if one != other:
             name = command_name(row.kinds[i])
-            return position + i, f"{name} has another outcome ({one} instead of {other})"
-    return position, f"another chain after {_first_command(row)}"
+            return row.position + i, f"{name} has another outcome ({one}, not {other})"
+    return row.position, "another number of outcomes"
 
 
-def _root(row: Applied, reference: Applied, position: int) -> tuple[int, str] | None:
-    if row.root == reference.root:
-        return None
-    mine, theirs = (f"{root % (1 << 64):016x}" for root in (row.root, reference.root))
-    return row.last, f"another state root after {_first_command(row)} ({mine}, not {theirs})"
+def _chain(row: Applied, reference: Applied) -> tuple[int, str]:
+    mine, theirs = row.chain.hex()[:8], reference.chain.hex()[:8]
+    return row.position, f"another chain after {_commands(row)} ({mine}, not {theirs})"
+
+
+def _root(row: Applied, reference: Applied) -> tuple[int, str]:
+    mine, theirs = (f"{(r.root or 0) % (1 << 64):016x}" for r in (row, reference))
+    return row.last, f"another state root after {_commands(row)} ({mine}, not {theirs})"
 
 
 def command_name(kind: int) -> str:
@@ -172,23 +207,25 @@ def command_name(kind: int) -> str:
     return COMMAND_NAMES.get(kind, f"command {kind}")
 
 
-def _first_command(row: Applied) -> str:
+def _commands(row: Applied) -> str:
     more = f" and {len(row.kinds) - 1} more" if len(row.kinds) > 1 else ""
     return command_name(row.kinds[0]) + more
 
 
-def _item_key(row: Applied) -> tuple[object, ...]:
-    return tuple(getattr(row, name) for name in ITEM)
-
-
-def _result_key(row: Applied) -> tuple[object, ...]:
-    return tuple(getattr(row, name) for name in RESULT)
-
-
-_KEYS: dict[Callable[[Applied, Applied, int], tuple[int, str] | None], Key] = {
-    _item: _item_key,
-    _result: _result_key,
-    _root: lambda row: (row.root,),
+Key = Callable[[Applied], tuple[object, ...]]
+Describe = Callable[[Applied, Applied], tuple[int, str]]
+_ANCHOR_NAMES = {
+    int(Kind.START): "the recovered state",
+    int(Kind.SNAPSHOT): "the transferred state",
+    int(Kind.VOTE): "the vote",
+    int(Kind.STOP): "the state at the stop",
+}
+_COMPARED: dict[str, tuple[Key, Describe, str]] = {
+    "item": (lambda row: tuple(getattr(row, name) for name in ITEM), _item, "G1"),
+    "place": (lambda row: (row.ring_seq, row.seq), _place, "G2"),
+    "outcomes": (lambda row: (row.outcomes,), _outcome, "G14"),
+    "chain": (lambda row: (row.chain,), _chain, "G14"),
+    "root": (lambda row: (row.root,), _root, "G14"),
 }
 
 
@@ -196,13 +233,17 @@ def _applied(row: Row) -> Applied:
     return Applied(
         row.member,
         row.incarnation,
+        row.kind,
+        row.position,
         row.last,
-        row.epoch,
-        row.origin,
-        bytes(row.kinds),
-        bytes(row.outcomes),
-        bytes(row.blob_hash),
-        bytes(row.order),
-        bytes(row.chain),
+        row.epoch or 0,
+        row.ring_seq or 0,
+        row.seq or 0,
+        row.origin or "",
+        bytes(row.kinds or b""),
+        bytes(row.outcomes or b""),
+        bytes(row.blob_hash or b""),
+        bytes(row.order or b""),
+        bytes(row.chain or b""),
         row.root,
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.memberlog.records import Kind
-from tools.verify import control, durability, identity, traffic
+from tools.verify import confirms, control, identity, lives
 from tools.verify.findings import PROPERTIES, BadInput, Finding
-from tools.verify.frames import find_segments, in_context, read_records
-from tools.verify.parse import SEGMENT, Row
+from tools.verify.frames import find_segments, read_records
+from tools.verify.rows import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,71 +72,49 @@ def verify(spark: SparkSession, places: list[Path]) -> Report:
 
 
 def _verify(records: DataFrame, segments: list[Path]) -> Report:
-    from pyspark import StorageLevel
+    """Collect what grows with views and segments; let Spark aggregate what grows with traffic."""
     from pyspark.sql import functions as f
 
     kinds = [int(kind) for kind in control.CONTROL_KINDS]
     rows = [Row(*row) for row in records.filter(f.col("kind").isin(kinds)).collect()]
     control.check_input(rows)
-    differences = identity.find_differences(records)
+    joined, findings, begin_inactive = lives.join_segments(rows)
+    differences = identity.find_differences(records, begin_inactive)
     if not differences.batches:
         raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
-    report = Report()
+    epochs = control.primaries(rows)
+    notes: list[str] = []
     for said in control.check_segments(rows):
         if isinstance(said, Finding):
-            report.findings.append(said)
+            findings.append(said)
         else:
-            report.notes.append(said)
-    report.findings += identity.describe_differences(records, differences)
-    report.findings += control.check_views(rows)
-    report.findings += control.check_primaries(rows)
-    context = in_context(records).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        report.findings += traffic.collect_findings(
-            traffic.sequence(context),
-            traffic.primary_only(context),
-            traffic.anchors(records),
-            traffic.synchrony(context),
-            traffic.confirms(context),
-            traffic.kept(context),
-        )
-        epochs = control.primaries(rows)
-        highest = durability.highest_confirmed(context)
-        report.findings += durability.check_next_primary(highest, epochs)
-        durable = durability.durable_positions(records)
-        report.findings += durability.check_majority(highest, epochs, durable, rows)
-        confirms, publishes = _confirms_and_publishes(records)
-    finally:
-        context.unpersist()
-    report.findings.sort(key=_importance)
-    ends = [row for row in rows if row.kind == SEGMENT]
-    report.counts = Counts(
-        members=len({row.member for row in ends}),
-        lives=len({(row.member, row.incarnation) for row in ends}),
+            notes.append(said)
+    findings += identity.describe_differences(records, differences)
+    findings += control.check_views(rows)
+    findings += control.check_primaries(rows)
+    findings += lives.check_synchrony(rows, joined)
+    findings += lives.check_next_primary(joined, epochs)
+    findings += lives.check_majority(joined, epochs)
+    if any(life.unpaired for life in joined):
+        findings += confirms.check_unpaired(records)
+    findings += confirms.check_gaps(records, findings)
+    findings.sort(key=_importance)
+    counts = Counts(
+        members=len({life.member for life in joined}),
+        lives=len(joined),
         segments=len(segments),
         bytes=sum(path.stat().st_size for path in segments),
-        records=control.count_records(rows),
+        records=sum(life.records for life in joined),
         batches=differences.batches,
         positions=differences.positions,
-        publishes=publishes,
-        confirms=confirms,
+        publishes=sum(life.publishes for life in joined),
+        confirms=sum(life.confirms for life in joined),
         views=len({(r.ring_seq, r.ring_rep) for r in rows if r.kind == Kind.VIEW and r.flag}),
         epochs=len(epochs),
     )
-    return report
+    return Report(counts, findings, notes)
 
 
-def _confirms_and_publishes(records: DataFrame) -> tuple[int, int]:
-    from pyspark.sql import functions as f
-
-    size = f.coalesce(f.size("positions"), f.lit(0))
-    is_confirm = f.col("kind") == int(Kind.CONFIRM)
-    row = records.agg(
-        f.sum(f.when(is_confirm, size)), f.sum(f.when(f.col("kind") == int(Kind.BATCH), size))
-    ).collect()[0]
-    return row[0] or 0, row[1] or 0
-
-
-def _importance(finding: Finding) -> tuple[int, int, str]:
+def _importance(finding: Finding) -> tuple[bool, int, str]:
     """Damage first, as it may explain the rest; then by position, the earliest first."""
     return (finding.property != "LOG", finding.position, finding.property)

@@ -1,8 +1,9 @@
 """From the bytes of one segment to rows; pure, runs inside Spark tasks.
 
-One row per record, in one wide shape, plus one SEGMENT row per file (how it continues its
-predecessor) and one FAULT row per damage.  What needs only neighbours within a segment is checked
-here, above all that each batch's chains follow from the batch before.
+What needs only the records of one life in their order is checked here, once, while they are read:
+chains follow, positions follow, batches belong to the primary, confirms have their publish.  Where
+that depends on the segment before, the SEGMENT row says what was taken for granted, and `control`
+compares it with how that segment ended.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import NamedTuple, TypedDict
 
 from broker.machine.commands import OK, PUBLISH, TX_COMMIT, UNROUTABLE
 from broker.memberlog.reader import LogError, NotALog, OtherVersion, TornTail, read_segment
@@ -30,79 +30,21 @@ from broker.memberlog.records import (
     ViewSeen,
     Vote,
 )
-
-SEGMENT, FAULT, UNREADABLE = 100, 101, 102
-FAULTS_MAX = 50  # of one segment; more say nothing new
-CONFIRMABLE = (PUBLISH, TX_COMMIT)
-_U64 = 1 << 64
-_OUTCOMES_OK = frozenset(code.to_bytes(2, "little") for code in (OK, UNROUTABLE))
-
-
-class Row(NamedTuple):
-    """A record, flat; which columns mean what depends on the kind, see `_columns`."""
-
-    file: str
-    member: str
-    incarnation: int
-    segment: int
-    lsn: int
-    kind: int
-    torn: bool  # there is damage between this record and the one before
-    epoch: int | None = None
-    ring_seq: int | None = None
-    ring_rep: str | None = None
-    seq: int | None = None
-    position: int | None = None  # first position of a batch; the position named by others
-    last: int | None = None  # the position that the member stands at after this record
-    chain: bytes | None = None
-    root: int | None = None  # signed: Spark has no unsigned numbers
-    blob_hash: bytes | None = None
-    order: bytes | None = None
-    origin: str | None = None
-    kinds: bytes | None = None
-    outcomes: bytes | None = None
-    names: list[str] | None = None  # "name/incarnation", with "+" when fresh
-    voters: list[str] | None = None
-    flag: bool | None = None  # regular, cold
-    text: str | None = None  # reason, donor, verdict; JSON of a SEGMENT; what a FAULT is
-    mark: int | None = None
-    positions: list[int] | None = None  # confirmed; of a batch: what its origin may confirm
-
-
-SCHEMA = (
-    "file string, member string, incarnation bigint, segment int, lsn bigint, kind int, "
-    "torn boolean, epoch bigint, ring_seq bigint, ring_rep string, seq bigint, position bigint, "
-    "last bigint, chain binary, root bigint, blob_hash binary, `order` binary, origin string, "
-    "kinds binary, outcomes binary, names array<string>, voters array<string>, flag boolean, "
-    "text string, mark bigint, positions array<bigint>"
+from tools.verify.rows import (
+    FAULT,
+    SEGMENT,
+    UNPAIRED,
+    UNREADABLE,
+    EpochSums,
+    FirstBatch,
+    Row,
+    SegmentEnds,
+    signed,
 )
 
-
-class FirstBatch(TypedDict):
-    """A batch whose predecessor is in the segment before; hashes in hex."""
-
-    position: int
-    blob_hash: str
-    outcomes: str
-    chain: str
-
-
-class SegmentEnds(TypedDict):
-    """What a SEGMENT row says, as JSON: how the segment meets the ones beside it."""
-
-    first_lsn: int
-    prev_link: str
-    link: str
-    cluster: tuple[str, str]
-    records: int
-    torn_tail: bool
-    first_batch: FirstBatch | None
-    chain: str
-
-
-def signed(number: int) -> int:
-    """Return a 64-bit number as Spark can hold it."""
-    return number - _U64 if number >= _U64 >> 1 else number
+FAULTS_MAX = 50  # of one segment; more say nothing new
+CONFIRMABLE = (PUBLISH, TX_COMMIT)
+_OUTCOMES_OK = frozenset(code.to_bytes(2, "little") for code in (OK, UNROUTABLE))
 
 
 def parse_segment(data: bytes, file: str) -> Iterator[Row]:
@@ -111,15 +53,16 @@ def parse_segment(data: bytes, file: str) -> Iterator[Row]:
     parser = _Parser(file)
     try:
         for lsn, link, _, record in read_segment(data, file, faults):
-            yield from parser.faults(faults)
-            yield parser.row(lsn, link, record)
-            yield from parser.broken()
+            if faults:
+                parser.damaged(faults)
+            yield from parser.take(lsn, link, record)
+            if parser.faults:
+                yield from parser.take_faults()
     except (NotALog, OtherVersion) as error:
-        yield Row(
-            file, parser.member, parser.incarnation, -1, -1, UNREADABLE, False, text=str(error)
-        )
+        yield parser.bare(-1, UNREADABLE)._replace(text=str(error))
         return
-    yield from parser.faults(faults)
+    parser.damaged(faults)
+    yield from parser.take_faults()
     yield parser.summary()
 
 
@@ -127,158 +70,235 @@ class _Parser:
     """Where a segment stands while it is read."""
 
     def __init__(self, file: str) -> None:
-        self.file = file
-        self.member, self.incarnation, self.segment = _from_name(file)
-        self.first_lsn = self.lsn = -1
-        self.prev_link = self.link = b""
-        self.cluster = ("", "")
-        self.records = 0
-        self.torn_tail = False
-        self._torn = False
-        self._told = 0
-        self._stands = -1
-        self._chain = b""  # after the last batch or state; b"" = unknown
+        self.faults: list[Row] = []
+        self._file = file
+        self._who = (file, *_from_name(file))
+        self._faults_told = 0
+        self._lsn = -1
+        self._link = b""
+        self._stands = -1  # the position reached; -1 = not known
+        self._chain = b""  # of that position; b"" = not known
         self._order = b""
-        self._first: FirstBatch | None = None
-        self._broken: list[Row] = []
+        self._primary: tuple[int, int] | None = None  # epoch, ring
+        self._active: bool | None = None
+        self._entering = True  # nothing said yet at which position this segment begins
+        self._whole = True  # no damage so far
+        self._unconfirmed: set[int] = set()
+        self._ends = SegmentEnds(
+            cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="", torn_tail=False,
+            first_batch=None, entry_primary=[], entry_confirm=None,
+            chain="", primary=None, active=None,
+            epochs={}, durable=-1, confirms=0, publishes=0, unpaired=0,
+        )  # fmt: skip
 
-    def row(self, lsn: int, link: bytes, record: Record) -> Row:
-        """Return the row of a record and move on."""
-        if isinstance(record, Header):
-            self.member, self.incarnation = record.member, record.incarnation
-            self.segment, self.prev_link = record.segment, record.prev_link
-            self.cluster = (record.cluster_name, record.cluster_id)
-        if self.first_lsn < 0:
-            self.first_lsn = lsn
-        self.lsn, self.link = lsn, link
-        self.records += 1
-        row = self._columns(lsn, record)
-        self._torn = False
-        return row
+    def bare(self, lsn: int, kind: int) -> Row:
+        """Return a row that says only where it is from."""
+        return Row(*self._who, lsn, int(kind))
 
-    def faults(self, faults: list[LogError]) -> Iterator[Row]:
-        """Yield rows for the faults that were not told yet."""
-        while self._told < len(faults):
-            fault = faults[self._told]
-            self._told += 1
+    def damaged(self, faults: list[LogError]) -> None:
+        """Tell of damage; what was known of the position is not known behind it."""
+        for fault in faults:
             if isinstance(fault, TornTail):
-                self.torn_tail = True
+                self._ends["torn_tail"] = True
                 continue
-            self._torn, self._chain, self._order = True, b"", b""
-            if self._told <= FAULTS_MAX:
-                yield self._fault(fault.lsn, "LOG", fault.what)
+            self._fault(
+                "LOG", self._stands, f"{fault.what} (in {self._file}, after lsn {fault.lsn})"
+            )
+            self._stands, self._chain, self._order = -1, b"", b""
+            self._primary = self._active = None
+            self._entering = self._whole = False
+        faults.clear()
 
-    def broken(self) -> Iterator[Row]:
-        """Yield what the last record itself showed."""
-        yield from self._broken
-        self._broken.clear()
+    def take_faults(self) -> list[Row]:
+        """Return what was found since the last call."""
+        found, self.faults = self.faults, []
+        return found
+
+    def take(self, lsn: int, link: bytes, record: Record) -> Iterator[Row]:
+        """Yield the rows of a record and move on."""
+        ends = self._ends
+        if ends["records"] == 0:
+            ends["first_lsn"] = lsn
+        ends["records"] += 1
+        self._lsn, self._link = lsn, link
+        match record:
+            case Batch():
+                yield self._batch(lsn, record)
+            case Confirm():
+                yield from self._confirm(lsn, record)
+            case Durable():
+                ends["durable"] = max(ends["durable"], record.position)
+            case Start() | Snapshot():
+                self._state(record)
+                yield self._control(lsn, record)
+            case Active():
+                self._primary, self._active = (record.epoch, record.ring_seq), True
+                yield self._control(lsn, record)
+            case Inactive():
+                self._active = False
+            case Header():
+                self._who = (self._file, record.member, record.incarnation, record.segment)
+                ends["prev_link"] = record.prev_link.hex()
+                ends["cluster"] = (record.cluster_name, record.cluster_id)
+            case _:
+                yield self._control(lsn, record)
 
     def summary(self) -> Row:
-        """Return the row that says how this segment continues others."""
-        ends = SegmentEnds(
-            first_lsn=self.first_lsn,
-            prev_link=self.prev_link.hex(),
-            link=self.link.hex(),
-            cluster=self.cluster,
-            records=self.records,
-            torn_tail=self.torn_tail,
-            first_batch=self._first,
-            chain=self._chain.hex(),
-        )
-        row = self._bare(self.lsn, SEGMENT)
+        """Return the SEGMENT row."""
+        ends = self._ends
+        ends["link"], ends["chain"] = self._link.hex(), self._chain.hex()
+        ends["primary"], ends["active"] = self._primary, self._active
+        row = self.bare(self._lsn, SEGMENT)
         return row._replace(position=self._stands, text=json.dumps(ends))
 
-    def _bare(self, lsn: int, kind: int) -> Row:
-        who = (self.file, self.member, self.incarnation, self.segment)
-        return Row(*who, lsn, int(kind), self._torn)
+    def _fault(self, promise: str, position: int, what: str, until: int = -1) -> None:
+        self._faults_told += 1
+        if self._faults_told <= FAULTS_MAX:
+            row = self.bare(self._lsn, FAULT)
+            self.faults.append(
+                row._replace(origin=promise, text=what, position=position, last=until)
+            )
 
-    def _fault(self, lsn: int, proof: str, what: str) -> Row:
-        return self._bare(lsn, FAULT)._replace(origin=proof, text=what, position=self._stands)
+    def _state(self, record: Start | Snapshot) -> None:
+        self._stands, self._chain, self._order = record.position, record.chain, b""
+        self._entering = False
+        self._ends["durable"] = max(self._ends["durable"], record.position)
+        if isinstance(record, Start):
+            self._active = False
 
-    def _columns(self, lsn: int, record: Record) -> Row:
-        if isinstance(record, Batch):
-            return self._batch(lsn, record)
-        row = self._bare(lsn, _KINDS[type(record)])
+    def _batch(self, lsn: int, record: Batch) -> Row:
+        first = record.first_position
+        last = first + record.commands - 1
+        if self._entering:
+            self._entering = False
+            self._ends["first_batch"] = FirstBatch(
+                position=first,
+                blob_hash=record.blob_hash.hex(),
+                outcomes=record.outcomes.hex(),
+                chain=record.chain.hex(),
+            )
+        elif self._stands >= 0:
+            self._follows(record, first, last)
+        self._belongs(record, first)
+        self._stands, self._chain, self._order = last, record.chain, record.order
+        sums = self._sums(record.epoch)
+        sums["first"] = first if sums["first"] < 0 else min(first, sums["first"])
+        sums["last"] = max(last, sums["last"])
+        own: list[int] | None = None
+        if record.origin == self._who[1]:
+            own = confirmable(record)
+            self._unconfirmed.update(own)
+            self._ends["publishes"] += len(own)
+        return Row(
+            *self._who, lsn, int(Kind.BATCH), record.epoch, record.ring_seq, None, record.seq,
+            first, last, record.chain, signed(record.root), record.blob_hash, record.order,
+            record.origin, record.kinds, record.outcomes, None, None, self._active, None, own,
+        )  # fmt: skip
+
+    def _follows(self, record: Batch, first: int, last: int) -> None:
+        """Check a batch against the position and the chains before it."""
+        sequence = out_of_sequence(self._stands, first, last)
+        if sequence is not None:
+            where, until, what = sequence
+            self._fault("G1", where, what, until)
+            return
+        chain = digest(self._chain + record.blob_hash + record.outcomes)
+        order = digest(self._order + record.blob_hash)
+        if (self._chain and chain != record.chain) or (self._order and order != record.order):
+            what = "the chain does not follow from the batch before it, its hash and its outcomes"
+            self._fault("G14", first, what)
+
+    def _belongs(self, record: Batch, first: int) -> None:
+        """Check a batch against the primary that this life is in."""
+        of = (record.epoch, record.ring_seq)
+        if self._primary is None:
+            taken = self._ends["entry_primary"]
+            if self._whole and (not taken or taken[-1][:2] != of):
+                taken.append((*of, first))
+        elif of != self._primary:
+            self._fault("G7", first, foreign_batch(of, self._primary))
+
+    def _confirm(self, lsn: int, record: Confirm) -> Iterator[Row]:
+        ends = self._ends
+        positions = record.positions
+        if not positions:
+            return
+        ends["confirms"] += len(positions)
+        sums = self._sums(record.epoch)
+        sums["confirmed"] = max(positions[-1], sums["confirmed"])
+        if positions[-1] > record.durable_mark:
+            beyond = next(p for p in positions if p > record.durable_mark)
+            what = f"confirmed above the durable mark {record.durable_mark}"
+            self._fault("G9", beyond, what)
+        if self._active is False:
+            self._fault("G7", positions[0], "confirmed outside of the primary")
+        elif self._active is None and self._whole and ends["entry_confirm"] is None:
+            ends["entry_confirm"] = positions[0]
+        unpaired = [p for p in positions if p not in self._unconfirmed]
+        self._unconfirmed.difference_update(positions)
+        row = self.bare(lsn, Kind.CONFIRM)._replace(epoch=record.epoch)
+        yield row._replace(positions=list(positions))
+        if unpaired:
+            ends["unpaired"] += len(unpaired)
+            yield row._replace(kind=UNPAIRED, positions=unpaired)
+
+    def _sums(self, epoch: int) -> EpochSums:
+        empty = EpochSums(first=-1, last=-1, confirmed=-1)
+        return self._ends["epochs"].setdefault(str(epoch), empty)
+
+    def _control(self, lsn: int, record: Record) -> Row:
+        row = self.bare(lsn, _KINDS[type(record)])
         match record:
             case Start(epoch, position, chain, root):
-                self._state(position, chain)
-                return row._replace(
-                    epoch=epoch, position=position, last=position, chain=chain, root=signed(root)
-                )
+                row = row._replace(epoch=epoch, position=position, last=position, chain=chain)
+                return row._replace(root=signed(root))
             case Snapshot(position, chain, root, donor):
-                self._state(position, chain)
-                return row._replace(
-                    position=position, last=position, chain=chain, root=signed(root), text=donor
-                )
+                row = row._replace(position=position, last=position, chain=chain, text=donor)
+                return row._replace(root=signed(root))
+            case Vote(position, chain, root, verdict):
+                row = row._replace(position=position, text=verdict)
+                if verdict == "undecided":
+                    return row
+                return row._replace(last=position, chain=chain, root=signed(root))
+            case Stop(reason, position, chain):
+                return row._replace(position=position, last=position, chain=chain, text=reason)
             case ViewSeen(ring_seq, ring_rep, regular, members):
                 names = [f"{name}/{life}" for name, life in members]
                 return row._replace(ring_seq=ring_seq, ring_rep=ring_rep, flag=regular, names=names)
             case Active():
-                names = [f"{n}/{life}{'+' * bool(fresh)}" for n, life, fresh in record.members]
                 return row._replace(
                     epoch=record.epoch,
                     ring_seq=record.ring_seq,
                     ring_rep=record.ring_rep,
                     position=record.base_position,
                     chain=record.base_chain,
-                    names=names,
+                    names=[f"{n}/{life}{'+' * bool(new)}" for n, life, new in record.members],
                     voters=list(record.voters),
                     flag=record.cold,
                 )
-            case Confirm(epoch, mark, positions):
-                return row._replace(epoch=epoch, mark=mark, positions=list(positions))
-            case Vote(position, chain, root, verdict):
-                return row._replace(position=position, chain=chain, root=signed(root), text=verdict)
-            case Stop(reason, position, chain):
-                return row._replace(position=position, chain=chain, text=reason)
-            case Durable(position):
-                return row._replace(position=position)
-            case Inactive(reason):
-                return row._replace(text=reason)
             case _:
                 return row
-
-    def _state(self, position: int, chain: bytes) -> None:
-        self._stands, self._chain, self._order = position, chain, b""
-
-    def _batch(self, lsn: int, record: Batch) -> Row:
-        last = record.first_position + record.commands - 1
-        if record.first_position == self._stands + 1:
-            chain = digest(self._chain + record.blob_hash + record.outcomes)
-            order = digest(self._order + record.blob_hash)
-            if (self._chain and chain != record.chain) or (self._order and order != record.order):
-                what = "the chain does not follow from the batch before it, its hash and outcomes"
-                fault = self._fault(lsn, "G14", what)
-                self._broken.append(fault._replace(position=record.first_position))
-        if self._first is None and not self._chain:
-            self._first = FirstBatch(
-                position=record.first_position,
-                blob_hash=record.blob_hash.hex(),
-                outcomes=record.outcomes.hex(),
-                chain=record.chain.hex(),
-            )
-        self._stands, self._chain, self._order = last, record.chain, record.order
-        own = record.origin == self.member
-        return self._bare(lsn, Kind.BATCH)._replace(
-            epoch=record.epoch,
-            ring_seq=record.ring_seq,
-            seq=record.seq,
-            position=record.first_position,
-            last=last,
-            chain=record.chain,
-            root=signed(record.root),
-            blob_hash=record.blob_hash,
-            order=record.order,
-            origin=record.origin,
-            kinds=record.kinds,
-            outcomes=record.outcomes,
-            positions=confirmable(record) if own else None,
-        )
 
 
 def digest(data: bytes) -> bytes:
     """Return the chain hash of the log's only hash kind."""
     return blake2b(data, digest_size=HASH_BYTES).digest()
+
+
+def out_of_sequence(stands: int, first: int, last: int) -> tuple[int, int, str] | None:
+    """Return from where to where and how a batch does not begin one past where the life stands."""
+    if first > stands + 1:
+        return stands + 1, first - 1, f"positions {stands + 1} to {first - 1} are missing"
+    if first <= stands:
+        until = min(stands, last)
+        return first, until, f"positions {first} to {until} are applied again"
+    return None
+
+
+def foreign_batch(of: tuple[int, int], primary: tuple[int, int] | None) -> str:
+    """Say that a batch is of another primary than the one that the life is in."""
+    here = "no primary" if primary is None else f"epoch {primary[0]}, ring {primary[1]}"
+    return f"a batch of epoch {of[0]}, ring {of[1]} is applied in {here}"
 
 
 def confirmable(batch: Batch) -> list[int]:
@@ -300,14 +320,10 @@ def _from_name(file: str) -> tuple[str, int, int]:
 
 
 _KINDS: dict[type[Record], Kind] = {
-    Header: Kind.HEADER,
     Start: Kind.START,
     ViewSeen: Kind.VIEW,
     Active: Kind.ACTIVE,
-    Inactive: Kind.INACTIVE,
-    Confirm: Kind.CONFIRM,
     Snapshot: Kind.SNAPSHOT,
-    Durable: Kind.DURABLE,
     Stop: Kind.STOP,
     Vote: Kind.VOTE,
 }

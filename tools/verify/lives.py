@@ -1,0 +1,192 @@
+"""Lives as a whole: their segments joined, and what they did per epoch compared.
+
+Pure Python over SEGMENT rows and the control records; see `parse` for what a segment takes for
+granted at its beginning.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from broker.memberlog.records import Kind
+from tools.verify.control import Life, Primary, ends_of, lives_of
+from tools.verify.findings import Finding
+from tools.verify.parse import digest, foreign_batch, out_of_sequence
+from tools.verify.rows import SEGMENT, EpochSums, Row, SegmentEnds
+
+
+@dataclass(slots=True)
+class Lived:
+    """What one life did, over all its segments."""
+
+    member: str
+    incarnation: int
+    epochs: dict[int, EpochSums] = field(default_factory=dict)
+    durable: int = -1
+    confirms: int = 0
+    publishes: int = 0
+    records: int = 0
+    unpaired: int = 0
+    stopped: bool = False
+
+
+def join_segments(rows: list[Row]) -> tuple[list[Lived], list[Finding], list[str]]:
+    """Return the lives, what breaks between their segments, and files that begin inactive."""
+    lives: dict[Life, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.kind == SEGMENT:
+            lives[row.member, row.incarnation].append(row)
+    stopped = {(row.member, row.incarnation) for row in rows if row.kind == Kind.STOP}
+    joined: list[Lived] = []
+    findings: list[Finding] = []
+    inactive: list[str] = []
+    for life, segments in sorted(lives.items()):
+        lived = Lived(*life, stopped=life in stopped)
+        carry = _Carry()
+        for row in sorted(segments, key=lambda row: row.segment):
+            ends = ends_of(row)
+            follows = row.segment == carry.segment + 1
+            if follows:
+                for promise, position, until, what in carry.check(ends):
+                    findings.append(Finding(promise, *life, position, what, until))
+                if carry.active is False:
+                    inactive.append(row.file)
+            _add(lived, ends)
+            carry = carry.behind(row, ends, follows)
+        joined.append(lived)
+    return joined, findings, inactive
+
+
+@dataclass(slots=True)
+class _Carry:
+    """What the end of a segment hands to the next; None and -1: not known."""
+
+    segment: int = -1
+    stands: int = -1
+    chain: str = ""
+    primary: tuple[int, int] | None = None
+    active: bool | None = False
+
+    def check(self, ends: SegmentEnds) -> Iterator[tuple[str, int, int, str]]:
+        """Yield what the next segment took for granted wrongly."""
+        first = ends["first_batch"]
+        if first is not None and self.stands >= 0:
+            commands = len(first["outcomes"]) // 4  # hex of u16
+            position = first["position"]
+            sequence = out_of_sequence(self.stands, position, position + commands - 1)
+            if sequence is not None:
+                yield ("G1", *sequence)
+            elif self.chain:
+                data = bytes.fromhex(self.chain + first["blob_hash"] + first["outcomes"])
+                if digest(data).hex() != first["chain"]:
+                    yield "G14", position, -1, "the chain does not follow from the segment before"
+        for epoch, ring, position in ends["entry_primary"]:
+            if self.primary is None or (epoch, ring) != tuple(self.primary):
+                yield "G7", position, -1, foreign_batch((epoch, ring), self.primary)
+        if ends["entry_confirm"] is not None and self.active is False:
+            yield "G7", ends["entry_confirm"], -1, "confirmed outside of the primary"
+
+    def behind(self, row: Row, ends: SegmentEnds, follows: bool) -> _Carry:
+        """Return what holds at the end of a segment that began with this."""
+        stands = -1 if row.position is None else row.position
+        before = self if follows else _Carry(active=None)
+        untouched = stands < 0 and ends["first_batch"] is None
+        return _Carry(
+            row.segment,
+            before.stands if untouched else stands,
+            ends["chain"] or (before.chain if untouched else ""),
+            ends["primary"] or before.primary,
+            before.active if ends["active"] is None else ends["active"],
+        )
+
+
+def _add(lived: Lived, ends: SegmentEnds) -> None:
+    for name, sums in ends["epochs"].items():
+        known = lived.epochs.setdefault(int(name), sums)
+        firsts = [first for first in (known["first"], sums["first"]) if first >= 0]
+        known["first"] = min(firsts, default=-1)
+        known["last"] = max(known["last"], sums["last"])
+        known["confirmed"] = max(known["confirmed"], sums["confirmed"])
+    lived.durable = max(lived.durable, ends["durable"])
+    lived.confirms += ends["confirms"]
+    lived.publishes += ends["publishes"]
+    lived.records += ends["records"]
+    lived.unpaired += ends["unpaired"]
+
+
+def check_synchrony(rows: list[Row], lived: list[Lived]) -> Iterator[Finding]:
+    """G2: lives that go together from one primary view to the next applied the same in it.
+
+    Positions are contiguous in each life (G1), and `identity` compares (ring, seq) at each of them;
+    so the sets are equal when they end alike.  A life whose state was replaced on its way into the
+    later view did not go with the others.
+    """
+    reached = {(life.member, life.incarnation): life.epochs for life in lived}
+    together: dict[tuple[int, int], list[tuple[int, Life]]] = defaultdict(list)
+    for member, incarnation, records in lives_of(rows):
+        actives = [row for row in records if row.kind == Kind.ACTIVE]
+        jumps = [row for row in records if row.kind == Kind.SNAPSHOT]
+        for before, after, later in zip(actives, actives[1:], [*actives[2:], None], strict=False):
+            until = later.lsn if later is not None else records[-1].lsn + 1
+            base = after.position or 0
+            if any(before.lsn < j.lsn < until and (j.position or 0) >= base for j in jumps):
+                continue
+            sums = reached[member, incarnation].get(before.epoch or 0)
+            last = sums["last"] if sums is not None else -1
+            together[before.epoch or 0, after.epoch or 0].append((last, (member, incarnation)))
+    for (epoch, next_epoch), ends in sorted(together.items()):
+        most, witness = max(ends)
+        for last, (member, incarnation) in ends:
+            if last != most:
+                what = (
+                    f"applied epoch {epoch} up to position {last}, {witness[0]} up to {most}, "
+                    f"and both went on to epoch {next_epoch}"
+                )
+                yield Finding("G2", member, incarnation, last + 1, what)
+
+
+def check_next_primary(lived: list[Lived], primaries: dict[int, Primary]) -> Iterator[Finding]:
+    """G8: each primary starts at or beyond everything that earlier ones confirmed."""
+    confirmed = _highest_confirmed(lived)
+    for epoch, primary in primaries.items():
+        earlier = [(position, of, life) for of, (position, life) in confirmed.items() if of < epoch]
+        position, of, life = max(earlier, default=(-1, 0, ("", 0)))
+        if primary.base < position:
+            what = (
+                f"confirmed in epoch {of}, but the primary of epoch {epoch} ({primary}) "
+                "starts before it"
+            )
+            yield Finding("G8", *life, position, what)
+
+
+def check_majority(lived: list[Lived], primaries: dict[int, Primary]) -> Iterator[Finding]:
+    """G9: a majority of the voters says that it is on disk, or its log ends too early to know."""
+    durable: dict[str, int] = {}
+    open_ended = set()
+    for life in lived:
+        durable[life.member] = max(life.durable, durable.get(life.member, -1))
+        if not life.stopped:
+            open_ended.add(life.member)
+    for epoch, (position, (member, incarnation)) in _highest_confirmed(lived).items():
+        voters = primaries[epoch].voters if epoch in primaries else ()
+        have = [voter for voter in voters if durable.get(voter, -1) >= position]
+        silent = [v for v in voters if v not in have and (v in open_ended or v not in durable)]
+        if voters and len(have) + len(silent) <= len(voters) // 2:
+            what = (
+                f"confirmed in epoch {epoch}, but on the disks of only {len(have)} "
+                f"of {len(voters)} voters"
+            )
+            yield Finding("G9", member, incarnation, position, what)
+
+
+def _highest_confirmed(lived: list[Lived]) -> dict[int, tuple[int, Life]]:
+    """Return, by epoch, the highest position that was confirmed, and by whom."""
+    highest: dict[int, tuple[int, Life]] = {}
+    for life in lived:
+        for epoch, sums in life.epochs.items():
+            if sums["confirmed"] >= 0:
+                told = (sums["confirmed"], (life.member, life.incarnation))
+                highest[epoch] = max(highest.get(epoch, told), told)
+    return highest

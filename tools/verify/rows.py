@@ -1,0 +1,95 @@
+"""The rows that the parser hands to Spark: one wide shape for every kind of record."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypedDict
+
+SEGMENT, FAULT, UNREADABLE, UNPAIRED = 100, 101, 102, 103
+_U64 = 1 << 64
+
+
+class Row(NamedTuple):
+    """A record, flat.  Three kinds are no records: SEGMENT, one per file; FAULT, one per broken
+    promise that the segment alone shows; UNPAIRED, confirms whose publish is not in the segment.
+    """
+
+    file: str
+    member: str
+    incarnation: int
+    segment: int
+    lsn: int
+    kind: int
+    epoch: int | None = None
+    ring_seq: int | None = None
+    ring_rep: str | None = None
+    seq: int | None = None
+    position: int | None = None  # first position of a batch; the position named by others
+    last: int | None = None  # the position that the chain and the root below are of
+    chain: bytes | None = None
+    root: int | None = None  # signed: Spark has no unsigned numbers
+    blob_hash: bytes | None = None
+    order: bytes | None = None
+    origin: str | None = None  # of a FAULT: the promise
+    kinds: bytes | None = None
+    outcomes: bytes | None = None
+    names: list[str] | None = None  # "name/incarnation", with "+" when fresh
+    voters: list[str] | None = None
+    flag: bool | None = None  # regular, cold; of a batch: applied while active, None = not known
+    text: str | None = None  # reason, donor, verdict; JSON of a SEGMENT; what a FAULT is
+    positions: list[int] | None = None  # confirmed; of a batch: what its origin may confirm
+
+
+SCHEMA = (
+    "file string, member string, incarnation bigint, segment int, lsn bigint, kind int, "
+    "epoch bigint, ring_seq bigint, ring_rep string, seq bigint, position bigint, "
+    "last bigint, chain binary, root bigint, blob_hash binary, `order` binary, origin string, "
+    "kinds binary, outcomes binary, names array<string>, voters array<string>, flag boolean, "
+    "text string, positions array<bigint>"
+)
+
+
+class FirstBatch(TypedDict):
+    """A batch whose predecessor is in the segment before; hashes in hex."""
+
+    position: int
+    blob_hash: str
+    outcomes: str
+    chain: str
+
+
+class EpochSums(TypedDict):
+    """What a segment holds of one epoch; -1 = nothing."""
+
+    first: int
+    last: int
+    confirmed: int
+
+
+class SegmentEnds(TypedDict):
+    """What a SEGMENT row says, as JSON: totals, and how the segment meets the ones beside it."""
+
+    cluster: tuple[str, str]
+    records: int
+    first_lsn: int
+    prev_link: str
+    link: str
+    torn_tail: bool
+    # What the segment took for granted at its beginning, to be compared with the one before:
+    first_batch: FirstBatch | None  # None: something in this segment came before it
+    entry_primary: list[tuple[int, int, int]]  # (epoch, ring, position) of batches before an ACTIVE
+    entry_confirm: int | None  # the first confirm before an ACTIVE or INACTIVE
+    # What it hands to the next one; None: as it was at the beginning.
+    chain: str
+    primary: tuple[int, int] | None
+    active: bool | None
+    # Totals:
+    epochs: dict[str, EpochSums]
+    durable: int
+    confirms: int
+    publishes: int
+    unpaired: int
+
+
+def signed(number: int) -> int:
+    """Return a 64-bit number as Spark can hold it."""
+    return number - _U64 if number >= _U64 >> 1 else number
