@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from struct import Struct
 from struct import error as struct_error
@@ -69,7 +70,9 @@ def cluster_tag(cluster: str) -> bytes:
     return hashlib.blake2b(cluster.encode(), digest_size=8, person=b"vsync").digest()
 
 
+@lru_cache(_MEMO_MAX)
 def ring_block(ring: RingId) -> bytes:
+    """How a ring names itself in every frame of it."""
     rep = ring.rep.encode()
     return _RING.pack(ring.seq, ring.rep_incarnation, len(rep)) + rep
 
@@ -108,16 +111,14 @@ def read_fragment_head(head: bytes) -> tuple[int, int, int]:
     return number, index, count
 
 
-_length_structs: dict[int, Struct] = {}
-
-
+@lru_cache(_MEMO_MAX)
 def _lengths(count: int) -> Struct:
-    found = _length_structs.get(count)
-    if found is None:
-        if len(_length_structs) >= _MEMO_MAX:
-            _length_structs.clear()
-        found = _length_structs[count] = Struct(f"<{count}I")
-    return found
+    return Struct(f"<{count}I")
+
+
+@lru_cache(_MEMO_MAX)
+def _quads(count: int) -> Struct:
+    return Struct(f"<{count}Q")
 
 
 class Codec:
@@ -184,7 +185,7 @@ class Codec:
                 self._prefixes[Kind.TOKEN],
                 ring_block(t.ring),
                 head,
-                Struct(f"<{marks + wanted}Q").pack(*t.marks, *t.wanted),
+                _quads(marks + wanted).pack(*t.marks, *t.wanted),
             )
         )
 
@@ -308,7 +309,7 @@ class Codec:
             raise FrameError("token_length")
         if aru > seq or recovering > 1 or not marks or (aru_by != NOBODY and aru_by >= marks):
             raise FrameError("token_field")
-        tail = Struct(f"<{marks + wanted}Q").unpack_from(frame, at)
+        tail = _quads(marks + wanted).unpack_from(frame, at)
         return Token(
             ring, hop, seq, aru, aru_by, sent, backlog, bool(recovering),
             tail[:marks], tail[marks:],
