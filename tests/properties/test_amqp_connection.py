@@ -1,0 +1,137 @@
+"""No bytes and no order of methods make a connection fail otherwise than in the AMQP way."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.amqp import codec
+from broker.amqp.connection import ServerConnection
+from broker.amqp.events import CloseAsked, Event, Faulted, OpenAsked, Published
+from broker.amqp.fields import Value
+from broker.amqp.inbound import Phase
+from broker.amqp.limits import Identity, Limits
+from broker.amqp.spec import METHODS, Method
+from tests.unit.amqp_peer import PERSISTENT, heard, method, publish, start_ok, tune_ok
+
+PREFIXES: dict[Phase, bytes] = {Phase.HEADER: b""}
+PREFIXES[Phase.START] = codec.PROTOCOL_HEADER
+PREFIXES[Phase.TUNE] = PREFIXES[Phase.START] + start_ok()
+PREFIXES[Phase.OPENING] = PREFIXES[Phase.TUNE] + tune_ok()
+PREFIXES[Phase.OPEN] = PREFIXES[Phase.OPENING] + method(0, "connection.open", "/")
+PREFIXES[Phase.LEAVING] = PREFIXES[Phase.OPEN] + method(0, "connection.close", 200, "", 0, 0)
+PREFIXES[Phase.CLOSING] = PREFIXES[Phase.OPEN] + method(9, "basic.ack", 1, False)
+PREFIXES[Phase.CLOSED] = PREFIXES[Phase.START] + method(0, "connection.close", 200, "", 0, 0)
+
+
+def reach(phase: Phase, *channels: int) -> ServerConnection:
+    connection = ServerConnection(lambda *_: True, Limits(), Identity(), 0.0)
+    connection.receive(PREFIXES[phase], 0.0)
+    if phase is Phase.OPEN:
+        connection.receive(b"".join(method(number, "channel.open") for number in channels), 0.0)
+    assert connection.phase is phase
+    return connection
+
+
+def zero(row: Method) -> tuple[Value, ...]:
+    values: dict[str, Value] = {"shortstr": "", "longstr": b"", "table": {}, "bit": False}
+    return tuple(values.get(field.type, 0) for field in row.fields if not field.reserved)
+
+
+def check(connection: ServerConnection, before: Phase, events: list[Event]) -> None:
+    """What holds after anything that a client says."""
+    out = bytes(connection.take_output())
+    if out[:4] == b"AMQP" and before is Phase.HEADER and connection.has_ended:
+        return
+    said = heard(out)
+    faults = [event for event in events if isinstance(event, Faulted)]
+    assert len(faults) <= 1
+    if faults:
+        assert events[-1] is faults[0]
+        assert connection.phase in (Phase.CLOSING, Phase.CLOSED)
+        assert not connection.channels
+        if connection.phase is Phase.CLOSING:
+            assert [one.method for one in said][-1] == "connection.close"
+    if connection.has_ended:
+        assert connection.next_timer() is None
+        assert connection.receive(b"more", 1.0) == []
+
+
+@given(st.sampled_from(list(Phase)), st.sampled_from(list(METHODS.values())), st.integers(0, 3))
+@settings(max_examples=400)
+def test_every_method_in_every_phase(phase: Phase, row: Method, channel: int) -> None:
+    connection = reach(phase, 1, 2)
+    if phase is Phase.OPEN:
+        connection.close_channel(2, 404, "NOT_FOUND - x", 0, 0)
+    connection.take_output()
+    events = connection.receive(method(channel, row.name, *zero(row)), 0.0)
+    if phase in (Phase.LEAVING, Phase.CLOSED):
+        assert events == []
+    check(connection, phase, events)
+
+
+frames = st.tuples(
+    st.sampled_from([1, 2, 3, 8, 0, 77]), st.integers(0, 3), st.binary(max_size=40)
+).map(lambda parts: _frame(*parts))
+calls = st.tuples(st.sampled_from(list(METHODS.values())), st.integers(0, 3)).map(
+    lambda pair: method(pair[1], pair[0].name, *zero(pair[0]))
+)
+messages = st.tuples(st.integers(1, 3), st.binary(max_size=50)).map(
+    lambda pair: publish(pair[0], "e", "k", pair[1])
+)
+pieces = st.lists(st.one_of(frames, calls, messages, st.binary(max_size=20)), max_size=12)
+
+
+def _frame(kind: int, channel: int, payload: bytes) -> bytes:
+    out = bytearray()
+    codec.append_frame(out, kind, channel, payload)
+    return bytes(out)
+
+
+@given(st.sampled_from(list(Phase)), pieces, st.integers(1, 60))
+@settings(max_examples=400)
+def test_any_bytes_in_any_phase(phase: Phase, said: list[bytes], step: int) -> None:
+    connection = reach(phase, 1, 2)
+    connection.take_output()
+    stream = b"".join(said)
+    events: list[Event] = []
+    for at in range(0, len(stream), step):
+        events += connection.receive(stream[at : at + step], 0.0)
+    opened = [event for event in events if isinstance(event, OpenAsked | CloseAsked)]
+    assert len(opened) <= 2
+    check(connection, phase, events)
+    connection.wake(1e9)
+    connection.wake(2e9)
+
+
+@given(pieces, st.integers(1, 60))
+@settings(max_examples=300)
+def test_how_the_bytes_are_cut_does_not_matter(said: list[bytes], step: int) -> None:
+    stream = b"".join(said)
+    whole, cut = reach(Phase.OPEN, 1, 2), reach(Phase.OPEN, 1, 2)
+    events = whole.receive(stream, 0.0)
+    others: list[Event] = []
+    for at in range(0, len(stream), step):
+        others += cut.receive(stream[at : at + step], 0.0)
+    assert events == others
+    if whole.phase is cut.phase:
+        assert whole.take_output() == cut.take_output()
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 2), st.binary(max_size=10_000)), min_size=1, max_size=6),
+    st.integers(1, 9000),
+    st.integers(4096, 8192),
+)
+@settings(max_examples=100)
+def test_every_message_comes_whole(
+    messages: list[tuple[int, bytes]], step: int, frame_max: int
+) -> None:
+    connection = reach(Phase.OPEN, 1, 2)
+    stream = b"".join(
+        publish(channel, "e", "k", body, frame_max=frame_max) for channel, body in messages
+    )
+    events: list[Event] = []
+    for at in range(0, len(stream), step):
+        events += connection.receive(stream[at : at + step], 0.0)
+    assert events == [
+        Published(channel, "e", "k", 4, PERSISTENT, body, None) for channel, body in messages
+    ]
