@@ -22,7 +22,7 @@ _HINTS = (
     "x-queue-master-locator",
     "x-quorum-initial-group-size",
 )
-_NUMBERS = ("x-max-length", "x-max-length-bytes", "x-message-ttl")
+_NUMBERS = ("x-max-length", "x-max-length-bytes", "x-message-ttl", "x-expires")
 _NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _CONSUME_HINTS = ("x-cancel-on-ha-failover",)
@@ -52,7 +52,7 @@ def _fault_of(arg: str, value: Value) -> str | None:
     if arg in _NUMBERS:
         if type(value) is not int:
             fault = "unacceptable type: an integer is needed"
-        elif not 0 <= value <= _NUMBER_MAX:
+        elif not 0 <= value <= _NUMBER_MAX or (arg == "x-expires" and value == 0):
             fault = f"value out of range: {value}"
     elif arg in _NAMES:
         if type(value) is not str:
@@ -82,6 +82,8 @@ def adopt(queue: Queue) -> None:
     queue.max_bytes = _number(arguments, "x-max-length-bytes")
     ttl_ms = _number(arguments, "x-message-ttl")
     queue.ttl_us = ttl_ms * 1000 if ttl_ms >= 0 else -1
+    expires_ms = _number(arguments, "x-expires")
+    queue.expires_us = expires_ms * 1000 if expires_ms >= 0 else -1
     queue.overflow = _name(arguments, "x-overflow") or "drop-head"
     queue.dead_exchange = _name(arguments, "x-dead-letter-exchange")
     queue.dead_key = _name(arguments, "x-dead-letter-routing-key")

@@ -17,7 +17,7 @@ from broker.machine.digest import MASK, thing
 from broker.machine.dispatch import dispatch, offer, release, requeue
 from broker.machine.effects import ChannelError, ConnectionError_, Reply
 from broker.machine.entities import Channel, Connection, Consumer, Queue, State
-from broker.machine.queues import consumer_element, delete_queue
+from broker.machine.queues import consumer_element, delete_queue, touch
 from broker.machine.texts import METHODS, Refusal, second_open
 from broker.machine.topology import open_vhost
 
@@ -158,6 +158,8 @@ def remove_consumer(state: State, consumer: Consumer) -> None:
     if consumer.exclusive:
         queue.exclusive_consumer = False
     del queue.consumers[(*channel.key, consumer.tag)]
+    if not queue.consumers:
+        touch(state, queue)
     del channel.consumers[consumer.tag]
     state.digest = (state.digest - consumer_element(consumer)) & MASK
 

@@ -31,6 +31,7 @@ from broker.machine.queues import (
     reach,
     ready_count,
     take,
+    touch,
 )
 from broker.machine.texts import (
     Refusal,
@@ -104,6 +105,7 @@ def on_get(state: State, session: int, command: Get) -> int:
     queue = reach(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, GET, queue)
+    touch(state, queue)
     if queue.number in state.expiring:
         expire(state, queue, EXPIRED_PER_GET_MAX)
     if not ready_count(queue):

@@ -11,6 +11,7 @@ from broker.machine.fields import (
     Entry,
     decode_value,
     encode_value,
+    entry,
     expiration_of,
     raw_headers,
     with_headers,
@@ -41,13 +42,13 @@ def bury_properties(
         if expiration is not None:
             latest["original-expiration"] = expiration
         deaths = [latest, *deaths]
-    names = [name for name, _ in entries]
+    names = [name for name, _, _ in entries]
     kept = [
-        entry for entry in entries if entry[0] != "x-death" and not entry[0].startswith("x-last-")
+        one for one in entries if one[0] != "x-death" and not one[0].startswith("x-last-death-")
     ]
     if "x-first-death-queue" not in names:
         kept += _summary("x-first-death-", queue, exchange, reason)
-    kept.append(("x-death", _encode_deaths(deaths)))
+    kept.append(entry("x-death", _encode_deaths(deaths)))
     kept += _summary("x-last-death-", queue, exchange, reason)
     return with_headers(properties, kept, keep_expiration=False)
 
@@ -70,14 +71,14 @@ def _came_round(deaths: list[Table], queue: str) -> bool:
 
 def _summary(prefix: str, queue: str, exchange: str, reason: str) -> list[Entry]:
     return [
-        (prefix + "exchange", encode_value(exchange)),
-        (prefix + "queue", encode_value(queue)),
-        (prefix + "reason", encode_value(reason)),
+        entry(prefix + "exchange", encode_value(exchange)),
+        entry(prefix + "queue", encode_value(queue)),
+        entry(prefix + "reason", encode_value(reason)),
     ]
 
 
 def _deaths_of(entries: list[Entry]) -> list[Table]:
-    for name, raw in entries:
+    for name, _, raw in entries:
         if name == "x-death":
             value = decode_value(raw)
             if isinstance(value, tuple):

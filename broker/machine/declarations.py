@@ -1,10 +1,10 @@
 """Commands about queues as such: declare, purge, delete."""
 
-from broker.machine.arguments import adopt, check_queue, compare
+from broker.machine.arguments import check_queue, compare
 from broker.machine.channels import refuse, reply
 from broker.machine.commands import IGNORED, OK, QueueDeclare, QueueDelete, QueuePurge, Table
 from broker.machine.entities import Queue, State
-from broker.machine.queues import create_queue, delete_queue, purge, reach, ready_count
+from broker.machine.queues import create_queue, delete_queue, purge, reach, ready_count, touch
 from broker.machine.texts import (
     Refusal,
     in_use,
@@ -43,7 +43,7 @@ def on_queue_declare(state: State, session: int, command: QueueDeclare) -> int:
     if queue is None:
         owner = connection if exclusive else None
         queue = create_queue(state, vhost, name, durable, auto_delete, owner, arguments)
-        adopt(queue)
+    touch(state, queue)
     if not nowait:
         counts = (name, ready_count(queue), len(queue.consumers))
         reply(state, channel, "queue.declare-ok", counts, queue.durable)

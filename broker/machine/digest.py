@@ -25,7 +25,7 @@ MASK = (1 << 64) - 1
 ALGORITHM = "xxh3_64-sum-1"
 
 _place = struct.Struct("<QQQQQ").pack
-_birth = struct.Struct("<QQqQ").pack
+_birth = struct.Struct("<QQqIIII").pack
 
 
 def message_hash(
@@ -39,9 +39,9 @@ def message_hash(
     body: bytes,
 ) -> int:
     """Over all that a message is. Lengths come first, so no two messages share one encoding."""
-    head = f"{flags} {len(exchange)} {len(properties)} {exchange}{key}".encode()
-    seed = xxh3_64_intdigest(head + properties + _birth(number, born_us, ttl_us, len(body)))
-    return int(xxh3_64_intdigest(body, seed))
+    head = _birth(number, born_us, ttl_us, flags, len(exchange), len(properties), len(body))
+    seed = xxh3_64_intdigest(head + (exchange + key).encode() + properties)
+    return xxh3_64_intdigest(body, seed)
 
 
 def rehash(message: "Message") -> int:
@@ -50,12 +50,12 @@ def rehash(message: "Message") -> int:
 
 
 def ready_element(content: int, queue_id: int, seq: int, redelivered: bool) -> int:
-    return int(xxh3_64_intdigest(_place(content, queue_id, seq, 0, redelivered)))
+    return xxh3_64_intdigest(_place(content, queue_id, seq, 0, redelivered))
 
 
 def held_element(content: int, queue_id: int, seq: int, holder: int, tag: int) -> int:
     """`holder` is the channel's salt; `tag` is twice the delivery tag plus the redelivered bit."""
-    return int(xxh3_64_intdigest(_place(content, queue_id, seq, holder, tag)))
+    return xxh3_64_intdigest(_place(content, queue_id, seq, holder, tag))
 
 
 def thing(*items: Value) -> int:

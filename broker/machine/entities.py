@@ -16,6 +16,7 @@ Message: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, bytes]
 
 NO_TTL = -1
 NO_LIMIT = 1 << 62
+NOT_YET = -1
 
 
 class Binding(NamedTuple):
@@ -76,6 +77,7 @@ class Queue:
         "deleted",
         "durable",
         "exclusive_consumer",
+        "expires_us",
         "max_bytes",
         "max_length",
         "name",
@@ -95,6 +97,7 @@ class Queue:
         "single_active",
         "ttl_us",
         "unacked",
+        "used_us",
         "vhost",
     )
 
@@ -137,6 +140,8 @@ class Queue:
         self.max_bytes = -1
         self.overflow = "drop-head"
         self.ttl_us = NO_TTL
+        self.expires_us = -1  # the queue itself, unused for so long
+        self.used_us = 0  # kept only if it expires; NOT_YET: counted from the next tick
         self.dead_exchange: str | None = None
         self.dead_key: str | None = None
         self.single_active = False
@@ -269,6 +274,7 @@ class State:
         "effects",
         "epoch",
         "expiring",
+        "leased",
         "local",
         "local_session",
         "next_message",
@@ -301,4 +307,5 @@ class State:
         self.connections: dict[tuple[int, int], Connection] = {}
         self.channels: dict[tuple[int, int, int], Channel] = {}
         self.expiring: dict[int, Queue] = {}  # queues that may hold a message with a time to live
+        self.leased: dict[int, Queue] = {}  # queues that expire when unused
         self.dead: list[tuple[Queue, Message, str]] = []  # to be dead-lettered at this position

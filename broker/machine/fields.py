@@ -16,9 +16,10 @@ _SHORT_STRINGS = (0x8000, 0x4000)  # before the headers
 # bit, width (0 = short string), in wire order after the headers
 _AFTER = ((0x1000, 1), (0x0800, 1), (0x0400, 0), (0x0200, 0), (0x0100, 0))
 _DEPTH_MAX = 16
+_INT_MAX = (1 << 63) - 1
 _FAULTS = (IndexError, struct.error, ValueError, RecursionError)
 
-Entry: TypeAlias = tuple[str, bytes]  # name, type byte and value
+Entry: TypeAlias = tuple[str, bytes, bytes]  # name; name as it came; type byte and value
 
 
 def expiration_of(properties: bytes) -> bytes | None:
@@ -49,9 +50,10 @@ def raw_headers(properties: bytes) -> list[Entry]:
     try:
         at, end = span[0] + 4, span[1]
         while at < end:
+            start = at
             name, at = _short(properties, at)
             _, after = _value(properties, at, 0)
-            entries.append((name, properties[at:after]))
+            entries.append((name, properties[start:at], properties[at:after]))
             at = after
     except _FAULTS:
         return []
@@ -63,7 +65,7 @@ def with_headers(properties: bytes, entries: list[Entry], keep_expiration: bool)
     span = _spans(properties)
     flags = int.from_bytes(properties[:2], "big") if span is not None else 0
     before, start, exp_start, exp_end = span if span is not None else (2, 2, 2, 2)
-    table = b"".join(short_string(name) + value for name, value in entries)
+    table = b"".join(raw_name + value for _, raw_name, value in entries)
     tail = properties[start:exp_start]
     if keep_expiration:
         tail += properties[exp_start:exp_end]
@@ -81,8 +83,12 @@ def with_headers(properties: bytes, entries: list[Entry], keep_expiration: bool)
     )
 
 
+def entry(name: str, value: bytes) -> Entry:
+    return (name, short_string(name), value)
+
+
 def short_string(text: str) -> bytes:
-    data = text.encode()
+    data = text.encode()[:255]
     return bytes((len(data),)) + data
 
 
@@ -91,7 +97,7 @@ def encode_value(value: Value) -> bytes:
     if isinstance(value, bool):
         return b"t" + bytes((value,))
     if isinstance(value, int):
-        return b"l" + struct.pack(">q", value)
+        return b"l" + struct.pack(">q", min(max(value, -_INT_MAX), _INT_MAX))
     if isinstance(value, str | bytes):
         data = value.encode() if isinstance(value, str) else value
         return b"S" + len(data).to_bytes(4, "big") + data

@@ -2,17 +2,16 @@
 
 from broker.machine.channels import channel_element, connection_element
 from broker.machine.digest import MASK, held_element, ready_element, rehash
-from broker.machine.entities import Channel, Consumer, Message, Queue, State
-from broker.machine.queues import consumer_element, queue_element, ready_count
+from broker.machine.entities import Channel, Consumer, Queue, State
+from broker.machine.queues import consumer_element, lease_element, queue_element, ready_count
 from broker.machine.sessions import cluster_element, session_element
 from broker.machine.topology import binding_element, exchange_element
 
 
-def recompute_root(state: State, known: dict[int, int] | None = None) -> int:
-    """The sum of the elements of everything, messages from their bytes; or from the hashes `known`
-    by number, of messages that were hashed this moment."""
+def recompute_root(state: State, fresh: bool = False) -> int:
+    """The sum of the elements of everything, messages from their bytes. `fresh`: all messages were
+    hashed this moment and the queues summed up, so that is not done again."""
     total = cluster_element(state)
-    contents = {} if known is None else known  # a shared message is hashed once
     for name, record in state.sessions.items():
         total += session_element(name, record) + record.salt * record.last_blob_no
     for vhost in state.vhosts.values():
@@ -20,43 +19,33 @@ def recompute_root(state: State, known: dict[int, int] | None = None) -> int:
             total += exchange_element(vhost, exchange)
             total += sum(binding_element(vhost, one) for one in exchange.bindings.values())
         for queue in vhost.queues.values():
-            total += queue_element(queue) + queue.salt * queue.next_seq
-            total += ready_sum(queue, contents)
+            total += queue_element(queue) + lease_element(queue) + queue.salt * queue.next_seq
+            total += queue.ready_sum if fresh else ready_sum(queue, False)
             total += sum(consumer_element(one) for one in queue.consumers.values())
     for connection in state.connections.values():
         total += connection_element(connection)
         for channel in connection.channels.values():
             total += channel_element(channel) + channel.salt * channel.next_tag
-            total += _held_sum(channel, contents)
+            total += _held_sum(channel)
     return total & MASK
 
 
-def ready_sum(queue: Queue, contents: dict[int, int]) -> int:
-    """Of all ready messages of the queue, from their bytes."""
+def ready_sum(queue: Queue, fresh: bool) -> int:
+    """Of all ready messages of the queue; from their bytes unless they were just hashed."""
     number = queue.number
     total = 0
     for seq, message in queue.returned.items():
-        total += ready_element(_content(message, contents), number, seq, True)
-    first = queue.next_seq - len(queue.ready)
+        total += ready_element(message[0] if fresh else rehash(message), number, seq, True)
     recovered_seq = queue.recovered_seq
-    for seq, message in enumerate(queue.ready, first):
-        total += ready_element(_content(message, contents), number, seq, seq < recovered_seq)
+    for seq, message in enumerate(queue.ready, queue.next_seq - len(queue.ready)):
+        content = message[0] if fresh else rehash(message)
+        total += ready_element(content, number, seq, seq < recovered_seq)
     return total & MASK
 
 
-def _content(message: Message, contents: dict[int, int]) -> int:
-    number = message[1]
-    content = contents.get(number)
-    if content is None:
-        content = contents[number] = rehash(message)
-    return content
-
-
-def _held_sum(channel: Channel, contents: dict[int, int]) -> int:
+def _held_sum(channel: Channel) -> int:
     return sum(
-        held_element(
-            _content(message, contents), queue.number, seq, channel.salt, tag + tag + redelivered
-        )
+        held_element(rehash(message), queue.number, seq, channel.salt, tag + tag + redelivered)
         for held_by_tag in (channel.unacked, channel.unsent)
         for tag, (queue, seq, message, _, redelivered) in held_by_tag.items()
     )
@@ -119,7 +108,7 @@ def _check_channel(channel: Channel, held_of_queue: dict[int, int]) -> None:
 def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> None:
     assert not queue.deleted
     assert queue.unacked == held_of_queue.get(queue.number, 0), "unacked is counted"
-    assert queue.ready_sum == ready_sum(queue, {}), "the queue's own sum is of its messages"
+    assert queue.ready_sum == ready_sum(queue, False), "the queue's own sum is of its messages"
     assert sorted(queue.returned_order) == sorted(queue.returned)
     first = queue.next_seq - len(queue.ready)
     assert all(seq < first for seq in queue.returned), "returned messages are the older ones"
@@ -137,6 +126,7 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> N
     if queue.max_bytes >= 0:
         held = (*queue.ready, *queue.returned.values())
         assert queue.ready_bytes == sum(len(message[8]) for message in held)
+    assert (queue.expires_us >= 0) == (queue.number in state.leased)
     if queue.owner is not None:
         assert queue.owner.exclusive[queue.name] is queue
         assert state.connections[queue.owner.key] is queue.owner

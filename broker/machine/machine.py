@@ -54,8 +54,8 @@ class Machine(State):
 
     @property
     def wants_tick(self) -> bool:
-        """Some message may expire: the members should tick."""
-        return bool(self.expiring)
+        """Some message or queue may expire: the members should tick."""
+        return bool(self.expiring) or bool(self.leased)
 
     def root(self) -> int:
         """The state's hash (digest.ALGORITHM): equal at all members at equal positions."""

@@ -32,6 +32,7 @@ from broker.machine.texts import (
 from broker.machine.topology import find_route
 
 _TTL_MS_MAX = 1 << 53
+_new = tuple.__new__  # half the cost of calling the class
 
 
 def on_publish(state: State, session: int, command: Publish) -> int:
@@ -54,7 +55,7 @@ def on_publish(state: State, session: int, command: Publish) -> int:
             give_back(state, channel, exchange, key, properties, body)
         if publish_no:
             durable = route.durable and flags & PERSISTENT != 0
-            state.effects.append(Confirm(conn, chan, publish_no, durable, accepted))
+            state.effects.append(_new(Confirm, (conn, chan, publish_no, durable, accepted)))
     return OK if route.queues else UNROUTABLE
 
 

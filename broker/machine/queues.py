@@ -8,6 +8,7 @@ queue's own `ready_sum`, so that a purge costs nothing per message.
 
 from heapq import heappop, heappush
 
+from broker.machine.arguments import adopt
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, canonical, ready_element, rehash, thing
 from broker.machine.effects import CancelNotify
@@ -38,6 +39,18 @@ def queue_element(queue: Queue) -> int:
     )
 
 
+def lease_element(queue: Queue) -> int:
+    return thing("lease", queue.number, queue.used_us) if queue.expires_us >= 0 else 0
+
+
+def touch(state: State, queue: Queue, used_us: int | None = None) -> None:
+    """The queue is used now: declared, read from, or left by its last consumer."""
+    if queue.expires_us >= 0:
+        state.digest -= lease_element(queue)
+        queue.used_us = max(state.now_us, state.time_us) if used_us is None else used_us
+        state.digest = (state.digest + lease_element(queue)) & MASK
+
+
 def consumer_element(consumer: Consumer) -> int:
     return thing(
         "consumer",
@@ -61,13 +74,16 @@ def create_queue(
     arguments: Table,
 ) -> Queue:
     queue = Queue(vhost, name, state.next_queue, durable, auto_delete, owner, arguments)
+    adopt(queue)
     queue.salt = thing("next seq", queue.number)
     state.next_queue += 1
     vhost.queues[name] = queue
     vhost.routes.clear()
     if owner is not None:
         owner.exclusive[name] = queue
-    state.digest = (state.digest + queue_element(queue)) & MASK
+    if queue.expires_us >= 0:
+        state.leased[queue.number] = queue
+    state.digest = (state.digest + queue_element(queue) + lease_element(queue)) & MASK
     return queue
 
 
@@ -221,6 +237,8 @@ def delete_queue(state: State, queue: Queue) -> int:
     if queue.owner is not None:
         queue.owner.exclusive.pop(queue.name, None)
     remove_bindings(state, vhost, list(queue.bindings.values()))
-    state.digest = (state.digest - queue_element(queue) - queue.salt * queue.next_seq) & MASK
+    state.leased.pop(queue.number, None)
+    state.digest -= queue_element(queue) + lease_element(queue) + queue.salt * queue.next_seq
+    state.digest &= MASK
     queue.deleted = True
     return count

@@ -85,12 +85,10 @@ class _Reader:
             msg = "the snapshot is incomplete"
             raise SnapshotError(msg)
         state = self.state
-        # Hashed from the bytes as they came in: no need to do it twice.
-        contents = {number: message[0] for number, message in self.messages.items()}
         for queue in self.queues.values():
             if not queue.deleted:
-                queue.ready_sum = ready_sum(queue, contents)
-        state.digest = recompute_root(state, contents)
+                queue.ready_sum = ready_sum(queue, fresh=True)
+        state.digest = recompute_root(state, fresh=True)
         if state.digest != self.claimed_root:
             msg = f"the snapshot has root {state.digest:016x}, not {self.claimed_root:016x}"
             raise SnapshotError(msg)
@@ -169,6 +167,7 @@ class _Reader:
         arguments: Table,
         next_seq: int,
         recovered_seq: int,
+        used_us: int,
     ) -> None:
         owner = None if owner_key is None else self.state.connections[owner_key]
         at = self.state.vhosts[vhost]
@@ -176,7 +175,10 @@ class _Reader:
         queue.salt = thing("next seq", number)
         queue.next_seq = next_seq
         queue.recovered_seq = recovered_seq
+        queue.used_us = used_us
         adopt(queue)
+        if queue.expires_us >= 0:
+            self.state.leased[number] = queue
         at.queues[name] = self.queues[number] = queue
         if owner is not None:
             owner.exclusive[name] = queue

@@ -11,8 +11,8 @@ from broker.machine.channels import end_connections
 from broker.machine.commands import IGNORED, OK, Activate, Digest, Shutdown, Tick
 from broker.machine.digest import MASK, ready_element, thing
 from broker.machine.effects import SessionStarted
-from broker.machine.entities import Queue, SessionRecord, State, Vhost
-from broker.machine.queues import delete_queue, expire, ready_count
+from broker.machine.entities import NOT_YET, Queue, SessionRecord, State, Vhost
+from broker.machine.queues import delete_queue, expire, ready_count, touch
 from broker.machine.topology import remove_exchange
 
 SESSIONS_PER_POSITION = 256
@@ -91,6 +91,7 @@ def _forget_volatile(state: State) -> None:
         for queue in list(vhost.queues.values()):
             if queue.durable:
                 _keep_persistent(state, queue)
+                touch(state, queue, NOT_YET)  # the time of the outage does not count
             else:
                 delete_queue(state, queue)
         _drop_volatile_exchanges(state, vhost)
@@ -149,6 +150,11 @@ def on_tick(state: State, session: int, command: Tick) -> int:
         budget -= expire(state, queue, budget)
         if not ready_count(queue):
             del state.expiring[queue.number]
+    for queue in list(state.leased.values()):
+        if queue.used_us == NOT_YET:
+            touch(state, queue, time_us)
+        elif not queue.consumers and queue.used_us + queue.expires_us <= time_us:
+            delete_queue(state, queue)
     return OK
 
 

@@ -91,6 +91,7 @@ def _vhost_items(vhost: Vhost) -> Iterator[tuple[object, ...]]:
             queue.arguments,
             queue.next_seq,
             queue.recovered_seq,
+            queue.used_us,
         )
         numbers = [message[1] for message in queue.ready]
         for at in range(0, len(numbers), _BATCH_ITEMS):

@@ -7,6 +7,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.effects import GetEmpty, GetOk
 from broker.machine.fields import headers_of
+from broker.machine.machine import Machine
 from tests.unit.machine_rig import Client, Rig
 
 EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"
@@ -63,7 +64,7 @@ def test_reserved_names(client: Client) -> None:
     ("arguments", "words"),
     [
         ({"x-max-priority": 5}, "not supported by this broker"),
-        ({"x-expires": 1000}, "not supported by this broker"),
+        ({"x-expires": 0}, "value out of range: 0"),
         ({"x-queue-type": "stream"}, "unsupported queue type 'stream'"),
         ({"x-max-length": -1}, "value out of range: -1"),
         ({"x-max-length": "many"}, "an integer is needed"),
@@ -199,6 +200,37 @@ def test_messages_expire_by_tick_only(client: Client) -> None:
     assert rig.tick(5) == c.IGNORED
     client.purge("plain")
     assert not rig.machine.wants_tick
+
+
+def test_unused_queues_expire(client: Client) -> None:
+    rig = client.rig
+    start = rig.time_us
+    client.queue("q", {"x-expires": 1000})
+    assert rig.machine.wants_tick
+    client.consume("q")
+    rig.tick(start + 5_000_000)
+    assert rig.has_queue("q")
+    rig.time_us = start + 5_000_000
+    client.cancel()
+    rig.tick(start + 5_900_000)
+    client.get("q")
+    rig.tick(start + 6_800_000)
+    assert rig.has_queue("q")
+    rig.tick(start + 6_900_000)
+    assert not rig.has_queue("q")
+    assert not rig.machine.wants_tick
+
+
+def test_the_time_of_an_outage_does_not_expire_a_queue(client: Client) -> None:
+    rig = client.rig
+    client.queue("q", {"x-expires": 1000})
+    rig.activate(cold=True)
+    rig.tick(90_000_000)
+    rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
+    rig.tick(90_999_999)
+    assert rig.has_queue("q")
+    rig.tick(91_000_000)
+    assert not rig.has_queue("q")
 
 
 def test_an_expiration_that_is_no_number(client: Client) -> None:

@@ -1,0 +1,107 @@
+"""Whatever passes the gate of a blob, the machine answers by a value: it never raises."""
+
+from typing import cast
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.machine import commands as c
+from broker.machine.blob import pack_blob, unpack_blob
+from broker.machine.commands import Command, Value
+from broker.machine.deaths import bury_properties, without_cycles
+from broker.machine.fields import encode_value, expiration_of, headers_of, short_string
+from broker.machine.machine import Machine
+
+INTS = st.sampled_from([0, 1, 1, 1, 2, 3, -1, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1])
+NAMES = st.sampled_from(["", "q", "q", "x", "amq.topic", "amq.headers", "#", "*.a", "topic", "é"])
+RECORDED: c.Table = {"x-death": ({"queue": "q", "count": (1 << 63) - 1},), "q": 1}
+HEADERS = b"".join(short_string(name) + encode_value(value) for name, value in RECORDED.items())
+PROPERTIES = st.one_of(
+    st.binary(max_size=12),
+    st.just(b"\x20\x00" + len(HEADERS).to_bytes(4, "big") + HEADERS),
+    st.just(b"\x01\x00\x0210"),
+)
+VALUES = st.recursive(
+    st.one_of(INTS, st.booleans(), st.none(), st.floats(), NAMES, st.binary(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2).map(tuple), st.dictionaries(NAMES, inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+ARGUMENTS = st.sampled_from(
+    [
+        *("x-max-length", "x-message-ttl", "x-expires", "x-dead-letter-exchange", "x-overflow"),
+        *("x-queue-type", "x-single-active-consumer", "alternate-exchange", "x-match", "note"),
+        *("x-max-priority", "x-priority", "x-max-length-bytes"),
+    ]
+)
+TABLES = st.one_of(
+    st.just({}),
+    st.just({"x-dead-letter-exchange": "", "x-max-length": 1}),
+    st.dictionaries(ARGUMENTS, VALUES, max_size=2),
+)
+
+
+def command_of(kind: int) -> st.SearchStrategy[Command]:
+    by_type = {
+        int: INTS,
+        str: NAMES,
+        bool: st.booleans(),
+        bytes: PROPERTIES,
+        c.Table: TABLES,
+        tuple[c.TxPublish, ...]: st.lists(
+            st.tuples(NAMES, NAMES, INTS, PROPERTIES, st.binary(max_size=3)), max_size=2
+        ).map(tuple),
+        tuple[c.TxSettle, ...]: st.lists(
+            st.tuples(INTS, st.booleans(), st.integers(0, 3)), max_size=2
+        ).map(tuple),
+        tuple[c.ActiveMember, ...]: st.lists(
+            st.tuples(st.sampled_from("ab"), st.just(1), st.booleans()),
+            max_size=2,
+            unique_by=lambda member: member[0],
+        ).map(tuple),
+        tuple[str, ...]: st.lists(NAMES, max_size=2).map(tuple),
+    }
+    fields = list(c.CLASSES[kind].__annotations__.values())
+    items = [by_type[field] for field in fields[1:]]
+    return cast("st.SearchStrategy[Command]", st.tuples(st.just(kind), *items))
+
+
+COMMANDS = st.sampled_from(sorted(c.CLASSES)).flatmap(command_of)
+
+
+@given(st.lists(COMMANDS, max_size=40))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_machine_never_raises(commands: list[Command]) -> None:
+    machine = Machine("a")
+    members = (c.ActiveMember("a", 1, True),)
+    machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, (), ""))
+    for position, command in enumerate(commands, 2):
+        session = machine.sessions["a"].session if machine.sessions else 0
+        if (session, 1) not in machine.connections:
+            machine.apply(position, session, 0, c.ConnectionOpen(1, 1, "/", "", ""))
+        if (session, 1, 1) not in machine.channels:
+            machine.apply(position, session, 0, c.ChannelOpen(3, 1, 1))
+        blob = unpack_blob(pack_blob(session, 1, position, [command]))
+        outcome = machine.apply(position, session, blob.time_us, blob.commands[0])
+        assert 0 <= outcome < 1000
+        machine.invariants()
+    copy = Machine.restore("a", machine.snapshot())
+    assert list(copy.snapshot()) == list(machine.snapshot())
+
+
+@given(st.binary(max_size=60), st.booleans())
+@settings(max_examples=500, deadline=None)
+def test_properties_of_any_bytes_are_read_and_written(data: bytes, headed: bool) -> None:
+    if headed:
+        data = b"\x20\x00" + len(data).to_bytes(4, "big") + data
+    before: dict[str, Value] = headers_of(data)
+    expiration_of(data)
+    buried = bury_properties(data, "q", "x", "k", "expired", 5_000_000)
+    after = headers_of(buried)
+    if before:
+        assert "x-death" in after
+        assert {n: v for n, v in after.items() if not n.startswith("x-")}.keys() == {
+            name for name in before if not name.startswith("x-")
+        }
+    without_cycles(buried, ())
