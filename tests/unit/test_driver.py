@@ -410,8 +410,8 @@ def test_two_drivers_over_sockets_miss_no_edge() -> None:
         await until(lambda: transports[0].send(transports[1].address, b"1"))
         await until(lambda: heard[-1:] == [last])
         assert heard == list(range(1, last + 1))
-        # The safety timer may win a race for a frame now and then; it must not carry the traffic.
-        assert sum(d.counters["edges_missed"] for d in drivers) < last / 20
+        # A frame may come between the question and the reading; the timer must not carry more.
+        assert sum(d.counters["edges_missed"] for d in drivers) <= 2
         for one in drivers:
             one.stop()
 

@@ -1,0 +1,175 @@
+"""Finding peers: configured addresses, announcements as bytes, and beacons on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from vsync import discovery
+from vsync.discovery import (
+    Announcement,
+    Beacon,
+    Discovery,
+    StaticPeers,
+    cluster_tag,
+    default_group,
+)
+from vsync.transport import TransportError
+
+TAG = cluster_tag("sales")
+GOOD = Announcement(TAG, "a", "127.0.0.1:5400")
+
+
+def test_static_peers_are_found_at_once_and_once() -> None:
+    found: list[str] = []
+    peers: Discovery = StaticPeers(["a:1", "b:2", "a:1"])
+    peers.start(found.append)
+    peers.stop()
+    assert found == ["a:1", "b:2"]
+
+
+def test_a_static_peer_that_is_no_address_is_refused() -> None:
+    with pytest.raises(TransportError, match="nonsense"):
+        StaticPeers(["nonsense"])
+
+
+def test_an_announcement_survives_the_wire() -> None:
+    for said in (GOOD, Announcement(TAG, "grün", "[::1]:9")):
+        assert Announcement.decode(said.encode()) == said
+
+
+@pytest.mark.parametrize(
+    ("garbage", "code"),
+    [
+        (b"", "beacon_short"),
+        (b"x" * 22, "beacon_short"),
+        (b"x" * 60, "beacon_magic"),
+        (b"VSYNCBCN\x02" + GOOD.encode()[9:], "beacon_version"),
+        (GOOD.encode() + b"x", "beacon_length"),
+        (GOOD.encode()[:-5] + b"1" + GOOD.encode()[-4:], "beacon_checksum"),
+        (Announcement(TAG, "a", "no address").encode(), "beacon_address"),
+        (Announcement(TAG, "a", "0.0.0.0:5400").encode(), "beacon_address"),
+        (Announcement(TAG, "a", "host:0").encode(), "beacon_address"),
+    ],
+)
+def test_garbage_has_a_name(garbage: bytes, code: str) -> None:
+    assert Announcement.decode(garbage) == code
+
+
+def test_every_cut_and_flip_of_an_announcement_is_refused() -> None:
+    good = GOOD.encode()
+    for size in range(len(good)):
+        assert isinstance(Announcement.decode(good[:size]), str)
+    for place in range(len(good)):
+        flipped = bytes([*good[:place], good[place] ^ 0x40, *good[place + 1 :]])
+        assert isinstance(Announcement.decode(flipped), str)
+
+
+def test_clusters_differ_in_tag_and_group() -> None:
+    assert cluster_tag("sales") != cluster_tag("stock")
+    assert default_group("sales") != default_group("stock")
+    assert default_group("sales").startswith("239.192.")
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Bounded, so that a hang becomes a failure; asserts nothing about time."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - the conditions are the product's own state
+            await asyncio.sleep(0.005)
+
+
+def test_beacons_of_one_cluster_find_each_other_on_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery, "EAGER_S", 0.02)
+    monkeypatch.setattr(discovery, "STEADY_S", 0.03)
+    port, group = free_port(), "239.192.77.77"
+    found: dict[str, list[str]] = {name: [] for name in "abx"}
+    warnings: list[str] = []
+
+    def beacon(cluster: str, name: str, address: str, eager_for_s: float) -> Beacon:
+        made = Beacon(
+            cluster, name, address, warnings.append,
+            group=group, port=port, eager_for_s=eager_for_s,
+        )  # fmt: skip
+        made.start(found[name].append)
+        return made
+
+    async def main() -> None:
+        a = beacon("sales", "a", "127.0.0.1:7001", 10)
+        b = beacon("sales", "b", "127.0.0.1:7002", 0)
+        x = beacon("stock", "x", "127.0.0.1:7003", 10)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as noise:
+            noise.setsockopt(
+                socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1")
+            )
+            noise.sendto(b"noise", (group, port))
+        await until(lambda: bool(found["a"] and found["b"]))
+        await until(lambda: a.counters.get("beacon_short", 0) > 0)
+        await until(lambda: a.counters.get("beacon_other_cluster", 0) > 1)
+        await until(lambda: b.counters["beacons_sent"] > 2)
+        for one in (a, b, x):
+            one.stop()
+            one.stop()
+        sent = a.counters["beacons_sent"]
+        await asyncio.sleep(0.05)
+        assert a.counters["beacons_sent"] == sent
+
+    asyncio.run(main())
+    assert found == {"a": ["127.0.0.1:7002"], "b": ["127.0.0.1:7001"], "x": []}
+    assert warnings == []
+
+
+def test_no_multicast_is_one_clear_warning_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery, "EAGER_S", 0.005)
+    warnings: list[str] = []
+
+    async def main() -> None:
+        beacon = Beacon("sales", "a", "h:1", warnings.append, interface="192.0.2.1")
+        beacon.start(pytest.fail)
+        await until(lambda: beacon.counters["beacon_cannot_listen"] > 2)  # goes on trying
+        beacon.stop()
+
+    asyncio.run(main())
+    assert len(warnings) == 1
+    assert "cannot listen by multicast" in warnings[0]
+    assert "192.0.2.1" in warnings[0]
+    assert "only configured addresses" in warnings[0]
+
+
+def test_a_network_that_goes_away_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "EAGER_S", 0.005)
+    warnings: list[str] = []
+
+    async def main() -> None:
+        beacon = Beacon("sales", "a", "h:1", warnings.append, port=free_port())
+        beacon.start(pytest.fail)
+        beacon._datagram = bytes(100_000)  # more than a datagram holds: the kernel refuses
+        await until(lambda: beacon.counters.get("beacon_cannot_announce", 0) > 2)
+        beacon.stop()
+
+    asyncio.run(main())
+    assert len(warnings) == 1
+    assert "cannot announce" in warnings[0]
+
+
+def test_a_forger_cannot_fill_the_address_book(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "ADDRESSES_MAX", 3)
+    found: list[str] = []
+    beacon = Beacon("sales", "a", "h:1", pytest.fail)
+    beacon._found = found.append
+    for number in range(2, 9):
+        beacon.heard(Announcement(TAG, "z", f"h:{number}").encode())
+    assert found == ["h:2", "h:3"]
+    assert beacon.counters["beacon_too_many"] == 5

@@ -1,0 +1,243 @@
+"""Finding the other members' ring addresses: written down, or announced by multicast.
+
+Discovery only suggests whom to call: who is a member is the ring's business, and a wrong or forged
+address costs a connection attempt.  An announcement is one datagram: magic, version, cluster tag,
+member name, ring address, checksum.  What does not parse is counted and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol
+
+from vsync.transport import TransportError, parse_address
+
+MAGIC: Final = b"VSYNCBCN"
+VERSION: Final = 1
+PORT: Final = 5409
+EAGER_S: Final = 0.5
+EAGER_FOR_S: Final = 10.0
+STEADY_S: Final = 2.0
+ADDRESSES_MAX: Final = 256
+"""Different addresses that are believed in one life: a forger cannot make us call the world."""
+
+_HEAD: Final = struct.Struct("<8sB8sBB")  # magic, version, tag, bytes of name, bytes of address
+_CRC: Final = struct.Struct("<I")
+
+Found = Callable[[str], None]
+Warn = Callable[[str], None]
+
+
+class Discovery(Protocol):
+    """Calls `found` with each new address of the cluster, on the loop's thread, until `stop`."""
+
+    def start(self, found: Found) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class StaticPeers:
+    """The addresses that the operator wrote down.  Raises TransportError for what is none."""
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self.addresses = tuple(dict.fromkeys(addresses))
+        for address in self.addresses:
+            parse_address(address)
+
+    def start(self, found: Found) -> None:
+        for address in self.addresses:
+            found(address)
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+class Announcement(NamedTuple):
+    """What one member says of itself."""
+
+    tag: bytes
+    name: str
+    address: str
+
+    def encode(self) -> bytes:
+        name, address = self.name.encode(), self.address.encode()
+        body = _HEAD.pack(MAGIC, VERSION, self.tag, len(name), len(address)) + name + address
+        return body + _CRC.pack(zlib.crc32(body))
+
+    @classmethod
+    def decode(cls, datagram: bytes) -> Announcement | str:
+        """The announcement, or the counter for what is wrong with it.  Lengths first."""
+        if len(datagram) < _HEAD.size + _CRC.size:
+            return "beacon_short"
+        magic, version, tag, name_bytes, address_bytes = _HEAD.unpack_from(datagram)
+        if magic != MAGIC:
+            return "beacon_magic"
+        if version != VERSION:
+            return "beacon_version"
+        end = _HEAD.size + name_bytes + address_bytes
+        if len(datagram) != end + _CRC.size:
+            return "beacon_length"
+        if _CRC.unpack_from(datagram, end)[0] != zlib.crc32(datagram[:end]):
+            return "beacon_checksum"
+        split = _HEAD.size + name_bytes
+        try:
+            name, address = datagram[_HEAD.size : split].decode(), datagram[split:end].decode()
+            host, port = parse_address(address)
+        except (UnicodeDecodeError, TransportError):
+            return "beacon_address"
+        if not port or host in ("0.0.0.0", "::"):
+            return "beacon_address"
+        return cls(tag, name, address)
+
+
+def cluster_tag(cluster: str) -> bytes:
+    return hashlib.blake2b(cluster.encode(), digest_size=8, person=b"vsync.beacon").digest()
+
+
+def default_group(cluster: str) -> str:
+    """A group of the organisation-local scope, so that clusters rarely hear each other at all."""
+    high, low = cluster_tag(cluster)[:2]
+    return f"239.192.{high}.{low}"
+
+
+class Beacon:
+    """Announces this member, often at first and then steadily, and listens for the others.
+
+    Without multicast it says so through `warn`, once for each kind of trouble, and goes on trying:
+    the network may come up later, and configured addresses work in any case.  `interface` is the
+    IPv4 address of the network to use; TTL 1 keeps the datagrams on it.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        name: str,
+        address: str,
+        warn: Warn,
+        *,
+        interface: str = "127.0.0.1",
+        group: str | None = None,
+        port: int = PORT,
+        eager_for_s: float = EAGER_FOR_S,
+    ) -> None:
+        self._mine = Announcement(cluster_tag(cluster), name, address)
+        self._datagram = self._mine.encode()
+        assert Announcement.decode(self._datagram) == self._mine, f"cannot announce {self._mine}"
+        self._warn = warn
+        self._interface = interface
+        self._group = group if group is not None else default_group(cluster)
+        self._port = port
+        self._eager_for_s = eager_for_s
+        self._known = {address: None}
+        self._warned: set[str] = set()
+        self._found: Found | None = None
+        self._socket: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._began = 0.0
+        self.counters: dict[str, int] = {}
+
+    def start(self, found: Found) -> None:
+        """From the loop, once."""
+        assert self._found is None, "a beacon runs once"
+        self._found = found
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._tick()
+
+    def stop(self) -> None:
+        """Silence.  Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def _tick(self) -> None:
+        if self._socket is None:
+            self._open()
+        if self._socket is not None:
+            self._announce(self._socket)
+        eager = self._loop.time() - self._began < self._eager_for_s
+        self._timer = self._loop.call_later(EAGER_S if eager else STEADY_S, self._tick)
+
+    def _open(self) -> None:
+        try:
+            self._socket = open_multicast(self._group, self._port, self._interface)
+        except OSError as error:
+            self._trouble("listen", error)
+            return
+        self._loop.add_reader(self._socket.fileno(), self._readable, self._socket)
+
+    def _announce(self, opened: socket.socket) -> None:
+        try:
+            opened.sendto(self._datagram, (self._group, self._port))
+        except OSError as error:
+            self._trouble("announce", error)
+        else:
+            self._count("beacons_sent")
+
+    def _readable(self, opened: socket.socket) -> None:
+        try:
+            data = opened.recv(2_048)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._trouble("hear", error)
+            return
+        self.heard(data)
+
+    def heard(self, datagram: bytes) -> None:
+        """Take one datagram off the wire."""
+        said = Announcement.decode(datagram)
+        if isinstance(said, str):
+            self._count(said)
+        elif said.tag != self._mine.tag:
+            self._count("beacon_other_cluster")
+        elif said.address not in self._known:
+            if len(self._known) >= ADDRESSES_MAX:
+                self._count("beacon_too_many")
+                return
+            self._known[said.address] = None
+            self._count("beacon_found")
+            if self._found is not None:
+                self._found(said.address)
+
+    def _trouble(self, what: str, error: OSError) -> None:
+        self._count(f"beacon_cannot_{what}")
+        if what not in self._warned:
+            self._warned.add(what)
+            self._warn(
+                f"cannot {what} by multicast ({self._group}:{self._port} on {self._interface}): "
+                f"{error.strerror or error}; only configured addresses will be found"
+            )
+
+    def _count(self, code: str) -> None:
+        self.counters[code] = self.counters.get(code, 0) + 1
+
+
+def open_multicast(group: str, port: int, interface: str) -> socket.socket:
+    """A socket that hears the group on one interface and sends to it; shared with other members
+    of the same machine.  Raises OSError."""
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        opened.setblocking(False)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Bound to the group, so that unicast to the same port is not mistaken for it.
+        opened.bind((group, port))
+        local = socket.inet_aton(interface)
+        join = socket.inet_aton(group) + local
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, join)
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, local)
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
+    except OSError:
+        opened.close()
+        raise
+    return opened
