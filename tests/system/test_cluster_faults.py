@@ -1,0 +1,201 @@
+"""What a cluster of real brokers does when members die, stop, sleep, or start wrongly."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pika.exceptions
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from broker.exits import Exit
+from tests.system.harness import running_cluster, wait_until
+from tools.local_cluster import BrokerProcess, LocalCluster, command
+from tools.management import ManagementError, ask
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
+
+QUEUE = "work"
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+opened: list[pika.BlockingConnection] = []
+
+
+@pytest.fixture(autouse=True)
+def closed_connections() -> Iterator[None]:
+    """Close what a test opened, also towards brokers that it killed."""
+    yield
+    for connection in opened:
+        with contextlib.suppress(pika.exceptions.AMQPError):
+            connection.close()
+    opened.clear()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with running_cluster(tmp_path) as running:
+        yield running
+
+
+def channel_of(member: BrokerProcess) -> BlockingChannel:
+    parameters = pika.ConnectionParameters(member.address.host, member.address.port)
+    connection = pika.BlockingConnection(parameters)
+    opened.append(connection)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare(QUEUE, durable=True)
+    return channel
+
+
+def publish(channel: BlockingChannel, first: int, last: int) -> None:
+    """Publish and wait for each confirm."""
+    for number in range(first, last + 1):
+        channel.basic_publish("", QUEUE, b"%d" % number, PERSISTENT)
+
+
+def contents(member: BrokerProcess) -> list[tuple[int, bool]]:
+    """Take everything out of the queue: (number, redelivered) in order."""
+    channel = channel_of(member)
+    found: list[tuple[int, bool]] = []
+    while True:
+        method, _, body = channel.basic_get(QUEUE, auto_ack=False)
+        if method is None:
+            channel.connection.close()
+            return found
+        assert body is not None
+        found.append((int(body), bool(method.redelivered)))
+        channel.basic_ack(method.delivery_tag)
+
+
+def status_word(member: BrokerProcess) -> str:
+    try:
+        return member.status().status
+    except ManagementError:
+        return "silent"
+
+
+def test_all_members_killed_and_restarted_lose_nothing_confirmed(cluster: LocalCluster) -> None:
+    """G8, G9: kill -9 of all three at once; every confirmed message is back, in order, flagged."""
+    publish(channel_of(cluster[0]), 1, 200)
+    for member in cluster.members:
+        member.kill()
+    cluster.start()
+    found = contents(cluster[1])
+    assert [number for number, _ in found] == list(range(1, 201))
+    assert all(redelivered for _, redelivered in found)
+
+
+def test_a_clean_stop_of_all_brings_everything_back(cluster: LocalCluster) -> None:
+    """G8: qpid-cluster -k -f; durable queues and persistent messages return exactly."""
+    channel = channel_of(cluster[0])
+    publish(channel, 1, 50)
+    channel.basic_publish("", QUEUE, b"999", pika.BasicProperties(delivery_mode=1))
+    address = str(cluster[2].address)
+    subprocess.run([*command("qpid-cluster"), "-k", "-f", address], check=True, timeout=30)
+    assert cluster.wait_stopped() == [Exit.OK] * 3
+    cluster.start()
+    assert [number for number, _ in contents(cluster[0])] == list(range(1, 51))
+
+
+def test_two_of_three_go_on_and_the_third_comes_back_with_the_state(
+    cluster: LocalCluster,
+) -> None:
+    """G7, G8: the killed member rejoins by transfer; its old store is set aside, not deleted."""
+    publish(channel_of(cluster[0]), 1, 20)
+    cluster[2].kill()
+    cluster.wait_active([cluster[0], cluster[1]])
+    publish(channel_of(cluster[1]), 21, 40)
+    cluster[2].start()
+    cluster.wait_active()
+    assert [number for number, _ in contents(cluster[2])] == list(range(1, 41))
+    assert (cluster[2].data_dir / "store.aside.0000").is_dir()
+
+
+def test_a_wiped_member_is_filled_again(cluster: LocalCluster) -> None:
+    """An empty store has no vote until the primary has filled it."""
+    publish(channel_of(cluster[0]), 1, 20)
+    cluster[1].kill()
+    shutil.rmtree(cluster[1].data_dir)
+    cluster[1].start()
+    cluster.wait_active()
+    cluster[0].kill()
+    cluster.wait_active([cluster[1], cluster[2]])
+    assert [number for number, _ in contents(cluster[1])] == list(range(1, 21))
+
+
+def test_one_of_three_serves_nobody_and_comes_back_by_itself(cluster: LocalCluster) -> None:
+    """G7, G15: a minority refuses clients with a reason; no restart is needed afterwards."""
+    publish(channel_of(cluster[0]), 1, 5)
+    cluster[0].kill()
+    cluster[1].kill()
+    alone = cluster[2]
+    wait_until(lambda: status_word(alone) == "INQUORATE", 20, "the minority to notice")
+    assert "missing" in str(alone.status().raw["reason"])
+    with pytest.raises(pika.exceptions.AMQPError):
+        channel_of(alone)
+    cluster[1].start()
+    cluster.wait_active([cluster[1], cluster[2]])
+    assert [number for number, _ in contents(alone)] == list(range(1, 6))
+
+
+def test_a_member_that_slept_is_excluded_and_returns(cluster: LocalCluster) -> None:
+    """G7: SIGSTOP beyond the token timeout; the others go on, the sleeper rejoins when it wakes."""
+    publish(channel_of(cluster[0]), 1, 10)
+    sleeper = cluster[2]
+    sleeper.signal(signal.SIGSTOP)
+    try:
+        cluster.wait_active([cluster[0], cluster[1]])
+        publish(channel_of(cluster[0]), 11, 20)
+    finally:
+        sleeper.signal(signal.SIGCONT)
+    cluster.wait_active()
+    assert [number for number, _ in contents(sleeper)] == list(range(1, 21))
+
+
+def test_unacked_messages_of_a_dead_member_return_in_place_and_flagged(
+    cluster: LocalCluster,
+) -> None:
+    """G11, G12: the consumer's member dies; what it held comes again, first and flagged."""
+    publish(channel_of(cluster[0]), 1, 10)
+    holder = channel_of(cluster[2])
+    holder.basic_qos(prefetch_count=4)
+    taken = []
+    for method, _, body in holder.consume(QUEUE, inactivity_timeout=10):
+        assert method is not None
+        taken.append(int(body))
+        if len(taken) == 4:
+            break
+    cluster[2].kill()
+    cluster.wait_active([cluster[0], cluster[1]])
+    assert contents(cluster[0]) == [(n, n <= 4) for n in range(1, 11)]
+
+
+def test_a_fourth_broker_serves_but_does_not_vote(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, 4, voters=3) as cluster:
+        for member in cluster.members[:3]:
+            member.start()
+        cluster.wait_active(cluster.members[:3])
+        cluster[3].start()
+        cluster.wait_active()
+        status = cluster[3].status()
+        assert [one.voter for one in status.members if one.local] == [False]
+        publish(channel_of(cluster[3]), 1, 3)
+        assert [number for number, _ in contents(cluster[0])] == [1, 2, 3]
+
+
+def test_one_member_is_stopped_through_another(cluster: LocalCluster) -> None:
+    status = cluster[0].status()
+    victim = next(one for one in status.members if not one.local)
+    answer = ask(cluster[0].address, {"op": "stop", "id": victim.id})
+    assert answer["id"] == victim.id
+    wait_until(lambda: sum(not m.alive for m in cluster.members) == 1, 15, "one member to stop")
+    gone = next(m for m in cluster.members if not m.alive)
+    assert gone.exit_code == Exit.OK
+    cluster.wait_active([m for m in cluster.members if m.alive])
