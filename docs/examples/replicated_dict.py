@@ -1,7 +1,6 @@
 """A dictionary that every member of a group holds: the ring used as a library.
 
-    python docs/examples/replicated_dict.py a 127.0.0.1:5401 127.0.0.1:5402
-    python docs/examples/replicated_dict.py b 127.0.0.1:5402 127.0.0.1:5401
+    python -m docs.examples.replicated_dict a 127.0.0.1:5401 127.0.0.1:5402   # and b, the other way
 
 Type `key value`.  Members that are there apply all changes in the same order, so their dictionaries
 are equal; one that joins later has what was written since (state transfer is another layer).
@@ -50,8 +49,7 @@ class ReplicatedDict:
 async def main(name: str, address: str, *peers: str) -> None:
     shared = ReplicatedDict(name, address, list(peers))
     while line := await asyncio.to_thread(sys.stdin.readline):
-        key, _, value = line.strip().partition(" ")
-        shared.write(key, value)
+        shared.write(*line.strip().partition(" ")[::2])
         await asyncio.sleep(0.1)
         print(shared.members, shared.items)
     shared.driver.leave()
