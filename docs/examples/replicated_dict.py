@@ -2,8 +2,7 @@
 
     python -m docs.examples.replicated_dict a 127.0.0.1:5401 127.0.0.1:5402   # and b, the other way
 
-Type `key value`.  Members that are there apply all changes in the same order, so their dictionaries
-are equal; one that joins later has what was written since (state transfer is another layer).
+Type `key value`.  All members apply all changes in the same order; a late one has the later changes.
 """
 
 from __future__ import annotations
