@@ -2,7 +2,7 @@
 
     python -m docs.examples.replicated_dict a 127.0.0.1:5401 127.0.0.1:5402   # and b, the other way
 
-Type `key value`.  All members apply all changes in the same order; a late one has the later changes.
+Type `key value`.  All members apply all changes in the same order; a late one only the later ones.
 """
 
 from __future__ import annotations
