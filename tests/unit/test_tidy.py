@@ -19,7 +19,7 @@ from tools.options import read_option_file, resolve
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("vsync", "broker", "store", "tools", "tests")
 
-IMPURE_IN_VSYNC = {"driver.py", "transport.py", "discovery.py", "cluster.py"}
+IMPURE_IN_VSYNC = {"driver.py", "transport.py", "discovery.py"}
 """The only modules of `vsync` that may touch clock and sockets."""
 
 BANNED_MODULES = {
