@@ -105,7 +105,13 @@ class Formation(Core):
                         self.desk.count("leave_stranger")
                 elif self.me in join.failed:
                     self.desk.count("join_rejects_me")  # pitfall 19: it will form its own ring
-                elif sender not in self.members and self.shunned.has(sender, now):
+                elif (
+                    sender not in self.members
+                    and self.me not in join.proc
+                    and self.shunned.has(sender, now)
+                ):
+                    # One that names me has heard me and shuns me no longer: its own patience
+                    # bounds how often, and two that shun each other in turn would never meet.
                     self.desk.count("join_shunned")
                 else:
                     # Even if its content says nothing new: the sender waits (pitfall 20).
