@@ -15,7 +15,9 @@ from broker.machine.commands import TxPublish, TxSettle
 from broker.machine.effects import ChannelError, DeliverEffect, GetEmpty, GetOk, Reply
 
 TX_BYTES_MAX = 32 * 1024 * 1024
+"""Of all open transactions of one connection; a commit is one message of the ring."""
 TX_ITEMS_MAX = 10_000
+"""Of one transaction."""
 
 
 class Doom(NamedTuple):
@@ -57,11 +59,13 @@ class Transaction:
 
     @property
     def is_full(self) -> bool:
-        items = len(self.publishes) + len(self.settlements)
-        return self.size > TX_BYTES_MAX or items > TX_ITEMS_MAX
+        return len(self.publishes) + len(self.settlements) > TX_ITEMS_MAX
 
-    def clear(self) -> None:
+    def clear(self) -> int:
+        """Forget everything; returns how many bytes that were."""
+        size = self.size
         self.publishes, self.settlements, self.size = [], [], 0
+        return size
 
 
 class LocalChannel:

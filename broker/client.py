@@ -20,7 +20,7 @@ from broker.amqp.events import (
 )
 from broker.amqp.fields import Value
 from broker.amqp.limits import has_capability
-from broker.channel import Doom, Held, LocalAnswer, LocalChannel
+from broker.channel import TX_BYTES_MAX, Doom, Held, LocalAnswer, LocalChannel
 from broker.machine.commands import (
     CHANNEL_CLOSE,
     CHANNEL_OPEN,
@@ -53,7 +53,9 @@ class Client:
         self.peer = peer
         self.conn = 0  # the machine's number for this connection; 0: it does not know it (any more)
         self.asked_close = 0  # the number it had, while the machine's close-ok is awaited
-        self.is_publisher = False
+        self.is_publisher = False  # brings load: its socket is not read while the member is full
+        self.requests = 0  # methods asked of the machine: many of them are load as well
+        self.transaction_bytes = 0  # of what its channels have not committed yet
         self.channels: dict[int, LocalChannel] = {}
         self.unreported: dict[int, LocalChannel] = {}  # channels with writes that SENT must tell
         self.connection = ServerConnection(authenticate, gateway.limits, gateway.identity, now)
@@ -160,46 +162,63 @@ class Client:
     # -- events ----------------------------------------------------------------------------------
 
     def _on_events(self, events: list[Event]) -> None:
+        gateway, channels = self.gateway, self.channels
+        commands = gateway.commands
+        published = 0
         for event in events:
             if type(event) is Published:
-                self._on_published(event)
+                number, exchange, key, flags, properties, body, user_id = event
+                channel = channels.get(number)
+                if channel is None or channel.doom is not None:
+                    continue
+                is_rare = channel.transaction is not None or user_id is not None
+                if is_rare and not self._may_publish(number, channel, event):
+                    continue
+                publish_no = 0
+                if channel.wants_confirms:
+                    publish_no = channel.publish_no = channel.publish_no + 1
+                published += 1
+                commands.append(
+                    Publish(
+                        PUBLISH, self.conn, number, publish_no, exchange, key, flags, properties,
+                        body,
+                    )
+                )  # fmt: skip
             elif type(event) is Called:
-                channel = self.channels.get(event.channel)
+                channel = channels.get(event.channel)
                 if channel is not None and channel.doom is None:
                     REQUESTS[event.method](self, event.channel, channel, event.args)
             else:
                 self._on_rare(event)
+        if published:
+            self.is_publisher = True
+            gateway.counters["publishes"] += published
         if self.connection.out or self.connection.has_ended:
-            self.gateway.mark_writable(self)
+            gateway.mark_writable(self)
 
-    def _on_published(self, event: Published) -> None:
-        number, exchange, key, flags, properties, body, user_id = event
-        channel = self.channels.get(number)
-        if channel is None or channel.doom is not None:
-            return
-        if user_id is not None and user_id != self.connection.user.encode():
+    def _may_publish(self, number: int, channel: LocalChannel, message: Published) -> bool:
+        """What is rare about a publish: it names its user, or it is part of a transaction. False
+        if it is no command of its own."""
+        _, exchange, key, flags, properties, body, user_id = message
+        user = self.connection.user
+        if user_id is not None and user_id != user.encode():
             shown = user_id.decode("ascii", "backslashreplace")
-            text = f"user_id property set to '{shown}' but authenticated user was"
-            self.refuse_channel(
-                number, errors.PRECONDITION_FAILED, f"{text} '{self.connection.user}'", 60, 40
-            )
-            return
+            text = f"user_id property set to '{shown}' but authenticated user was '{user}'"
+            self.refuse_channel(number, errors.PRECONDITION_FAILED, text, 60, 40)
+            return False
+        transaction = channel.transaction
+        if transaction is None:
+            return True
         self.is_publisher = True
-        gateway = self.gateway
-        gateway.counters["publishes"] += 1
-        if channel.transaction is not None:
-            channel.transaction.publishes.append(TxPublish(exchange, key, flags, properties, body))
-            channel.transaction.size += len(properties) + len(body)
-            if channel.transaction.is_full:
-                text = "the transaction is larger than this server allows"
-                self.refuse_channel(number, errors.PRECONDITION_FAILED, text, 60, 40)
-            return
-        publish_no = 0
-        if channel.wants_confirms:
-            publish_no = channel.publish_no = channel.publish_no + 1
-        gateway.commands.append(
-            Publish(PUBLISH, self.conn, number, publish_no, exchange, key, flags, properties, body)
-        )
+        self.gateway.counters["publishes"] += 1
+        transaction.publishes.append(TxPublish(exchange, key, flags, properties, body))
+        size = len(properties) + len(body)
+        transaction.size += size
+        self.transaction_bytes += size
+        if transaction.is_full or self.transaction_bytes > TX_BYTES_MAX:
+            text = "the transaction is larger than this server allows"
+            self.refuse_channel(number, errors.PRECONDITION_FAILED, text, 60, 40)
+        return False
 
     def _on_rare(self, event: Event) -> None:
         commands = self.gateway.commands
@@ -248,6 +267,13 @@ class Client:
         )
         if self.gateway.blocked_because:
             self.say_blocked()
+
+    def forget_channel(self, number: int) -> None:
+        """It has come to its end on both sides."""
+        transaction = self.channels.pop(number).transaction
+        if transaction is not None:
+            self.transaction_bytes -= transaction.clear()
+        self.unreported.pop(number, None)
 
     def close_ok(self) -> None:
         """The machine has ended the connection as the client asked."""

@@ -183,7 +183,7 @@ class Gateway:
         self._writable.pop(client, None)
 
     def note(self, counter: str, text: str) -> None:
-        """One fact for the log, and its counter."""
+        """One fact for the log, and its counter. Clients cannot break the line with their names."""
         self.counters[counter] += 1
         if self._log is not None:
-            self._log(text)
+            self._log(text if text.isprintable() else repr(text)[1:-1])

@@ -330,8 +330,7 @@ class Outbox:
         if channel in self._fresh:
             del self._fresh[channel]
             _write_confirms(client, number, channel)
-        del client.channels[number]
-        client.unreported.pop(number, None)
+        client.forget_channel(number)
         if doom is not None and doom.code:
             self._gateway.note("refused", f"client {client.peer}: channel {number}: {doom.text}")
             client.connection.close_channel(number, *doom)

@@ -25,6 +25,8 @@ Handler: TypeAlias = "Callable[[Client, int, LocalChannel, Args], None]"
 
 GENERATED_QUEUE = "amq.gen-"
 GENERATED_TAG = "amq.ctag-"
+REQUESTS_LIGHT_MAX = 256
+"""A client that asks more than this is treated like a publisher when the member is full."""
 # What a blob takes (see machine.blob): more would be refused by every member, with the whole blob.
 TABLE_DEPTH_MAX = 16
 TABLE_ITEMS_MAX = 4096
@@ -217,7 +219,7 @@ def on_tx_commit(client: Client, number: int, channel: LocalChannel, _args: Args
         c.TX_COMMIT, client.conn, number, tuple(transaction.publishes),
         tuple(transaction.settlements),
     )  # fmt: skip
-    transaction.clear()
+    client.transaction_bytes -= transaction.clear()
     _ask(client, channel, command, nowait=False)
 
 
@@ -225,7 +227,7 @@ def on_tx_rollback(client: Client, number: int, channel: LocalChannel, _args: Ar
     if channel.transaction is None:
         _refuse(client, number, "tx.rollback", "channel is not transactional")
         return
-    channel.transaction.clear()
+    client.transaction_bytes -= channel.transaction.clear()
     client.answer(number, "tx.rollback-ok")
 
 
@@ -264,6 +266,9 @@ REQUESTS: dict[str, Handler] = {
 
 
 def _ask(client: Client, channel: LocalChannel, command: c.Command, nowait: bool) -> None:
+    client.requests += 1
+    if client.requests > REQUESTS_LIGHT_MAX:
+        client.is_publisher = True
     if not nowait:
         channel.asked += 1
     client.gateway.commands.append(command)

@@ -131,6 +131,8 @@ class ServerConnection(Inbound):
         """Say why and wait a while for the client to agree. `text` as it goes out."""
         if self.phase is Phase.LEAVING:
             self.close_ok()  # it wants to go anyway
+        if self.phase is Phase.HEADER:
+            self.phase = Phase.CLOSED  # nobody knows yet whether it speaks AMQP
         if self.phase in (Phase.CLOSED, Phase.CLOSING):
             return
         self.say(0, "connection.close", (code, clip(text), class_id, method_id))

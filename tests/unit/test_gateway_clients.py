@@ -3,7 +3,9 @@
 import pytest
 
 from broker.amqp import codec
+from broker.amqp.spec import METHODS
 from broker.machine import commands as c
+from broker.requests import REQUESTS
 from tests.unit.amqp_peer import PERSISTENT, method, opening, publish, start_ok
 from tests.unit.gateway_loop import Loop, Peer
 
@@ -347,6 +349,43 @@ def test_a_transaction_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peer.publish(1, "q", b"1", b"2", b"3") == []
     (said,) = peer.publish(1, "q", b"4", b"5")
     assert said.args[0] == 406
+
+
+def test_the_transactions_of_a_client_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.client.TX_BYTES_MAX", 100)
+    peer = Loop().connect().open(1, 2)
+    for channel in (1, 2):
+        peer.call(channel, "tx.select")
+        assert peer.publish(channel, "q", b"x" * 40) == []
+    assert peer.call(1, "tx.rollback") == [("tx.rollback-ok",)]
+    assert peer.publish(1, "q", b"x" * 40) == []
+    assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
+    assert peer.publish(1, "q", b"x" * 40) == []
+    (said,) = peer.publish(2, "q", b"x" * 40)
+    assert said.args[0] == 406
+    assert peer.client.transaction_bytes == 43
+
+
+def test_whoever_asks_much_is_load_too() -> None:
+    peer = Loop().connect().open(1)
+    for _ in range(300):
+        peer.call(1, "basic.qos", 0, 1, False)
+    assert peer.client.is_publisher
+
+
+def test_every_method_that_a_client_may_say_has_a_meaning() -> None:
+    elsewhere = ("basic.publish", "channel.open", "channel.close")
+    for row in METHODS.values():
+        if row.by_client and row.class_id != 10 and row.name not in elsewhere:
+            assert row.name in REQUESTS
+
+
+def test_clients_cannot_write_lines_into_the_log() -> None:
+    loop = Loop()
+    loop.connect(vhost="x\nERROR all is lost")
+    assert "\n" not in loop.log[-1]
 
 
 def test_prefetch_is_stamped_into_later_consumers() -> None:
