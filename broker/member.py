@@ -14,9 +14,6 @@ import time
 import uuid
 from dataclasses import replace
 
-from vsync.driver import Driver
-from vsync.node import Node
-
 from broker import joining
 from broker.clients import Clients
 from broker.consensus import Verdict
@@ -38,8 +35,11 @@ from store.api import Marker
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
 from store.writer import StoreWriter
+from vsync.codec import WIRE_VERSION
 from vsync.config import RingConfig
+from vsync.driver import Driver
 from vsync.events import Deliver, Direct, Note, Output, Transitional, View
+from vsync.node import Node
 from vsync.primary import Activated
 from vsync.transport import ZmqTransport
 from vsync.types import Guarantee, Member
@@ -49,6 +49,8 @@ log = logging.getLogger("qpidd")
 SLICE_S = 0.0005
 BEAT_S = 0.05
 TICK_S = 0.5
+FOREIGN_FRAMES_MAX = 20
+"""So many frames of another wire version are no line noise."""
 CHECKPOINT_BYTES_MIN = 64 << 20
 PATIENCE_S = 2.0
 """How long a member of an open cluster looks for a running one before it forms its own."""
@@ -86,7 +88,10 @@ class BrokerMember:
         self.logbook.start(replica.history, replica.machine.root())
         replica.log = self.logbook
         self.clients = Clients(
-            identity.name, options.cluster_name, self._schedule, logging.getLogger("qpidd.client").info
+            identity.name,
+            options.cluster_name,
+            self._schedule,
+            logging.getLogger("qpidd.client").info,
         )
         self.core = Core(
             self.me, self, replica,
@@ -287,6 +292,7 @@ class BrokerMember:
             self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
 
     def _on_durable(self, position: int) -> None:
+        self.logbook.durable(position)
         self.driver.set_mark(position)
 
     def _on_store_failed(self, error: StoreError) -> None:
@@ -306,9 +312,21 @@ class BrokerMember:
             core.admit([Tick(TICK, _wall_us())])
         if core.shutdown_position:
             self._finish_shutdown(now)
+        self._check_versions()
         core.flush()
         self._schedule()
         self._beat_handle = self.loop.call_later(BEAT_S, self._beat)
+
+    def _check_versions(self) -> None:
+        """A newcomer among members of another wire version gives up; members that run go on."""
+        foreign = self.node.counters["frame_version"]
+        if not self.core.ran and len(self.node.members) < 2 and foreign >= FOREIGN_FRAMES_MAX:
+            self.stop(
+                Exit.PROTOCOL,
+                f"the members of cluster '{self.options.cluster_name}' speak another version of "
+                f"the ring protocol than this broker (version {WIRE_VERSION}); "
+                "run the same release on all members",
+            )
 
     def _tick_is_mine(self) -> bool:
         """One member moves the time, and only when something waits for it."""

@@ -1,0 +1,60 @@
+"""Members of two releases do not mix: the newcomer says so and ends, those that run go on."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+
+from broker.exits import Exit
+from tools.local_cluster import HOST, ROOT, LocalCluster, command, free_ports
+from vsync.codec import WIRE_VERSION
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
+
+
+def speak_another_version(ring: str, frames: int) -> None:
+    """Send frames of a later wire version to a ring address."""
+    with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+        socket.connect(f"tcp://{ring}")
+        for _ in range(frames):
+            socket.send(bytes([WIRE_VERSION + 1]) + bytes(80))
+            time.sleep(0.01)
+
+
+def test_a_newcomer_among_members_of_another_version_ends(tmp_path: Path) -> None:
+    port, ring = free_ports(2)
+    process = subprocess.Popen(
+        [
+            *command("qpidd"), "--cluster-name", "mixed", "--cluster-size", "3",
+            "--cluster-bind", f"{HOST}:{ring}", "--cluster-nodes", f"{HOST}:{ring}",
+            "--port", str(port), "--data-dir", str(tmp_path),
+        ],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        speak_another_version(f"{HOST}:{ring}", 200)
+        assert process.wait(20) == Exit.PROTOCOL
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert "another version" in said
+        assert f"version {WIRE_VERSION}" in said
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_a_running_member_takes_no_harm(cluster: LocalCluster) -> None:
+    """G15: frames that are not ours are counted and dropped."""
+    member = cluster[0].status().local_member()
+    assert member is not None
+    speak_another_version(member.id, 60)
+    cluster.wait_active(timeout_seconds=5)
