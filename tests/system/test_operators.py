@@ -1,0 +1,145 @@
+"""What operators type, against real brokers: qpid-cluster; spout and drain in a rolling kill."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.exits import Exit
+from tests.system.harness import running_cluster, wait_until
+from tools.demo import Arrivals, write_input
+from tools.local_cluster import ROOT, LocalCluster, command
+from tools.management import ManagementError, ask
+
+pytestmark = pytest.mark.system
+
+
+def run(name: str, *arguments: str) -> tuple[int, str, str]:
+    """Run one command to its end."""
+    ended = subprocess.run(
+        [*command(name), *arguments],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_any_member_shows_the_cluster(cluster: LocalCluster) -> None:
+    ids = []
+    for member in cluster.members:
+        code, shown, said = run("qpid-cluster", str(member.address))
+        assert (code, said) == (0, "")
+        lines = shown.splitlines()
+        assert lines[:3] == [
+            "  Cluster Name: test",
+            "Cluster Status: ACTIVE",
+            "  Cluster Size: 3",
+        ]
+        own = [line for line in lines if "(local)" in line]
+        assert len(own) == 1
+        assert f"URL=amqp:tcp:{member.address}" in own[0]
+        ids.append([line.split("ID=")[1].split()[0] for line in lines[3:]])
+    assert ids[0] == ids[1] == ids[2]
+
+
+def test_json_has_the_documented_keys(cluster: LocalCluster) -> None:
+    _, shown, _ = run("qpid-cluster", "--json", str(cluster[1].address))
+    status = json.loads(shown)
+    assert {
+        "cluster", "cluster_id", "status", "size", "epoch", "position", "members", "voters",
+        "reason", "version",
+    } <= status.keys()  # fmt: skip
+    for member in status["members"]:
+        assert {"id", "url", "state", "voter", "position", "local"} <= member.keys()
+    assert sorted(status["voters"]) == sorted(member["id"] for member in status["members"])
+
+
+def test_counters_are_whole_numbers(cluster: LocalCluster) -> None:
+    counters = ask(cluster[0].address, {"op": "counters"})["counters"]
+    assert isinstance(counters, dict)
+    assert counters
+    assert all(isinstance(value, int) for value in counters.values())
+
+
+@pytest.mark.parametrize("request_", [{"op": "format-disk"}, {"op": 7}, {}])
+def test_unknown_operations_are_refused(
+    cluster: LocalCluster, request_: dict[str, str | int]
+) -> None:
+    """G15: the sender gets a sentence, the broker goes on."""
+    with pytest.raises(ManagementError, match="knows no operation"):
+        ask(cluster[0].address, request_)
+    assert cluster[0].status().status == "ACTIVE"
+
+
+def test_stop_one_member_by_its_id(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        leaving = cluster[2].status().local_member()
+        assert leaving is not None
+        asked = str(cluster[0].address)
+        code, _, said = run("qpid-cluster", "-f", "-s", "nobody", asked)
+        assert (code, said) == (1, "qpid-cluster: Failed: No member with matching ID found\n")
+        assert run("qpid-cluster", "-f", "-s", leaving.id, asked) == (0, "", "")
+        assert cluster[2].wait() == Exit.OK
+        cluster.wait_active([cluster[0], cluster[1]])
+        code, shown, _ = run("qpid-cluster", asked)
+        assert code == 0
+        assert "Cluster Size: 2\n" in shown
+        assert f"ID={leaving.id} " in shown
+        assert "(DOWN)" in shown
+        cluster[2].start()
+        cluster.wait_active()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_every_member_killed_in_turn_under_load(tmp_path: Path) -> None:
+    """G8, G11, G12: kill -9 of each member under a confirmed stream: all there, in order."""
+    count, window = 60_000, 200
+    source, output = tmp_path / "input.txt", tmp_path / "output.jsonl"
+    digest = write_input(source, count)
+    with running_cluster(tmp_path) as cluster:
+        drain = subprocess.Popen(
+            [
+                *command("drain"), "-b", cluster.brokers(2), "-q", "q", "--format", "json",
+                "--output", str(output), "--count", str(count), "--unique", "--timeout", "60",
+            ],
+            cwd=ROOT,
+        )  # fmt: skip
+        spout = subprocess.Popen(
+            [
+                *command("spout"), "-b", cluster.brokers(0), "-q", "q", "--file", str(source),
+                "--sequence", "--window", str(window),
+            ],
+            cwd=ROOT,
+        )  # fmt: skip
+        arrivals = Arrivals(output)
+        try:
+            for turn, member in enumerate(cluster.members):
+
+                def share_came(share: float = (turn + 1) / 5) -> bool:
+                    arrivals.read()
+                    return arrivals.different >= share * count
+
+                wait_until(share_came, 60, f"the stream before kill {turn + 1}")
+                member.kill()
+                others = [one for one in cluster.members if one is not member]
+                cluster.wait_active(others)
+                member.start()
+                cluster.wait_active()
+            assert spout.wait(60) == 0
+            assert drain.wait(60) == 0
+        finally:
+            for client in (spout, drain):
+                client.kill()
+                client.wait()
+        arrivals.read()
+        assert arrivals.different == count
+        assert arrivals.first_digest.hexdigest() == digest
+        assert arrivals.unflagged_repeats <= 3 * window
