@@ -100,6 +100,7 @@ class Node(Formation):
 
     def wake(self, now: float) -> None:
         """Handle every timer that is due."""
+        self._notice_absence(now)
         for timer, due in sorted(self.desk.due.items()):
             # An earlier handler of this loop may have moved or cancelled it.
             if due <= now and self.desk.due.get(timer) == due:
@@ -171,12 +172,16 @@ class Node(Formation):
 
     def _was_away(self, now: float) -> bool:
         """Was this process stopped?  Then joins in its receive queue are history (pitfall 28)."""
-        due = self.next_timer()
-        if due is not None and now - due > self.config.token_timeout_ms / 2000:
-            self._late = True
+        self._notice_absence(now)
         if self._late:
             self.desk.count("control_while_late")
         return self._late
+
+    def _notice_absence(self, now: float) -> None:
+        """A timer that is very late shows it, whether frames or `wake` come first."""
+        due = self.next_timer()
+        if due is not None and now - due > self.config.token_timeout_ms / 2000:
+            self._late = True
 
     def _on_data(self, sender: Member, frame: Data, now: float) -> None:
         phase = self.phase
