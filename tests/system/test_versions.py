@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from pathlib import Path
@@ -18,11 +19,18 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
 
 def speak_another_version(ring: str, frames: int) -> None:
     """Send frames of a later wire version to a ring address."""
-    with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+    context = zmq.Context()
+    socket = context.socket(zmq.PUSH)
+    socket.linger = 0
+    try:
         socket.connect(f"tcp://{ring}")
         for _ in range(frames):
-            socket.send(bytes([WIRE_VERSION + 1]) + bytes(80))
+            with contextlib.suppress(zmq.Again):
+                socket.send(bytes([WIRE_VERSION + 1]) + bytes(80), zmq.NOBLOCK)
             time.sleep(0.01)
+    finally:
+        socket.close()
+        context.term()
 
 
 def test_a_newcomer_among_members_of_another_version_ends(tmp_path: Path) -> None:
