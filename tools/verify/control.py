@@ -124,9 +124,8 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
     for member, incarnation, records in lives_of(rows):
         highest = -1
         seen: set[tuple[int, str]] = set()
-        stands = -1
         for row in records:
-            stands = row.last if row.last is not None else stands
+            stands = -1 if row.position is None else row.position
             ring = (row.ring_seq or 0, row.ring_rep or "")
             if row.kind == Kind.VIEW and row.flag:
                 names = sorted(row.names or [])
@@ -147,7 +146,7 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
                 seen.add(ring)
             elif row.kind == Kind.ACTIVE and ring not in seen:
                 what = f"active in view {ring[0]}.{ring[1]}, which this member never installed"
-                yield Finding("G6", member, incarnation, row.position or 0, what)
+                yield Finding("G6", member, incarnation, stands, what)
 
 
 def primaries(rows: Iterable[Row]) -> dict[int, Primary]:

@@ -58,6 +58,7 @@ class Applied(NamedTuple):
     order: bytes
     chain: bytes
     root: int | None
+    active: bool
 
 
 def find_differences(records: DataFrame, begin_inactive: list[str]) -> Differences:
@@ -79,8 +80,7 @@ def find_differences(records: DataFrame, begin_inactive: list[str]) -> Differenc
     def differ_anywhere(column: str) -> Column:
         return f.coalesce(f.min(column) != f.max(column), f.lit(False))
 
-    begun = f.col("file").isin(begin_inactive) if begin_inactive else f.lit(False)
-    active = f.when(is_batch, f.coalesce(f.col("flag"), ~begun))
+    active = f.when(is_batch, _active(begin_inactive))
     anchor = f.col("kind").isin([int(kind) for kind in ANCHORS]) & (f.col("last") > 0)
     per_position = (
         records.filter(is_batch | anchor)
@@ -93,7 +93,11 @@ def find_differences(records: DataFrame, begin_inactive: list[str]) -> Differenc
             differ("outcomes").alias("outcomes"),
             differ_anywhere("chain").alias("chain"),
             differ_anywhere("root").alias("root"),
-            f.coalesce(~f.max(active), f.lit(False)).alias("alone"),
+            # Late is fine when a member that was active applied the same.
+            f.coalesce(
+                ~f.max(active) | (~f.min(active) & (f.min("chain") != f.max("chain"))),
+                f.lit(False),
+            ).alias("alone"),
         )
     )
     columns = [f.sum("n"), f.sum(f.col("last") - f.col("first") + 1)]
@@ -108,7 +112,17 @@ def find_differences(records: DataFrame, begin_inactive: list[str]) -> Differenc
     return Differences(row[0] or 0, row[1] or 0, found)
 
 
-def describe_differences(records: DataFrame, differences: Differences) -> list[Finding]:
+def _active(begin_inactive: list[str]) -> Column:
+    """Return whether a batch was applied by a member of the primary."""
+    from pyspark.sql import functions as f
+
+    begun = f.col("file").isin(begin_inactive) if begin_inactive else f.lit(False)
+    return f.coalesce(f.col("flag"), ~begun)
+
+
+def describe_differences(
+    records: DataFrame, differences: Differences, begin_inactive: list[str]
+) -> list[Finding]:
     """Say who differs from the others at the first position of each kind of difference."""
     from pyspark.sql import functions as f
 
@@ -118,6 +132,7 @@ def describe_differences(records: DataFrame, differences: Differences) -> list[F
     kinds = [int(kind) for kind in (Kind.BATCH, *ANCHORS)]
     rows = (
         records.filter(f.col("last").isin(wanted) & f.col("kind").isin(kinds))
+        .withColumn("active", _active(begin_inactive))
         .select(*Applied._fields)
         .limit(1000)
         .collect()
@@ -130,7 +145,8 @@ def describe_differences(records: DataFrame, differences: Differences) -> list[F
         here = sorted(at[last])
         batches = [row for row in here if row.kind == Kind.BATCH]
         if name == "alone":
-            findings += [_alone(row) for row in batches]
+            regular = {row.chain for row in batches if row.active}
+            findings += [_alone(row) for row in batches if row.chain not in regular]
         elif name == "chain" and "outcomes" in differences.found:
             if last != differences.found["outcomes"][0]:  # else the outcome explains it
                 findings += _odd(here, name, count)
@@ -246,4 +262,5 @@ def _applied(row: Row) -> Applied:
         bytes(row.order or b""),
         bytes(row.chain or b""),
         row.root,
+        row.active,
     )

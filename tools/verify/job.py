@@ -89,7 +89,7 @@ def _verify(records: DataFrame, segments: list[Path]) -> Report:
             findings.append(said)
         else:
             notes.append(said)
-    findings += identity.describe_differences(records, differences)
+    findings += identity.describe_differences(records, differences, begin_inactive)
     findings += control.check_views(rows)
     findings += control.check_primaries(rows)
     findings += lives.check_synchrony(rows, joined)

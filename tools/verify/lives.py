@@ -164,15 +164,14 @@ def check_next_primary(lived: list[Lived], primaries: dict[int, Primary]) -> Ite
 def check_majority(lived: list[Lived], primaries: dict[int, Primary]) -> Iterator[Finding]:
     """G9: a majority of the voters says that it is on disk, or its log ends too early to know."""
     durable: dict[str, int] = {}
-    open_ended = set()
-    for life in lived:
+    open_ended: dict[str, bool] = {}
+    for life in lived:  # in the order of incarnations: a later START says what an earlier life kept
         durable[life.member] = max(life.durable, durable.get(life.member, -1))
-        if not life.stopped:
-            open_ended.add(life.member)
+        open_ended[life.member] = not life.stopped
     for epoch, (position, (member, incarnation)) in _highest_confirmed(lived).items():
         voters = primaries[epoch].voters if epoch in primaries else ()
         have = [voter for voter in voters if durable.get(voter, -1) >= position]
-        silent = [v for v in voters if v not in have and (v in open_ended or v not in durable)]
+        silent = [v for v in voters if v not in have and open_ended.get(v, True)]
         if voters and len(have) + len(silent) <= len(voters) // 2:
             what = (
                 f"confirmed in epoch {epoch}, but on the disks of only {len(have)} "

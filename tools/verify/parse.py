@@ -264,7 +264,8 @@ class _Parser:
                 return row._replace(position=position, last=position, chain=chain, text=reason)
             case ViewSeen(ring_seq, ring_rep, regular, members):
                 names = [f"{name}/{life}" for name, life in members]
-                return row._replace(ring_seq=ring_seq, ring_rep=ring_rep, flag=regular, names=names)
+                row = row._replace(ring_seq=ring_seq, ring_rep=ring_rep, flag=regular)
+                return row._replace(names=names, position=self._stands)
             case Active():
                 return row._replace(
                     epoch=record.epoch,
