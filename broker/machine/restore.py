@@ -127,12 +127,9 @@ class _Reader:
         if name == self.state.local:
             self.state.local_session = session
 
-    def _vhost(self, name: str) -> Vhost:
-        return self.state.vhosts.setdefault(name, Vhost(name))
-
     def _on_connection(self, key: tuple[int, int], vhost: str, user: str, peer: str) -> None:
         local = key[0] == self.state.local_session
-        self.state.connections[key] = Connection(key, self._vhost(vhost), user, peer, local)
+        self.state.connections[key] = Connection(key, self.state.vhosts[vhost], user, peer, local)
 
     def _on_messages(
         self,
@@ -154,7 +151,7 @@ class _Reader:
         self.messages.update(zip(numbers, rows, strict=True))
 
     def _on_vhost(self, name: str) -> None:
-        self._vhost(name)
+        self.state.vhosts[name] = Vhost(name)
 
     def _on_queue(
         self,

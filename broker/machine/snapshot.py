@@ -50,6 +50,8 @@ def _items(state: State) -> Iterator[tuple[object, ...]]:
     )
     for name, record in state.sessions.items():
         yield ("session", name, record.session, record.incarnation, record.last_blob_no)
+    for name in state.vhosts:
+        yield ("vhost", name)
     for connection in state.connections.values():
         yield (
             "connection",
@@ -78,7 +80,6 @@ def _items(state: State) -> Iterator[tuple[object, ...]]:
 
 
 def _vhost_items(vhost: Vhost) -> Iterator[tuple[object, ...]]:
-    yield ("vhost", vhost.name)
     for queue in vhost.queues.values():
         yield (
             "queue",
