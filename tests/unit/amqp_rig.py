@@ -1,0 +1,43 @@
+"""Connections for the tests of one connection, and what all of their faults have in common."""
+
+from broker.amqp import errors
+from broker.amqp.connection import ServerConnection
+from broker.amqp.events import ChannelOpened, Event, Faulted, OpenAsked
+from broker.amqp.limits import Identity, Limits
+from tests.unit.amqp_peer import Said, heard, method, opening
+
+
+def new(limits: Limits | None = None) -> ServerConnection:
+    def authenticate(user: str, password: str) -> bool:
+        return (user, password) == ("guest", "guest")
+
+    return ServerConnection(authenticate, limits or Limits(), Identity(member="a"), 0.0)
+
+
+def opened(
+    limits: Limits | None = None, heartbeat: int = 0, frame_max: int = 131_072
+) -> ServerConnection:
+    connection = new(limits)
+    data = opening(heartbeat=heartbeat, frame_max=frame_max) + method(1, "channel.open")
+    events = connection.receive(data, 0.0)
+    assert [type(event) for event in events] == [OpenAsked, ChannelOpened]
+    connection.accept_open()
+    connection.say(1, "channel.open-ok")
+    connection.take_output()
+    return connection
+
+
+def expect_close(connection: ServerConnection, events: list[Event], code: int, *words: str) -> Said:
+    """The fault is an event, and the last thing said is a close with this code and these words."""
+    fault = events[-1]
+    assert isinstance(fault, Faulted)
+    assert fault.code == code
+    said = heard(connection.take_output())[-1]
+    assert (said.channel, said.method, said.args[0]) == (0, "connection.close", code)
+    text = said.args[1]
+    assert isinstance(text, str)
+    assert text.startswith(errors.REPLY_NAMES[code])
+    for word in words:
+        assert word in text
+    assert not connection.has_ended
+    return said

@@ -1,0 +1,199 @@
+"""Frames, methods and messages on an open connection, whole and broken."""
+
+import pytest
+
+from broker.amqp import codec, errors
+from broker.amqp.errors import ProtocolFault
+from broker.amqp.events import (
+    Called,
+    ChannelOpened,
+    Event,
+    Faulted,
+    Oversized,
+    Published,
+)
+from broker.amqp.fields import decode_table, encode_table
+from broker.amqp.limits import Limits
+from tests.unit.amqp_peer import PERSISTENT, heard, method, publish
+from tests.unit.amqp_rig import expect_close, opened
+
+
+def test_messages_come_whole_however_the_bytes_are_cut() -> None:
+    bodies = [b"", b"x", b"y" * 4088, b"z" * 4089, b"w" * 20_000]
+    stream = b"".join(
+        publish(1, "ex", f"key-{number}", body, frame_max=4096)
+        for number, body in enumerate(bodies)
+    )
+    expected = [
+        Published(1, "ex", f"key-{number}", 4, PERSISTENT, body, None)
+        for number, body in enumerate(bodies)
+    ]
+    for step in (1, 2, 3, 7, 100, 1000, 4096, len(stream)):
+        connection = opened(frame_max=4096)
+        events: list[Event] = []
+        for at in range(0, len(stream), step):
+            events += connection.receive(stream[at : at + step], 0.0)
+        assert events == expected
+
+
+def test_messages_of_different_channels_may_interleave() -> None:
+    connection = opened()
+    connection.receive(method(2, "channel.open"), 0.0)
+    one, two = publish(1, "", "a", b"1" * 10), publish(2, "", "b", b"2" * 10)
+    frames_one, _ = codec.split_frames(one)
+    frames_two, _ = codec.split_frames(two)
+    mixed = b"".join(
+        data[frame.start - 7 : frame.end + 1]
+        for pair in zip(frames_one, frames_two, strict=True)
+        for data, frame in zip((one, two), pair, strict=True)
+    )
+    events = connection.receive(mixed, 0.0)
+    assert [event[2:3] for event in events] == [("a",), ("b",)]
+
+
+def test_flags_and_user_id_are_seen() -> None:
+    connection = opened()
+    properties = codec.encode_properties({"delivery_mode": 1, "user_id": "guest"})
+    (event,) = connection.receive(publish(1, "", "q", b"x", properties, mandatory=True), 0.0)
+    assert event == Published(1, "", "q", 1, properties, b"x", b"guest")
+
+
+def header(channel: int, size: int, properties: bytes = b"\x00\x00", class_id: int = 60) -> bytes:
+    out = bytearray()
+    payload = class_id.to_bytes(2, "big") + b"\0\0" + size.to_bytes(8, "big") + properties
+    codec.append_frame(out, codec.HEADER, channel, payload)
+    return bytes(out)
+
+
+def body(channel: int, data: bytes) -> bytes:
+    out = bytearray()
+    codec.append_frame(out, codec.BODY, channel, data)
+    return bytes(out)
+
+
+PUBLISH = method(1, "basic.publish", "", "q", False, False)
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "word"),
+    [
+        (header(1, 5), 505, "header on channel 1"),
+        (body(1, b"x"), 505, "body on channel 1"),
+        (PUBLISH + body(1, b"x"), 505, "body on channel 1"),
+        (PUBLISH + header(1, 5) + header(1, 5), 505, "header on channel 1"),
+        (PUBLISH + header(1, 5) + body(1, b"123456"), 501, "longer than"),
+        (PUBLISH + header(1, 5, class_id=50), 501, "class 50"),
+        (PUBLISH + header(1, 5, b"\x80\x00"), 502, "content_type"),
+        (PUBLISH + header(1, 5, b"\x80\x00\x05ab"), 502, "content_type"),
+        (PUBLISH + header(1, 5, b"\x10\x00"), 502, "delivery_mode"),
+        (PUBLISH + header(1, 5, b"\x00\x01\x00\x00"), 502, "flags"),
+        (PUBLISH + header(1, 5, b"\x00\x00\x00"), 502, "after the last"),
+        (PUBLISH + header(1, 5, b"\x20\x00\x00\x00\x00\x09"), 502, "table"),
+        (PUBLISH + header(1, 5, b""), 502, "12 bytes"),
+        (PUBLISH + PUBLISH, 505, "middle"),
+        (PUBLISH + method(1, "basic.ack", 1, False), 505, "middle"),
+        (PUBLISH + header(2, 5), 504, "channel 2"),
+        (method(2, "basic.ack", 1, False), 504, "channel 2"),
+        (method(1, "channel.open"), 504, "second"),
+        (method(3000, "channel.open"), 504, "channel_max"),
+        (method(1, "basic.deliver", "t", 1, False, "", ""), 503, "basic.deliver"),
+        (method(1, "queue.declare-ok", "q", 0, 0), 503, "declare-ok"),
+        (method(0, "connection.start-ok", {}, "PLAIN", b"", ""), 503, "start-ok"),
+        (method(0, "queue.purge", "q", False), 503, "channel 0"),
+        (method(1, "connection.close", 200, "", 0, 0), 503, "channel 1"),
+        (b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x63\xce", 540, "class 60"),
+        (b"\x01\x00\x01\x00\x00\x00\x05\x00\x3c\x00\x50\x00\xce", 502, "basic.ack"),
+        (b"\x05\x00\x01\x00\x00\x00\x00\xce", 501, "type 5"),
+        (b"\x08\x00\x01\x00\x00\x00\x00\xce", 501, "heartbeat"),
+        (b"\x08\x00\x00\x00\x00\x00\x01x\xce", 501, "heartbeat"),
+        (b"\x01\x00\x01\x00\x02\x00\x00\x00", 501, "frame_max"),
+        (b"\x01\x00\x01\x00\x00\x00\x00\x00", 501, "206"),
+        (b"\xff" * 20, 501, "frame"),
+    ],
+)
+def test_what_an_open_connection_does_not_take(data: bytes, code: int, word: str) -> None:
+    connection = opened()
+    expect_close(connection, connection.receive(data, 0.0), code, word)
+    assert connection.receive(publish(1, "", "q"), 0.0) == []
+    assert connection.receive(method(0, "connection.close-ok"), 0.0) == []
+    assert connection.has_ended
+
+
+def test_a_close_names_the_method_at_fault() -> None:
+    connection = opened()
+    data = b"\x01\x00\x01\x00\x00\x00\x06\x00\x32\x00\x0a\x00\x00\xce"
+    said = expect_close(connection, connection.receive(data, 0.0), 502, "queue.declare")
+    assert said.args[2:] == (50, 10)
+
+
+def test_what_was_said_before_the_fault_counts() -> None:
+    connection = opened()
+    events = connection.receive(publish(1, "", "q") + b"\xff" * 8, 0.0)
+    assert [type(event) for event in events] == [Published, Faulted]
+
+
+def test_a_message_that_is_too_large_ends_only_its_channel() -> None:
+    connection = opened(Limits(message_bytes_max=100))
+    data = publish(1, "", "q", b"x" * 101) + publish(1, "", "q", b"x")
+    assert connection.receive(data, 0.0) == [Oversized(1, 101)]
+    connection.close_channel(1, 406, "PRECONDITION_FAILED - too large", 60, 40)
+    assert connection.receive(publish(1, "", "q", b"x"), 0.0) == []
+    assert connection.receive(method(1, "channel.close-ok"), 0.0) == []
+    assert connection.receive(method(1, "channel.open"), 0.0) == [ChannelOpened(1)]
+
+
+def test_unfinished_messages_are_bounded() -> None:
+    connection = opened(Limits(assembly_bytes_max=150))
+    connection.receive(method(2, "channel.open"), 0.0)
+    assert connection.receive(PUBLISH + header(1, 100), 0.0) == []
+    data = method(2, "basic.publish", "", "q", False, False) + header(2, 100)
+    expect_close(connection, connection.receive(data, 0.0), errors.RESOURCE_ERROR, "200 bytes")
+
+
+def test_methods_are_handed_on_with_their_arguments() -> None:
+    connection = opened()
+    data = method(1, "queue.declare", "q", False, True, False, False, False, {"x-a": 1})
+    data += method(1, "basic.ack", 7, True) + method(1, "basic.nack", 8, False, True)
+    assert connection.receive(data, 0.0) == [
+        Called(1, "queue.declare", ("q", False, True, False, False, False, {"x-a": 1})),
+        Called(1, "basic.ack", (7, True)),
+        Called(1, "basic.nack", (8, False, True)),
+    ]
+
+
+def test_a_secret_may_be_renewed() -> None:
+    connection = opened()
+    assert connection.receive(method(0, "connection.update-secret", b"new", "time"), 0.0) == []
+    assert heard(connection.take_output())[0].method == "connection.update-secret-ok"
+
+
+# -- the codec alone ------------------------------------------------------------------------------
+
+
+def test_whole_frames_are_split_off() -> None:
+    data = publish(1, "", "q") + codec.HEARTBEAT_FRAME
+    frames, end = codec.split_frames(data + data[:9])
+    assert [frame.kind for frame in frames] == [1, 2, 3, 8]
+    assert end == len(data)
+
+
+@pytest.mark.parametrize("data", [b"\x01\x00\x00\x00\x10\x00\x00\x00", b"\x08" + b"\x00" * 7])
+def test_bytes_that_are_no_frames_are_not_split(data: bytes) -> None:
+    with pytest.raises(ProtocolFault):
+        codec.split_frames(data, 0, 4096)
+
+
+def test_one_publish_for_many() -> None:
+    assert codec.publish_bytes(1, "e", "k", PERSISTENT, b"x") == publish(1, "e", "k", b"x")
+
+
+def test_tables_keep_what_only_some_clients_know() -> None:
+    entries = (
+        b"\x01aL" + b"\xff" * 8 + b"\x01bB\xff" + b"\x01cu\xff\xff" + b"\x01di\xff\xff\xff\xff"
+        b"\x01eS\x00\x00\x00\x01\xff" + b"\x01ff\x3f\x80\x00\x00"
+    )
+    data = len(entries).to_bytes(4, "big") + entries
+    table, _ = decode_table(data, 0, len(data))
+    assert table == {"a": 2**64 - 1, "b": 255, "c": 65535, "d": 2**32 - 1, "e": b"\xff", "f": 1.0}
+    again = encode_table(table)
+    assert decode_table(again, 0, len(again)) == (table, len(again))
