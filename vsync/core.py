@@ -63,6 +63,13 @@ class Core:
     def members(self) -> tuple[Member, ...]:
         return self.current.members if self.current is not None else ()
 
+    def acquaintances(self) -> tuple[Member, ...]:
+        """Whom the shell must be able to reach: the members, and those I try to form a ring with.
+
+        News only with a `phase` note among the outputs.
+        """
+        return self.gather.candidates() if self.gather is not None else self.members
+
     def take(self) -> list[Output]:
         """The outputs since the last call, in the order in which they happened."""
         out = self.desk.out

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from vsync.events import Broadcast, Output, Send, View
+from vsync.events import Broadcast, Note, Output, Send
 from vsync.transport import Transport, TransportError
 from vsync.types import Guarantee, Member
 
@@ -49,6 +49,7 @@ class RingNode(Protocol):
     def send_direct(self, to: Member, payload: bytes) -> None: ...
     def leave(self, now: float) -> None: ...
     def take(self) -> list[Output]: ...
+    def acquaintances(self) -> tuple[Member, ...]: ...
 
 
 class Driver:
@@ -80,7 +81,7 @@ class Driver:
         self._on_event = on_event
         self._clock = clock
         self._configured: dict[str, None] = {}
-        self._met: dict[str, str] = {}  # members by name, those of the current view last
+        self._met: dict[str, str] = {}  # members and candidates by name, the latest last
         self._events: deque[Output] = deque()
         self._fd = -1
         self._running = False
@@ -215,8 +216,9 @@ class Driver:
             elif isinstance(output, Send):
                 transport.send(output.to.address, output.frame)
             else:
-                if isinstance(output, View):
-                    self._meet(output)
+                if isinstance(output, Note) and output.code == "phase":
+                    # Before the join that follows: one known address leads to all the others.
+                    self._meet(self.node.acquaintances())
                 events.append(output)
 
     def _flush_outside(self) -> None:
@@ -312,16 +314,16 @@ class Driver:
 
     # -- peers and the end -------------------------------------------------------------------
 
-    def _meet(self, view: View) -> None:
+    def _meet(self, members: tuple[Member, ...]) -> None:
         """Broadcasts go to the configured addresses, the members, and those that were members.
 
         Former members stay, up to a bound: after a partition somebody must still call them.
         """
         before = set(self._met.values())
-        for member in view.members:
+        for member in members:
             self._met.pop(member.name, None)
             self._met[member.name] = member.address
-        while len(self._met) > max(FORMER_MEMBERS_MAX, len(view.members)):
+        while len(self._met) > max(FORMER_MEMBERS_MAX, len(members)):
             del self._met[next(iter(self._met))]
         wanted = set(self._met.values())
         for address in sorted(before - wanted - self._configured.keys()):

@@ -11,22 +11,17 @@ import pytest
 
 from vsync import driver as driver_module
 from vsync.driver import FRAMES_A_TURN, Driver, RingNode
-from vsync.events import Broadcast, Deliver, Direct, Marks, Note, Output, Send, View
+from vsync.events import Broadcast, Deliver, Direct, Marks, Note, Output, Send
 from vsync.node import Node
 from vsync.transport import ZmqTransport, parse_address
-from vsync.types import Guarantee, Member, RingId
+from vsync.types import Guarantee, Member
 
 A = Member("a", 1, "127.0.0.1:7001")
 B = Member("b", 1, "127.0.0.1:7002")
-RING = RingId(1, "a", 1)
 
 
 def note(code: str) -> Note:
     return Note(code, {})
-
-
-def view(*members: Member) -> View:
-    return View(RING, members, members, ())
 
 
 class FakeNode:
@@ -38,6 +33,7 @@ class FakeNode:
         self.out: list[Output] = []
         self.due: float | None = None
         self.raises: Exception | None = None
+        self.members: tuple[Member, ...] = ()
 
     def _called(self, what: str) -> None:
         self.calls.append(what)
@@ -75,6 +71,13 @@ class FakeNode:
 
     def leave(self, now: float) -> None:
         self._called("leave")
+
+    def acquaintances(self) -> tuple[Member, ...]:
+        return self.members
+
+    def become(self, *members: Member) -> None:
+        self.members = members
+        self.out.append(note("phase"))
 
     def take(self) -> list[Output]:
         out, self.out = self.out, []
@@ -321,14 +324,14 @@ def test_broadcasts_reach_configured_present_and_former_members() -> None:
     async def story(bench: Bench) -> None:
         extra = "127.0.0.1:7009"
         bench.driver.start([extra])
-        bench.node.out = [view(A, B)]
+        bench.node.become(A, B)
         bench.driver.set_mark(1)
         assert set(bench.transport.peers) == {extra, A.address, B.address}
-        bench.node.out = [view(A)]
+        bench.node.become(A)
         bench.driver.set_mark(2)
         assert B.address in bench.transport.peers  # somebody must call it after a partition
         moved = Member("b", 2, "127.0.0.1:7003")
-        bench.node.out = [view(A, moved)]
+        bench.node.become(A, moved)
         bench.driver.set_mark(3)
         assert set(bench.transport.peers) == {extra, A.address, moved.address}
         bench.driver.drop_peer(extra)
@@ -345,11 +348,13 @@ def test_former_members_are_bounded_and_nonsense_is_no_address(
 
     async def story(bench: Bench) -> None:
         bench.driver.start()
-        bench.node.out = [view(A, B, Member("c", 1, "nonsense"))]
+        bench.node.become(A, B, Member("c", 1, "nonsense"))
         bench.driver.set_mark(1)
         assert set(bench.transport.peers) == {A.address, B.address}
-        bench.node.out = [view(A), view(A, Member("d", 1, "127.0.0.1:7004"))]
+        bench.node.become(A)
         bench.driver.set_mark(2)
+        bench.node.become(A, Member("d", 1, "127.0.0.1:7004"))
+        bench.driver.set_mark(3)
         assert set(bench.transport.peers) == {A.address, "127.0.0.1:7004"}
 
     run(story)
