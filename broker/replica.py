@@ -181,8 +181,11 @@ class Replica:
         kind = _ITEM_BLOB if isinstance(body, bytes) else _ITEM_ACTIVATION
         self._parts.append(
             msgpack.packb(
-                (RECORD_VERSION, kind, item.epoch, tuple(item.ring), item.seq, item.sender, body)
-            )
+                (
+                    RECORD_VERSION, first, kind, item.epoch, tuple(item.ring), item.seq,
+                    item.sender, body,
+                )
+            )  # fmt: skip
         )
 
     @property
@@ -204,11 +207,16 @@ class Replica:
         return steps_to(payloads, self.history.order, order)
 
     def replay(self, entry: bytes) -> None:
-        """Apply the items of one store entry again, without effects, log or new commits."""
+        """Apply the items of one store entry again, without effects, log or new commits.
+
+        An entry may begin before the checkpoint that this state came from: what is handed to the
+        store before and after a checkpoint can become one commit.
+        """
         log, self.log = self.log, None
         try:
-            for item in items_of(entry):
-                self.apply(item)
+            for first, item in items_of(entry):
+                if first > self.history.position:
+                    self.apply(item)
         finally:
             self.log = log
         self.effects.clear()
@@ -220,14 +228,17 @@ class Replica:
         self.counters[name] = self.counters.get(name, 0) + 1
 
 
-def items_of(entry: bytes) -> Iterator[Item]:
-    """Yield the items of a store entry in order; ValueError names what cannot be read."""
+def items_of(entry: bytes) -> Iterator[tuple[int, Item]]:
+    """Yield the items of a store entry in order, each with its first position.
+
+    ValueError names what cannot be read.
+    """
     unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=len(entry) or 1)
     unpacker.feed(entry)
-    for version, kind, epoch, ring, seq, sender, body in unpacker:
+    for version, first, kind, epoch, ring, seq, sender, body in unpacker:
         if version != RECORD_VERSION:
             raise ValueError(
                 f"store record of version {version}, this broker reads {RECORD_VERSION}"
             )
         content = Activation(*body) if kind == _ITEM_ACTIVATION else body
-        yield Item(epoch, RingId(*ring), seq, sender, content)
+        yield first, Item(epoch, RingId(*ring), seq, sender, content)

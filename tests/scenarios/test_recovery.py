@@ -1,0 +1,54 @@
+"""What a store may look like when a member comes back to it (G14)."""
+
+from __future__ import annotations
+
+from broker.history import History
+from broker.machine.blob import pack_blob
+from broker.machine.commands import CONNECTION_OPEN, ConnectionOpen
+from broker.machine.machine import Machine
+from broker.recovery import checkpoint_head, recover
+from broker.replica import Item, Replica
+from store.api import Marker, Meta
+from store.memory import MemoryDisk, MemoryStore
+from vsync.primary import Activation
+from vsync.types import RingId
+
+RING = RingId(1, "a", 1)
+
+
+def activated() -> Replica:
+    replica = Replica("a", Machine("a"), History())
+    activation = Activation(1, 0, (("a", 1, False),), True, ("a",), "c")
+    replica.apply(Item(1, RING, 1, "a", activation))
+    return replica
+
+
+def connection(replica: Replica, number: int) -> None:
+    session = replica.machine.sessions["a"].session
+    command = ConnectionOpen(CONNECTION_OPEN, number, "/", "guest", f"p:{number}")
+    body = pack_blob(session, number, 1, [command])
+    replica.apply(Item(1, RING, 1 + number, "a", body))
+
+
+def test_a_checkpoint_in_the_middle_of_a_commit() -> None:
+    """The writer joins what was handed over before and after a checkpoint into one commit: the
+    items before it must not be applied a second time."""
+    replica = activated()
+    connection(replica, 1)
+    before = replica.cut()
+    assert before is not None
+    chunks = [checkpoint_head(replica.history), *replica.machine.snapshot()]
+    connection(replica, 2)
+    after = replica.cut()
+    assert after is not None
+    history = replica.history
+    store = MemoryStore(MemoryDisk(), Meta("n", "a", "s"))
+    meta = Meta(
+        "n", "a", "s", cluster_id="c", state_epoch=1, position=history.position,
+        chain=history.chain, order=history.order, marker=Marker.DIRTY,
+    )  # fmt: skip
+    store.commit(before.entry + after.entry, before.first, after.last, meta)
+    store.write_checkpoint(before.last, chunks, meta)
+    again = recover("a", store)
+    assert again.history == history
+    assert again.machine.root() == replica.machine.root()
