@@ -10,8 +10,9 @@ import random
 import struct
 
 from tests.sim.plan import Plan
-from vsync.events import Broadcast, Deliver, Output, Send, View
+from vsync.events import Broadcast, Deliver, Marks, Output, Send, View
 from vsync.messages import Kind
+from vsync.phases import Phase
 from vsync.types import Guarantee, Member, RingId
 
 ASK, ORDER = 1, 2
@@ -26,6 +27,7 @@ class FakeCore:
         self.me = me
         self.members = tuple(Member(name, 1, f"{name}:1") for name in plan.names)
         self.ring = RingId(1, self.members[0].name, 1)
+        self.phase = Phase.OPERATIONAL
         self.counters: dict[str, int] = {}
         self.index = self.members.index(me)
         self.order: list[bytes] = []  # at the sequencer: all ordered frames
@@ -36,6 +38,7 @@ class FakeCore:
         self.held: dict[int, bytes] = {}
         self.due = 0.0
         self.out: list[Output] = []
+        self.marks = dict.fromkeys(plan.names, 0)
 
     def start(self, now: float) -> None:
         self.out.append(View(self.ring, self.members, self.members, ()))
@@ -104,7 +107,9 @@ class FakeCore:
             self.out.append(Broadcast(frame))
 
     def set_mark(self, mark: int, now: float) -> None:
-        """Marks are not part of what this core is for."""
+        """Show it to myself only; nobody asks this core for more."""
+        self.marks[self.me.name] = mark
+        self.out.append(Marks(dict(self.marks)))
 
     def send_direct(self, to: Member, payload: bytes) -> None:
         """Nor are datagrams."""

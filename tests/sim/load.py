@@ -42,6 +42,8 @@ class Load:
                     self.refused += 1
         if member.running and self.tape.chance(0.2):
             member.advance_mark()
+        if member.running and self.tape.chance(0.05):
+            member.send_direct(self.tape.number(0, plan.frame_bytes_max))
         self._later(name)
 
     def _size(self) -> int:

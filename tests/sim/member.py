@@ -132,7 +132,14 @@ class SimMember:
     def advance_mark(self) -> None:
         if self.tap is not None and not self.paused and not self.world.plan.primary:
             self.mark += 1
-            self.tap.core.set_mark(self.mark, self.world.now)
+            self.tap.set_mark(self.mark, self.world.now)
+            self.finish_step()
+
+    def send_direct(self, size: int) -> None:
+        """A datagram to one of the ring, perhaps to oneself."""
+        if self.tap is not None and not self.paused and self.tap.core.members:
+            to = self.tape.pick(self.tap.core.members)
+            self.tap.send_direct(to, bytes(size))
             self.finish_step()
 
     def arrive(self, frame: bytes) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.sim.plan import EPISODE_FAULTS
+from tests.sim.stack import Wipeable
 from tests.sim.tape import Tape
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Nemesis:
             "crash_mid_output": self.crash_mid_output,
             "crash_quick": self.crash_quick,
             "crash_all": self.crash_all,
+            "wipe": self.wipe,
             "pause": self.pause,
             "leave": self.leave,
         }
@@ -184,6 +186,15 @@ class Nemesis:
     def crash_all(self) -> None:
         for name in self._running():
             self._crash("crash_all", name, self._length() * self.tape.between(0.2, 2.0))
+
+    def wipe(self) -> None:
+        """A member dies and loses its disk; never more than a majority of disks can take."""
+        running = self._running()
+        if running:
+            name = self.tape.pick(running)
+            self._crash("wipe", name, self._length() * 2)
+            if isinstance(self.world.stack, Wipeable):
+                self.world.stack.wipe(name, self.world.plan.names)
 
     def pause(self) -> None:
         """The process stands still (SIGSTOP) and then finds everything in its inbox at once."""

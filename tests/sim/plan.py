@@ -38,6 +38,7 @@ EPISODE_FAULTS = (
     "crash_mid_output",
     "crash_quick",
     "crash_all",
+    "wipe",
     "pause",
     "leave",
 )
@@ -154,7 +155,7 @@ def make_plan(
         load_burst=tape.pick((1, 3, 12)),
         load_safe=tape.pick((0.0, 0.5, 1.0)),
         load_large=tape.pick((0.0, 0.05, 0.3)),
-        fsync_s=tape.pick((0.0005, 0.003, 0.03)),
+        fsync_s=tape.pick((0.0005, 0.003, 0.03, 0.2)),
         transfer_s=tape.pick((0.01, 0.1, 0.5)),
         primary=primary,
     )

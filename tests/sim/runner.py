@@ -22,6 +22,7 @@ from tests.sim.stack import Stack
 from tests.sim.trace import Trace
 from tests.sim.verdict import Violation
 from tests.sim.world import MakeCore, World
+from vsync.phases import Phase
 from vsync.types import Guarantee, record
 
 PROBES_PER_MEMBER = 3
@@ -59,8 +60,12 @@ def settle_bound_s(plan: Plan) -> float:
     tokens), three tokens of backing off from a member that seemed unreachable, and half a second
     for joins and merge detection.
     """
-    token_s = plan.token_timeout_ms / 1000.0 * (1.0 + 0.2 * max(0, len(plan.names) - 2))
-    return (3 * 2.2 + 3) * token_s + 0.5 + 200 * plan.turn_s
+    return (3 * 2.2 + 3) * token_timeout_s(plan) + 0.5 + 200 * plan.turn_s
+
+
+def token_timeout_s(plan: Plan) -> float:
+    """How long a token may be away before it counts as lost, with all members."""
+    return plan.token_timeout_ms / 1000.0 * (1.0 + 0.2 * max(0, len(plan.names) - 2))
 
 
 class Runner:
@@ -154,6 +159,8 @@ class Runner:
         self._heal()
         healed = world.now
         bound = settle_bound_s(self.plan)
+        # A token that was lost with the last fault is not missed before its time is up.
+        world.run_until(lambda: False, healed + token_timeout_s(self.plan))
         if not world.run_until(self._settled, healed + bound):
             states = " ".join(
                 f"{m.name}:{m.tap.core.ring}{{{','.join(x.name for x in m.tap.core.members)}}}"
@@ -179,6 +186,7 @@ class Runner:
         last = member.tap.last_view
         return (
             last is not None
+            and member.tap.core.phase is Phase.OPERATIONAL
             and last.ring == member.tap.core.ring
             and [(m.name, m.incarnation) for m in last.members] == names
         )
@@ -228,6 +236,11 @@ class Runner:
                 return
         if not all(map(_ready, live)):
             self._fail("L4", "L4", "not everybody is ready any more, without a fault")
+        marks = {m.name: m.tap.mark for m in live if m.tap is not None}
+        for member in live:
+            shown = member.tap.marks if member.tap is not None else {}
+            if {name: shown.get(name, 0) for name in marks} != marks:
+                self._fail("L2", "marks", f"{member.name} shows {shown}, set are {marks}")
         seen = [
             {
                 entry.seq

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tests.sim.judge import Judge
 from tests.sim.member import SimMember, Upper
 from tests.sim.plain import Plain
 from tests.sim.replica import Replica
 from tests.sim.tap import Tap
-from tests.sim.toylog import Disk
+from tests.sim.toylog import Disk, Image
 from tests.sim.verdict import Violation
 from vsync.standing import majority
 
@@ -22,6 +22,13 @@ class Stack(Protocol):
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool: ...
     def finish(self, live: Sequence[SimMember]) -> list[Violation]: ...
     def describe(self) -> str: ...
+
+
+@runtime_checkable
+class Wipeable(Protocol):
+    """A stack whose members have disks that can be lost."""
+
+    def wipe(self, name: str, names: Sequence[str]) -> None: ...
 
 
 class PlainStack:
@@ -61,6 +68,12 @@ class ReplicaStack:
         voters = next(iter(stores.values())).voters
         here = [name for name in voters if name in stores and name not in dead]
         return len(here) >= majority(len(voters))
+
+    def wipe(self, name: str, names: Sequence[str]) -> None:
+        """Empty a disk, if all others are filled and without it are a majority."""
+        others = [self.disks[other].durable.filled for other in names if other in self.disks]
+        if all(others) and len(others) == len(names) and len(names) - 1 >= majority(len(names)):
+            self.disks[name].durable = Image()
 
     def finish(self, live: Sequence[SimMember]) -> list[Violation]:
         """All live members hold one log at the end; then what the judge has to say."""

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tests.sim.history import Delivered, Ended, Installed, Item, Life, Submitted, Transited, Who
-from vsync.events import Deliver, Note, Output, Transitional, View
+from vsync.events import Deliver, Direct, Marks, Note, Output, Transitional, View
+from vsync.phases import Phase
 from vsync.types import NO_RING, Guarantee, Member, RingId
 
 HEADER = struct.Struct(">1sIII")  # source, incarnation, number, checksum of the rest
@@ -23,6 +24,8 @@ FOREIGN = Item(("?", 0), 0, 0)
 class Core(Protocol):
     """What the simulator needs of `vsync.node.Node`."""
 
+    @property
+    def phase(self) -> Phase: ...
     @property
     def ring(self) -> RingId: ...
     @property
@@ -73,6 +76,8 @@ class Tap:
         self.submitted = 0
         self.own_delivered = 0
         self.last_view: View | None = None
+        self.marks: dict[str, int] = {}  # as shown last
+        self.mark = 0  # as set here
         self._ring = NO_RING
         self._seq = 0
 
@@ -86,6 +91,14 @@ class Tap:
         self.life.entries.append(Submitted(now, item, guarantee, self._ring, self._seq))
         self.trace("submit", f"#{number} {len(payload)} bytes {guarantee.name.lower()}")
         return True
+
+    def set_mark(self, mark: int, now: float) -> None:
+        self.mark = mark
+        self.core.set_mark(mark, now)
+
+    def send_direct(self, to: Member, payload: bytes) -> None:
+        """A datagram that whoever gets it can tell from a forged one."""
+        self.core.send_direct(to, pack(self.me.name, self.me.incarnation, 0, payload))
 
     def take(self, now: float) -> Sequence[Output]:
         """The core's outputs, deliveries stripped of their numbers."""
@@ -102,6 +115,11 @@ class Tap:
                 members = tuple(map(who, output.members))
                 self.life.entries.append(Transited(now, output.ring, members))
                 self.trace("transitional", f"{output.ring} {{{','.join(m for m, _ in members)}}}")
+            elif isinstance(output, Marks):
+                self.marks = output.marks
+            elif isinstance(output, Direct):
+                item = unpack(output.payload)
+                assert item.source == who(output.sender), f"a datagram nobody sent: {output}"
             elif isinstance(output, Note):
                 fields = " ".join(f"{key}={value}" for key, value in output.fields.items())
                 self.trace(output.code, fields)

@@ -1,0 +1,315 @@
+"""Deliberate bugs of the protocol, to find out whether the simulator would have noticed.
+
+Each mutant is one small wrong line of the kind that real implementations had.  `broken(name)` is a
+context in which the protocol has that bug; `tests/unit/test_sim_mutants.py` names a seed for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from vsync import primary, standing
+from vsync.events import Deliver
+from vsync.formation import Formation
+from vsync.membership import Forming, Gather
+from vsync.messages import Commit, CommitEntry, Data, Token
+from vsync.node import Node
+from vsync.packing import Reassembly, SendQueue
+from vsync.phases import Phase, Reason
+from vsync.recovery import Closing, Recovery
+from vsync.ring import Ring, Source, Visit
+from vsync.standing import Standing
+from vsync.types import Guarantee, Member
+from vsync.window import Window
+
+Patches = Iterable[tuple[object, str, object]]
+
+
+def safe_on_one_rotation() -> Patches:
+    """Safe as soon as the token's aru covers it: others may not know yet, and may lack it."""
+    visit = Ring.visit
+
+    def hasty(self: Ring, token: Token, source: Source, mark: int, ahead: int) -> Visit:
+        self.aru_seen = token.seq
+        done = visit(self, token, source, mark, ahead)
+        self.safe = max(self.safe, self.window.aru)
+        return done
+
+    yield Ring, "visit", hasty
+
+
+def agreed_overtakes_safe() -> Patches:
+    """Deliver without waiting for safe."""
+
+    def ready(self: Ring) -> Iterator[Data]:
+        while self.delivered < self.window.aru:
+            frame = self.window.get(self.delivered + 1)
+            assert frame is not None
+            self.delivered += 1
+            self.safe = max(self.safe, self.delivered)
+            if frame.content != 2:
+                yield frame
+
+    yield Ring, "ready", ready
+
+
+def never_asks() -> Patches:
+    """Missing frames are not asked for."""
+    yield Window, "missing", lambda self, upto, limit: []
+
+
+def token_taken_twice() -> Patches:
+    """A token that was seen already is used again."""
+    refuses = Ring.refuses
+
+    def lenient(self: Ring, token: Token) -> str:
+        code = refuses(self, token)
+        return "" if code == "token_again" and token.hop == self.hop else code
+
+    yield Ring, "refuses", lenient
+
+
+def token_of_any_ring() -> Patches:
+    """Tokens are not compared with the ring that is installed."""
+    refuses = Ring.refuses
+
+    def lenient(self: Ring, token: Token) -> str:
+        code = refuses(self, token)
+        ok = code == "token_other_ring" and len(token.marks) == len(self.members)
+        return "" if ok and token.hop > self.hop else code
+
+    yield Ring, "refuses", lenient
+
+
+def no_exchange() -> Patches:
+    """Recovery does not send the old ring's frames."""
+    yield Recovery, "next", lambda self, room: self._queue.clear()
+
+
+def transition_by_name() -> Patches:
+    """Who comes along is decided by name, not by the old ring (pitfall 12)."""
+    init = Recovery.__init__
+
+    def by_name(
+        self: Recovery, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]
+    ) -> None:
+        mine = entries[ring.index]
+        names = {m.name for m in old.members} if old is not None else set()
+        faked = tuple(
+            entry._replace(old_ring=mine.old_ring) if member.name in names else entry
+            for member, entry in zip(ring.members, entries, strict=True)
+        )
+        init(self, ring, old, faked)
+
+    yield Recovery, "__init__", by_name
+
+
+def found_is_forgotten() -> Patches:
+    """An aborted recovery drops what it got, although somebody may rely on it."""
+    yield Recovery, "abort", lambda self: None
+
+
+def holes_ignored() -> Patches:
+    """Behind a hole, everything is delivered, whoever sent it."""
+    close = Recovery.close
+
+    def generous(self: Recovery) -> Closing:
+        assert self.old is not None
+        self.obliged |= set(self.old.members)
+        return close(self)
+
+    yield Recovery, "close", generous
+
+
+def all_is_regular() -> Patches:
+    """What is not known to be safe is delivered before the transitional configuration."""
+    close = Recovery.close
+
+    def flat(self: Recovery) -> Closing:
+        closing = close(self)
+        return Closing([*closing.regular, *closing.transitional], [], closing.skipped)
+
+    yield Recovery, "close", flat
+
+
+def installs_early() -> Patches:
+    """The new ring is installed before everybody has everything."""
+    yield Recovery, "complete", lambda self, token, aru_before: True
+
+
+def data_in_commit() -> Patches:
+    """Frames of the old ring are taken although the commit token already says what I hold."""
+    on_data = Node._on_data
+
+    def lenient(self: Node, sender: Member, frame: Data, now: float) -> None:
+        if self.current is not None and frame.ring == self.current.id:
+            self.current.add(frame)
+        else:
+            on_data(self, sender, frame, now)
+
+    yield Node, "_on_data", lenient
+
+
+def delivers_in_gather() -> Patches:
+    """Frames that arrive while a new ring forms are still delivered as if nothing happened."""
+
+    def deliver(self: Node) -> None:
+        ring = self.current
+        if ring is not None and self.phase is not Phase.LEFT:
+            ring.safe = ring.window.aru
+            for frame in ring.ready():
+                self._emit(ring, frame, False)
+
+    yield Node, "_deliver", deliver
+
+
+def any_commit_token() -> Patches:
+    """A commit token is accepted although its members are not mine, or it is old."""
+
+    def lenient(self: Formation, commit: Commit, now: float) -> None:
+        assert self.gather is not None
+        if commit.hop == commit.members.index(self.me):
+            self._commit_to(commit, Reason.COMMIT_TOKEN, now)
+
+    yield Formation, "_commit_in_gather", lenient
+
+
+def first_token_twice() -> Patches:
+    """A second copy of the commit token starts the ring again (pitfall 25)."""
+    yield Forming, "advance", lambda self: None
+
+
+def fragments_survive() -> Patches:
+    """Pieces of the old ring are mixed with pieces of the new one (pitfall 18)."""
+    yield SendQueue, "restart", lambda self: 0
+    yield Reassembly, "forget", lambda self: 0
+
+
+def gives_up_half_sent() -> Patches:
+    """A large message that was half sent when the ring broke goes on in the middle."""
+    yield SendQueue, "restart", lambda self: 0
+
+
+def never_looks_for_others() -> Patches:
+    """Rings do not tell that they exist, so they never merge."""
+    yield Node, "_on_merge_timer", lambda self, now: None
+
+
+def never_fails_the_silent() -> Patches:
+    """Whoever does not answer is waited for, for ever."""
+    yield Gather, "silent", lambda self: ()
+
+
+def old_life_lives_on() -> Patches:
+    """A restarted member does not replace its former life."""
+    yield Gather, "_supersede", lambda self: None
+
+
+def minority_is_enough() -> Patches:
+    """One voter makes a majority."""
+    yield standing, "majority", lambda voters: 1
+    yield primary, "majority", lambda voters: 1
+
+
+def any_donor() -> Patches:
+    """The donor is the first of the members, not the best of them."""
+    plan = standing.make_plan
+
+    def by_name(members: tuple[Member, ...], standings: dict[Member, Standing]) -> standing.Plan:
+        first = min((m for m in members if standings[m].filled), default=None)
+        if first is None:
+            return plan(members, standings)
+        flat = {
+            m: s._replace(state_epoch=s.state_epoch + 10**6 * (m == first))
+            for m, s in standings.items()
+        }
+        return plan(members, flat)
+
+    yield primary, "make_plan", by_name
+
+
+def epoch_stays() -> Patches:
+    """A new primary goes on in the epoch of the old one."""
+    plan = standing.make_plan
+
+    def same(members: tuple[Member, ...], standings: dict[Member, Standing]) -> standing.Plan:
+        made = plan(members, standings)
+        return made._replace(epoch=max(1, made.epoch - 1))
+
+    yield primary, "make_plan", same
+
+
+def marks_of_anybody() -> Patches:
+    """The durable mark is what the best voter has, not what a majority has."""
+
+    def best(marks: dict[str, int], voters: tuple[str, ...], level: frozenset[str]) -> int:
+        return max(marks.values(), default=0)
+
+    yield primary, "durable_mark", best
+
+
+def transitional_is_applied() -> Patches:
+    """What is delivered in a transitional configuration is applied at once."""
+    on_app = primary.Primary._on_app
+
+    def eager(self: primary.Primary, d: Deliver, payload: bytes) -> None:
+        if d.transitional and self._collect:
+            self._events.append(primary.Ordered(self.epoch, d.ring, d.seq, d.sender, payload))
+        else:
+            on_app(self, d, payload)
+
+    yield primary.Primary, "_on_app", eager
+
+
+def half_safe() -> Patches:
+    """Submits that ask for safe are sent as agreed."""
+    put = SendQueue.put
+
+    def weak(self: SendQueue, payload: bytes, guarantee: Guarantee) -> bool:
+        return put(self, payload, Guarantee.AGREED)
+
+    yield SendQueue, "put", weak
+
+
+RING_MUTANTS: tuple[Callable[[], Patches], ...] = (
+    safe_on_one_rotation,
+    agreed_overtakes_safe,
+    half_safe,
+    never_asks,
+    token_taken_twice,
+    token_of_any_ring,
+    no_exchange,
+    transition_by_name,
+    found_is_forgotten,
+    holes_ignored,
+    all_is_regular,
+    installs_early,
+    data_in_commit,
+    delivers_in_gather,
+    any_commit_token,
+    first_token_twice,
+    fragments_survive,
+    gives_up_half_sent,
+    never_looks_for_others,
+    never_fails_the_silent,
+    old_life_lives_on,
+)
+PRIMARY_MUTANTS: tuple[Callable[[], Patches], ...] = (
+    minority_is_enough,
+    any_donor,
+    epoch_stays,
+    marks_of_anybody,
+    transitional_is_applied,
+)
+MUTANTS = {mutant.__name__: mutant for mutant in RING_MUTANTS + PRIMARY_MUTANTS}
+
+
+@contextmanager
+def broken(name: str) -> Iterator[None]:
+    """The protocol with one bug."""
+    with ExitStack() as stack:
+        for target, attribute, replacement in MUTANTS[name]():
+            stack.enter_context(patch.object(target, attribute, replacement))
+        yield
