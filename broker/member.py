@@ -37,6 +37,7 @@ from store.lmdb_store import LmdbStore
 from store.writer import StoreWriter
 from vsync.codec import WIRE_VERSION
 from vsync.config import RingConfig
+from vsync.discovery import Beacon, Discovery, StaticPeers
 from vsync.driver import Driver
 from vsync.events import Deliver, Direct, Note, Output, Transitional, View
 from vsync.node import Node
@@ -78,6 +79,7 @@ class BrokerMember:
         self.me = Member(identity.name, identity.incarnation, self.transport.address)
         self.node = Node(self.me, _ring_name(options, identity), config, random.Random())
         self.driver = Driver(self.node, self.transport, self._on_output, loop=loop)
+        self.discovery = self._new_discovery()
         self.writer = self._new_writer()
         self.logbook = Logbook(
             MemberLogWriter(
@@ -121,11 +123,26 @@ class BrokerMember:
 
     def start(self) -> None:
         """Begin to take part."""
-        for address in self.options.cluster_nodes:
-            if str(address) != self.me.address:
-                self.driver.add_peer(str(address))
         self.driver.start()
+        if self.discovery is not None:
+            self.discovery.start(self._found)
         self._beat()
+
+    def _found(self, address: str) -> None:
+        if address != self.me.address:
+            self.driver.add_peer(address)
+
+    def _new_discovery(self) -> Discovery | None:
+        """A stand-alone broker looks for nobody; without a list, members call each other."""
+        options = self.options
+        if not options.clustered:
+            return None
+        if options.cluster_nodes:
+            return StaticPeers(str(address) for address in options.cluster_nodes)
+        return Beacon(
+            options.cluster_name, self.me.name, self.me.address, log.warning,
+            interface=self.me.address.rsplit(":", 1)[0],
+        )  # fmt: skip
 
     def _new_writer(self) -> StoreWriter:
         def on_durable(position: int) -> None:
@@ -152,6 +169,8 @@ class BrokerMember:
         clean = code is Exit.OK and bool(self.core.shutdown_position)
         if clean:
             await asyncio.sleep(LINGER_S)
+        if self.discovery is not None:
+            self.discovery.stop()
         self.driver.leave()
         self.joining.abort()
         self.donations.close()

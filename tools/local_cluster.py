@@ -155,6 +155,7 @@ class LocalCluster:
         *,
         voters: int | None = None,
         stores: bool = True,
+        beacons: bool = False,
         log_level: str = "info",
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -173,6 +174,8 @@ class LocalCluster:
                 "interface": HOST,
                 "log-level": log_level,
             }
+            if beacons:
+                del options["cluster-nodes"]
             if stores:
                 options["data-dir"] = str(root / label)
             arguments = [part for key, value in options.items() for part in (f"--{key}", value)]

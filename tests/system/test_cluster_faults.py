@@ -199,3 +199,10 @@ def test_one_member_is_stopped_through_another(cluster: LocalCluster) -> None:
     gone = next(m for m in cluster.members if not m.alive)
     assert gone.exit_code == Exit.OK
     cluster.wait_active([m for m in cluster.members if m.alive])
+
+
+def test_members_without_a_list_find_each_other_by_beacons(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, 3, tmp_path.name, beacons=True) as cluster:
+        cluster.start()
+        publish(channel_of(cluster[0]), 1, 3)
+        assert [number for number, _ in contents(cluster[2])] == [1, 2, 3]
