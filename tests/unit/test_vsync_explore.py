@@ -16,8 +16,8 @@ from vsync.config import RingConfig
 from vsync.events import Deliver, Output, Transitional, View
 from vsync.types import Guarantee, RingId
 
-STRIDE = int(os.environ.get("EXPLORE_STRIDE", "37"))
-FRAMES = 330
+STRIDE = int(os.environ.get("EXPLORE_STRIDE", "71"))
+FRAMES = 740
 CONFIG = RingConfig(
     token_timeout_ms=200, join_timeout_ms=20, merge_interval_ms=50, lonely_wait_ms=50, hold_ms=20
 )
