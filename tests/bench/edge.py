@@ -13,6 +13,7 @@ import time
 
 from broker.amqp import codec
 from broker.amqp.connection import ServerConnection
+from broker.amqp.fields import Value
 from broker.amqp.limits import Identity, Limits
 from broker.gateway import Gateway
 from broker.machine.effects import Confirm, DeliverEffect, Effect
@@ -26,7 +27,7 @@ TURN = 64
 
 def opening(*channels: int) -> bytes:
     out = bytearray(codec.PROTOCOL_HEADER)
-    plain = ({}, "PLAIN", b"\0guest\0guest", "en_US")
+    plain: tuple[Value, ...] = ({}, "PLAIN", b"\0guest\0guest", "en_US")
     codec.append_method(out, 0, "connection.start-ok", plain)
     codec.append_method(out, 0, "connection.tune-ok", (0, 0, 60))
     codec.append_method(out, 0, "connection.open", ("/",))
