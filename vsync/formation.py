@@ -166,6 +166,8 @@ class Formation(Core):
                 self._announce(self.gather, now)
         elif self.phase is not Phase.OPERATIONAL:
             self.desk.count("foreign_while_forming")
+        elif ring == self.ring:
+            return  # the representative tells the world, and its own ring hears it too
         elif ring in self.past or (sender in self.members and ring.seq <= self.ring.seq):
             self.desk.count("foreign_past")
         elif self.shunned.has(sender, now):
