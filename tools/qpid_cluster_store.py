@@ -1,0 +1,195 @@
+"""qpid-cluster-store: look into one member's store, and declare it clean where no other is left."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from store.api import Marker, Meta
+from store.environment import inspect
+from store.errors import StoreBusy, StoreError, StoreMissing, StoreUnreadable
+from store.lmdb_store import LmdbStore
+from store.lock import lock_holder
+from store.swap import find_store
+
+OK, FAILURE, MISSING, UNREADABLE, BUSY = 0, 1, 3, 4, 5
+
+MEANING = {
+    Marker.EMPTY: "never held a cluster's state; the member takes it from the others",
+    Marker.DIRTY: "the member did not end in an ordered shutdown of the cluster, or runs now",
+    Marker.CLEAN: "ended in an ordered shutdown, or was declared clean",
+    Marker.JOINING: "a transfer was cut short; the member will take the state from the others",
+    Marker.INCONSISTENT: "computed something else than the majority; kept as evidence",
+}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("-c", "--mark-clean", is_flag=True, help="Declare this store to be the one to keep.")
+@click.option(
+    "--sole-voter", is_flag=True, help="With -c: its member needs no other voter from now on."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+def main(directory: Path, mark_clean: bool, sole_voter: bool, as_json: bool) -> None:
+    """Show the store in DIR: a member's data directory, or a store directory in it.
+
+    Reading changes nothing and is safe while the broker runs.
+
+    \b
+    What is shown:
+      marker      empty, dirty, clean, joining or inconsistent
+      cluster id  stores of another id are of another cluster
+      epoch       of the last primary view whose state is here
+      position    the last command whose effect is here
+      digest      of the whole history up to there: equal at equal positions
+      voters      whose majority a cluster needs
+
+    A cluster that lost power comes back by itself as soon as a majority of its voters is back,
+    whatever the markers say; -c is not needed for that. When a majority is lost FOR GOOD, show
+    all stores that are left, choose the one with the highest epoch and in it the highest
+    position, give it -c --sole-voter, and start its broker first; the others join it. What only
+    the lost stores held is lost. Never do this to two stores of one cluster, or while the
+    others may still run: there would be two clusters.
+
+    -c raises the incarnation, and the store's note records what was declared, for good. It
+    refuses while a broker uses the store, and for a store that is empty or half received.
+
+    \b
+    Examples:
+      qpid-cluster-store /var/lib/qpidd
+      qpid-cluster-store --json /var/lib/qpidd | jq .position
+      qpid-cluster-store /var/lib/qpidd/store.aside.0000
+      qpid-cluster-store -c --sole-voter /var/lib/qpidd
+
+    \b
+    Exit status:
+      0  done
+      1  refused, or the directory cannot be written
+      2  wrong usage
+      3  there is no store
+      4  there is one, but it is damaged, of another format or something else
+      5  a broker uses the store (only with -c)
+    """
+    if sole_voter and not mark_clean:
+        raise click.UsageError("--sole-voter goes with -c")
+    try:
+        path = find_store(directory)
+        if mark_clean:
+            meta, changed = declare_clean(path, sole_voter)
+        else:
+            meta, changed = inspect(path), False
+    except StoreError as error:
+        click.echo(f"qpid-cluster-store: {error}", err=True)
+        sys.exit(_exit_code(error))
+    holder = lock_holder(path)
+    if as_json:
+        click.echo(json.dumps(as_document(path, meta, holder, changed), indent=2))
+    else:
+        click.echo(render(path, meta, holder))
+        if mark_clean:
+            click.echo("marked clean" if changed else "was clean already, nothing changed")
+
+
+class Refused(StoreError):
+    """A declaration that would not help."""
+
+
+def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
+    """Mark a store clean under an id of its own; return its meta and whether anything changed."""
+    store = LmdbStore.open(path)
+    try:
+        meta = store.meta
+        voters = (meta.member,) if sole_voter else meta.voters
+        if meta.marker is Marker.CLEAN and meta.voters == voters:
+            return meta, False
+        if meta.marker in (Marker.EMPTY, Marker.JOINING):
+            what = f"{path} is {meta.marker.value}: it holds no state that could be kept"
+            raise Refused(what)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        declared = (
+            f"{at}: an operator declared this {meta.marker.value} store clean at position "
+            f"{meta.position} of epoch {meta.state_epoch}, digest {meta.chain.hex()}; "
+            "what only other stores held is given up"
+        )
+        if voters != meta.voters:
+            declared += f"; the voters were {', '.join(meta.voters)}"
+        declared = "\n".join(filter(None, [meta.note, declared]))
+        # A fresh id: two stores that were both declared clean by hand never match each other.
+        meta = replace(
+            meta,
+            marker=Marker.CLEAN,
+            incarnation=meta.incarnation + 1,
+            voters=voters,
+            shutdown_id=secrets.token_hex(16),
+            note=declared,
+        )
+        store.put_meta(meta)
+        return meta, True
+    finally:
+        store.close()
+
+
+def as_document(
+    path: Path, meta: Meta, holder: StoreBusy | None, changed: bool
+) -> dict[str, object]:
+    """Return everything as plain values for JSON."""
+    return {
+        "store": str(path),
+        "marker": meta.marker.value,
+        "cluster_name": meta.cluster_name,
+        "cluster_id": meta.cluster_id,
+        "member": meta.member,
+        "store_id": meta.store_id,
+        "incarnation": meta.incarnation,
+        "epoch": meta.state_epoch,
+        "promised_epoch": meta.promised_epoch,
+        "position": meta.position,
+        "digest": meta.chain.hex(),
+        "voters": list(meta.voters),
+        "shutdown_id": meta.shutdown_id,
+        "note": meta.note,
+        "in_use": holder is not None,
+        "pid": None if holder is None else holder.pid,
+        "changed": changed,
+    }
+
+
+def render(path: Path, meta: Meta, holder: StoreBusy | None) -> str:
+    """Return everything for people."""
+    rows = [
+        ("store", str(path)),
+        ("marker", f"{meta.marker.value}: {MEANING[meta.marker]}"),
+        ("cluster", meta.cluster_name or "(stand-alone)"),
+        ("cluster id", meta.cluster_id or "(none yet)"),
+        ("member", f"{meta.member}, incarnation {meta.incarnation}"),
+        ("epoch", f"{meta.state_epoch}, promised {meta.promised_epoch}"),
+        ("position", str(meta.position)),
+        ("digest", meta.chain.hex() or "(none yet)"),
+        ("voters", ", ".join(meta.voters) or "(none yet)"),
+    ]
+    if meta.shutdown_id:
+        rows.append(("shutdown id", meta.shutdown_id))
+    if holder is not None:
+        who = f"process {holder.pid}" if holder.pid is not None else "a broker"
+        rows.append(("in use by", who))
+    if meta.note:
+        rows.append(("note", meta.note.replace("\n", "\n" + " " * 13)))
+    return "\n".join(f"{name + ':':<12} {value}" for name, value in rows)
+
+
+def _exit_code(error: StoreError) -> int:
+    if isinstance(error, StoreMissing):
+        return MISSING
+    if isinstance(error, StoreBusy):
+        return BUSY
+    return UNREADABLE if isinstance(error, StoreUnreadable) else FAILURE
+
+
+if __name__ == "__main__":
+    main()
