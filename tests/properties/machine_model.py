@@ -165,27 +165,23 @@ class Model:
 
     # Judgement.
 
-    def watch(self, session: int, effect: DeliverEffect | GetOk) -> None:
-        """One delivery, as its receiver saw it."""
+    def watch(self, session: int, effect: DeliverEffect | GetOk, asked: str) -> None:
+        """One delivery, as its receiver saw it; `asked` is the queue of a get."""
         channel = self.channels[session, effect.conn, effect.chan]
         assert effect.delivery_tag == channel.next_tag
         channel.next_tag += 1
         consumer: ModelConsumer | None = None
-        queues = list(self.queues.values())
         if isinstance(effect, DeliverEffect):
             consumer = channel.consumers[effect.consumer_tag]
             assert consumer.no_ack == effect.no_ack
             assert channel.has_credit(consumer), "delivered without credit"
-            queues = [consumer.queue]
-        found = [
-            (queue, seq)
-            for queue in queues
-            for seq, message in queue.ready.items()
-            if message[:2] == (effect.body, effect.redelivered) and seq == min(queue.ready)
-        ]
-        assert found, "not the head of the queue, or flagged falsely"
-        queue, seq = found[0]
+            queue = consumer.queue
+        else:
+            queue = self.queues[asked]
+        seq = min(queue.ready)
         message = queue.ready.pop(seq)
+        head = (effect.body, effect.redelivered)
+        assert message[:2] == head, "not the head of the queue, or flagged falsely"
         held = ModelHeld(queue, seq, message, consumer, effect.no_ack)
         channel.held[effect.delivery_tag] = held
 

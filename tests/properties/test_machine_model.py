@@ -105,11 +105,11 @@ class World:
         while deliveries:
             for at_most, (session, effect) in enumerate(deliveries):
                 if self.is_head(session, effect):
-                    self.model.watch(session, effect)
+                    self.model.watch(session, effect, self.queue)
                     del deliveries[at_most]
                     break
             else:
-                self.model.watch(*deliveries[0])
+                self.model.watch(*deliveries[0], self.queue)
         if any(isinstance(effect, GetEmpty) for _, effect in effects):
             assert not self.model.queues[self.queue].ready, "get of a queue that is not empty"
         self.model.judge()
