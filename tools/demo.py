@@ -259,7 +259,7 @@ class Demo:
     def restart_all(self) -> None:
         """From the stores alone."""
         self.story.step("The whole cluster starts again from its clean stores")
-        self.cluster.start()
+        self.cluster.start(timeout_seconds=90)
         self.show(self.cluster[2], 3)
 
     def find_them_again(self, kept: int, digest: str) -> None:
