@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from broker.gateway import Gateway
 
 
+OUTPUT_BYTES_MAX = 1 << 20
+"""Above this much unsent output a client is not read, and its deliveries stay with the machine's
+messages instead of being copied here."""
+
+
 class Client:
     """What the shell holds for a socket. See `gateway` for the calls and their order."""
 
@@ -56,6 +61,7 @@ class Client:
         self.is_publisher = False  # brings load: its socket is not read while the member is full
         self.requests = 0  # methods asked of the machine: many of them are load as well
         self.transaction_bytes = 0  # of what its channels have not committed yet
+        self.is_behind = False  # something is held back because its output was full
         self.channels: dict[int, LocalChannel] = {}
         self.unreported: dict[int, LocalChannel] = {}  # channels with writes that SENT must tell
         self.connection = ServerConnection(authenticate, gateway.limits, gateway.identity, now)
@@ -87,7 +93,21 @@ class Client:
             for number, channel in self.unreported.items():
                 self.gateway.commands.append(Sent(SENT, self.conn, number, channel.unreported))
             self.unreported.clear()
+        if self.is_behind:
+            self.gateway.mark_drained(self)
         return self.connection.take_output()
+
+    @property
+    def is_full(self) -> bool:
+        """It has not been reading what it is told."""
+        return len(self.connection.out) > OUTPUT_BYTES_MAX
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether its socket is to be read now: ask after every turn (back-pressure)."""
+        gateway = self.gateway
+        waits = self.is_publisher and (gateway.paused or gateway.holding)
+        return not waits and not self.is_full
 
     @property
     def wants_close(self) -> bool:

@@ -30,10 +30,10 @@ for the machine, so they send no commands; what they had in the batch is dropped
 session, and while the outbox holds, no connection is let in: open is refused with 320, so that
 the client tries the next member on its list.
 
-Back-pressure: the shell sets `gateway.paused` when the submission queue is full. While it, or
-`outbox.holding`, is true the shell stops reading the sockets of clients with `is_publisher`, and
-says so with `client.reading(False, now)`: then their silence is not taken for death, and our own
-heartbeats go on.
+Back-pressure: the shell sets `gateway.paused` when the submission queue is full, and reads a socket
+only while `client.may_be_read`, asked once per turn: not a publisher's while `paused` or
+`outbox.holding`, and nobody's who does not read what we say. It tells every change with
+`client.reading(active, now)`: then silence is not taken for death, and our heartbeats go on.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ class Gateway:
         self._log = log
         self._everyone: dict[Client, None] = {}
         self._writable: dict[Client, None] = {}
+        self._drained: dict[Client, None] = {}
         self._last_conn = 0
 
     # -- clients ---------------------------------------------------------------------------------
@@ -125,10 +126,20 @@ class Gateway:
     def mark_writable(self, client: Client) -> None:
         self._writable[client] = None
 
+    def mark_drained(self, client: Client) -> None:
+        """It has room again for what the outbox holds back."""
+        self._drained[client] = None
+
+    def take_drained(self) -> list[Client]:
+        """For the outbox."""
+        clients = list(self._drained)
+        self._drained.clear()
+        return clients
+
     @property
     def has_work(self) -> bool:
-        """Whether there is something to take."""
-        return bool(self.commands or self._writable)
+        """Whether another turn has something to do."""
+        return bool(self.commands or self._writable or self._drained)
 
     # -- what the whole member decides -----------------------------------------------------------
 
@@ -181,6 +192,7 @@ class Gateway:
         """Its socket is gone."""
         self._everyone.pop(client, None)
         self._writable.pop(client, None)
+        self._drained.pop(client, None)
 
     def note(self, counter: str, text: str) -> None:
         """One fact for the log, and its counter. Clients cannot break the line with their names."""

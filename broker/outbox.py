@@ -16,8 +16,9 @@ carried out by `resume`. A new session of this member throws away what waits for
 
 Order on a channel: answers, errors and ends of channels are spoken in the machine's order. One
 that acknowledges a durable change waits for its position, and with it every later one. Deliveries
-and returns do not wait, unless a consume-ok or get-ok that is older waits. Confirms wait for
-their own position only; a return precedes its confirm; the end of a channel follows its confirms.
+and returns do not wait, unless a delivery, consume-ok or get-ok that is older waits. Confirms wait
+for their position only; a return precedes its confirm; the end of a channel follows its confirms.
+Messages for a client that does not read are held back as well, uncopied, until `take_output`.
 """
 
 from __future__ import annotations
@@ -27,10 +28,9 @@ from collections.abc import Callable
 from typing import cast
 
 from broker.amqp import codec
-from broker.amqp.fields import Value, encode_short_string
 from broker.amqp.limits import has_capability
 from broker.channel import Doom, Held, LocalAnswer, LocalChannel, Spoken
-from broker.client import Client
+from broker.client import OUTPUT_BYTES_MAX, Client
 from broker.gateway import Gateway
 from broker.machine.effects import (
     CancelNotify,
@@ -45,8 +45,8 @@ from broker.machine.effects import (
     Return,
     SessionStarted,
 )
+from broker.speech import keep_address, keep_short, write_confirms, write_content
 
-_SHORT_STRINGS_KEPT_MAX = 1024
 _CLOSE_OK = "channel.close-ok"
 
 
@@ -102,10 +102,15 @@ class Outbox:
         """Write the confirms that are due, as few as can be."""
         if self._gateway.holding:
             return []
+        for client in self._gateway.take_drained():
+            client.is_behind = False
+            for number, channel in list(client.channels.items()):
+                if channel in self._holding:
+                    self._speak_held(client, number, channel)
         if self._fresh:
             for channel, (client, number) in self._fresh.items():
                 if client.channels.get(number) is channel:
-                    _write_confirms(client, number, channel)
+                    write_confirms(client, number, channel)
             self._fresh.clear()
         confirmed, self._confirmed = self._confirmed, []
         return confirmed
@@ -132,9 +137,11 @@ class Outbox:
     def _speak_held(self, client: Client, number: int, channel: LocalChannel) -> None:
         held = channel.held
         while held and held[0].position <= self.durable_position:
+            if client.is_full:
+                client.is_behind = True
+                return
             spoken = held.popleft().spoken
-            if isinstance(spoken, (GetOk, Reply)):
-                channel.blocking -= _is_blocking(spoken)
+            channel.blocking -= _is_blocking(spoken)
             self._speak(client, number, channel, spoken)
         if not held:
             self._holding.pop(channel, None)
@@ -150,7 +157,8 @@ class Outbox:
         self, client: Client, number: int, channel: LocalChannel, position: int, spoken: Spoken
     ) -> None:
         """Now, or after what waits. `position` 0: it does not itself need to be durable."""
-        if channel.held or position > self.durable_position:
+        if channel.held or position > self.durable_position or client.is_full:
+            client.is_behind = client.is_behind or client.is_full
             self._hold_back(client, number, channel, position, spoken)
         else:
             self._speak(client, number, channel, spoken)
@@ -165,7 +173,9 @@ class Outbox:
         channel = client.channels.get(number)
         if channel is None:
             return
-        if channel.blocking:
+        is_full = len(client.connection.out) > OUTPUT_BYTES_MAX
+        if is_full or channel.blocking:
+            client.is_behind = client.is_behind or is_full
             self._hold_back(client, number, channel, 0, effect)
         else:
             self._deliver(client, number, channel, effect)
@@ -174,10 +184,10 @@ class Outbox:
         self, client: Client, number: int, channel: LocalChannel, effect: DeliverEffect
     ) -> None:
         _, _, tag, delivery_tag, redelivered, exchange, key, properties, body, no_ack = effect
-        short_tag = client.short_tags.get(tag) or _keep_short(client.short_tags, tag)
+        short_tag = client.short_tags.get(tag) or keep_short(client.short_tags, tag)
         address = client.short_addresses.get((exchange, key))
         if address is None:
-            address = _keep_address(client, exchange, key)
+            address = keep_address(client, exchange, key)
         connection = client.connection
         codec.append_deliver(
             connection.out, number, short_tag, delivery_tag, redelivered, address, properties,
@@ -280,7 +290,7 @@ class Outbox:
         conn, number, code, text, exchange, key, properties, body = effect
         client = self._clients.get(conn)
         if client is not None and number in client.channels:
-            _write_content(
+            write_content(
                 client, number, "basic.return", (code, text, exchange, key), properties, body
             )
 
@@ -315,7 +325,7 @@ class Outbox:
             case GetOk():
                 _, _, tag, redelivered, exchange, key, count, properties, body, no_ack = spoken
                 about = (tag, redelivered, exchange, key, count)
-                _write_content(client, number, "basic.get-ok", about, properties, body)
+                write_content(client, number, "basic.get-ok", about, properties, body)
                 if no_ack:
                     channel.unreported = tag
                     client.unreported[number] = channel
@@ -329,7 +339,7 @@ class Outbox:
     def _end(self, client: Client, number: int, channel: LocalChannel, doom: Doom | None) -> None:
         if channel in self._fresh:
             del self._fresh[channel]
-            _write_confirms(client, number, channel)
+            write_confirms(client, number, channel)
         client.forget_channel(number)
         if doom is not None and doom.code:
             self._gateway.note("refused", f"client {client.peer}: channel {number}: {doom.text}")
@@ -340,49 +350,11 @@ class Outbox:
 
 
 def _is_blocking(spoken: Spoken) -> bool:
-    """Deliveries may not overtake it: the client would not know their consumer, or a report that
-    names the delivery's tag would vouch for the get's too."""
-    return isinstance(spoken, GetOk) or (
+    """Deliveries may not overtake it: the client would not know their consumer, a report that
+    names the delivery's tag would vouch for the get's too, and deliveries keep their order."""
+    return isinstance(spoken, DeliverEffect | GetOk) or (
         isinstance(spoken, Reply) and spoken.method == "basic.consume-ok"
     )
-
-
-def _write_confirms(client: Client, number: int, channel: LocalChannel) -> None:
-    out = client.connection.out
-    for publish_no, multiple, ack in channel.confirms.take():
-        if ack:
-            codec.append_ack(out, number, publish_no, multiple)
-        else:
-            codec.append_nack(out, number, publish_no, multiple, False)
-    client.gateway.mark_writable(client)
-
-
-def _write_content(
-    client: Client,
-    number: int,
-    method: str,
-    args: tuple[Value, ...],
-    properties: bytes,
-    body: bytes,
-) -> None:
-    client.say(number, method, args)
-    connection = client.connection
-    codec.append_content(connection.out, number, properties, body, connection.frame_bytes_max)
-
-
-def _keep_short(kept: dict[str, bytes], text: str) -> bytes:
-    if len(kept) >= _SHORT_STRINGS_KEPT_MAX:
-        kept.clear()
-    return kept.setdefault(text, encode_short_string(text))
-
-
-def _keep_address(client: Client, exchange: str, key: str) -> bytes:
-    kept = client.short_addresses
-    if len(kept) >= _SHORT_STRINGS_KEPT_MAX:
-        kept.clear()
-    address = encode_short_string(exchange) + encode_short_string(key)
-    kept[(exchange, key)] = address
-    return address
 
 
 _Handler = Callable[[Outbox, int, Effect], None]

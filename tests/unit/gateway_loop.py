@@ -62,9 +62,11 @@ class Loop:
         """Until nothing is under way any more."""
         while True:
             self.speak()
+            if not self.gateway.has_work:
+                break
             commands = self.gateway.take_commands()
             if not commands:
-                break
+                continue
             self.blob_no += 1
             blob = unpack_blob(pack_blob(self.gateway.session, self.blob_no, 0, commands))
             assert self.machine.accept_blob("a", blob.session, blob.blob_no)
@@ -99,9 +101,12 @@ class Peer:
         self.loop = loop
         self.client = loop.gateway.connect("127.0.0.1:5000", is_local, loop.now)
         self.said: list[Said] = []
+        self.reads = True
         Peer.of[self.client] = self
 
     def receive(self) -> None:
+        if not self.reads:
+            return
         data = bytes(self.client.take_output())
         if data[:4] != b"AMQP":
             self.said += heard(data)

@@ -198,6 +198,59 @@ def test_a_delivery_does_not_overtake_its_consume_ok() -> None:
     assert loop.applied[-1] == ((c.SENT, 1, 1, 1), 0)
 
 
+def test_deliveries_keep_their_order_when_some_had_to_wait() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    peer.declare(1, "q")
+    loop.durable = False
+    first = method(1, "queue.declare", "p", False, True, False, False, False, {})
+    second = method(1, "queue.declare", "r", False, True, False, False, False, {})
+    peer.send(first, method(1, "basic.consume", "q", "t", False, True, False, False, {}))
+    waiting = loop.position
+    peer.send(second, publish(1, "", "q", b"1"))
+    loop.outbox.release(waiting)
+    assert [one.body for one in peer.publish(1, "q", b"2") if one.body] == []
+    loop.settle()
+    assert [one.body for one in peer.take() if one.body] == [b"1", b"2"]
+
+
+def test_messages_for_a_client_that_does_not_read_are_not_copied() -> None:
+    loop = Loop()
+    peer, other = loop.connect().open(1), loop.connect().open(1)
+    peer.declare(1, "q")
+    peer.call(1, "basic.consume", "q", "t", False, False, False, False, {})
+    peer.reads = False
+    body = bytes(300_000)
+    for _ in range(40):
+        other.publish(1, "q", body)
+    other.call(1, "basic.get", "q", True)
+    assert 1_000_000 < len(peer.client.connection.out) < 2_000_000
+    assert not peer.client.may_be_read
+    assert other.client.may_be_read
+    peer.client.data_received(method(1, "basic.qos", 0, 5, False), 0.0)
+    loop.turn()
+    peer.reads = True
+    loop.gateway.mark_writable(peer.client)
+    loop.turn()
+    said = peer.take()
+    assert [one.args[1] for one in said[:-1]] == list(range(1, 41))
+    assert said[-1].method == "basic.qos-ok"
+    assert peer.client.may_be_read
+    assert not loop.gateway.has_work
+
+
+def test_publishers_are_not_read_while_the_member_is_full_or_may_not_speak() -> None:
+    loop = Loop()
+    peer, other = loop.connect().open(1), loop.connect().open(1)
+    peer.publish(1, "q", b"x")
+    loop.gateway.paused = True
+    assert (peer.client.may_be_read, other.client.may_be_read) == (False, True)
+    loop.gateway.paused = False
+    assert peer.client.may_be_read
+    loop.outbox.hold()
+    assert (peer.client.may_be_read, other.client.may_be_read) == (False, True)
+
+
 def test_deliveries_without_acknowledgement_are_reported_when_they_are_taken() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
