@@ -125,7 +125,6 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
         highest = -1
         seen: set[tuple[int, str]] = set()
         for row in records:
-            stands = -1 if row.position is None else row.position
             ring = (row.ring_seq or 0, row.ring_rep or "")
             if row.kind == Kind.VIEW and row.flag:
                 names = sorted(row.names or [])
@@ -135,18 +134,32 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
                         f"view {ring[0]}.{ring[1]} is {{{', '.join(names)}}} here and "
                         f"{{{', '.join(known)}}} at {first.member}"
                     )
-                    yield Finding("G6", member, incarnation, stands, what)
+                    yield Finding("G6", member, incarnation, _stood(rows, row), what)
                 if f"{member}/{incarnation}" not in names:
                     what = f"view {ring[0]}.{ring[1]} does not contain the member itself"
-                    yield Finding("G6", member, incarnation, stands, what)
+                    yield Finding("G6", member, incarnation, _stood(rows, row), what)
                 if ring[0] <= highest:
                     what = f"view {ring[0]}.{ring[1]} follows a view with number {highest}"
-                    yield Finding("G6", member, incarnation, stands, what)
+                    yield Finding("G6", member, incarnation, _stood(rows, row), what)
                 highest = max(highest, ring[0])
                 seen.add(ring)
             elif row.kind == Kind.ACTIVE and ring not in seen:
                 what = f"active in view {ring[0]}.{ring[1]}, which this member never installed"
-                yield Finding("G6", member, incarnation, stands, what)
+                yield Finding("G6", member, incarnation, _stood(rows, row), what)
+
+
+def _stood(rows: list[Row], view: Row) -> int:
+    """Return where the life stood at a view; its segment may have begun with it."""
+    if view.position is not None and view.position >= 0:
+        return view.position
+    life = (view.member, view.incarnation)
+    ends = [
+        (row.lsn, row.position)
+        for row in rows
+        if row.kind == SEGMENT and (row.member, row.incarnation) == life and row.lsn < view.lsn
+        if row.position is not None and row.position >= 0
+    ]
+    return max(ends, default=(0, -1))[1]
 
 
 def primaries(rows: Iterable[Row]) -> dict[int, Primary]:

@@ -1,0 +1,252 @@
+"""Ways to spoil a good log; each returns which promise, member and position must be reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.machine.commands import PUBLISH
+from broker.memberlog.records import (
+    Active,
+    Batch,
+    Confirm,
+    Durable,
+    Inactive,
+    Record,
+    Snapshot,
+    Start,
+    ViewSeen,
+    Vote,
+)
+from tests.system.logmaker import LogMaker
+
+A, B, C, C2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
+Spoil = Callable[[LogMaker], tuple[str, str, int]]
+
+
+def at(maker: LogMaker, life: tuple[str, int], kind: type[Record], number: int = 0) -> int:
+    """Return the index of the n-th record of a kind in a life."""
+    found = [i for i, record in enumerate(maker.lives[life]) if isinstance(record, kind)]
+    return found[number]
+
+
+def batch(maker: LogMaker, life: tuple[str, int], number: int) -> Batch:
+    """Return the n-th batch of a life."""
+    record = maker.lives[life][at(maker, life, Batch, number)]
+    assert isinstance(record, Batch)
+    return record
+
+
+def flipped(data: bytes, index: int) -> bytes:
+    """Return data with one bit changed."""
+    return data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
+
+
+def swap_two_batches(maker: LogMaker) -> tuple[str, str, int]:
+    i, j = at(maker, C, Batch, 3), at(maker, C, Batch, 4)
+    records = maker.lives[C]
+    first = batch(maker, C, 3).first_position
+    records[i], records[j] = records[j], records[i]
+    return "G1", "c", first
+
+
+def drop_a_batch(maker: LogMaker) -> tuple[str, str, int]:
+    first = batch(maker, B, 5).first_position
+    del maker.lives[B][at(maker, B, Batch, 5)]
+    return "G1", "b", first
+
+
+def drop_a_confirmed_publish(maker: LogMaker) -> tuple[str, str, int]:
+    first = batch(maker, B, 1).first_position  # a published it and confirmed its first command
+    del maker.lives[B][at(maker, B, Batch, 1)]
+    return "G8", "b", first
+
+
+def apply_a_batch_twice(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, C, Batch, 4)
+    maker.lives[C].insert(i + 1, maker.lives[C][i])
+    return "G1", "c", batch(maker, C, 4).first_position
+
+
+def change_an_item(maker: LogMaker) -> tuple[str, str, int]:
+    i, old = at(maker, B, Batch, 4), batch(maker, B, 4)
+    maker.lives[B][i] = old._replace(blob_hash=flipped(old.blob_hash, 3))
+    return "G1", "b", old.first_position
+
+
+def change_a_command(maker: LogMaker) -> tuple[str, str, int]:
+    i, old = at(maker, C, Batch, 4), batch(maker, C, 4)
+    maker.lives[C][i] = old._replace(kinds=old.kinds[:2] + bytes([PUBLISH]) + old.kinds[3:])
+    return "G1", "c", old.first_position + 2
+
+
+def change_an_outcome(maker: LogMaker) -> tuple[str, str, int]:
+    i, old = at(maker, B, Batch, 3), batch(maker, B, 3)
+    maker.lives[B][i] = old._replace(outcomes=old.outcomes[:2] + b"\x94\x01" + old.outcomes[4:])
+    return "G14", "b", old.first_position + 1
+
+
+def change_a_chain(maker: LogMaker) -> tuple[str, str, int]:
+    i, old = at(maker, A, Batch, 6), batch(maker, A, 6)
+    maker.lives[A][i] = old._replace(chain=flipped(old.chain, 0))
+    return "G14", "a", old.first_position
+
+
+def change_a_root(maker: LogMaker) -> tuple[str, str, int]:
+    i, old = at(maker, C2, Batch, 2), batch(maker, C2, 2)
+    maker.lives[C2][i] = old._replace(root=old.root ^ 1)
+    return "G14", "c", old.first_position + old.commands - 1
+
+
+def recover_something_else(maker: LogMaker) -> tuple[str, str, int]:
+    old = maker.lives[C2][0]
+    assert isinstance(old, Start)
+    maker.lives[C2][0] = old._replace(chain=flipped(old.chain, 0))
+    return "G14", "c", old.position
+
+
+def transfer_something_else(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, C2, Snapshot)
+    old = maker.lives[C2][i]
+    assert isinstance(old, Snapshot)
+    maker.lives[C2][i] = old._replace(root=old.root ^ 1)
+    return "G14", "c", old.position
+
+
+def vote_for_something_else(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, B, Vote)
+    old = maker.lives[B][i]
+    assert isinstance(old, Vote)
+    maker.lives[B][i] = old._replace(chain=flipped(old.chain, 0))
+    return "G10", "b", old.position
+
+
+def deliver_at_another_place(maker: LogMaker) -> tuple[str, str, int]:
+    i, old = at(maker, B, Batch, 4), batch(maker, B, 4)
+    maker.lives[B][i] = old._replace(seq=old.seq + 1)
+    return "G2", "b", old.first_position
+
+
+def miss_the_end_of_a_view(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, B, Inactive) + 1
+    late = maker.lives[B].pop(i)
+    assert isinstance(late, Batch)
+    return "G2", "b", late.first_position
+
+
+def miss_a_view(maker: LogMaker) -> tuple[str, str, int]:
+    del maker.lives[B][at(maker, B, ViewSeen, 2)]
+    active = maker.lives[B][at(maker, B, Active, 1)]
+    assert isinstance(active, Active)
+    return "G6", "b", active.base_position
+
+
+def see_another_membership(maker: LogMaker) -> tuple[str, str, int]:
+    maker.lives[B][at(maker, B, ViewSeen, 2)] = ViewSeen(2, "a", True, (A, B, C))
+    late = batch(maker, B, 8)  # what it applied before it saw the view
+    return "G6", "b", late.first_position + late.commands - 1
+
+
+def second_primary_in_one_epoch(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, C2, Active)
+    old = maker.lives[C2][i]
+    assert isinstance(old, Active)
+    maker.lives[C2][i] = old._replace(members=(("c", 2, False), ("b", 9, False)))
+    return "G7", "c", old.base_position
+
+
+def primary_without_majority(maker: LogMaker) -> tuple[str, str, int]:
+    base = -1
+    for life in (A, B):
+        i = at(maker, life, Active, 1)
+        old = maker.lives[life][i]
+        assert isinstance(old, Active)
+        maker.lives[life][i] = old._replace(members=(("a", 1, False),))
+        base = old.base_position
+    return "G7", "a", base
+
+
+def minority_goes_on(maker: LogMaker) -> tuple[str, str, int]:
+    last = batch(maker, C, -1)
+    own = last._replace(first_position=last.first_position + last.commands, seq=last.seq + 5)
+    maker.lives[C] += [Inactive("alone"), own]
+    return "G7", "c", own.first_position
+
+
+def batch_of_another_epoch(maker: LogMaker) -> tuple[str, str, int]:
+    for life in (A, B):
+        number = 10
+        i, old = at(maker, life, Batch, number), batch(maker, life, number)
+        maker.lives[life][i] = old._replace(epoch=1)
+    return "G7", "a", batch(maker, A, 10).first_position
+
+
+def confirm_outside_of_the_primary(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, A, Inactive)
+    position = batch(maker, A, 1).first_position
+    maker.lives[A].insert(i + 1, Confirm(1, position + 9, (position,)))
+    return "G7", "a", position
+
+
+def confirm_before_durable(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, B, Confirm, 1)
+    old = maker.lives[B][i]
+    assert isinstance(old, Confirm)
+    maker.lives[B][i] = old._replace(durable_mark=old.positions[-1] - 1)
+    return "G9", "b", old.positions[-1]
+
+
+def confirm_what_is_no_publish(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, A, Confirm)
+    position = batch(maker, A, 1).first_position + 2  # an ack
+    old = maker.lives[A][i]
+    assert isinstance(old, Confirm)
+    maker.lives[A][i] = old._replace(positions=(position,))
+    return "G9", "a", position
+
+
+def confirm_what_was_refused(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, B, Confirm)
+    position = batch(maker, B, 2).first_position  # answered with 404
+    old = maker.lives[B][i]
+    assert isinstance(old, Confirm)
+    maker.lives[B][i] = old._replace(positions=(position, *old.positions))
+    return "G9", "b", position
+
+
+def confirm_what_another_published(maker: LogMaker) -> tuple[str, str, int]:
+    position = batch(maker, A, 1).first_position
+    i = at(maker, C, Confirm)
+    old = maker.lives[C][i]
+    assert isinstance(old, Confirm)
+    maker.lives[C][i] = old._replace(positions=(position, *old.positions))
+    return "G9", "c", position
+
+
+def confirm_on_one_disk_only(maker: LogMaker) -> tuple[str, str, int]:
+    for life in (B, C2):
+        kept: list[Record] = [r for r in maker.lives[life] if not isinstance(r, Durable)]
+        maker.lives[life] = kept
+    last = [r for r in maker.lives[C2] if isinstance(r, Confirm)][-1]
+    return "G9", "c", last.positions[-1]
+
+
+def forget_what_was_confirmed(maker: LogMaker) -> tuple[str, str, int]:
+    for life in (A, B):
+        i = at(maker, life, Active, 1)
+        old = maker.lives[life][i]
+        assert isinstance(old, Active)
+        maker.lives[life][i] = old._replace(base_position=10)
+    given = [r for r in maker.lives[A] if isinstance(r, Confirm) and r.epoch == 1][-1]
+    return "G8", "a", given.positions[-1]
+
+
+SPOILS: list[Spoil] = [
+    swap_two_batches, drop_a_batch, drop_a_confirmed_publish, apply_a_batch_twice, change_an_item,
+    change_a_command, change_an_outcome, change_a_chain, change_a_root, recover_something_else,
+    transfer_something_else, vote_for_something_else, deliver_at_another_place,
+    miss_the_end_of_a_view, miss_a_view, see_another_membership, second_primary_in_one_epoch,
+    primary_without_majority, minority_goes_on, batch_of_another_epoch,
+    confirm_outside_of_the_primary, confirm_before_durable, confirm_what_is_no_publish,
+    confirm_what_was_refused, confirm_what_another_published, confirm_on_one_disk_only,
+    forget_what_was_confirmed,
+]  # fmt: skip

