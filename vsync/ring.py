@@ -121,6 +121,8 @@ class Ring:
             return "token_again"
         if len(token.marks) != len(self.members):
             return "token_members"
+        if token.seq < max(self.forwarded, self.window.high):
+            return "token_backwards"  # its numbers were given out already
         return ""
 
     def accept(self, token: Token) -> None:

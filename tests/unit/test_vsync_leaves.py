@@ -282,6 +282,18 @@ def test_who_holds_back_aru_is_stuck_after_visits_and_time() -> None:
     assert "delivered 0" in mine.describe()
 
 
+def test_a_token_that_would_give_numbers_out_twice_is_refused() -> None:
+    one = ring(B)
+    for seq in (1, 2, 3):
+        one.add(data(seq))
+    assert one.refuses(token(2, 0)) == "token_backwards"
+    assert one.refuses(token(3, 0)) == ""
+    one.visit(token(5, 0), empty(), 0, 0)
+    assert one.refuses(token(4, 0, hop=1)) == "token_backwards"
+    assert one.refuses(token(5, 0, marks=(0, 0))) == "token_members"
+    assert one.refuses(token(5, 0, ring=RING._replace(rep_incarnation=2))) == "token_other_ring"
+
+
 def test_datagrams_are_outside_any_order() -> None:
     net = Net("ab")
     net.settle("ab")
