@@ -1,7 +1,7 @@
 """The sockets of clients: between their transports and the gateway and outbox of this member.
 
-The gateway and the outbox know no sockets; this module knows nothing of AMQP.  It moves bytes, keeps
-slow readers from filling memory, and stops reading publishers while the ring has no room for them.
+The gateway and the outbox know no sockets; this module knows nothing of AMQP.  It moves bytes,
+keeps slow readers from filling memory, and stops reading publishers while the ring has no room.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ told through `Shell`.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from broker.consensus import DigestVote, Verdict
 from broker.exits import Exit
@@ -17,17 +17,18 @@ from broker.history import History, steps_to
 from broker.machine.blob import pack_blob
 from broker.machine.commands import DIGEST, Command, Digest
 from broker.machine.effects import Effect
+from broker.promise import Promise
 from broker.replica import Item, Replica
 from broker.submission import Submissions
 from vsync.events import Output, View
-from vsync.primary import (
+from vsync.primary import Primary
+from vsync.primary_events import (
     Activated,
     Activation,
     DurableMark,
     Inquorate,
     Ordered,
     PersistEpoch,
-    Primary,
     PrimaryEvent,
     Refused,
     Suspended,
@@ -40,14 +41,6 @@ WORK_ITEMS_MAX = 512
 """Ordered items that may wait to be applied; about 16 MB of blobs."""
 DIGEST_INTERVAL = 4096
 """Positions between two digest votes."""
-
-
-class Promise(NamedTuple):
-    """What a store knows of its cluster besides the history."""
-
-    cluster_id: str
-    voters: tuple[str, ...]
-    promised_epoch: int
 
 
 class Shell(Protocol):
@@ -99,13 +92,15 @@ class Core:
     def __init__(
         self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool,
         size: int, proposal: str, patient: bool, label: str,
+        digest_interval: int = DIGEST_INTERVAL,
     ) -> None:  # fmt: skip
         self.me, self.shell, self.replica, self.promise = me, shell, replica, promise
         self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient
         self.label = label
         self.primary = Primary(me, self)
         self.submissions = Submissions(self._send, pack_blob)
-        self.vote = DigestVote(promise.voters, DIGEST_INTERVAL)
+        self.digest_interval = digest_interval  # the same at all members
+        self.vote = DigestVote(promise.voters, digest_interval)
         self.ran = False
         self.speaking = False
         self.halted = ""
@@ -217,7 +212,7 @@ class Core:
     def _entered(self, event: Activated) -> None:
         activation = event.activation
         self.promise = Promise(activation.cluster_id, activation.voters, activation.epoch)
-        self.vote = DigestVote(activation.voters, DIGEST_INTERVAL)
+        self.vote = DigestVote(activation.voters, self.digest_interval)
         self.ran = True
         base = self.replica.history
         if base.position != activation.base:

@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 import msgpack
 
-from vsync.primary import Activation
+from vsync.primary_events import Activation
 from vsync.standing import ZERO_CHAIN
 from vsync.types import record
 

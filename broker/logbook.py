@@ -21,7 +21,7 @@ from broker.memberlog.records import (
 )
 from broker.memberlog.writer import MemberLogWriter
 from broker.replica import Applied
-from vsync.primary import Activated
+from vsync.primary_events import Activated
 from vsync.types import Member, RingId
 
 

@@ -12,36 +12,35 @@ import logging
 import random
 import time
 import uuid
-from dataclasses import replace
+from collections.abc import Callable
 
 from broker import joining
+from broker.attendant import STOP_DATAGRAM, Attendant
 from broker.clients import Clients
 from broker.consensus import Verdict
-from broker.core import Core, Promise
+from broker.core import Core
+from broker.duties import Duties
 from broker.exits import Exit
 from broker.history import History
 from broker.identity import Identity, filled
+from broker.keeper import Keeper
 from broker.logbook import Logbook
-from broker.machine.commands import SHUTDOWN, TICK, Shutdown, Tick
 from broker.machine.effects import Effect
-from broker.management import Json, Refusal
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 from broker.options import BrokerOptions
-from broker.recovery import checkpoint_head, recover
+from broker.promise import Promise
+from broker.recovery import recover
 from broker.replica import Replica
-from broker.status import status_of
 from broker.transfer import Tag, decode, is_transfer
 from store.api import Marker
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
-from store.writer import StoreWriter
-from vsync.codec import WIRE_VERSION
 from vsync.config import RingConfig
 from vsync.discovery import Beacon, Discovery, StaticPeers
 from vsync.driver import Driver
 from vsync.events import Deliver, Direct, Note, Output, Transitional, View
 from vsync.node import Node
-from vsync.primary import Activated
+from vsync.primary_events import Activated
 from vsync.transport import ZmqTransport
 from vsync.types import Guarantee, Member
 
@@ -49,16 +48,8 @@ log = logging.getLogger("qpidd")
 
 SLICE_S = 0.0005
 BEAT_S = 0.05
-TICK_S = 0.5
-FOREIGN_FRAMES_MAX = 20
-"""So many frames of another wire version are no line noise."""
-CHECKPOINT_BYTES_MIN = 64 << 20
-PATIENCE_S = 2.0
-"""How long a member of an open cluster looks for a running one before it forms its own."""
-SHUTDOWN_WAIT_S = 5.0
 LINGER_S = 0.4
 """After a clean shutdown is complete here, how long the token is still passed for the others."""
-STOP_DATAGRAM = b"S"
 
 
 class BrokerMember:
@@ -70,9 +61,8 @@ class BrokerMember:
         self.options, self.identity, self.loop, self.url = options, identity, loop, url
         self.done: asyncio.Future[Exit] = loop.create_future()
         self.stopping = ""
-        self.store: LmdbStore = identity.store
-        replica = recover(identity.name, self.store, _report_progress)
-        self._meta = identity.begin()
+        replica = recover(identity.name, identity.store, _report_progress)
+        meta = identity.begin()
         config = RingConfig()
         bind = str(options.cluster_bind) if options.clustered else "127.0.0.1:0"
         self.transport = ZmqTransport(bind, config.frame_bytes_max * 3)
@@ -80,10 +70,12 @@ class BrokerMember:
         self.node = Node(self.me, _ring_name(options, identity), config, random.Random())
         self.driver = Driver(self.node, self.transport, self._on_output, loop=loop)
         self.discovery = self._new_discovery()
-        self.writer = self._new_writer()
+        self.keeper = Keeper(
+            identity.data_dir, identity.store, meta, loop, self._on_durable, self._on_store_failed
+        )
         self.logbook = Logbook(
             MemberLogWriter(
-                identity.log_dir, options.cluster_name, self._meta.cluster_id,
+                identity.log_dir, options.cluster_name, meta.cluster_id,
                 identity.name, identity.incarnation, _wall_us,
             )
         )  # fmt: skip
@@ -97,26 +89,22 @@ class BrokerMember:
         )
         self.core = Core(
             self.me, self, replica,
-            Promise(self._meta.cluster_id, self._meta.voters, self._meta.promised_epoch),
-            filled=filled(self._meta), size=options.cluster_size,
+            Promise(meta.cluster_id, meta.voters, meta.promised_epoch),
+            filled=filled(meta), size=options.cluster_size,
             proposal=uuid.uuid4().hex,
             patient=options.clustered and options.cluster_size == 1, label=url,
         )  # fmt: skip
         self.donations = joining.Donations(
-            identity.data_dir, lambda: self.store, loop, self._send_direct
+            identity.data_dir, lambda: self.keeper.store, loop, self.send_direct
         )
         self.joining = joining.Joining(
-            identity.data_dir, lambda: self._meta, loop, self._send_direct,
+            identity.data_dir, lambda: self.keeper.meta, loop, self.send_direct,
             self._state_ready, self._transfer_failed,
         )  # fmt: skip
-        self.counters: dict[str, int] = {"checkpoints": 0, "turns": 0}
+        self.attendant = Attendant(self, self.core, self.clients, options.cluster_name)
+        self.counters: dict[str, int] = {"turns": 0}
         self._pumping = False
-        self._checkpointing = False
-        self._log_bytes = 0
-        self._checkpoint_bytes = 0
-        self._started_at = loop.time()
-        self._ticked_at = 0.0
-        self._shutdown_deadline = 0.0
+        self.duties = Duties(self.core, self.node, self.stop, loop.time())
         self._beat_handle: asyncio.TimerHandle | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -144,15 +132,6 @@ class BrokerMember:
             interface=self.me.address.rsplit(":", 1)[0],
         )  # fmt: skip
 
-    def _new_writer(self) -> StoreWriter:
-        def on_durable(position: int) -> None:
-            # A commit of a store that was replaced meanwhile says nothing about the new one.
-            if self.writer is writer:
-                self._on_durable(position)
-
-        writer = StoreWriter(self.store, self.loop, on_durable, self._on_store_failed)
-        return writer
-
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
         """Stop this member: clients are told, the ring is left, the store is closed."""
         if self.stopping:
@@ -175,14 +154,13 @@ class BrokerMember:
         self.joining.abort()
         self.donations.close()
         try:
-            self._hand_to_store()
-            await self.writer.drain()
-            meta = replace(self._meta, position=self.store.meta.position)
-            if inconsistent:
-                self.store.put_meta(replace(meta, marker=Marker.INCONSISTENT, note=reason))
-            elif clean and meta.marker is Marker.DIRTY:
-                shutdown_id = self.core.replica.shutdown_id
-                self.store.put_meta(replace(meta, marker=Marker.CLEAN, shutdown_id=shutdown_id))
+            self.keeper.keep(self.core.replica, self.core.promise)
+            marker = Marker.CLEAN if clean else Marker.DIRTY
+            await self.keeper.close(
+                Marker.INCONSISTENT if inconsistent else marker,
+                shutdown_id=self.core.replica.shutdown_id,
+                note=reason if inconsistent else "",
+            )
         except StoreError as error:
             log.critical("the store could not be closed in order: %s", error)
             code = Exit.INTERNAL if code is Exit.OK else code
@@ -192,7 +170,7 @@ class BrokerMember:
         except LogWriteFailed as error:
             log.error("the member log could not be closed in order: %s", error)
         self.driver.stop()
-        self.identity.store = self.store
+        self.identity.store = self.keeper.store
         self.identity.close()
         if not self.done.done():
             self.done.set_result(code)
@@ -233,7 +211,8 @@ class BrokerMember:
             else:
                 self.joining.on_datagram(direct.payload)
 
-    def _send_direct(self, to: Member, payload: bytes) -> None:
+    def send_direct(self, to: Member, payload: bytes) -> None:
+        """Send one datagram to one member."""
         self.driver.send_direct(to, payload)
 
     # -- turns of work ---------------------------------------------------------------------------
@@ -258,7 +237,7 @@ class BrokerMember:
         commands = self.clients.take_commands()
         if commands:
             core.admit(commands)
-        self._hand_to_store()
+        self.keeper.keep(self.core.replica, self.core.promise)
         self._speak()
         self.clients.throttle(full=core.submissions.full)
         self.counters["turns"] += 1
@@ -268,34 +247,6 @@ class BrokerMember:
     def _broken(self) -> None:
         log.exception("applying failed at %s", self.core.replica.history)
         self.stop(Exit.INTERNAL, "applying an ordered command failed here")
-
-    def _hand_to_store(self) -> None:
-        commit = self.core.replica.cut()
-        if commit is None:
-            return
-        history = commit.history
-        self._meta = replace(
-            self._meta, state_epoch=history.epoch, position=history.position,
-            chain=history.chain, order=history.order, marker=Marker.DIRTY, shutdown_id="",
-            cluster_id=self.core.promise.cluster_id, voters=self.core.promise.voters,
-            promised_epoch=max(self.core.promise.promised_epoch, self._meta.promised_epoch),
-        )  # fmt: skip
-        self.writer.submit(commit.entry, commit.first, commit.last, self._meta)
-        self._log_bytes += len(commit.entry)
-        limit = max(CHECKPOINT_BYTES_MIN, 2 * self._checkpoint_bytes)
-        if self._log_bytes > limit and not self._checkpointing:
-            self._checkpoint(history)
-
-    def _checkpoint(self, history: History) -> None:
-        self._checkpointing = True
-        chunks = [checkpoint_head(history), *self.core.replica.machine.snapshot()]
-        self._checkpoint_bytes = sum(map(len, chunks))
-        self._log_bytes = 0
-        self.writer.submit_checkpoint(history.position, chunks, self._checkpoint_done)
-
-    def _checkpoint_done(self) -> None:
-        self._checkpointing = False
-        self.counters["checkpoints"] += 1
 
     def _speak(self) -> None:
         core = self.core
@@ -318,51 +269,14 @@ class BrokerMember:
         self.stop(Exit.INTERNAL, f"the store failed: {error}")
 
     def _beat(self) -> None:
-        """What is due by the clock: heartbeats, transfers, ticks, patience, a shutdown."""
+        """What is due by the clock."""
         now = self.loop.time()
         self.joining.wake()
         self.donations.sender.wake(now)
         self.clients.wake(time.monotonic())
-        core = self.core
-        if core.patient and now - self._started_at > PATIENCE_S:
-            core.patience_ended()
-        if self._tick_is_mine() and now - self._ticked_at > TICK_S:
-            self._ticked_at = now
-            core.admit([Tick(TICK, _wall_us())])
-        if core.shutdown_position:
-            self._finish_shutdown(now)
-        self._check_versions()
-        core.flush()
+        self.duties.wake(now)
         self._schedule()
         self._beat_handle = self.loop.call_later(BEAT_S, self._beat)
-
-    def _check_versions(self) -> None:
-        """A newcomer among members of another wire version gives up; members that run go on."""
-        foreign = self.node.counters["frame_version"]
-        if not self.core.ran and len(self.node.members) < 2 and foreign >= FOREIGN_FRAMES_MAX:
-            self.stop(
-                Exit.PROTOCOL,
-                f"the members of cluster '{self.options.cluster_name}' speak another version of "
-                f"the ring protocol than this broker (version {WIRE_VERSION}); "
-                "run the same release on all members",
-            )
-
-    def _tick_is_mine(self) -> bool:
-        """One member moves the time, and only when something waits for it."""
-        core = self.core
-        if not (core.speaking and core.primary.level and core.replica.machine.wants_tick):
-            return False
-        return self.me.name == min(core.primary.level_names)
-
-    def _finish_shutdown(self, now: float) -> None:
-        core = self.core
-        if not self._shutdown_deadline:
-            self._shutdown_deadline = now + SHUTDOWN_WAIT_S
-        if core.primary.durable_everywhere() >= core.shutdown_position:
-            self.stop(Exit.OK, "the whole cluster was shut down")
-        elif now > self._shutdown_deadline:
-            core.shutdown_position = 0  # not every member said that it is complete: stay dirty
-            self.stop(Exit.OK, "the whole cluster was shut down, not all members in time")
 
     # -- ordered by the core ---------------------------------------------------------------------
 
@@ -372,14 +286,9 @@ class BrokerMember:
 
     def persist_promise(self, promise: Promise) -> None:
         """Make the promise durable behind everything that was applied."""
-        self._hand_to_store()
-        marker = Marker.DIRTY if self._meta.marker is not Marker.CLEAN else Marker.CLEAN
-        self._meta = replace(
-            self._meta, cluster_id=promise.cluster_id, voters=promise.voters,
-            promised_epoch=promise.promised_epoch, marker=marker,
-        )  # fmt: skip
+        self.keeper.keep(self.core.replica, promise)
         epoch = promise.promised_epoch
-        self.writer.submit_meta(self._meta, lambda: self.core.epoch_persisted(epoch))
+        self.keeper.promise(promise, lambda: self.core.epoch_persisted(epoch))
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Fetch the donor's state."""
@@ -398,10 +307,7 @@ class BrokerMember:
             joined.close()
             self._transfer_failed("it does not meet what was ordered meanwhile")
             return
-        self.writer.close()
-        self.store = joining.adopt(self.identity.data_dir, joined, self._meta, self.store)
-        self._meta = self.store.meta
-        self.writer = self._new_writer()
+        self.keeper.adopt(joined)
         donor = self.core.transfer_donor
         self.logbook.snapshot(replica.history, replica.machine.root(), donor)
         replica.log = self.logbook
@@ -447,43 +353,23 @@ class BrokerMember:
         """Return the wall clock."""
         return _wall_us()
 
-    # -- asked by operators ----------------------------------------------------------------------
-
-    def login(self, user: str, password: str, peer: str) -> bool:
-        """Whether these credentials are good."""
-        return self.clients.login(user, password, peer)
-
-    def status(self) -> Json:
-        """Return the answer to `status`."""
-        return status_of(self.core, self.options.cluster_name, self.joining.progress)
-
-    def stop_member(self, name: str) -> None:
-        """Make a member leave."""
-        if name == self.me.name:
-            self.loop.call_later(0.1, self.stop, Exit.OK, "stopped by an operator")
-            return
-        for member in self.node.members:
-            if member.name == name:
-                for again in range(3):
-                    self.loop.call_later(0.1 * again, self._send_direct, member, STOP_DATAGRAM)
-                return
-        raise Refusal("no-such-member", f"no member of this view has the id {name}")
-
-    def shutdown(self) -> str:
-        """Order the clean stop of all."""
-        if not self.core.speaking:
-            raise Refusal("not-active", f"this member is not active: {self.core.primary.reason}")
-        shutdown_id = uuid.uuid4().hex
-        self.core.admit([Shutdown(SHUTDOWN, shutdown_id)])
-        return shutdown_id
+    # -- asked by operators and signals ----------------------------------------------------------
 
     def terminate(self) -> None:
         """The process was asked to end: the last member shuts the cluster down, others leave."""
         alone = len(self.node.members) == 1 and self.core.speaking
         if alone and not self.core.shutdown_position:
-            self.shutdown()
+            self.attendant.shutdown()
         else:
             self.stop(Exit.OK, "asked to terminate")
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call after some time."""
+        self.loop.call_later(delay_s, call)
+
+    def progress(self) -> str:
+        """Return how far a state transfer to this member is."""
+        return self.joining.progress
 
     def all_counters(self) -> dict[str, int]:
         """Return the counters of all parts, prefixed by the part."""
@@ -493,7 +379,7 @@ class BrokerMember:
             "transport": self.transport.counters,
             "primary": self.core.primary.counters,
             "replica": self.core.replica.counters,
-            "store": self.writer.counters,
+            "store": self.keeper.counters(),
             "votes": self.core.vote.counters,
             "clients": self.clients.counters,
         }

@@ -31,7 +31,7 @@ from broker.machine.commands import (
 )
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
-from vsync.primary import Activation
+from vsync.primary_events import Activation
 from vsync.types import RingId
 
 RECORD_VERSION = 1
@@ -179,14 +179,8 @@ class Replica:
             self._parts_first = first
         body = item.body
         kind = _ITEM_BLOB if isinstance(body, bytes) else _ITEM_ACTIVATION
-        self._parts.append(
-            msgpack.packb(
-                (
-                    RECORD_VERSION, first, kind, item.epoch, tuple(item.ring), item.seq,
-                    item.sender, body,
-                )
-            )  # fmt: skip
-        )
+        place = (item.epoch, tuple(item.ring), item.seq, item.sender)
+        self._parts.append(msgpack.packb((RECORD_VERSION, first, kind, *place, body)))
 
     @property
     def uncommitted(self) -> bool:

@@ -57,7 +57,7 @@ class ClientProtocol(asyncio.Protocol):
             self._first += data
             if PREAMBLE.startswith(self._first[:8]):
                 if len(self._first) >= len(PREAMBLE):
-                    self._management = ManagementSession(self._member, self._peer)
+                    self._management = ManagementSession(self._member.attendant, self._peer)
                     self._answer(self._first[len(PREAMBLE) :])
                 return
             assert self._transport is not None

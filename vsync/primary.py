@@ -30,94 +30,28 @@ from typing import NamedTuple, Protocol
 import msgpack
 
 from vsync.events import Deliver, Marks, Output, Transitional, View
+from vsync.primary_events import (
+    ACTIVATE,
+    APP,
+    BEHIND,
+    CAUGHT_UP,
+    PROMISED,
+    STATE,
+    Activated,
+    Activation,
+    Answer,
+    DurableMark,
+    Inquorate,
+    Ordered,
+    PersistEpoch,
+    PrimaryEvent,
+    Refused,
+    Suspended,
+    Transfer,
+    decode,
+)
 from vsync.standing import Plan, Standing, Verdict, durable_mark, majority, make_plan
 from vsync.types import NO_RING, Member, RingId
-
-APP, STATE, PROMISED, BEHIND, ACTIVATE, CAUGHT_UP = (bytes([n]) for n in range(1, 7))
-
-
-class Activation(NamedTuple):
-    """The content of an ACTIVATE: (name, incarnation, fresh) of each member of the view.
-
-    A fresh member did not carry its state over: whatever clients it had are gone.  `cold` says
-    that nobody carried live state over, the cluster comes back from its stores.
-    """
-
-    epoch: int
-    base: int
-    members: tuple[tuple[str, int, bool], ...]
-    cold: bool
-    voters: tuple[str, ...]
-    cluster_id: str
-
-
-class Ordered(NamedTuple):
-    """Apply this payload now; it is safe in an active primary view."""
-
-    epoch: int
-    ring: RingId
-    seq: int
-    sender: Member
-    payload: bytes
-
-
-class Activated(NamedTuple):
-    """Apply the activation as the next position; the view `ring` is primary from here."""
-
-    ring: RingId
-    seq: int
-    sender: Member
-    activation: Activation
-    level: bool
-
-
-class Suspended(NamedTuple):
-    """The view ended: say nothing, drop a transfer under way, wait for what comes next."""
-
-    reason: str
-
-
-class Inquorate(NamedTuple):
-    """The present view may not go on."""
-
-    reason: str
-
-
-class PersistEpoch(NamedTuple):
-    """Make this promise durable, after all that was applied, then call `epoch_persisted`."""
-
-    epoch: int
-    cluster_id: str
-    voters: tuple[str, ...]
-
-
-class Transfer(NamedTuple):
-    """Get the state at position >= `base` from `donor`, then call `caught_up`.
-
-    `order` is the order chain at the base; what is Ordered meanwhile comes after it.
-    """
-
-    donor: Member
-    epoch: int
-    base: int
-    order: bytes
-
-
-class Refused(NamedTuple):
-    """This member can never join what it sees; it must stop and say why."""
-
-    reason: str
-
-
-class DurableMark(NamedTuple):
-    """A majority of the voters has made this position durable."""
-
-    position: int
-
-
-PrimaryEvent = (
-    Ordered | Activated | Suspended | Inquorate | PersistEpoch | Transfer | Refused | DurableMark
-)
 
 
 class Replicated(Protocol):
@@ -140,34 +74,11 @@ class Phase(Enum):
     ACTIVE = "active"
 
 
-class _Answer(NamedTuple):
-    epoch: int
-    promised: bool
-    fresh: bool
-
-
 class _Pending(NamedTuple):
     ring: RingId
     seq: int
     sender: Member
     item: bytes | Activation
-
-
-def _decode(tag: bytes, payload: bytes) -> tuple[RingId, Standing | Activation | _Answer | None]:
-    """Return the view that a layer message belongs to and its body; None is CAUGHT_UP."""
-    fields = msgpack.unpackb(payload[1:], use_list=False, strict_map_key=True)
-    ring = RingId(*fields[0])
-    if tag == STATE:
-        return ring, Standing(*fields[1])
-    if tag == ACTIVATE:
-        return ring, Activation(*fields[1])
-    if tag == PROMISED:
-        return ring, _Answer(fields[1], True, bool(fields[2]))
-    if tag == BEHIND:
-        return ring, _Answer(fields[1], False, True)
-    if tag == CAUGHT_UP:
-        return ring, None
-    raise ValueError(tag)
 
 
 class Primary:
@@ -319,7 +230,7 @@ class Primary:
                 self._on_app(d, payload[1:])
                 continue
             try:
-                ring, body = _decode(tag, payload)
+                ring, body = decode(tag, payload)
             except (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException):
                 self._count("malformed")
                 continue
@@ -331,7 +242,7 @@ class Primary:
                 self._count("too_late")
             elif isinstance(body, Standing):
                 self._on_state(d.sender, body)
-            elif isinstance(body, _Answer):
+            elif isinstance(body, Answer):
                 self._on_answer(d.sender, body)
             else:
                 self._on_caught_up(d.sender)
@@ -396,7 +307,7 @@ class Primary:
             self._events.append(event)
         return True
 
-    def _on_answer(self, sender: Member, answer: _Answer) -> None:
+    def _on_answer(self, sender: Member, answer: Answer) -> None:
         if self.plan is None or answer.epoch != self.plan.epoch:
             return
         if self.phase is not Phase.LEVELLING:

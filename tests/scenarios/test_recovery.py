@@ -10,7 +10,7 @@ from broker.recovery import checkpoint_head, recover
 from broker.replica import Item, Replica
 from store.api import Marker, Meta
 from store.memory import MemoryDisk, MemoryStore
-from vsync.primary import Activation
+from vsync.primary_events import Activation
 from vsync.types import RingId
 
 RING = RingId(1, "a", 1)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.sim.toylog import ToyLog
 from tests.sim.verdict import Violation
-from vsync.primary import Activated, Primary
+from vsync.primary import Primary
+from vsync.primary_events import Activated
 from vsync.types import RingId
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from tests.sim.tap import Tap
 from tests.sim.tape import Tape
 from tests.sim.toylog import Disk, Image, ToyLog
 from vsync.events import Output
-from vsync.primary import (
+from vsync.primary import Primary
+from vsync.primary_events import (
     Activated,
     Activation,
     DurableMark,
     Inquorate,
     Ordered,
     PersistEpoch,
-    Primary,
     PrimaryEvent,
     Refused,
     Suspended,

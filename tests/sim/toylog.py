@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-from vsync.primary import Activation
+from vsync.primary_events import Activation
 from vsync.standing import ZERO_CHAIN
 from vsync.types import record
 

@@ -7,14 +7,15 @@ views and transitional configurations exactly as told.  Disks are instant unless
 from __future__ import annotations
 
 from broker.consensus import Verdict
-from broker.core import Core, Promise
+from broker.core import Core
 from broker.exits import Exit
 from broker.history import History
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
+from broker.promise import Promise
 from broker.replica import Replica
 from vsync.events import Deliver, Marks, Transitional, View
-from vsync.primary import Activated
+from vsync.primary_events import Activated
 from vsync.types import Guarantee, Member, RingId
 
 

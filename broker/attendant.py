@@ -1,0 +1,89 @@
+"""What operators may ask of a member: its half of `broker/management`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.clients import Clients
+from broker.core import Core
+from broker.exits import Exit
+from broker.machine.commands import SHUTDOWN, Shutdown
+from broker.management import Json, Refusal
+from broker.status import status_of
+from vsync.types import Member
+
+STOP_DATAGRAM = b"S"
+"""Asks a member to leave.  It may be lost, so it is sent a few times; the answer is a view."""
+STOP_REPEATS = 3
+STOP_INTERVAL_S = 0.1
+
+
+class Stoppable(Protocol):
+    """What the attendant needs of the shell."""
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call after some time."""
+
+    def send_direct(self, to: Member, payload: bytes) -> None:
+        """Send one datagram."""
+
+    def stop(self, code: Exit, reason: str) -> None:
+        """Stop this member."""
+
+    def all_counters(self) -> dict[str, int]:
+        """Return the counters of all parts."""
+
+    def progress(self) -> str:
+        """Return how far a state transfer to this member is; empty when there is none."""
+
+
+class Attendant:
+    """Answers operators for one member."""
+
+    def __init__(self, shell: Stoppable, core: Core, clients: Clients, cluster: str) -> None:
+        self._shell, self._core, self._clients, self._cluster = shell, core, clients, cluster
+
+    def login(self, user: str, password: str, peer: str) -> bool:
+        """Whether these credentials are good."""
+        return self._clients.login(user, password, peer)
+
+    def status(self) -> Json:
+        """Return the answer to `status`."""
+        return status_of(self._core, self._cluster, self._shell.progress())
+
+    def all_counters(self) -> dict[str, int]:
+        """Return this member's counters."""
+        return self._shell.all_counters()
+
+    def stop_member(self, name: str) -> None:
+        """Make a member leave."""
+        self._demand_active()
+        if name == self._core.me.name:
+            # The answer leaves first.
+            self._shell.later(
+                STOP_INTERVAL_S, lambda: self._shell.stop(Exit.OK, "stopped by an operator")
+            )
+            return
+        for member in self._core.primary.members:
+            if member.name == name:
+                for again in range(STOP_REPEATS):
+                    self._shell.later(
+                        STOP_INTERVAL_S * again,
+                        lambda to=member: self._shell.send_direct(to, STOP_DATAGRAM),  # type: ignore[misc]
+                    )
+                return
+        raise Refusal("no-such-member", f"no member of this view has the id {name}")
+
+    def shutdown(self) -> str:
+        """Order the clean stop of all."""
+        self._demand_active()
+        shutdown_id = uuid.uuid4().hex
+        self._core.admit([Shutdown(SHUTDOWN, shutdown_id)])
+        return shutdown_id
+
+    def _demand_active(self) -> None:
+        if not self._core.speaking:
+            reason = self._core.halted or self._core.primary.reason
+            raise Refusal("not-active", f"this member is not active: {reason}")

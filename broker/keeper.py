@@ -1,0 +1,117 @@
+"""What a member keeps: its store, the thread that writes it, and the meta record in force.
+
+Everything applied goes to the writer in order; a promise goes behind it, so that a durable promise
+implies a durable state at its base.  A checkpoint is made when the log since the last one has grown
+large, so that its cost stays a constant share of the writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from broker.joining import adopt
+from broker.promise import Promise
+from broker.recovery import checkpoint_head
+from broker.replica import Commit, Replica
+from store.api import Marker, Meta
+from store.errors import StoreError
+from store.lmdb_store import LmdbStore
+from store.writer import StoreWriter
+
+CHECKPOINT_BYTES_MIN = 64 << 20
+
+
+class Keeper:
+    """The durable half of a member.  `on_durable(position)` follows each commit."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        store: LmdbStore,
+        meta: Meta,
+        loop: asyncio.AbstractEventLoop,
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[StoreError], None],
+    ) -> None:
+        self.store, self.meta = store, meta
+        self.checkpoints = 0
+        self._dir, self._loop = data_dir, loop
+        self._on_durable, self._on_failed = on_durable, on_failed
+        self._log_bytes = 0
+        self._checkpoint_bytes = 0
+        self._checkpointing = False
+        self.writer = self._new_writer()
+
+    def _new_writer(self) -> StoreWriter:
+        def on_durable(position: int) -> None:
+            # A commit of a store that was replaced meanwhile says nothing about the new one.
+            if self.writer is writer:
+                self._on_durable(position)
+
+        writer = StoreWriter(self.store, self._loop, on_durable, self._on_failed)
+        return writer
+
+    def keep(self, replica: Replica, promise: Promise) -> None:
+        """Hand over what was applied since the last call."""
+        commit = replica.cut()
+        if commit is None:
+            return
+        self._submit(commit, promise)
+        self._log_bytes += len(commit.entry)
+        limit = max(CHECKPOINT_BYTES_MIN, 2 * self._checkpoint_bytes)
+        if self._log_bytes > limit and not self._checkpointing:
+            self._checkpoint(replica)
+
+    def _submit(self, commit: Commit, promise: Promise) -> None:
+        history = commit.history
+        self.meta = replace(
+            self.meta, state_epoch=history.epoch, position=history.position,
+            chain=history.chain, order=history.order, marker=Marker.DIRTY, shutdown_id="",
+            cluster_id=promise.cluster_id, voters=promise.voters,
+            promised_epoch=max(promise.promised_epoch, self.meta.promised_epoch),
+        )  # fmt: skip
+        self.writer.submit(commit.entry, commit.first, commit.last, self.meta)
+
+    def _checkpoint(self, replica: Replica) -> None:
+        self._checkpointing = True
+        chunks = [checkpoint_head(replica.history), *replica.machine.snapshot()]
+        self._checkpoint_bytes = sum(map(len, chunks))
+        self._log_bytes = 0
+        self.writer.submit_checkpoint(replica.history.position, chunks, self._checkpoint_done)
+
+    def _checkpoint_done(self) -> None:
+        self._checkpointing = False
+        self.checkpoints += 1
+
+    def promise(self, promise: Promise, done: Callable[[], None]) -> None:
+        """Make a promise durable, behind everything that was handed over; then call `done`."""
+        marker = self.meta.marker if self.meta.marker is Marker.CLEAN else Marker.DIRTY
+        self.meta = replace(
+            self.meta, cluster_id=promise.cluster_id, voters=promise.voters,
+            promised_epoch=promise.promised_epoch, marker=marker,
+        )  # fmt: skip
+        self.writer.submit_meta(self.meta, done)
+
+    def adopt(self, joined: LmdbStore) -> None:
+        """Go on with a store that was received and verified; the old one is set aside."""
+        self.writer.close()
+        self.store = adopt(self._dir, joined, self.meta, self.store)
+        self.meta = self.store.meta
+        self._log_bytes = self._checkpoint_bytes = 0
+        self._checkpointing = False
+        self.writer = self._new_writer()
+
+    async def close(self, marker: Marker, *, shutdown_id: str = "", note: str = "") -> None:
+        """Write what is left, and say in the marker how this life ended."""
+        await self.writer.drain()
+        if marker is not Marker.DIRTY:
+            self.store.put_meta(
+                replace(self.meta, marker=marker, shutdown_id=shutdown_id, note=note)
+            )
+
+    def counters(self) -> dict[str, int]:
+        """Return what was written."""
+        return {**self.writer.counters, "backlog": self.writer.backlog()}
