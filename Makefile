@@ -12,7 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 
 EVERYDAY := not slow and not spark
 SEED ?= 1
-COUNT ?= 1
+COUNT ?=
 
 .PHONY: help demo test check ci bench sim format clean
 
@@ -21,7 +21,7 @@ help:
 	@echo "make test    the everyday tests (unit, properties, scenarios, short system tests)"
 	@echo "make check   format, lint, types, import contracts, then the everyday and Spark tests"
 	@echo "make ci      what continuous integration runs (.ci/run)"
-	@echo "make bench   throughput and latency of three brokers on this machine"
+	@echo "make bench   what the machine, the ring and three brokers cost and carry here"
 	@echo "make sim     the ring in the simulator: make sim SEED=7, make sim COUNT=300"
 	@echo "make format  rewrite the sources in the one format"
 	@echo "make clean   remove the virtual environment and everything generated"
@@ -43,10 +43,13 @@ ci:
 	bash .ci/run
 
 bench: $(VENV)/.test
+	$(RUN) -m tests.bench.machine
+	$(RUN) -m tests.bench.ring --members 3 --size 64 --seconds 5
+	$(RUN) -m tests.bench.ring --members 3 --size 1024 --seconds 5
 	$(RUN) -m tests.bench.cluster
 
 sim: $(VENV)/.test
-	$(RUN) -m tests.sim --seed $(SEED) --count $(COUNT)
+	$(RUN) -m tests.sim $(if $(COUNT),--count $(COUNT),--seed $(SEED))
 
 format: $(VENV)/.test
 	$(RUN) -m ruff format .
