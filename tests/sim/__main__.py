@@ -26,6 +26,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--last", type=int, default=LINES_ON_FAILURE, help="trace lines shown")
     parser.add_argument("--without", default="", help="faults to leave out, by comma")
     parser.add_argument("--only", default=None, help="the only faults to keep, by comma")
+    parser.add_argument(
+        "--stack", choices=("replica", "broker", "mixed"), default="replica",
+        help="what stands on the ring: the primary layer over a toy log, real brokers, or both",
+    )  # fmt: skip
     parser.add_argument("--ring-only", action="store_true", help="no primary layer on the ring")
     parser.add_argument("--shrink", action="store_true", help="find out which faults it takes")
     parser.add_argument("--memberlog", default=None, help="write member logs into this directory")
@@ -67,6 +71,7 @@ def main(raw: list[str]) -> int:
         keep_trace=arguments.trace or arguments.frames,
         frames=arguments.frames,
         memberlog=arguments.memberlog,
+        stack=arguments.stack,
     )
     if arguments.seed is not None:
         result = run_seed(arguments.seed, options)

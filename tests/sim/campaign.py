@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
+from tests.sim.broker_stack import BrokerStack
 from tests.sim.cores import make_node
 from tests.sim.plan import Plan, make_plan
 from tests.sim.runner import Result, Runner
@@ -22,6 +24,7 @@ class Options:
     keep_trace: bool = False
     frames: bool = False
     memberlog: str | None = None
+    stack: str = "replica"
 
 
 def run_seed(seed: int, options: Options) -> Result:
@@ -31,8 +34,16 @@ def run_seed(seed: int, options: Options) -> Result:
 
 def run_plan(plan: Plan, options: Options) -> Result:
     trace = Trace(options.keep_trace, options.frames)
-    stack: Stack = ReplicaStack() if plan.primary else PlainStack()
-    return Runner(plan, make_node, stack, trace).run()
+    return Runner(plan, make_node, stack_of(plan, options), trace).run()
+
+
+def stack_of(plan: Plan, options: Options) -> Stack:
+    """What stands on the rings; a mixed campaign has real brokers there for every third seed."""
+    if not plan.primary:
+        return PlainStack()
+    if options.stack == "broker" or (options.stack == "mixed" and plan.seed % 3 == 0):
+        return BrokerStack(None if options.memberlog is None else Path(options.memberlog))
+    return ReplicaStack()
 
 
 def run_line(result: Result) -> str:
@@ -50,7 +61,7 @@ def shrink(seed: int, options: Options) -> tuple[str, ...]:
     needed = list(make_plan(seed, options.without, options.only).faults)
     for fault in list(needed):
         fewer = tuple(name for name in needed if name != fault)
-        smaller = Options(only=fewer, ring_only=options.ring_only)
+        smaller = Options(only=fewer, ring_only=options.ring_only, stack=options.stack)
         if not run_seed(seed, smaller).ok:
             needed.remove(fault)
     return tuple(needed)

@@ -1,0 +1,218 @@
+"""What the surviving history says: it is run once more, with eyes everywhere.
+
+All channels count as local, so every effect of every member comes out; before each command it is
+noted which messages it settles.  G11, G12 and G13 are judged on the whole, then each client's
+memory is compared with it, and each confirmed message is looked for.
+"""
+
+from __future__ import annotations
+
+from broker.history import History
+from broker.machine.commands import (
+    ACK,
+    ACTIVATE,
+    CONNECTION_OPEN,
+    NACK,
+    OK,
+    PUBLISH,
+    SENT,
+    UNROUTABLE,
+    Command,
+)
+from broker.machine.consumers import tags_up_to
+from broker.machine.effects import DeliverEffect
+from broker.machine.entities import Held
+from broker.machine.machine import Machine
+from broker.replica import Replica
+from tests.sim.broker_clients import MessageId, message_id
+from tests.sim.broker_judge import BrokerJudge, Heard, Node, Told
+
+Copy = tuple[str, MessageId]  # a queue, and a message in it
+Place = tuple[int, int, int, int]  # position, connection, channel, delivery tag
+INVARIANTS_EVERY = 100
+
+
+class Witness:
+    """What the run over the surviving history showed."""
+
+    def __init__(self, judge: BrokerJudge) -> None:
+        self.judge = judge
+        self.settled: dict[Copy, int] = {}  # position of the settlement
+        self.delivered: dict[Copy, int] = {}  # position of the last delivery
+        self.deliveries: dict[Place, DeliverEffect] = {}
+        self.published: dict[int, int] = {}  # connection -> last number applied
+        self.entered: dict[MessageId, int] = {}
+        self.colds: list[int] = []
+        self._firsts: dict[tuple[str, int], int] = {}
+
+    def settles(self, machine: Machine, session: int, command: Command) -> list[Copy]:
+        """The copies that leave for good by this command."""
+        kind = command[0]
+        held: list[Held] = []
+        if kind in (ACK, NACK, SENT):
+            channel = machine.channels.get((session, command[1], command[2]))  # type: ignore[misc, arg-type]
+            if channel is None:
+                return []
+            if kind == SENT:
+                held = [h for tag, h in channel.unsent.items() if tag <= command[3]]  # type: ignore[misc, operator]
+            elif kind == ACK or not command[5]:  # type: ignore[misc]
+                tags = tags_up_to(channel, command[3], command[4])  # type: ignore[misc, arg-type]
+                held = [channel.unacked[tag] for tag in tags or []]
+        return [(h[0].name, message_id(h[2][8])) for h in held]
+
+    def applied(
+        self, machine: Machine, position: int, session: int, command: Command, outcome: int
+    ) -> None:
+        kind = command[0]
+        if kind == CONNECTION_OPEN:
+            connection = machine.connections.get((session, command[1]))  # type: ignore[arg-type]
+            if connection is not None:
+                connection.local = True
+        elif kind == PUBLISH and outcome in (OK, UNROUTABLE):
+            conn, number = message_id(command[8])  # type: ignore[misc, arg-type]
+            if number != self.published.get(conn, 0) + 1:
+                self._broken("G5", f"publish {conn}.{number} at {position} is out of turn")
+            self.published[conn] = number
+            if outcome == OK:
+                self.entered[conn, number] = position
+        elif kind == ACTIVATE and command[3]:  # type: ignore[misc]
+            self.colds.append(position)
+        for effect in machine.effects:
+            if isinstance(effect, DeliverEffect):
+                self._delivery(position, effect)
+
+    def _delivery(self, position: int, d: DeliverEffect) -> None:
+        queue = d.consumer_tag.partition("/")[0]
+        message = message_id(d.body)
+        copy = (queue, message)
+        self.deliveries[position, d.conn, d.chan, d.delivery_tag] = d
+        if copy in self.settled:
+            text = f"{copy} settled at {self.settled[copy]} is delivered at {position}"
+            self._broken("G11", text)
+        if copy in self.delivered:
+            if not d.redelivered:
+                self._broken("G11", f"{copy} delivered again at {position} without the flag")
+        elif d.redelivered and not self.colds:
+            self._broken("G11", f"{copy} first delivered at {position} with the flag")
+        elif not d.redelivered:
+            stream = (queue, message[0])
+            if message[1] <= self._firsts.get(stream, 0):
+                self._broken("G12", f"{copy} at {position} after {self._firsts[stream]}")
+            self._firsts[stream] = message[1]
+        self.delivered[copy] = position
+
+    def check_holders(self, machine: Machine) -> None:
+        """G13, and all that the machine says must hold."""
+        machine.invariants()
+        held: dict[Copy, tuple[int, int, int]] = {}
+        for key, channel in machine.channels.items():
+            for queue, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
+                copy = (queue.name, message_id(message[8]))
+                if copy in held:
+                    self._broken("G13", f"{copy} is held by {held[copy]} and {key}")
+                held[copy] = key
+
+    def _broken(self, promise: str, text: str) -> None:
+        self.judge.broken(promise, text)
+
+
+class WatchedMachine(Machine):
+    """A machine of no member that tells a witness what every command does."""
+
+    __slots__ = ("witness",)
+
+    def __init__(self, witness: Witness) -> None:
+        super().__init__("")
+        self.witness = witness
+
+    def apply(self, position: int, session: int, time_us: int, command: Command) -> int:
+        leaving = self.witness.settles(self, session, command)
+        outcome = super().apply(position, session, time_us, command)
+        if outcome == OK:
+            for copy in leaving:
+                self.witness.settled[copy] = position
+        self.witness.applied(self, position, session, command, outcome)
+        return outcome
+
+
+def audit(judge: BrokerJudge, tip: bytes) -> tuple[Witness, Machine]:
+    """Run the history of `tip` from its beginning, and compare with what was seen live."""
+    path = list(judge.path(tip))
+    path.reverse()
+    witness = Witness(judge)
+    machine = WatchedMachine(witness)
+    replica = Replica("", machine, History())
+    for count, node in enumerate(path):
+        replica.apply(node.item)
+        replica.cut()
+        replica.effects.clear()
+        replica.digests.clear()
+        if replica.history.chain != node.chain or machine.root() != node.root:
+            judge.broken("G14", f"running {node.position} again gives {replica.history}")
+            break
+        if count % INVARIANTS_EVERY == 0:
+            witness.check_holders(machine)
+    witness.check_holders(machine)
+    _compare_heard(judge, path, witness)
+    _look_for_confirmed(judge, path, witness, machine)
+    return witness, machine
+
+
+def _places(path: list[Node]) -> dict[bytes, Node]:
+    return {node.chain: node for node in path}
+
+
+def _compare_heard(judge: BrokerJudge, path: list[Node], witness: Witness) -> None:
+    """What a client heard is what the history says, if its history is the one that survived."""
+    survived = _places(path)
+    phantoms: dict[Copy, Heard] = {}
+    for heard in judge.heard:
+        d = heard.effect
+        if heard.chain not in survived:
+            judge.counters["phantom_deliveries"] += 1
+            phantoms[d.consumer_tag.partition("/")[0], message_id(d.body)] = heard
+            continue
+        said = witness.deliveries.get((heard.position, d.conn, d.chan, d.delivery_tag))
+        if said != d:
+            text = f"{heard.member} told a client at {heard.position} {d}, the history says {said}"
+            judge.broken("G11", text)
+    firsts = {
+        (d.consumer_tag.partition("/")[0], message_id(d.body)): d
+        for d in reversed(witness.deliveries.values())
+    }
+    for copy in phantoms:
+        if copy in firsts and not firsts[copy].redelivered:
+            judge.counters["phantoms_again_unflagged"] += 1
+
+
+def _look_for_confirmed(
+    judge: BrokerJudge, path: list[Node], witness: Witness, machine: Machine
+) -> None:
+    """G9: what a client was told to be safe is in a queue, with a consumer, or was settled."""
+    survived = _places(path)
+    present: set[MessageId] = {message for _, message in witness.settled}
+    for vhost in machine.vhosts.values():
+        for queue in vhost.queues.values():
+            for message in (*queue.ready, *queue.returned.values()):
+                present.add(message_id(message[8]))
+    for channel in machine.channels.values():
+        for _, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
+            present.add(message_id(message[8]))
+    for told in judge.told:
+        _find(judge, told, survived, witness, present)
+
+
+def _find(
+    judge: BrokerJudge,
+    told: Told,
+    survived: dict[bytes, Node],
+    witness: Witness,
+    present: set[MessageId],
+) -> None:
+    applied = witness.entered.get(told.message)
+    lost = told.chain not in survived or applied != told.position or told.message not in present
+    if told.durable and lost:
+        text = f"{told.member} confirmed {told.message} at {told.position}: applied at {applied},"
+        judge.broken("G9", f"{text} present {told.message in present}")
+    elif lost and not any(cold > told.position for cold in witness.colds):
+        judge.counters["transient_confirms_lost"] += 1

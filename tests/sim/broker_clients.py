@@ -1,0 +1,261 @@
+"""Simulated clients of one member: they publish, consume, settle, change their minds, and close.
+
+They speak in commands and hear effects, as gateway and outbox would pass them on.  Connection
+numbers are unique in the whole run, so a connection and a publish number name a message for good.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from broker.machine.commands import (
+    ACK,
+    CHANNEL_CLOSE,
+    CHANNEL_OPEN,
+    CONNECTION_CLOSE,
+    CONNECTION_OPEN,
+    CONSUME,
+    NACK,
+    PERSISTENT,
+    PUBLISH,
+    QUEUE_DECLARE,
+    RECOVER,
+    SENT,
+    Ack,
+    ChannelClose,
+    ChannelOpen,
+    Command,
+    ConnectionClose,
+    ConnectionOpen,
+    Consume,
+    Nack,
+    Publish,
+    QueueDeclare,
+    Recover,
+    Sent,
+)
+from broker.machine.effects import ChannelError, Confirm, DeliverEffect, Effect, Reply
+from tests.sim.tape import Tape
+
+MESSAGE = struct.Struct(">QQ")
+UNCONFIRMED_MAX = 50
+MessageId = tuple[int, int]  # connection, publish number
+
+
+def message_id(body: bytes) -> MessageId:
+    """Who published it, and as which."""
+    conn, number = MESSAGE.unpack_from(body)
+    return conn, number
+
+
+class Queue(NamedTuple):
+    name: str
+    durable: bool
+
+
+class Consumer:
+    """One channel that consumes from one queue."""
+
+    def __init__(self, chan: int, queue: Queue, no_ack: bool, prefetch: int) -> None:
+        self.chan, self.queue, self.no_ack, self.prefetch = chan, queue, no_ack, prefetch
+        self.life = 0
+        self.unacked: dict[int, MessageId] = {}
+        self.closing = False
+        self.recovering = False
+
+    def forget(self) -> None:
+        self.unacked.clear()
+        self.closing = self.recovering = False
+
+
+class SimClients:
+    """The clients of one life; `later` runs a call after a while unless the life is over."""
+
+    def __init__(
+        self,
+        member: str,
+        tape: Tape,
+        numbers: Iterator[int],
+        later: Callable[[float, Callable[[], None]], None],
+        broken: Callable[[str, str], None],
+        calm: Callable[[], bool],
+    ) -> None:
+        self.member, self.tape, self.numbers = member, tape, numbers
+        self.later, self.broken = later, broken
+        self.calm = calm  # the chaos is over: consume no more, so that the run comes to an end
+        self.commands: list[Command] = []
+        self.session = 0
+        self.published = 0  # the publisher's last number
+        self.publisher = 0  # its connection
+        self.consuming = 0  # the consumers' connection
+        self.unconfirmed: dict[int, bool] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self._thinking = False
+        self._todo: list[Command] = []
+        self.queues = (Queue("shared", True), Queue(f"own-{member}", True), Queue("loose", False))
+
+    # -- what they ask for -----------------------------------------------------------------------
+
+    def session_started(self, session: int) -> None:
+        """All old connections are gone; the clients come again."""
+        self.session = session
+        self.commands, self._todo = [], []
+        self.unconfirmed.clear()
+        self.published = 0
+        self.publisher = next(self.numbers)
+        self.commands += [
+            ConnectionOpen(CONNECTION_OPEN, self.publisher, "/", "guest", "p:1"),
+            ChannelOpen(CHANNEL_OPEN, self.publisher, 1),
+        ]
+        self.commands += [self._declare(self.publisher, 1, queue) for queue in self.queues]
+        self._consume()
+
+    def _consume(self) -> None:
+        """A new connection with some consumers."""
+        tape = self.tape
+        self.consuming = next(self.numbers)
+        self.consumers = {}
+        if self.calm():
+            return
+        self.commands.append(ConnectionOpen(CONNECTION_OPEN, self.consuming, "/", "guest", "p:2"))
+        for chan in range(1, 1 + tape.number(0, 3)):
+            queue = tape.pick(self.queues)
+            consumer = Consumer(chan, queue, tape.chance(0.15), tape.pick((0, 1, 3, 10)))
+            self.consumers[chan] = consumer
+            self.commands += self._open(consumer)
+
+    def _declare(self, conn: int, chan: int, queue: Queue) -> Command:
+        return QueueDeclare(
+            QUEUE_DECLARE, conn, chan, queue.name, False, queue.durable, False, False, False, {}
+        )
+
+    def _open(self, consumer: Consumer) -> list[Command]:
+        consumer.life += 1
+        consumer.forget()
+        tag = f"{consumer.queue.name}/{consumer.chan}.{consumer.life}"
+        return [
+            ChannelOpen(CHANNEL_OPEN, self.consuming, consumer.chan),
+            self._declare(self.consuming, consumer.chan, consumer.queue),
+            Consume(
+                CONSUME, self.consuming, consumer.chan, consumer.queue.name, tag, False,
+                consumer.no_ack, False, False, {}, consumer.prefetch,
+            ),
+        ]  # fmt: skip
+
+    def publish(self, payload: bytes) -> bool:
+        """One message more; False without a session, or when too much is under way."""
+        if not self.session or len(self.unconfirmed) >= UNCONFIRMED_MAX:
+            return False
+        self.published += 1
+        queue = self.tape.pick(self.queues)
+        flags = PERSISTENT if self.tape.chance(0.8) else 0
+        body = MESSAGE.pack(self.publisher, self.published) + payload
+        self.unconfirmed[self.published] = True
+        self.commands.append(
+            Publish(
+                PUBLISH, self.publisher, 1, self.published, "", queue.name, flags, b"", body
+            )
+        )  # fmt: skip
+        return True
+
+    def take_commands(self) -> list[Command]:
+        commands, self.commands = self.commands, []
+        return commands
+
+    # -- what they hear --------------------------------------------------------------------------
+
+    def hear(self, effect: Effect) -> None:
+        match effect:
+            case Confirm(conn, _, number, _, _) if conn == self.publisher:
+                self.unconfirmed.pop(number, None)
+            case DeliverEffect() if effect.conn == self.consuming:
+                self._delivered(self.consumers[effect.chan], effect)
+            case ChannelError(conn, chan, code, text):
+                self.broken("G15", f"{self.member}: {conn}.{chan} refused: {code} {text}")
+            case Reply(conn, chan, method) if conn == self.consuming and chan in self.consumers:
+                self._answered(self.consumers[chan], method)
+            case _:
+                pass
+
+    def _answered(self, consumer: Consumer, method: str) -> None:
+        if method == "basic.recover-ok":
+            consumer.unacked.clear()
+            consumer.recovering = False
+        elif method == "channel.close-ok":
+            self._todo += self._open(consumer)
+            self._think()
+
+    def _delivered(self, consumer: Consumer, d: DeliverEffect) -> None:
+        tape, conn, chan, tag = self.tape, self.consuming, consumer.chan, d.delivery_tag
+        if consumer.no_ack and not consumer.closing:
+            self._say(Sent(SENT, conn, chan, tag))
+        if consumer.no_ack:
+            return
+        consumer.unacked[tag] = message_id(d.body)
+        if consumer.closing or consumer.recovering:
+            return
+        if self.calm():
+            for one in self.consumers.values():
+                one.closing = True
+            self._say(ConnectionClose(CONNECTION_CLOSE, conn))
+            return
+        what = tape.random.random()
+        if what < 0.70:
+            self._say(Ack(ACK, conn, chan, tag, False))
+        elif what < 0.82:
+            self._say(Nack(NACK, conn, chan, tag, False, what < 0.79))
+        else:
+            self.later(tape.between(0.0, 0.1), lambda: self._tidy(conn, consumer, consumer.life))
+            return
+        del consumer.unacked[tag]
+
+    def _tidy(self, conn: int, consumer: Consumer, life: int) -> None:
+        """Settle what was kept, or give all of it back."""
+        if conn != self.consuming or life != consumer.life or not consumer.unacked:
+            return
+        if consumer.closing or consumer.recovering:
+            return
+        what = self.tape.random.random()
+        chan, tags = consumer.chan, list(consumer.unacked)
+        if what < 0.7:
+            tag = self.tape.pick(tags)
+            self._say(Ack(ACK, conn, chan, tag, True))
+            for one in [one for one in tags if one <= tag]:
+                del consumer.unacked[one]
+        elif what < 0.8:
+            self._say(Nack(NACK, conn, chan, tags[-1], True, True))
+            consumer.unacked.clear()
+        elif what < 0.9:
+            consumer.recovering = True
+            self._say(Recover(RECOVER, conn, chan, True))
+        elif what < 0.98:
+            consumer.closing = True
+            self._say(ChannelClose(CHANNEL_CLOSE, conn, chan))
+        else:
+            self._todo.append(ConnectionClose(CONNECTION_CLOSE, conn))
+            self.commands += self._todo
+            self._todo = []
+            self._consume()
+        if consumer.unacked:
+            self.later(self.tape.between(0.0, 0.1), lambda: self._tidy(conn, consumer, life))
+
+    def _say(self, command: Command) -> None:
+        self._todo.append(command)
+        self._think()
+
+    def _think(self) -> None:
+        if not self._thinking:
+            self._thinking = True
+            self.later(self.tape.gap(0.002), self._thought)
+
+    def _thought(self) -> None:
+        self._thinking = False
+        self.commands += self._todo
+        self._todo = []
+
+    @property
+    def idle(self) -> bool:
+        """They wait for nothing but deliveries."""
+        return not self.commands and not self._todo and not self.unconfirmed

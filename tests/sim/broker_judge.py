@@ -1,0 +1,192 @@
+"""The omniscient judge of simulated brokers.
+
+It hears of every applied item, activation, release and confirm as they happen, and keeps the tree
+of all histories that ever were: each node is one applied item under the outcome chain that it led
+to.  G7, G8, G9 and G14 are held against the tree at once; what takes a whole history to say is
+said by `broker_audit` at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from broker.history import History
+from broker.machine.effects import DeliverEffect
+from broker.replica import Applied, Item, Replica
+from store.memory import MemoryDisk
+from tests.sim.broker_clients import MessageId
+from tests.sim.verdict import Violation
+from vsync.primary_events import Activated
+from vsync.standing import ZERO_CHAIN, majority
+from vsync.types import RingId
+
+VIOLATIONS_MAX = 6
+
+
+class Node(NamedTuple):
+    """One applied item and where it led."""
+
+    chain: bytes
+    parent: bytes
+    first: int
+    position: int
+    epoch: int
+    order: bytes
+    root: int
+    item: Item
+
+
+class Heard(NamedTuple):
+    """One delivery that a client heard, and the history in which it was made."""
+
+    member: str
+    session: int
+    position: int
+    chain: bytes
+    effect: DeliverEffect
+
+
+class Told(NamedTuple):
+    """One confirm that a client heard."""
+
+    member: str
+    message: MessageId
+    position: int
+    chain: bytes
+    durable: bool
+
+
+class Epoch(NamedTuple):
+    """What is known of one activated epoch."""
+
+    ring: RingId
+    base: int
+    chain: bytes
+    voters: tuple[str, ...]
+    level: set[str]
+
+
+class BrokerJudge:
+    """Collects what members do and holds it against what was done before."""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+        self.nodes: dict[bytes, Node] = {}
+        self.children: dict[tuple[bytes, int], bytes] = {}
+        self.epochs: dict[int, Epoch] = {}
+        self.confirmed: Node | None = None  # the highest that clients were told will stay
+        self.heard: list[Heard] = []
+        self.told: list[Told] = []
+        self.counters: Counter[str] = Counter()
+
+    def broken(self, promise: str, text: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(Violation(promise, "broker", text))
+
+    # -- the tree of histories -------------------------------------------------------------------
+
+    def path(self, chain: bytes) -> Iterator[Node]:
+        """The items that led to `chain`, the last one first."""
+        while chain != ZERO_CHAIN:
+            node = self.nodes[chain]
+            yield node
+            chain = node.parent
+
+    def at(self, chain: bytes, position: int) -> Node | None:
+        """The item of the history of `chain` that holds `position`; None when it is beyond."""
+        for node in self.path(chain):
+            if node.position < position:
+                return None
+            if node.first <= position:
+                return node
+        return None
+
+    # -- what members tell -----------------------------------------------------------------------
+
+    def applied(self, name: str, parent: bytes, applied: Applied, now: History, root: int) -> None:
+        item = applied.item
+        node = Node(
+            now.chain, parent, applied.first, now.position, now.epoch, now.order, root, item
+        )
+        known = self.nodes.setdefault(now.chain, node)
+        if known[:7] != node[:7]:
+            self.broken("G14", f"{name} at {now} root {root:x}, somebody had {known.root:x}")
+        first = self.children.setdefault((parent, now.epoch), now.chain)
+        if first != now.chain:
+            self.broken("G1", f"{name} applies another {applied.first} in epoch {now.epoch}")
+        sure = self.confirmed
+        if sure is None or now.epoch < sure.epoch or sure.chain == now.chain:
+            return
+        if applied.first <= sure.position <= now.position:
+            self.broken("G8", f"{name} applies another {sure.position} than was confirmed")
+
+    def recovered(self, name: str, replica: Replica, what: str) -> None:
+        """A state was made from a store by re-execution."""
+        history = replica.history
+        if not history.position:
+            return
+        node = self.nodes.get(history.chain)
+        if node is None or node.root != replica.machine.root():
+            self.broken("G14", f"{name} {what} at {history}: not the state that anybody had")
+        replica.machine.invariants()
+
+    def activated(self, name: str, event: Activated, base: History, level: frozenset[str]) -> None:
+        """A member is about to apply the activation on top of `base`."""
+        activation = event.activation
+        epoch = activation.epoch
+        if base.position != activation.base:
+            self.broken("G8", f"{name} activates {epoch} at {base.position}: {activation.base}")
+        known = self.epochs.setdefault(
+            epoch, Epoch(event.ring, activation.base, base.chain, activation.voters, set())
+        )
+        if (known.ring, known.base, known.chain) != (event.ring, activation.base, base.chain):
+            text = f"epoch {epoch} is {known.ring} at {known.base} and at {name} {event.ring}"
+            self.broken("G7", text)
+        if event.level:
+            known.level.add(name)
+        known.level.update(level)
+        sure = self.confirmed
+        if sure is not None and epoch > sure.epoch:
+            there = self.at(base.chain, sure.position)
+            if there is None or there.chain != sure.chain:
+                text = f"{name} activates {epoch} at {base}; {sure.position} was confirmed"
+                self.broken("G8", f"{text} in epoch {sure.epoch} and is not in it")
+
+    def released(
+        self, name: str, node: Node, voters: tuple[str, ...], disks: dict[str, MemoryDisk]
+    ) -> None:
+        """A member tells its clients that everything up to `node` will stay."""
+        holding = [v for v in voters if v in disks and self._holds(disks[v], node)]
+        if len(holding) < majority(len(voters)):
+            text = f"{name} confirms {node.position}; only {holding} have it"
+            self.broken("G9", text)
+        sure = self.confirmed
+        if sure is None or node.position > sure.position:
+            if sure is not None:
+                there = self.at(node.chain, sure.position)
+                if there is None or there.chain != sure.chain:
+                    self.broken("G8", f"{name} confirms {node.position}, forgets {sure.position}")
+            self.confirmed = node
+        else:
+            there = self.at(sure.chain, node.position)
+            if there is None or there.chain != node.chain:
+                self.broken("G8", f"{name} confirms another {node.position} than was confirmed")
+
+    def _holds(self, disk: MemoryDisk, node: Node) -> bool:
+        meta = disk.meta
+        if meta is None or meta.position < node.position:
+            return False
+        there = self.at(meta.chain, node.position)
+        return there is not None and there.chain == node.chain
+
+    def finish(self) -> None:
+        """What can only be said at the end: successive epochs share a voter that was level."""
+        numbers = sorted(self.epochs)
+        for earlier, later in pairwise(numbers):
+            one, two = self.epochs[earlier], self.epochs[later]
+            if not one.level & two.level & set(one.voters):
+                text = f"epochs {earlier} {sorted(one.level)} and {later} {sorted(two.level)}"
+                self.broken("G7", f"{text} share no level voter")

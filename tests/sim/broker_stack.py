@@ -1,0 +1,94 @@
+"""The real broker core on every ring of a run: disks that outlive lives, and the judge of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.identity import filled
+from store.memory import MemoryDisk
+from tests.sim.broker_audit import Witness, audit
+from tests.sim.broker_judge import BrokerJudge
+from tests.sim.broker_upper import BrokerUpper, numbers_from
+from tests.sim.member import SimMember, Upper
+from tests.sim.tap import Tap
+from tests.sim.verdict import Violation
+from vsync.standing import majority
+
+
+class BrokerStack:
+    """Brokers on a ring; with `memberlog` each life writes its member log there."""
+
+    def __init__(self, memberlog: Path | None = None) -> None:
+        self.memberlog = memberlog
+        self.judge = BrokerJudge()
+        self.disks: dict[str, MemoryDisk] = {}
+        self.uppers: dict[str, BrokerUpper] = {}
+        self.numbers = numbers_from(1)
+
+    def make(self, member: SimMember, tap: Tap) -> Upper:
+        disk = self.disks.setdefault(member.name, MemoryDisk())
+        upper = BrokerUpper(self, member, tap, disk)
+        self.uppers[member.name] = upper
+        return upper
+
+    def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
+        """Liveness may be demanded while a majority of the voters' filled stores is there."""
+        metas = {n: d.meta for n, d in self.disks.items() if d.meta is not None and filled(d.meta)}
+        if not metas:
+            return not dead
+        voters = next(iter(metas.values())).voters
+        here = [name for name in voters if name in metas and name not in dead]
+        return len(here) >= majority(len(voters))
+
+    def wipe(self, name: str, names: Sequence[str]) -> None:
+        """Empty a disk, if all others are filled and without it are a majority."""
+        metas = [self.disks[other].meta for other in names if other in self.disks]
+        whole = len(metas) == len(names) and all(meta and filled(meta) for meta in metas)
+        if whole and len(names) - 1 >= majority(len(names)):
+            self.disks[name] = MemoryDisk()
+
+    def finish(self, live: Sequence[SimMember]) -> list[Violation]:
+        judge = self.judge
+        judge.finish()
+        uppers = [self.uppers[member.name] for member in live]
+        points = {upper.name: str(upper.core.replica.history) for upper in uppers}
+        roots = {upper.core.replica.machine.root() for upper in uppers}
+        if len(set(points.values())) > 1 or len(roots) > 1:
+            judge.broken("G14", f"states differ at the end: {points}")
+        for upper in uppers:
+            upper.core.replica.machine.invariants()
+        witness, _ = audit(judge, uppers[0].core.replica.history.chain)
+        for upper in uppers:
+            self._remembers(upper, witness)
+        return judge.violations
+
+    def _remembers(self, upper: BrokerUpper, witness: Witness) -> None:
+        """Clients of a session that lives have heard all that the history delivered to them."""
+        clients = upper.clients
+        heard = [
+            (h.position, h.effect.chan, h.effect.delivery_tag)
+            for h in self.judge.heard
+            if h.member == upper.name and h.effect.conn == clients.consuming
+        ]
+        said = [
+            (position, chan, tag)
+            for position, conn, chan, tag in witness.deliveries
+            if conn == clients.consuming
+        ]
+        if heard != said:
+            odd = sorted(set(heard) ^ set(said))[:3]
+            text = f"clients of {upper.name} heard {len(heard)}, the history says {len(said)}"
+            self.judge.broken("G11", f"{text}: first differences {odd}")
+        if clients.published != witness.published.get(clients.publisher, 0):
+            text = f"{clients.published} of {upper.name} published, the history"
+            self.judge.broken("G5", f"{text} has {witness.published.get(clients.publisher, 0)}")
+
+    def describe(self) -> str:
+        judge = self.judge
+        sure = judge.confirmed.position if judge.confirmed is not None else 0
+        counted = " ".join(f"{key} {value}" for key, value in sorted(judge.counters.items()))
+        return (
+            f" epochs {len(judge.epochs):<3} confirmed {sure:<5} told {len(judge.told):<5}"
+            f" heard {len(judge.heard):<5} {counted}"
+        )
