@@ -18,6 +18,10 @@ from broker.machine.effects import Effect
 from broker.outbox import Outbox
 
 
+DRAIN_S = 30.0
+"""How long a client that was told to go may take to read why."""
+
+
 def is_loopback(peer: str) -> bool:
     """Whether `peer` ("host:port") is this machine."""
     try:
@@ -57,15 +61,20 @@ class ClientLink:
         self._owner.on_work()
 
     def write(self) -> None:
-        """Hand over what the client is to be told."""
+        """Hand over what the client is to be told; one who does not read is not read either."""
         if self.transport.is_closing():
             return
-        if not self.full:
+        ending = self.client.wants_close
+        # The last words are short and always go out; closing then waits for them to drain.
+        if ending or not self.full:
             data = self.client.take_output()
             if data:
                 self.transport.write(data)
-        if self.client.wants_close:
+        if ending:
             self.transport.close()
+            self._owner.later(DRAIN_S, self.transport.abort)
+        else:
+            self.read(on=self.client.may_be_read)
 
     def read(self, *, on: bool) -> None:
         """Stop or resume reading the client."""
@@ -82,9 +91,14 @@ class Clients:
     """All clients of one member, with their sockets."""
 
     def __init__(
-        self, member: str, cluster: str, on_work: Callable[[], None], log: Callable[[str], None]
+        self,
+        member: str,
+        cluster: str,
+        on_work: Callable[[], None],
+        later: Callable[[float, Callable[[], object]], object],
+        log: Callable[[str], None],
     ) -> None:
-        self.on_work = on_work
+        self.on_work, self.later = on_work, later
         self.gateway = Gateway(member, cluster=cluster, log=log)
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}
@@ -150,7 +164,7 @@ class Clients:
         self.gateway.paused = full
         if wait or self._paused:
             for link in self._links.values():
-                link.read(on=not (wait and link.client.is_publisher))
+                link.read(on=link.client.may_be_read)
             self._paused = wait
 
     def wake(self, now: float) -> None:
