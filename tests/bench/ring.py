@@ -35,6 +35,7 @@ from vsync.node import Node
 from vsync.transport import ZmqTransport
 from vsync.types import Guarantee, Member
 
+DEFAULTS = RingConfig()
 CHECK_EVERY_FRAMES = 32
 FLOOD_SLICE = 256
 FORM_SECONDS = 20.0
@@ -71,6 +72,8 @@ class Load:
             frame_bytes_max=options.frame,
             window_frames=options.window,
             personal_frames=options.personal,
+            accelerated_frames=options.ahead,
+            idle_visits_before_hold=options.hold_after,
         )
         node = Node(Member(name, 1, transport.address), "bench", config, random.Random(index))
         self.driver = Driver(node, transport, self.on_event)
@@ -305,9 +308,11 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=0, help="submissions a second and member")
     parser.add_argument("--idle", action="store_true", help="submit nothing, show the CPU used")
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
-    parser.add_argument("--frame", type=int, default=32_768)
-    parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--personal", type=int, default=24)
+    parser.add_argument("--frame", type=int, default=DEFAULTS.frame_bytes_max)
+    parser.add_argument("--window", type=int, default=DEFAULTS.window_frames)
+    parser.add_argument("--personal", type=int, default=DEFAULTS.personal_frames)
+    parser.add_argument("--ahead", type=int, default=DEFAULTS.accelerated_frames)
+    parser.add_argument("--hold-after", type=int, default=DEFAULTS.idle_visits_before_hold)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--counters", action="store_true", help="print the counters as well")
     parser.add_argument("--profile", default="", help="write cProfile data to FILE.member")
