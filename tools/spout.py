@@ -112,6 +112,9 @@ class Lines:
     def _opened(paths: Sequence[str]) -> Iterator[int]:
         for path in paths:
             if path == "-":
+                if sys.stdin is None:
+                    # Number 0 will be some socket of ours.
+                    raise ToolError("the standard input is closed", Exit.NO_INPUT)
                 yield sys.stdin.fileno()
                 continue
             try:

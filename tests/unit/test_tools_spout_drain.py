@@ -213,3 +213,39 @@ def test_no_ack() -> None:
         code, out, _ = run("drain", "-b", toy.brokers, "-q", "q", "--no-ack", "--timeout", "0.3")
         assert (code, out) == (0, lines(10))
         assert toy.acks == 0
+
+
+def test_a_reader_that_leaves_and_an_input_that_is_closed() -> None:
+    with ToyCluster() as toy:
+        run("spout", "-b", toy.brokers, "-q", "q", typed=lines(50_000))
+        drain = f"{sys.executable} -m tools.drain -b {toy.brokers} -q q"
+        spout = f"{sys.executable} -m tools.spout -b {toy.brokers} -q q"
+        for script, code, said in (
+            (f"set -o pipefail; {drain} --quiet | head -1", 1, ""),
+            (f"{spout} <&-", 66, "spout: the standard input is closed\n"),
+        ):
+            ended = subprocess.run(
+                ["bash", "-c", script],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert (ended.returncode, ended.stderr) == (code, said)
+
+
+def test_a_slow_writer_does_not_stop_the_heartbeats() -> None:
+    with ToyCluster() as toy:
+        process = start("spout", "-b", toy.brokers, "-q", "q", stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        process.stdin.write(b"first\nsec")
+        process.stdin.flush()
+        deadline = time.monotonic() + 20
+        while not toy.queues.get("q"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert bodies(toy) == [b"first"], "a whole line leaves at once, a half one waits"
+        process.communicate(b"ond\n", timeout=30)
+        assert process.returncode == 0
+        assert bodies(toy) == [b"first", b"second"]
