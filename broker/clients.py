@@ -17,7 +17,6 @@ from broker.machine.commands import Command
 from broker.machine.effects import Effect
 from broker.outbox import Outbox
 
-
 DRAIN_S = 30.0
 """How long a client that was told to go may take to read why."""
 

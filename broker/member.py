@@ -85,6 +85,7 @@ class BrokerMember:
             identity.name,
             options.cluster_name,
             self._schedule,
+            loop.call_later,
             logging.getLogger("qpidd.client").info,
         )
         self.core = Core(
