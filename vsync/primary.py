@@ -101,7 +101,7 @@ class Primary:
         self._level: frozenset[str] = frozenset()
         self._marks: dict[str, int] = {}
         self._mark = 0
-        self._transferred = False
+        self._replaced = False  # the state is another's, and no activation has said so yet
         self._levelled = False
         self._activate_sent = False
         self._pending: list[_Pending] = []
@@ -126,14 +126,17 @@ class Primary:
     def epoch_persisted(self, epoch: int) -> None:
         """The promise asked for by `PersistEpoch` is durable."""
         if self.phase is Phase.LEVELLING and self.plan is not None and self.plan.epoch == epoch:
-            self._say(PROMISED, (epoch, self._transferred))
+            self._say(PROMISED, (epoch, self._replaced))
 
     def caught_up(self) -> None:
         """The transfer asked for by `Transfer` is complete, durable and verified."""
         if self.plan is None or self._levelled:
             return
-        self._transferred = True
         self._levelled = True
+        if self.epoch != self.plan.epoch:
+            # Until an activation ends the old session this outlasts the view: what clients were
+            # told came from another state than this one.
+            self._replaced = True
         if self.phase is Phase.LEVELLING:
             plan = self.plan
             self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters))
@@ -209,7 +212,7 @@ class Primary:
         self._answers, self._fresh = {}, {}
         self._level = frozenset()
         self._marks = {}
-        self._transferred = self._levelled = self._activate_sent = False
+        self._levelled = self._activate_sent = False
         self._collect = False
         self._outgoing = []
         self._tell_standing()
@@ -302,6 +305,7 @@ class Primary:
             if isinstance(p.item, Activation):
                 event: PrimaryEvent = Activated(p.ring, p.seq, p.sender, p.item, True)
                 self.epoch = p.item.epoch
+                self._replaced = False
             else:
                 event = Ordered(self.epoch, p.ring, p.seq, p.sender, p.item)
             self._events.append(event)
@@ -331,7 +335,9 @@ class Primary:
             return
         self._activate_sent = True
         members = tuple((m.name, m.incarnation, self._fresh.get(m, True)) for m in self.members)
-        carried = any(self._states[m].live for m, yes in self._answers.items() if yes)
+        carried = any(
+            self._states[m].live and not self._fresh[m] for m, yes in self._answers.items() if yes
+        )
         self._say(
             ACTIVATE,
             (
@@ -353,6 +359,7 @@ class Primary:
             return
         self.phase, self.reason = Phase.ACTIVE, self.plan.reason
         self.epoch, self.activation = activation.epoch, activation
+        self._replaced = False
         self._level = frozenset(m.name for m, promised in self._answers.items() if promised)
         self._mark = 0
         self._events.append(

@@ -19,6 +19,7 @@ from broker.machine.commands import (
 from broker.machine.effects import Confirm
 from tests.unit.core_rig import Bus
 from vsync.events import Deliver, Marks, Transitional, View
+from vsync.primary import ACTIVATE
 from vsync.types import Guarantee, RingId
 
 
@@ -271,3 +272,71 @@ def test_a_view_is_told_the_standing_after_all_deferred_work() -> None:
     state = core.primary.take_outgoing()[-1]
     assert msgpack.packb(core.replica.history.position) in state
     assert core.replica.history.chain in state
+
+
+def agree(bus: Bus, names: str) -> None:
+    """Deliver what is under way, but no activation: disks and transfers are instant."""
+    while bus.queue or bus.later:
+        if bus.later:
+            call = bus.later.pop(0)
+            assert callable(call)
+            call()
+            for name in names.split():
+                bus.work(name)
+            continue
+        sender, payload = bus.queue.pop(0)
+        if payload[:1] != ACTIVATE:
+            bus.deliver(names, sender, payload)
+
+
+def test_a_replaced_state_means_a_new_session_although_the_view_fell_apart() -> None:
+    """Scenario B2: c fetched a state that had its session, but the view ended before its activation.
+    In the next view c is level; its old session would go on without the effects that c never made.
+    """
+    bus = formed()
+    bus.cores["c"].admit(hello())
+    bus.run("a b c")
+    bus.cores["c"].admit([publish(1)])
+    sender, payload = bus.queue.pop()
+    bus.deliver("a", sender, payload)
+    bus.transitional("b c")
+    bus.deliver("b c", sender, payload, transitional="b c")
+    bus.view("b c")
+    agree(bus, "b c")  # nobody here has applied it: it is dropped
+    bus.transitional("b c")
+    bus.transitional("a")
+    bus.view("a b c")
+    agree(bus, "a b c")
+    assert bus.shells["c"].transfers
+    bus.change("a b c")
+    same_everywhere(bus, "a b c")
+    assert bus.cores["c"].speaking
+    assert len(bus.shells["c"].sessions) == 2
+    assert len(bus.shells["a"].sessions) == 1
+
+
+def test_a_state_from_a_disk_is_cold_although_a_living_member_fetched_it_in_time() -> None:
+    """Scenario B3 (G11): a and b come back from their disks, c lives but is behind. Once c had the
+    state, and promised before the activation, the start counted as warm: nothing was flagged."""
+    bus = formed()
+    bus.change("a b")
+    bus.cores["a"].admit([*hello(), publish(1)])
+    bus.run("a b")
+    for name in "ab":
+        bus.start(name, incarnation=2, keep=True)
+    bus.transitional("c")
+    bus.view("a b c")
+    while bus.queue:
+        bus.deliver("a b c", *bus.queue.pop(0))
+    while bus.later:
+        call = bus.later.pop(0)
+        assert callable(call)
+        call()
+        for name in "abc":
+            bus.work(name)
+    bus.queue.sort(key=lambda entry: entry[0].name, reverse=True)  # what c says comes first
+    bus.run("a b c")
+    activation = bus.cores["a"].primary.activation
+    assert activation is not None
+    assert activation.cold
+    same_everywhere(bus, "a b c")
