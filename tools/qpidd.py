@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import click
@@ -105,7 +106,12 @@ def qpidd(config: str | None, **typed: str | None) -> int:
     # Imported late: --help and a bad option need neither the ring nor the store.
     from broker.server import run
 
-    return run(options)
+    try:
+        return run(options)
+    except Exception:
+        # Whatever gets here is our own bug: the member has stopped, and says all it knows.
+        traceback.print_exc()
+        return Exit.INTERNAL
 
 
 def main() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from broker.exits import Exit
-from broker.options import Address, OptionError, broker_options, parse_address
-from tools.options import ToolError, brokers, collect, read_option_file, resolve
+from broker.options import Address, BrokerOptions, OptionError, broker_options, parse_address
+from tools.options import ToolError, brokers, collect, read_option_file, resolve, run_command
+from tools.qpidd import qpidd as qpidd_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -171,3 +172,13 @@ def test_refuses_to_run_without_assertions() -> None:
     ended = qpidd("--port", "0", flags=("-O",))
     assert ended.returncode == Exit.USAGE
     assert "python -O" in ended.stderr
+
+
+def test_what_escapes_the_broker_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(options: BrokerOptions) -> int:
+        raise ZeroDivisionError(options.port)
+
+    monkeypatch.setattr("broker.server.run", broken)
+    with pytest.raises(SystemExit) as ended:
+        run_command(qpidd_command, ["--port", "0"])
+    assert ended.value.code == Exit.INTERNAL
