@@ -19,7 +19,7 @@ from broker.machine.commands import (
 from broker.machine.effects import Confirm
 from tests.unit.core_rig import Bus
 from vsync.events import Deliver, Marks, Transitional, View
-from vsync.primary import ACTIVATE
+from vsync.primary_events import ACTIVATE
 from vsync.types import Guarantee, RingId
 
 
@@ -290,7 +290,7 @@ def agree(bus: Bus, names: str) -> None:
 
 
 def test_a_replaced_state_means_a_new_session_although_the_view_fell_apart() -> None:
-    """Scenario B2: c fetched a state that had its session, but the view ended before its activation.
+    """Scenario B2: c fetched a state that holds its session; the view ended before the activation.
     In the next view c is level; its old session would go on without the effects that c never made.
     """
     bus = formed()
