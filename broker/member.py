@@ -312,8 +312,9 @@ class BrokerMember:
         donor = self.core.transfer_donor
         self.logbook.snapshot(replica.history, replica.machine.root(), donor)
         replica.log = self.logbook
+        durable = replica.history.position  # what was ordered meanwhile is applied, but not on disk
         self.core.state_installed(replica)
-        self._on_durable(replica.history.position)
+        self._on_durable(durable)
         self._schedule()
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
