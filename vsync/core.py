@@ -50,6 +50,7 @@ class Core:
         self.max_ring_seq = 0  # highest ring seq known to anybody
         self.committed_seq = 0  # highest ring seq that I committed to; never goes back (pitfall 3)
         self.shunned = Shunned(config.merge_interval_ms / 1000, config.merge_backoff_max_ms / 1000)
+        self.doubted: dict[Member, None] = {}  # failed for their silence, and silent since
         self.past: deque[RingId] = deque(maxlen=32)  # rings that I was in or tried to form
         self._resend: Send | None = None
         self._marks_shown: tuple[int, ...] = ()

@@ -51,12 +51,24 @@ class Formation(Core):
         """My sets changed: tell everybody, and give everybody time to agree."""
         candidates = gather.candidates()
         self.desk.arm(Timer.CONSENSUS, now + self.config.consensus_timeout(len(candidates)))
+        self._wait_less(gather, now)
         if len(candidates) > 8:
             # Many members answer each other at once: spread them.
             self.desk.arm(Timer.JOIN, now + self.rng.uniform(0.0, 0.02))
         else:
             self._send_join(gather, now)
         self._try_form(gather, now)
+
+    def _wait_less(self, gather: Gather, now: float) -> None:
+        """Only members are missing that others name, and that I failed and never heard again?
+
+        Where two members cannot hear each other and a third hears both, this is what each attempt
+        to merge comes to: it must not cost a full consensus timeout.
+        """
+        silent = gather.silent()
+        if silent and all(member in self.doubted for member in silent):
+            brief = now + 4 * self.config.join_timeout_ms / 1000
+            self.desk.arm(Timer.CONSENSUS, min(brief, self.desk.due.get(Timer.CONSENSUS, brief)))
 
     def _send_join(self, gather: Gather, now: float) -> None:
         self.desk.broadcast(gather.join(self.max_ring_seq))
@@ -80,12 +92,19 @@ class Formation(Core):
             # it is dead it will not answer, and fails at the next expiry.
             gather.restart()
         else:
-            self.desk.note("failed", members=names(gather.silent()))
-            gather.fail(gather.silent())
+            silent = gather.silent()
+            self.desk.note("failed", members=names(silent))
+            for member in silent:
+                if member not in gather.heard:
+                    self.doubted[member] = None
+            while len(self.doubted) > 256:
+                del self.doubted[next(iter(self.doubted))]
+            gather.fail(silent)
         self._announce(gather, now)
 
     def _on_join(self, sender: Member, join: Join, now: float) -> None:
         self.max_ring_seq = max(self.max_ring_seq, join.ring_seq)
+        self.doubted.pop(sender, None)
         ring = self.current
         if (
             ring is not None
@@ -138,6 +157,7 @@ class Formation(Core):
             self._move(Reason.JOIN)
             self._announce(gather, now)
         elif verdict is Verdict.AGREED:
+            self._wait_less(gather, now)
             self._try_form(gather, now)
         else:
             self.desk.count(verdict.value)
@@ -158,6 +178,7 @@ class Formation(Core):
 
     def _on_foreign(self, sender: Member, ring: RingId, now: float) -> None:
         """Another ring lives: meet it."""
+        self.doubted.pop(sender, None)
         if self.phase is Phase.GATHER:
             assert self.gather is not None
             self.gather.heard.add(sender)
