@@ -8,18 +8,17 @@ non-zero code.  Everything runs as an operator would run it: the commands, in pr
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
-import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
 from broker.exits import Exit
+from tools.demo_text import Arrivals, Mixed, write_input
 from tools.local_cluster import (
     ROOT,
     BrokerProcess,
@@ -64,77 +63,6 @@ class Story:
     def seconds(self) -> float:
         """Since the demo began."""
         return time.monotonic() - self._began
-
-
-def library_lines() -> Iterator[bytes]:
-    """Every line of the standard library's sources, in the order of their paths."""
-    library = Path(sysconfig.get_paths()["stdlib"])
-    for path in sorted(library.rglob("*.py")):
-        if not {"site-packages", "dist-packages"} & set(path.relative_to(library).parts):
-            yield from path.read_bytes().split(b"\n")
-
-
-def write_input(path: Path, count: int) -> str:
-    """Write `count` lines `SEQ text`; return their SHA-256.  A small library is read again."""
-    digest = hashlib.sha256()
-    written = 0
-    with path.open("wb") as file:
-        while written < count:
-            before = written
-            for text in library_lines():
-                written += 1
-                line = b"%d %s\n" % (written, text.rstrip(b"\r"))
-                digest.update(line)
-                file.write(line)
-                if written == count:
-                    break
-            if written == before:
-                raise DemoFailed("this interpreter has no standard library sources to send")
-    return digest.hexdigest()
-
-
-class Arrivals:
-    """What `drain --format json` wrote, read while it is being written."""
-
-    def __init__(self, path: Path) -> None:
-        self.count = 0
-        self.first_digest = hashlib.sha256()
-        self.flagged_repeats = 0
-        self.unflagged_repeats = 0
-        self._path = path
-        self._seen: set[str] = set()
-        self._offset = 0
-
-    @property
-    def different(self) -> int:
-        """How many different ids arrived."""
-        return len(self._seen)
-
-    def read(self) -> None:
-        """Take in the lines that were completed since the last call."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        complete = data.rfind(b"\n") + 1
-        self._offset += complete
-        for line in data[:complete].splitlines():
-            self._take(json.loads(line))
-
-    def _take(self, message: dict[str, object]) -> None:
-        self.count += 1
-        body = str(message["body"]).encode("utf-8", "surrogateescape")
-        sequence = str(message["message_id"])
-        if body.partition(b" ")[0].decode() != sequence:
-            raise DemoFailed(f"message {sequence} arrived with the body of another: {body[:60]!r}")
-        if sequence not in self._seen:
-            self._seen.add(sequence)
-            self.first_digest.update(body + b"\n")
-        elif message["redelivered"]:
-            self.flagged_repeats += 1
-        else:
-            self.unflagged_repeats += 1
 
 
 class Demo:
@@ -252,9 +180,18 @@ class Demo:
         self.tool("qpid-cluster", "--all-stop", "--force", str(self.cluster[1].address))
         codes = self.cluster.wait_stopped()
         self.check(codes == [0, 0, 0], f"all three brokers ended by themselves, codes {codes}")
-        for member in self.cluster.members:
-            told = self.tool("qpid-cluster-store", str(member.data_dir))
-            self.check("clean" in told.lower(), f"the store of {member} is marked clean")
+        stores = [
+            json.loads(self.tool("qpid-cluster-store", "--json", str(member.data_dir)))
+            for member in self.cluster.members
+        ]
+        self.check(
+            all(store["marker"] == "clean" for store in stores),
+            "all three stores are marked clean",
+        )
+        ends = {(store["epoch"], store["position"], store["digest"]) for store in stores}
+        self.check(
+            len(ends) == 1, f"all three end at position {stores[0]['position']}, with one digest"
+        )
 
     def restart_all(self) -> None:
         """From the stores alone."""
@@ -383,7 +320,7 @@ def demo(data: str, count: int) -> int:
     try:
         with ended_by_sigterm():
             run.run()
-    except ClusterTrouble as trouble:
+    except (ClusterTrouble, Mixed) as trouble:
         raise DemoFailed(str(trouble)) from None
     except subprocess.TimeoutExpired as late:
         raise DemoFailed(f"{late.cmd[0]} did not end in {late.timeout:g} s") from None

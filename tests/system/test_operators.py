@@ -10,7 +10,7 @@ import pytest
 
 from broker.exits import Exit
 from tests.system.harness import running_cluster, wait_until
-from tools.demo import Arrivals, write_input
+from tools.demo_text import Arrivals, write_input
 from tools.local_cluster import ROOT, LocalCluster, command
 from tools.management import ManagementError, ask
 
