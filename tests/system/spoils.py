@@ -240,13 +240,18 @@ def forget_what_was_confirmed(maker: LogMaker) -> tuple[str, str, int]:
     return "G8", "a", given.positions[-1]
 
 
-SPOILS: list[Spoil] = [
-    swap_two_batches, drop_a_batch, drop_a_confirmed_publish, apply_a_batch_twice, change_an_item,
-    change_a_command, change_an_outcome, change_a_chain, change_a_root, recover_something_else,
-    transfer_something_else, vote_for_something_else, deliver_at_another_place,
-    miss_the_end_of_a_view, miss_a_view, see_another_membership, second_primary_in_one_epoch,
-    primary_without_majority, minority_goes_on, batch_of_another_epoch,
-    confirm_outside_of_the_primary, confirm_before_durable, confirm_what_is_no_publish,
-    confirm_what_was_refused, confirm_what_another_published, confirm_on_one_disk_only,
-    forget_what_was_confirmed,
+ACROSS_MEMBERS: list[Spoil] = [
+    drop_a_confirmed_publish, change_an_item, change_a_command, change_an_outcome, change_a_root,
+    recover_something_else, transfer_something_else, vote_for_something_else,
+    deliver_at_another_place, minority_goes_on, confirm_what_is_no_publish,
+    confirm_what_was_refused, confirm_what_another_published,
 ]  # fmt: skip
+"""What shows only when the batches of all members, or of all segments of a life, meet."""
+
+WITHIN_LIVES: list[Spoil] = [
+    swap_two_batches, drop_a_batch, apply_a_batch_twice, change_a_chain, batch_of_another_epoch,
+    confirm_outside_of_the_primary, confirm_before_durable, confirm_on_one_disk_only, miss_a_view,
+    miss_the_end_of_a_view, see_another_membership, second_primary_in_one_epoch,
+    primary_without_majority, forget_what_was_confirmed,
+]  # fmt: skip
+"""What the control records and each life for itself show."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def run(*arguments: str) -> Result:
@@ -134,7 +134,7 @@ def test_the_command_itself_is_quiet(tmp_path: Path) -> None:
         check=False,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(root)},
-        timeout=170,
+        timeout=590,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""

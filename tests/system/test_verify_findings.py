@@ -34,7 +34,17 @@ from broker.memberlog.records import (
 )
 from tests.system.logmaker import LogMaker, good_story
 from tests.system.sparking import shared_session
-from tests.system.spoils import SPOILS, A, Spoil, flipped
+from tests.system.spoils import (
+    ACROSS_MEMBERS,
+    A,
+    Spoil,
+    apply_a_batch_twice,
+    confirm_before_durable,
+    flipped,
+    miss_a_view,
+    second_primary_in_one_epoch,
+    swap_two_batches,
+)
 from tools.verify.findings import BadInput
 from tools.verify.job import Report, verify
 
@@ -42,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +67,14 @@ def has(report: Report, promise: str, member: str, position: int) -> bool:
         (found.property, found.member, found.position) == (promise, member, position)
         for found in report.findings
     )
+
+
+# The rest of what can be spoiled shows without Spark, see test_verify_segments.
+SPOILS = [
+    *ACROSS_MEMBERS,
+    *(swap_two_batches, apply_a_batch_twice, miss_a_view, second_primary_in_one_epoch),
+    confirm_before_durable,
+]
 
 
 @pytest.mark.parametrize("spoil", SPOILS, ids=lambda spoil: spoil.__name__)

@@ -12,34 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.system.logmaker import LogMaker, good_story
-from tests.system.spoils import (
-    Spoil,
-    apply_a_batch_twice,
-    batch_of_another_epoch,
-    change_a_chain,
-    confirm_before_durable,
-    confirm_outside_of_the_primary,
-    drop_a_batch,
-    forget_what_was_confirmed,
-    miss_a_view,
-    miss_the_end_of_a_view,
-    primary_without_majority,
-    second_primary_in_one_epoch,
-    see_another_membership,
-    swap_two_batches,
-)
+from tests.system.spoils import WITHIN_LIVES, Spoil
 from tools.verify import control, lives
 from tools.verify.findings import Finding
 from tools.verify.parse import parse_segment
 from tools.verify.rows import Row
 
 SIZES = [1, 700, 1 << 20]
-SEQUENTIAL = [
-    swap_two_batches, drop_a_batch, apply_a_batch_twice, change_a_chain, batch_of_another_epoch,
-    confirm_outside_of_the_primary, confirm_before_durable, miss_a_view, miss_the_end_of_a_view,
-    see_another_membership, second_primary_in_one_epoch, primary_without_majority,
-    forget_what_was_confirmed,
-]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +53,7 @@ def test_a_good_story_shows_nothing(tmp_path: Path, segment_bytes: int) -> None:
     assert findings_of(good_story(), tmp_path, segment_bytes) == []
 
 
-@pytest.mark.parametrize("spoil", SEQUENTIAL, ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("spoil", WITHIN_LIVES, ids=lambda spoil: spoil.__name__)
 @pytest.mark.parametrize("segment_bytes", SIZES)
 def test_a_broken_promise_shows_wherever_segments_end(
     tmp_path: Path, spoil: Spoil, segment_bytes: int

@@ -84,6 +84,8 @@ class _Parser:
         self._entering = True  # nothing said yet at which position this segment begins
         self._whole = True  # no damage so far
         self._unconfirmed: set[int] = set()
+        self._sums_epoch = -1
+        self._epoch_sums = EpochSums(first=-1, last=-1, confirmed=-1)
         self._ends = SegmentEnds(
             cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="", torn_tail=False,
             first_batch=None, entry_primary=[], entry_confirm=None,
@@ -243,8 +245,11 @@ class _Parser:
             yield row._replace(kind=UNPAIRED, positions=unpaired)
 
     def _sums(self, epoch: int) -> EpochSums:
-        empty = EpochSums(first=-1, last=-1, confirmed=-1)
-        return self._ends["epochs"].setdefault(str(epoch), empty)
+        if epoch != self._sums_epoch:
+            empty = EpochSums(first=-1, last=-1, confirmed=-1)
+            self._epoch_sums = self._ends["epochs"].setdefault(str(epoch), empty)
+            self._sums_epoch = epoch
+        return self._epoch_sums
 
     def _control(self, lsn: int, record: Record) -> Row:
         row = self.bare(lsn, _KINDS[type(record)])
