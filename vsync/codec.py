@@ -1,9 +1,10 @@
 """Bytes both ways.  Lengths first; every fault is one `FrameError`.
 
-Envelope of every frame: version, kind, cluster tag (8 bytes), incarnation of the sender, lengths of
-its name and address, name, address.  It is checked before anything else is looked at.  Then comes
-the ring block (seq, incarnation and name of the representative) for the kinds that belong to a
-ring.  Token and data use fixed struct headers; join and commit are msgpack under strict limits.
+Envelope of every frame: version, kind, checksum over all the rest, cluster tag (8 bytes),
+incarnation of the sender, lengths of its name and address, name, address.  It is checked before
+anything else is looked at.  Then comes the ring block (seq, incarnation and name of the
+representative) for the kinds that belong to a ring.  Token and data use fixed struct headers; join
+and commit are msgpack under strict limits (`control`).
 
 The codec keeps two bounded memos (envelopes and ring blocks seen), because the same few come with
 every frame.
@@ -18,14 +19,13 @@ from itertools import accumulate, pairwise
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
+from zlib import crc32
 
-import msgpack
-
+from vsync.control import MEMBERS_MAX, commit_body, join_body, read_commit, read_join
 from vsync.errors import FrameError
 from vsync.messages import (
     NOBODY,
     Commit,
-    CommitEntry,
     Content,
     Data,
     Datagram,
@@ -39,14 +39,13 @@ from vsync.messages import (
 from vsync.types import Guarantee, Member, RingId
 
 WIRE_VERSION = 1
-MEMBERS_MAX = 128
 WANTED_MAX = 1024
 ITEMS_MAX = 65536
-U64 = (1 << 64) - 1
-RING_SEQ_MAX = 1 << 62  # no cluster gets there; a larger one would stop all from counting on
 _MEMO_MAX = 1024
 
-_HEAD = Struct("<BB8sQBB")
+_HEAD = Struct("<BBI8sQBB")  # version kind crc tag incarnation name address
+_CRC = Struct("<I")
+_CRC_END = 6
 _RING = Struct("<QQB")
 _TOKEN = Struct("<QQQHIQBHH")  # hop seq aru aru_by sent backlog recovering marks wanted
 _DATA = Struct("<QHBBI")  # seq origin content guarantee items
@@ -121,6 +120,14 @@ def _quads(count: int) -> Struct:
     return Struct(f"<{count}Q")
 
 
+def _token_body(t: Token) -> bytes:
+    marks, wanted = len(t.marks), len(t.wanted)
+    head = _TOKEN.pack(
+        t.hop, t.seq, t.aru, t.aru_by, t.sent, t.backlog, t.recovering, marks, wanted
+    )
+    return b"".join((ring_block(t.ring), head, _quads(marks + wanted).pack(*t.marks, *t.wanted)))
+
+
 class Codec:
     """Encodes as one member of one cluster, and decodes what others of that cluster sent."""
 
@@ -131,63 +138,42 @@ class Codec:
         self.tag = cluster_tag(cluster)
         # Wrapped frames of recovery and datagrams are larger than plain ones; nothing else is.
         self.bytes_max = 2 * frame_bytes_max + 2048
-        identity = _HEAD.pack(0, 0, self.tag, me.incarnation, len(name), len(address))[2:]
-        self._prefixes = {
-            kind: bytes((WIRE_VERSION, kind)) + identity + name + address for kind in Kind
-        }
+        head = _HEAD.pack(0, 0, 0, self.tag, me.incarnation, len(name), len(address))
+        self._identity = head[_CRC_END:] + name + address
+        self.envelope_bytes = _CRC_END + len(self._identity)
+        # The checksum up to the body is the same for all frames of one kind.
+        starts = {kind: bytes((WIRE_VERSION, kind)) for kind in Kind}
+        self._starts = {k: (s, crc32(self._identity, crc32(s))) for k, s in starts.items()}
         self._senders: dict[bytes, Member] = {}
         self._rings: dict[bytes, RingId] = {}
-        self.data_prefix = self._prefixes[Kind.DATA]
 
     # -- out ---------------------------------------------------------------------------------
+
+    def frame(self, kind: Kind, body: bytes) -> bytes:
+        """Put a body into an envelope."""
+        start, crc = self._starts[kind]
+        return b"".join((start, _CRC.pack(crc32(body, crc)), self._identity, body))
+
+    def data_frame(self, body: bytes) -> bytes:
+        """A stored data body, ready to be sent by this member."""
+        return self.frame(Kind.DATA, body)
 
     def encode(self, message: Message) -> bytes:
         match message:
             case Token():
-                return self._token(message)
+                return self.frame(Kind.TOKEN, _token_body(message))
             case Data():
-                return self.data_prefix + message.body
+                return self.frame(Kind.DATA, message.body)
             case Join():
-                packed = [
-                    [list(m) for m in message.proc],
-                    [list(m) for m in message.failed],
-                    message.ring_seq,
-                    message.leaving,
-                ]
-                return self._prefixes[Kind.JOIN] + bytes(msgpack.packb(packed))
+                return self.frame(Kind.JOIN, join_body(message))
             case Commit():
-                entries = [
-                    None
-                    if e is None
-                    else [
-                        list(e.old_ring), e.aru, e.high, e.safe, e.mark,
-                        [list(m) for m in e.obliged],
-                    ]
-                    for e in message.entries
-                ]  # fmt: skip
-                body = [[list(m) for m in message.members], message.hop, entries]
-                block = ring_block(message.ring)
-                return self._prefixes[Kind.COMMIT] + block + bytes(msgpack.packb(body))
+                return self.frame(Kind.COMMIT, ring_block(message.ring) + commit_body(message))
             case Merge():
-                return self._prefixes[Kind.MERGE] + ring_block(message.ring)
+                return self.frame(Kind.MERGE, ring_block(message.ring))
             case Wake():
-                return self._prefixes[Kind.WAKE] + ring_block(message.ring)
+                return self.frame(Kind.WAKE, ring_block(message.ring))
             case Datagram():
-                return self._prefixes[Kind.DIRECT] + message.payload
-
-    def _token(self, t: Token) -> bytes:
-        marks, wanted = len(t.marks), len(t.wanted)
-        head = _TOKEN.pack(
-            t.hop, t.seq, t.aru, t.aru_by, t.sent, t.backlog, t.recovering, marks, wanted
-        )
-        return b"".join(
-            (
-                self._prefixes[Kind.TOKEN],
-                ring_block(t.ring),
-                head,
-                _quads(marks + wanted).pack(*t.marks, *t.wanted),
-            )
-        )
+                return self.frame(Kind.DIRECT, message.payload)
 
     # -- in ----------------------------------------------------------------------------------
 
@@ -200,21 +186,24 @@ class Codec:
             raise FrameError("frame_long")
         if frame[0] != WIRE_VERSION:
             raise FrameError("frame_version")
-        start = _HEAD.size + frame[18] + frame[19]
-        identity = frame[2:start]
+        start = _HEAD.size + frame[22] + frame[23]
+        identity = frame[_CRC_END:start]
         sender = self._senders.get(identity)
         if sender is None:
             sender = self._sender(frame, start)
             if len(self._senders) >= _MEMO_MAX:
                 self._senders.clear()
             self._senders[identity] = sender
+        (crc,) = _CRC.unpack_from(frame, 2)
+        if crc32(memoryview(frame)[_CRC_END:], crc32(frame[:2])) != crc:
+            raise FrameError("frame_checksum")
         kind = _KINDS.get(frame[1])
         if kind is None:
             raise FrameError("frame_kind")
         return Envelope(kind, sender, start)
 
     def _sender(self, frame: bytes, start: int) -> Member:
-        _, _, tag, incarnation, name_size, _ = _HEAD.unpack_from(frame)
+        _, _, _, tag, incarnation, name_size, _ = _HEAD.unpack_from(frame)
         if tag != self.tag:
             raise FrameError("frame_cluster")
         if start > len(frame) or not name_size:
@@ -236,10 +225,10 @@ class Codec:
             case Kind.TOKEN:
                 return self._read_token(frame, start)
             case Kind.JOIN:
-                return _join(_unpack(frame[start:]))
+                return read_join(frame[start:])
             case Kind.COMMIT:
                 ring, start = self.ring(frame, start)
-                return _commit(ring, _unpack(frame[start:]))
+                return read_commit(ring, frame[start:])
             case Kind.MERGE | Kind.WAKE:
                 ring, start = self.ring(frame, start)
                 if start != len(frame):
@@ -314,87 +303,3 @@ class Codec:
             ring, hop, seq, aru, aru_by, sent, backlog, bool(recovering),
             tail[:marks], tail[marks:],
         )  # fmt: skip
-
-
-# -- control frames: every shape is checked by hand, msgpack only finds the borders -------------
-
-
-def _unpack(packed: bytes) -> object:
-    try:
-        found: object = msgpack.unpackb(
-            packed,
-            raw=False,
-            max_str_len=255,
-            max_bin_len=0,
-            max_array_len=MEMBERS_MAX,
-            max_map_len=0,
-            max_ext_len=0,
-        )
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as err:
-        raise FrameError("control_msgpack", type(err).__name__) from err
-    return found
-
-
-def _list(value: object, size: int | None = None) -> list[object]:
-    if not isinstance(value, list) or (size is not None and len(value) != size):
-        raise FrameError("control_shape")
-    return value
-
-
-def _number(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= U64:
-        raise FrameError("control_number")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise FrameError("control_text")
-    return value
-
-
-def _member(value: object) -> Member:
-    name, incarnation, address = _list(value, 3)
-    found = Member(_text(name), _number(incarnation), _text(address))
-    if not found.name:
-        raise FrameError("control_name")
-    return found
-
-
-def _members(value: object) -> tuple[Member, ...]:
-    return tuple(_member(v) for v in _list(value))
-
-
-def _join(value: object) -> Join:
-    proc, failed, ring_seq, leaving = _list(value, 4)
-    if type(leaving) is not bool or _number(ring_seq) > RING_SEQ_MAX:
-        raise FrameError("control_shape")
-    return Join(_members(proc), _members(failed), _number(ring_seq), leaving)
-
-
-def _ring(value: object) -> RingId:
-    seq, rep, incarnation = _list(value, 3)
-    return RingId(_number(seq), _text(rep), _number(incarnation))
-
-
-def _entry(value: object) -> CommitEntry | None:
-    if value is None:
-        return None
-    ring, aru, high, safe, mark, obliged = _list(value, 6)
-    entry = CommitEntry(
-        _ring(ring), _number(aru), _number(high), _number(safe), _number(mark), _members(obliged)
-    )
-    if not entry.safe <= entry.aru <= entry.high:
-        raise FrameError("commit_order")
-    return entry
-
-
-def _commit(ring: RingId, value: object) -> Commit:
-    members_raw, hop, entries_raw = _list(value, 3)
-    members = _members(members_raw)
-    entries = tuple(_entry(v) for v in _list(entries_raw, len(members)))
-    if not members or list(members) != sorted(set(members)):
-        raise FrameError("commit_members")
-    if ring.rep != members[0].name or ring.rep_incarnation != members[0].incarnation:
-        raise FrameError("commit_rep")
-    return Commit(ring, members, _number(hop), entries)

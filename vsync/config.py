@@ -7,9 +7,12 @@ without harm.
 
 from __future__ import annotations
 
-from vsync.codec import MEMBERS_MAX, WANTED_MAX
+from vsync.codec import WANTED_MAX
+from vsync.control import MEMBERS_MAX
 from vsync.errors import ConfigError
 from vsync.types import record
+
+_MAY_BE_ZERO = ("accelerated_frames", "lead_frames", "token_timeout_per_member_ms")
 
 
 @record
@@ -33,7 +36,8 @@ class RingConfig:
     # flow
     window_frames: int = 64
     personal_frames: int = 24
-    accelerated_frames: int = 16  # 0: the plain ring
+    accelerated_frames: int = 16  # how many new frames may follow the token; 0: the plain ring
+    lead_frames: int = 2  # how many at least precede it: the next member then acknowledges them now
     wanted_max: int = 256
     store_frames_max: int = 1024
     # sizes
@@ -54,7 +58,7 @@ class RingConfig:
             if not getattr(self, name):
                 object.__setattr__(self, name, value)
         for name in self.__slots__:  # type: ignore[attr-defined]
-            floor = 0 if name in ("accelerated_frames", "token_timeout_per_member_ms") else 1
+            floor = 0 if name in _MAY_BE_ZERO else 1
             if getattr(self, name) < floor:
                 raise ConfigError(f"{name} must be at least {floor}")
         for holds, words in self._relations():

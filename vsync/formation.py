@@ -288,7 +288,7 @@ class Formation(Core):
             self.me,
             tuple(e.mark for e in entries),
             self.config,
-            len(self.codec.data_prefix),
+            self.codec.envelope_bytes,
         )
         self.recovery = Recovery(ring, self.current, entries)
         if len(commit.members) == 1:
@@ -314,10 +314,10 @@ class Formation(Core):
             self._give_up_on(stuck, now)
             return
         visit = ring.visit(token, recovery, self.mark, 0)
-        prefix = self.codec.data_prefix
+        framed = self.codec.data_frame
         out = self.desk.out
-        out.extend(Broadcast(prefix + body) for body in visit.resent)
-        out.extend(Broadcast(prefix + body) for body in visit.before)
+        out.extend(Broadcast(framed(body)) for body in visit.resent)
+        out.extend(Broadcast(framed(body)) for body in visit.before)
         forward = recovery.flag(visit.token)
         self._pass_on(ring.successor, forward, now)
         self.counters["recovered_sent"] += len(visit.before)

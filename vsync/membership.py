@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from vsync.codec import MEMBERS_MAX
+from vsync.control import MEMBERS_MAX
 from vsync.messages import Commit, CommitEntry, Join
 from vsync.types import Member, RingId
 

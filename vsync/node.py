@@ -270,16 +270,16 @@ class Node(Formation):
             self._give_up_on(stuck, now)
             return
         visit = ring.visit(token, self.queue, self.mark, self.config.accelerated_frames)
-        prefix = self.codec.data_prefix
+        framed = self.codec.data_frame
         out = self.desk.out
         if visit.resent:
             self.counters["retransmitted"] += len(visit.resent)
-            out.extend(Broadcast(prefix + body) for body in visit.resent)
+            out.extend(Broadcast(framed(body)) for body in visit.resent)
         if visit.asked:
             self.counters["asked"] += visit.asked
-        out.extend(Broadcast(prefix + body) for body in visit.before)
+        out.extend(Broadcast(framed(body)) for body in visit.before)
         self._pass_on(ring.successor, visit.token, now)
-        out.extend(Broadcast(prefix + body) for body in visit.after)
+        out.extend(Broadcast(framed(body)) for body in visit.after)
         self._asked = False
         self._show_marks(ring)
 

@@ -177,7 +177,9 @@ class Ring:
             marks = (*token.marks[: self.index], mark, *token.marks[self.index + 1 :])
         self.marks = marks
         self.forwarded = seq
-        split = max(0, len(new) - ahead)
+        # A frame behind the token is acknowledged a rotation later.  That pays when there are many;
+        # with few, which means a quiet ring, it would only make safe delivery wait.
+        split = max(min(len(new), config.lead_frames), len(new) - ahead)
         forward = Token(
             self.id, token.hop + 1, seq, aru, aru_by, sent, backlog, token.recovering, marks, wanted
         )

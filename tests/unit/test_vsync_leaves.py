@@ -226,15 +226,16 @@ def test_only_what_existed_one_rotation_ago_is_asked_for() -> None:
 def test_what_is_wanted_is_served_before_anything_new() -> None:
     one = ring()
     queue = empty()
-    queue.put(b"new", G)
+    for i in range(4):
+        queue.put(b"new", (G, S)[i % 2])  # a frame each
     for seq in (1, 2, 3):
         one.add(data(seq)._replace(body=b"%d" % seq))
     visit = one.visit(token(3, 0, wanted=(2, 3, 1 << 40)), queue, 5, 16)
     assert visit.resent == [b"2", b"3"]
     assert visit.token.wanted == (1 << 40,)
-    assert (visit.before, len(visit.after)) == ([], 1)  # accelerated: behind the token
-    assert visit.token.seq == 4
-    assert visit.token.sent == 3
+    assert (len(visit.before), len(visit.after)) == (CONFIG.lead_frames, 2)  # accelerated
+    assert visit.token.seq == 7
+    assert visit.token.sent == 6
     assert visit.token.marks == (5, 0, 0)
     plain = ring()
     queue.put(b"new", G)

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tests.unit.vsync_net import Net
-from vsync.codec import MEMBERS_MAX
 from vsync.config import RingConfig
+from vsync.control import MEMBERS_MAX
 from vsync.errors import ProtocolBug
 from vsync.membership import Gather, Shunned, Verdict
 from vsync.messages import Join, Kind, Merge

@@ -1,0 +1,118 @@
+"""Join and commit frames: msgpack finds the borders, every shape is checked by hand.
+
+Only the control plane comes here, a few frames for each change of the ring; `codec` has the rest.
+"""
+
+from __future__ import annotations
+
+import msgpack
+
+from vsync.errors import FrameError
+from vsync.messages import Commit, CommitEntry, Join
+from vsync.types import Member, RingId
+
+MEMBERS_MAX = 128
+U64 = (1 << 64) - 1
+RING_SEQ_MAX = 1 << 62  # no cluster gets there; a larger one would stop all from counting on
+
+
+def join_body(join: Join) -> bytes:
+    packed = [
+        [list(m) for m in join.proc],
+        [list(m) for m in join.failed],
+        join.ring_seq,
+        join.leaving,
+    ]
+    return bytes(msgpack.packb(packed))
+
+
+def commit_body(commit: Commit) -> bytes:
+    """What follows the ring block."""
+    entries = [
+        None
+        if e is None
+        else [list(e.old_ring), e.aru, e.high, e.safe, e.mark, [list(m) for m in e.obliged]]
+        for e in commit.entries
+    ]
+    return bytes(msgpack.packb([[list(m) for m in commit.members], commit.hop, entries]))
+
+
+def read_join(packed: bytes) -> Join:
+    proc, failed, ring_seq, leaving = _list(_unpack(packed), 4)
+    if type(leaving) is not bool or _number(ring_seq) > RING_SEQ_MAX:
+        raise FrameError("control_shape")
+    return Join(_members(proc), _members(failed), _number(ring_seq), leaving)
+
+
+def read_commit(ring: RingId, packed: bytes) -> Commit:
+    members_raw, hop, entries_raw = _list(_unpack(packed), 3)
+    members = _members(members_raw)
+    entries = tuple(_entry(v) for v in _list(entries_raw, len(members)))
+    if not members or list(members) != sorted(set(members)):
+        raise FrameError("commit_members")
+    if ring.rep != members[0].name or ring.rep_incarnation != members[0].incarnation:
+        raise FrameError("commit_rep")
+    return Commit(ring, members, _number(hop), entries)
+
+
+def _unpack(packed: bytes) -> object:
+    try:
+        found: object = msgpack.unpackb(
+            packed,
+            raw=False,
+            max_str_len=255,
+            max_bin_len=0,
+            max_array_len=MEMBERS_MAX,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as err:
+        raise FrameError("control_msgpack", type(err).__name__) from err
+    return found
+
+
+def _list(value: object, size: int | None = None) -> list[object]:
+    if not isinstance(value, list) or (size is not None and len(value) != size):
+        raise FrameError("control_shape")
+    return value
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= U64:
+        raise FrameError("control_number")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise FrameError("control_text")
+    return value
+
+
+def _member(value: object) -> Member:
+    name, incarnation, address = _list(value, 3)
+    found = Member(_text(name), _number(incarnation), _text(address))
+    if not found.name:
+        raise FrameError("control_name")
+    return found
+
+
+def _members(value: object) -> tuple[Member, ...]:
+    return tuple(_member(v) for v in _list(value))
+
+
+def _ring(value: object) -> RingId:
+    seq, rep, incarnation = _list(value, 3)
+    return RingId(_number(seq), _text(rep), _number(incarnation))
+
+
+def _entry(value: object) -> CommitEntry | None:
+    if value is None:
+        return None
+    ring, aru, high, safe, mark, obliged = _list(value, 6)
+    entry = CommitEntry(
+        _ring(ring), _number(aru), _number(high), _number(safe), _number(mark), _members(obliged)
+    )
+    if not entry.safe <= entry.aru <= entry.high:
+        raise FrameError("commit_order")
+    return entry
