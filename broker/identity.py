@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from broker.options import BrokerOptions
+from store import swap
 from store.api import Marker, Meta
-from store.errors import StoreUnreadable
+from store.errors import NotWritable, StoreUnreadable
 from store.lmdb_store import LmdbStore
 
 STORE_DIR = "store"
@@ -29,6 +30,12 @@ class Identity:
         self.temporary = options.data_dir is None
         self.data_dir = options.data_dir or Path(tempfile.mkdtemp(prefix="qpidd-"))
         self.cluster_name = options.cluster_name
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            swap.recover(self.data_dir)
+        except OSError as error:
+            reason = error.strerror or error
+            raise NotWritable(f"{self.data_dir} cannot be made or written: {reason}") from error
         fixed = str(options.cluster_bind) if options.clustered and options.cluster_bind.port else ""
         store_id = uuid.uuid4().hex
         fresh = Meta(
@@ -67,6 +74,11 @@ class Identity:
         meta = replace(self.store.meta, incarnation=self.incarnation)
         self.store.put_meta(meta)
         return meta
+
+    @property
+    def ring_name(self) -> str:
+        """Return the name that keeps rings apart; a stand-alone broker's is its own."""
+        return self.cluster_name or f"alone-{self.store.meta.store_id}"
 
     @property
     def log_dir(self) -> Path:

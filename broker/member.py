@@ -67,7 +67,7 @@ class BrokerMember:
         bind = str(options.cluster_bind) if options.clustered else "127.0.0.1:0"
         self.transport = ZmqTransport(bind, config.frame_bytes_max * 3)
         self.me = Member(identity.name, identity.incarnation, self.transport.address)
-        self.node = Node(self.me, _ring_name(options, identity), config, random.Random())
+        self.node = Node(self.me, identity.ring_name, config, random.Random())
         self.driver = Driver(self.node, self.transport, self._on_output, loop=loop)
         self.discovery = self._new_discovery()
         self.keeper = Keeper(
@@ -386,11 +386,6 @@ class BrokerMember:
             "clients": self.clients.counters,
         }
         return {f"{part}.{k}": v for part, found in parts.items() for k, v in found.items()}
-
-
-def _ring_name(options: BrokerOptions, identity: Identity) -> str:
-    # A stand-alone broker must never meet another one, so its ring has a name of its own.
-    return options.cluster_name or f"alone-{identity.store.meta.store_id}"
 
 
 def _wall_us() -> int:
