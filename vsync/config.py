@@ -32,7 +32,7 @@ class RingConfig:
     receive_failure_ms: int = 0  # token_timeout / 2
     # idle
     hold_ms: int = 50
-    idle_visits_before_hold: int = 30
+    idle_visits_before_hold: int = 10  # some 5 ms of spinning after the last work
     # flow
     window_frames: int = 64
     personal_frames: int = 24

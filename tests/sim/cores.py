@@ -26,6 +26,7 @@ def ring_config(plan: Plan) -> RingConfig:
         window_frames=plan.window_frames,
         personal_frames=plan.personal_frames,
         accelerated_frames=plan.accelerated_frames,
+        lead_frames=plan.personal_frames % 3,  # with 0 every frame may be overtaken by its token
         store_frames_max=plan.store_frames_max,
         frame_bytes_max=plan.frame_bytes_max,
         message_bytes_max=1 << 20,
