@@ -74,12 +74,18 @@ class Transport(Protocol):
 
 
 class ZmqTransport:
-    """The Transport over TCP.  Belongs to one thread; owns its context, so closing frees all."""
+    """The Transport over TCP.  Belongs to one thread; owns its context, so closing frees all.
+
+    Bound to all interfaces, a member must say at which `host` the others reach it.
+    """
 
     __slots__ = ("_address", "_context", "_frame_bytes_max", "_peers", "_pull", "counters")
 
-    def __init__(self, bind: str, max_frame_bytes: int) -> None:
-        host, port = resolve(bind)
+    def __init__(self, bind: str, max_frame_bytes: int, host: str = "") -> None:
+        local, port = resolve(bind)
+        if local in ("0.0.0.0", "::") and not host:
+            message = f"nobody can be told to call {bind}: bind to one address, or name the host"
+            raise TransportError(message)
         self.counters: dict[str, int] = {
             "frames_sent": 0,
             "frames_received": 0,
@@ -95,16 +101,16 @@ class ZmqTransport:
         _prepare(self._pull)
         self._pull.setsockopt(zmq.RCVHWM, HIGH_WATER_FRAMES)
         self._pull.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
-        self._pull.setsockopt(zmq.IPV6, int(":" in host))
+        self._pull.setsockopt(zmq.IPV6, int(":" in local))
         try:
-            self._pull.bind(f"tcp://{_join(host, port)}")
+            self._pull.bind(f"tcp://{_join(local, port)}")
         except zmq.ZMQError as error:
             self.close()
             reason = error.strerror or str(error)
             message = f"cannot listen for ring frames on {bind}: {reason}"
             raise TransportError(message) from None
-        endpoint = self._pull.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._address = endpoint.removeprefix("tcp://")
+        bound = self._pull.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://")
+        self._address = _join(host, parse_address(bound)[1]) if host else bound
 
     @property
     def address(self) -> str:

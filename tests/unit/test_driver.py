@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from vsync import driver as driver_module
 from vsync.driver import FRAMES_A_TURN, Driver, RingNode
@@ -396,7 +397,8 @@ class EchoNode(FakeNode):
         self.out.append(note(str(number)))
 
 
-def test_two_drivers_over_sockets_miss_no_edge() -> None:
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_two_drivers_over_sockets_miss_no_edge(loop: str) -> None:
     last = 2_000
 
     async def main() -> None:
@@ -420,7 +422,9 @@ def test_two_drivers_over_sockets_miss_no_edge() -> None:
         for one in drivers:
             one.stop()
 
-    asyncio.run(main())
+    factory = asyncio.new_event_loop if loop == "asyncio" else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())
 
 
 def test_the_real_node_fits() -> None:

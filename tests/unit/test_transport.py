@@ -198,6 +198,17 @@ def test_an_address_of_another_machine_cannot_be_bound(make: Make) -> None:
         make("192.0.2.1:0")
 
 
+def test_bound_everywhere_a_member_must_say_where_it_is_called(make: Make) -> None:
+    with pytest.raises(TransportError, match=r"0\.0\.0\.0:0: bind to one address"):
+        make("0.0.0.0:0")
+    b = ZmqTransport("0.0.0.0:0", 1_000, host="localhost")
+    try:
+        assert b.address.startswith("localhost:")
+        link(make(), b)
+    finally:
+        b.close()
+
+
 def test_a_name_is_resolved_for_binding(make: Make) -> None:
     host, port = parse_address(make("localhost:0").address)
     assert host in ("127.0.0.1", "::1")
