@@ -12,10 +12,11 @@ call of the application, and `submit` may be called from within `on_event`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from vsync.events import Broadcast, Note, Output, Send
@@ -120,27 +121,34 @@ class Driver:
         """Queue a payload.  False: no room (or stopped), nothing taken; try after a delivery."""
         if not self._running:
             return False
-        taken = self.node.submit(payload, self._clock(), guarantee)
-        self._flush_outside()
+        try:  # spelled out: this is the hot one
+            taken = self.node.submit(payload, self._clock(), guarantee)
+            self._flush_outside()
+        except AssertionError as error:
+            self._end(error)
+            raise
         return taken
 
     def set_mark(self, mark: int) -> None:
         """Tell the others my new mark with the next token."""
         if self._running:
-            self.node.set_mark(mark, self._clock())
-            self._flush_outside()
+            with self._ending_on_a_bug():
+                self.node.set_mark(mark, self._clock())
+                self._flush_outside()
 
     def send_direct(self, to: Member, payload: bytes) -> None:
         """One datagram to one member; it may be lost."""
         if self._running:
-            self.node.send_direct(to, payload)
-            self._flush_outside()
+            with self._ending_on_a_bug():
+                self.node.send_direct(to, payload)
+                self._flush_outside()
 
     def leave(self) -> None:
         """Say farewell to the ring; `stop` later."""
         if self._running:
-            self.node.leave(self._clock())
-            self._flush_outside()
+            with self._ending_on_a_bug():
+                self.node.leave(self._clock())
+                self._flush_outside()
 
     def add_peer(self, address: str) -> None:
         """A configured or discovered address.  Idempotent.  Raises TransportError if it is none."""
@@ -169,11 +177,23 @@ class Driver:
         try:
             step()
         except Exception as error:
-            if self._release(0):
-                self.closed.set_exception(error)
+            self._end(error)
         finally:
             self._turning = False
             self._arm()
+
+    @contextlib.contextmanager
+    def _ending_on_a_bug(self) -> Iterator[None]:
+        """A call that the node refuses is the caller's; one that it cannot carry out is ours."""
+        try:
+            yield
+        except AssertionError as error:
+            self._end(error)
+            raise
+
+    def _end(self, error: Exception) -> None:
+        if self._release(0):
+            self.closed.set_exception(error)
 
     def _read_and_hand_over(self) -> None:
         if len(self._events) <= BACKLOG_EVENTS_MAX:
