@@ -119,6 +119,7 @@ class Confirm(NamedTuple):
     epoch: int
     durable_mark: int
     positions: tuple[int, ...]
+    transient: tuple[int, ...] | None = None  # those that had not to wait; None = not recorded
 
 
 class Snapshot(NamedTuple):
@@ -190,8 +191,10 @@ def encode(lsn: int, record: Record) -> bytes:
     """Return the payload of a record."""
     kind = _KIND_OF[type(record)]
     if isinstance(record, Confirm):
-        packed = pack_positions(record.positions)
-        return bytes(msgpack.packb((kind, lsn, record.epoch, record.durable_mark, packed)))
+        # Confirms that waited and others leave in one turn, in no order of positions.
+        packed = pack_positions(sorted(record.positions))
+        free = None if record.transient is None else pack_positions(sorted(record.transient))
+        return bytes(msgpack.packb((kind, lsn, record.epoch, record.durable_mark, packed, free)))
     return bytes(msgpack.packb((kind, lsn, *record)))
 
 
@@ -254,7 +257,7 @@ def unpack_positions(packed: bytes) -> tuple[int, ...]:
     return tuple(positions)
 
 
-_Fields: TypeAlias = "list[int | str | bytes | bool | tuple[object, ...]]"
+_Fields: TypeAlias = "list[int | str | bytes | bool | tuple[object, ...] | None]"
 _INT, _STR, _BYTES, _BOOL, _TUPLE = int, str, bytes, bool, tuple
 _Build: TypeAlias = Callable[[_Fields], Record]
 
@@ -291,10 +294,14 @@ def _build_batch(fields: _Fields) -> Record:
 
 
 def _build_confirm(fields: _Fields) -> Record:
-    epoch, durable_mark, packed = fields
+    epoch, durable_mark, packed, free = fields
     if type(epoch) is not int or type(durable_mark) is not int or type(packed) is not bytes:
         raise RecordMalformed("a confirm with fields of other types")
-    return Confirm(epoch, durable_mark, unpack_positions(packed))
+    if free is None:
+        return Confirm(epoch, durable_mark, unpack_positions(packed))
+    if type(free) is not bytes:
+        raise RecordMalformed("a confirm with fields of other types")
+    return Confirm(epoch, durable_mark, unpack_positions(packed), unpack_positions(free))
 
 
 _BUILD: dict[int, _Build] = {

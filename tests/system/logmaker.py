@@ -101,7 +101,7 @@ class LogMaker:
             for life in lives:
                 self.lives[life].append(Durable(last))
             confirmed = tuple(batch.first_position + at for at in ((1, 3) if i % 2 else (0, 1, 3)))
-            self.lives[origin].append(Confirm(self.epoch, last, confirmed))
+            self.lives[origin].append(Confirm(self.epoch, last, confirmed, ()))
 
     def vote(self, *lives: Life) -> None:
         """All agree about the present state."""

@@ -19,6 +19,7 @@ CONTROL_KINDS = (
     *(SEGMENT, FAULT, UNREADABLE),
 )
 Life = tuple[str, int]
+Ring = tuple[int, str, str]
 
 
 class Primary(NamedTuple):
@@ -120,12 +121,12 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
 
 def check_views(rows: list[Row]) -> Iterator[Finding]:
     """G6: one membership per view, rising ids, and no primary view that was not seen."""
-    members: dict[tuple[int, str], tuple[list[str], Row]] = {}
+    members: dict[Ring, tuple[list[str], Row]] = {}
     for member, incarnation, records in lives_of(rows):
         highest = -1
-        seen: set[tuple[int, str]] = set()
+        seen: set[Ring] = set()
         for row in records:
-            ring = (row.ring_seq or 0, row.ring_rep or "")
+            ring = ring_of(row)
             if row.kind == Kind.VIEW and row.flag:
                 names = sorted(row.names or [])
                 known, first = members.setdefault(ring, (names, row))
@@ -146,6 +147,16 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
             elif row.kind == Kind.ACTIVE and ring not in seen:
                 what = f"active in view {ring[0]}.{ring[1]}, which this member never installed"
                 yield Finding("G6", member, incarnation, _stood(rows, row), what)
+
+
+def ring_of(row: Row) -> Ring:
+    """Return what makes a ring unique: its number, and the representative in its very life.
+
+    The number alone, or with the name, comes again when all members start anew.
+    """
+    rep = row.ring_rep or ""
+    lives = [name.rstrip("+") for name in row.names or [] if name.rsplit("/", 1)[0] == rep]
+    return row.ring_seq or 0, rep, lives[0] if lives else ""
 
 
 def _stood(rows: list[Row], view: Row) -> int:

@@ -89,6 +89,12 @@ def _verify(records: DataFrame, segments: list[Path]) -> Report:
             findings.append(said)
         else:
             notes.append(said)
+    unjudged = sum(life.unjudged for life in joined)
+    if unjudged:
+        notes.append(
+            f"{unjudged} confirms are above the durable mark; whether they were of transient "
+            "messages, which need not wait, is not recorded"
+        )
     findings += identity.describe_differences(records, differences, begin_inactive)
     findings += control.check_views(rows)
     findings += control.check_primaries(rows)
@@ -109,7 +115,7 @@ def _verify(records: DataFrame, segments: list[Path]) -> Report:
         positions=differences.positions,
         publishes=sum(life.publishes for life in joined),
         confirms=sum(life.confirms for life in joined),
-        views=len({(r.ring_seq, r.ring_rep) for r in rows if r.kind == Kind.VIEW and r.flag}),
+        views=len({control.ring_of(r) for r in rows if r.kind == Kind.VIEW and r.flag}),
         epochs=len(epochs),
     )
     return Report(counts, findings, notes)

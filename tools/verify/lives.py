@@ -29,6 +29,7 @@ class Lived:
     publishes: int = 0
     records: int = 0
     unpaired: int = 0
+    unjudged: int = 0
     stopped: bool = False
 
 
@@ -114,6 +115,7 @@ def _add(lived: Lived, ends: SegmentEnds) -> None:
     lived.publishes += ends["publishes"]
     lived.records += ends["records"]
     lived.unpaired += ends["unpaired"]
+    lived.unjudged += ends["unjudged"]
 
 
 def check_synchrony(rows: list[Row], lived: list[Lived]) -> Iterator[Finding]:

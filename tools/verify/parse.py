@@ -90,7 +90,7 @@ class _Parser:
             cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="", torn_tail=False,
             first_batch=None, entry_primary=[], entry_confirm=None,
             chain="", primary=None, active=None,
-            epochs={}, durable=-1, confirms=0, publishes=0, unpaired=0,
+            epochs={}, durable=-1, confirms=0, publishes=0, unpaired=0, unjudged=0,
         )  # fmt: skip
 
     def bare(self, lsn: int, kind: int) -> Row:
@@ -226,12 +226,18 @@ class _Parser:
         if not positions:
             return
         ends["confirms"] += len(positions)
-        sums = self._sums(record.epoch)
-        sums["confirmed"] = max(positions[-1], sums["confirmed"])
-        if positions[-1] > record.durable_mark:
-            beyond = next(p for p in positions if p > record.durable_mark)
-            what = f"confirmed above the durable mark {record.durable_mark}"
-            self._fault("G9", beyond, what)
+        mark = record.durable_mark
+        if record.transient is None:
+            ends["unjudged"] += sum(position > mark for position in positions)
+            waited = [position for position in positions if position <= mark]
+        else:
+            waited = sorted(set(positions) - set(record.transient))
+        if waited:
+            sums = self._sums(record.epoch)
+            sums["confirmed"] = max(waited[-1], sums["confirmed"])
+            if waited[-1] > mark:
+                beyond = next(position for position in waited if position > mark)
+                self._fault("G9", beyond, f"confirmed above the durable mark {mark}")
         if self._active is False:
             self._fault("G7", positions[0], "confirmed outside of the primary")
         elif self._active is None and self._whole and ends["entry_confirm"] is None:

@@ -88,6 +88,7 @@ class SegmentEnds(TypedDict):
     confirms: int
     publishes: int
     unpaired: int
+    unjudged: int  # confirms above the durable mark of which the log does not say if they may
 
 
 def signed(number: int) -> int:
