@@ -9,7 +9,7 @@ said by `broker_audit` at the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -156,10 +156,14 @@ class BrokerJudge:
                 self.broken("G8", f"{text} in epoch {sure.epoch} and is not in it")
 
     def released(
-        self, name: str, node: Node, voters: tuple[str, ...], disks: dict[str, MemoryDisk]
+        self,
+        name: str,
+        node: Node,
+        voters: tuple[str, ...],
+        disks: Callable[[str], list[MemoryDisk]],
     ) -> None:
         """A member tells its clients that everything up to `node` will stay."""
-        holding = [v for v in voters if v in disks and self._holds(disks[v], node)]
+        holding = [v for v in voters if any(self._holds(disk, node) for disk in disks(v))]
         if len(holding) < majority(len(voters)):
             text = f"{name} confirms {node.position}; only {holding} have it"
             self.broken("G9", text)

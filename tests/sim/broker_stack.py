@@ -9,6 +9,7 @@ from broker.identity import filled
 from store.memory import MemoryDisk
 from tests.sim.broker_audit import Witness, audit
 from tests.sim.broker_judge import BrokerJudge
+from tests.sim.broker_nemesis import Spite
 from tests.sim.broker_upper import BrokerUpper, numbers_from
 from tests.sim.member import SimMember, Upper
 from tests.sim.tap import Tap
@@ -23,10 +24,14 @@ class BrokerStack:
         self.memberlog = memberlog
         self.judge = BrokerJudge()
         self.disks: dict[str, MemoryDisk] = {}
+        self.lost: dict[str, list[MemoryDisk]] = {}  # what was on disks that were wiped
         self.uppers: dict[str, BrokerUpper] = {}
         self.numbers = numbers_from(1)
+        self.spite: Spite | None = None
 
     def make(self, member: SimMember, tap: Tap) -> Upper:
+        if self.spite is None:
+            self.spite = Spite(member.world)
         disk = self.disks.setdefault(member.name, MemoryDisk())
         upper = BrokerUpper(self, member, tap, disk)
         self.uppers[member.name] = upper
@@ -46,7 +51,13 @@ class BrokerStack:
         metas = [self.disks[other].meta for other in names if other in self.disks]
         whole = len(metas) == len(names) and all(meta and filled(meta) for meta in metas)
         if whole and len(names) - 1 >= majority(len(names)):
+            self.lost.setdefault(name, []).append(self.disks[name])
             self.disks[name] = MemoryDisk()
+
+    def disks_of(self, name: str) -> list[MemoryDisk]:
+        """All disks that a member has had: an fsync is not undone by the loss of the disk later."""
+        present = [self.disks[name]] if name in self.disks else []
+        return present + self.lost.get(name, [])
 
     def finish(self, live: Sequence[SimMember]) -> list[Violation]:
         judge = self.judge

@@ -54,7 +54,9 @@ class BrokerUpper:
         tape: Tape = self.world.tape.fork(f"broker {member.name} {member.incarnation}")
         self.tape = tape
         self.slice_items = tape.pick((1, 3, 8, 1000))  # how much one turn applies at most
-        self.slice_s = tape.pick((0.0, 0.0001, 0.001))  # and how long it is until the next
+        self.slice_s = tape.pick(
+            (0.0, 0.0001, 0.001, 0.01, 0.05)
+        )  # and how long it is until the next
         self.checkpoints = tape.pick((0.0, 0.01, 0.1))
         self.dead = False
         store = MemoryStore(disk, Meta("simulated", self.name, f"store-{self.name}"))
@@ -181,6 +183,8 @@ class BrokerUpper:
 
     def note(self, code: str, text: str) -> None:
         self.world.trace.add(self.world.now, self.name, code, text)
+        if self.stack.spite is not None:
+            self.stack.spite.occasion(self.member, code)
 
     # -- turns of work ---------------------------------------------------------------------------
 
@@ -238,6 +242,7 @@ class BrokerUpper:
         self.writer.submit(commit.entry, commit.first, commit.last, self.meta)
         if not self._checkpointing and self.tape.chance(self.checkpoints):
             self._checkpointing = True
+            self.note("checkpoint", str(history))
             chunks = [checkpoint_head(history), *self.core.replica.machine.snapshot()]
             self.writer.submit_checkpoint(history.position, chunks, self._checkpoint_done)
 
@@ -290,7 +295,7 @@ class BrokerUpper:
             self.released_to = position
             node = self.judge.nodes[chain]
             voters = self.core.promise.voters
-            self.judge.released(self.name, node, voters, self.stack.disks)
+            self.judge.released(self.name, node, voters, self.stack.disks_of)
 
     # -- ordered by the core ---------------------------------------------------------------------
 
@@ -304,7 +309,12 @@ class BrokerUpper:
             promised_epoch=promise.promised_epoch, marker=Marker.DIRTY,
         )  # fmt: skip
         epoch = promise.promised_epoch
-        self.writer.submit_meta(self.meta, lambda: self.core.epoch_persisted(epoch))
+        self.note("promise", f"epoch {epoch}")
+        self.writer.submit_meta(self.meta, lambda: self._epoch_persisted(epoch))
+
+    def _epoch_persisted(self, epoch: int) -> None:
+        self.note("promised", f"epoch {epoch}")
+        self.core.epoch_persisted(epoch)
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         self.note("transfer", f"from {donor.name} at or beyond {base}")

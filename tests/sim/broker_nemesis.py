@@ -1,0 +1,75 @@
+"""Trouble at the worst moment: faults that wait for a member to be in the middle of something.
+
+Faults at random times seldom hit the few milliseconds between a promise and its activation, or the
+end of a transfer.  So each of these moments is an occasion: by chance the net is cut or somebody
+dies a little later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.tape import Tape
+
+if TYPE_CHECKING:
+    from tests.sim.member import SimMember
+    from tests.sim.world import World
+
+OCCASIONS = (
+    "promise",
+    "promised",
+    "transfer",
+    "installed",
+    "activated",
+    "speak",
+    "hold",
+    "checkpoint",
+)
+
+
+class Spite:
+    """One for all members of a run."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.tape: Tape = world.tape.fork("spite")
+        self.chance = self.tape.pick((0.0, 0.03, 0.1, 0.3))
+        self.crashes = self.tape.chance(0.5)
+        self.occasions = self.tape.some(OCCASIONS, 1, len(OCCASIONS))
+        self.delay_s = world.plan.weather.delay_s * self.tape.pick((2, 10, 40))
+
+    def occasion(self, member: SimMember, code: str) -> None:
+        """Something happens at `member`."""
+        if code in self.occasions and self.tape.chance(self.chance):
+            self.world.after(self.tape.gap(self.delay_s), self._strike, member)
+
+    def _over(self) -> bool:
+        return self.world.faults["heal"] > 0
+
+    def _length(self) -> float:
+        token_s = self.world.plan.token_timeout_ms / 1000.0
+        return token_s * self.tape.pick((0.3, 1.5, 3.0, 6.0)) * self.tape.between(0.5, 1.5)
+
+    def _strike(self, member: SimMember) -> None:
+        if self._over():
+            return
+        names = self.world.plan.names
+        victim = member.name if self.tape.chance(0.5) else self.tape.pick(names)
+        if self.crashes and self.tape.chance(0.4):
+            self._crash(victim)
+        else:
+            side = [victim] if self.tape.chance(0.6) else self.tape.some(names, 1, len(names))
+            self._cut(side)
+
+    def _crash(self, name: str) -> None:
+        if self.world.members[name].running:
+            self.world.fault("spite_crash", name)
+            self.world.members[name].crash()
+            self.world.after(self._length(), self.world.revive, name)
+
+    def _cut(self, side: list[str]) -> None:
+        pairs = [(a, b) for a, b in self.world.net.links if (a in side) != (b in side)]
+        if pairs:
+            self.world.fault("spite_cut", " ".join(f"{a}>{b}" for a, b in pairs))
+            self.world.net.cut(pairs)
+            self.world.after(self._length(), self.world.net.mend, pairs)
