@@ -19,6 +19,8 @@ from typing import Final, Protocol
 
 import zmq
 
+from vsync.errors import VsyncError
+
 HIGH_WATER_FRAMES: Final = 128
 """Frames that may wait for one peer, on either side: twice the ring's window, so that only a peer
 that is really behind loses frames."""
@@ -37,7 +39,7 @@ _POLLIN: Final = int(zmq.POLLIN)
 _POLLOUT: Final = int(zmq.POLLOUT)
 
 
-class TransportError(Exception):
+class TransportError(VsyncError):
     """The environment refuses a socket: address in use, not ours, or not an address at all."""
 
 
