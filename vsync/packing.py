@@ -13,6 +13,7 @@ with its sender, vanishes whole.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from vsync.codec import (
     FRAGMENT_HEAD_BYTES,
@@ -76,14 +77,17 @@ class SendQueue:
         if len(payload) + ITEM_OVERHEAD > room:
             return self._piece(payload, guarantee, room)
         items: list[bytes] = []
-        while queue and len(items) < ITEMS_MAX:
-            payload, wanted = queue[0]
-            room -= len(payload) + ITEM_OVERHEAD
+        taken = 0
+        for payload, wanted in islice(queue, ITEMS_MAX):  # the token waits for this loop
+            size = len(payload)
+            room -= size + ITEM_OVERHEAD
             if room < 0 or wanted is not guarantee:
                 break
             items.append(payload)
-            self.bytes -= len(payload)
+            taken += size
+        for _ in items:
             queue.popleft()
+        self.bytes -= taken
         return Content.PAYLOADS, guarantee, items
 
     def _piece(self, payload: bytes, guarantee: Guarantee, room: int) -> Packed:
