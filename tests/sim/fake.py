@@ -15,7 +15,7 @@ from vsync.messages import Kind
 from vsync.phases import Phase
 from vsync.types import Guarantee, Member, RingId
 
-ASK, ORDER = 1, 2
+ASK, ORDER, MARK = 1, 2, 3
 HEAD = struct.Struct(">BBBIBB")  # version, kind, what, number, origin, guarantee
 RETRY_S = 0.02
 
@@ -38,6 +38,7 @@ class FakeCore:
         self.held: dict[int, bytes] = {}
         self.due = 0.0
         self.out: list[Output] = []
+        self.mark = 0
         self.marks = dict.fromkeys(plan.names, 0)
 
     def start(self, now: float) -> None:
@@ -59,6 +60,8 @@ class FakeCore:
         if what == ASK and self.index == 0:
             if number == self.seen[origin] + 1:
                 self._order(origin, guarantee, frame[HEAD.size :])
+        elif what == MARK:
+            self._show(origin, number)
         elif what == ORDER:
             self.held[number] = frame
             self._deliver()
@@ -107,8 +110,12 @@ class FakeCore:
             self.out.append(Broadcast(frame))
 
     def set_mark(self, mark: int, now: float) -> None:
-        """Show it to myself only; nobody asks this core for more."""
-        self.marks[self.me.name] = mark
+        self.mark = mark
+        self.out.append(Broadcast(HEAD.pack(1, Kind.WAKE, MARK, mark, self.index, 0)))
+        self._show(self.index, mark)
+
+    def _show(self, origin: int, mark: int) -> None:
+        self.marks[self.members[origin].name] = mark
         self.out.append(Marks(dict(self.marks)))
 
     def send_direct(self, to: Member, payload: bytes) -> None:

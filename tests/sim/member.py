@@ -132,7 +132,7 @@ class SimMember:
     def advance_mark(self) -> None:
         if self.tap is not None and not self.paused and not self.world.plan.primary:
             self.mark += 1
-            self.tap.set_mark(self.mark, self.world.now)
+            self.tap.core.set_mark(self.mark, self.world.now)
             self.finish_step()
 
     def send_direct(self, size: int) -> None:

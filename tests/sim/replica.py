@@ -56,7 +56,7 @@ class Replica:
         self._fetched: Transfer | None = None  # installed, but not yet durable
 
     def started(self, now: float) -> None:
-        self.tap.set_mark(self.durable_position, now)
+        self.tap.core.set_mark(self.durable_position, now)
 
     @property
     def ready(self) -> bool:
@@ -193,7 +193,7 @@ class Replica:
         assert self.disk.writing is image
         self.disk.finish()
         self.durable_position = len(image.entries)
-        self.tap.set_mark(self.durable_position, self.world.now)
+        self.tap.core.set_mark(self.durable_position, self.world.now)
         for action in waiting:
             action()
         if self._dirty:

@@ -236,7 +236,7 @@ class Runner:
                 return
         if not all(map(_ready, live)):
             self._fail("L4", "L4", "not everybody is ready any more, without a fault")
-        marks = {m.name: m.tap.mark for m in live if m.tap is not None}
+        marks = {m.name: m.tap.core.mark for m in live if m.tap is not None}
         for member in live:
             shown = member.tap.marks if member.tap is not None else {}
             if {name: shown.get(name, 0) for name in marks} != marks:

@@ -25,6 +25,8 @@ class Core(Protocol):
     """What the simulator needs of `vsync.node.Node`."""
 
     @property
+    def mark(self) -> int: ...
+    @property
     def phase(self) -> Phase: ...
     @property
     def ring(self) -> RingId: ...
@@ -77,7 +79,6 @@ class Tap:
         self.own_delivered = 0
         self.last_view: View | None = None
         self.marks: dict[str, int] = {}  # as shown last
-        self.mark = 0  # as set here
         self._ring = NO_RING
         self._seq = 0
 
@@ -91,10 +92,6 @@ class Tap:
         self.life.entries.append(Submitted(now, item, guarantee, self._ring, self._seq))
         self.trace("submit", f"#{number} {len(payload)} bytes {guarantee.name.lower()}")
         return True
-
-    def set_mark(self, mark: int, now: float) -> None:
-        self.mark = mark
-        self.core.set_mark(mark, now)
 
     def send_direct(self, to: Member, payload: bytes) -> None:
         """A datagram that whoever gets it can tell from a forged one."""
