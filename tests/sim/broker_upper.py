@@ -254,7 +254,7 @@ class BrokerUpper:
         """The own disk holds everything up to here."""
         if self.book is not None:
             self.book.durable(position)
-        self.tap.set_mark(position, self.world.now)
+        self.tap.core.set_mark(position, self.world.now)
 
     # -- what clients hear -----------------------------------------------------------------------
 
