@@ -1,0 +1,60 @@
+"""Real broker cores in the simulator: a gate of fixed seeds (G5, G7 to G14), repetition, evidence.
+
+`python -m tests.sim --stack broker --count N` runs more of them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.sim.broker_stack import BrokerStack
+from tests.sim.campaign import Options, run_line, run_seed
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = (3, 8, 9, 10, 14, 16, 21, 22, 25, 26, 28, 35, 47, 50, 59)
+REPEATED_SEED = 21
+LOGGED_SEEDS = (9, 14, 22)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_keeps_all_promises(seed: int) -> None:
+    result = run_seed(seed, Options(stack="broker"))
+    assert result.ok, "\n".join([run_line(result), *map(str, result.violations)])
+    stack = result.world.stack
+    assert isinstance(stack, BrokerStack)
+    assert stack.judge.confirmed is not None, "a run in which nothing is confirmed shows nothing"
+
+
+def test_a_run_does_not_depend_on_the_hash_seed() -> None:
+    command = [
+        sys.executable, "-m", "tests.sim", "--stack", "broker", "--seeds", str(REPEATED_SEED),
+    ]  # fmt: skip
+    traces: set[str] = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        traces.add(done.stdout.splitlines()[0].rpartition(" ")[2])
+    assert len(traces) == 1
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", LOGGED_SEEDS)
+def test_the_member_logs_of_a_run_are_consistent(seed: int, tmp_path: Path) -> None:
+    """What the members wrote into their logs proves the same promises (G1, G2, G6 to G10, G14)."""
+    pytest.importorskip("pyspark")
+    from tools import qpid_cluster_verify
+
+    result = run_seed(seed, Options(stack="broker", memberlog=str(tmp_path)))
+    assert result.ok
+    said = CliRunner().invoke(qpid_cluster_verify.main, ["--master", "local[2]", str(tmp_path)])
+    assert said.exit_code == 0, said.output
+    assert "consistent: G1, G2" in said.output
