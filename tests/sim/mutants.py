@@ -18,6 +18,7 @@ from vsync.messages import Commit, CommitEntry, Data, Token
 from vsync.node import Node
 from vsync.packing import Reassembly, SendQueue
 from vsync.phases import Phase, Reason
+from vsync.primary import Ordered
 from vsync.recovery import Closing, Recovery
 from vsync.ring import Ring, Source, Visit
 from vsync.standing import Standing
@@ -256,7 +257,7 @@ def transitional_is_applied() -> Patches:
 
     def eager(self: primary.Primary, d: Deliver, payload: bytes) -> None:
         if d.transitional and self._collect:
-            self._events.append(primary.Ordered(self.epoch, d.ring, d.seq, d.sender, payload))
+            self._events.append(Ordered(self.epoch, d.ring, d.seq, d.sender, payload))
         else:
             on_app(self, d, payload)
 

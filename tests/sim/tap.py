@@ -93,6 +93,9 @@ class Tap:
         self.trace("submit", f"#{number} {len(payload)} bytes {guarantee.name.lower()}")
         return True
 
+    def set_mark(self, mark: int, now: float) -> None:
+        self.core.set_mark(mark, now)
+
     def send_direct(self, to: Member, payload: bytes) -> None:
         """A datagram that whoever gets it can tell from a forged one."""
         self.core.send_direct(to, pack(self.me.name, self.me.incarnation, 0, payload))
