@@ -124,13 +124,7 @@ class Formation(Core):
                         self.desk.count("leave_stranger")
                 elif self.me in join.failed:
                     self.desk.count("join_rejects_me")  # pitfall 19: it will form its own ring
-                elif (
-                    sender not in self.members
-                    and self.me not in join.proc
-                    and self.shunned.has(sender, now)
-                ):
-                    # One that names me has heard me and shuns me no longer: its own patience
-                    # bounds how often, and two that shun each other in turn would never meet.
+                elif sender not in self.members and self._shuns(sender, join, now):
                     self.desk.count("join_shunned")
                 else:
                     # Even if its content says nothing new: the sender waits (pitfall 20).
@@ -148,6 +142,17 @@ class Formation(Core):
                     self.desk.count("join_while_forming")
             case Phase.IDLE | Phase.LEFT:
                 self.desk.count("join_outside")
+
+    def _shuns(self, sender: Member, join: Join, now: float) -> bool:
+        """Is this stranger's join ignored for now?
+
+        One that names me has heard me, and shuns me no longer: two that shun each other in turn
+        would never meet.  It has to wait a little all the same: its joins that are still under way
+        would break each ring as soon as it is there, and each broken ring makes new joins.
+        """
+        if self.me in join.proc:
+            return self.shunned.has_since(sender, now, 4 * self.config.join_timeout_ms / 1000)
+        return self.shunned.has(sender, now)
 
     def _join_in_gather(self, sender: Member, join: Join, now: float) -> None:
         gather = self.gather

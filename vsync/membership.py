@@ -190,3 +190,8 @@ class Shunned:
     def has(self, member: Member, now: float) -> bool:
         until, _ = self._until.get(member, (0.0, 0.0))
         return now < until
+
+    def has_since(self, member: Member, now: float, least: float) -> bool:
+        """Was it shunned less than `least` seconds ago?"""
+        until, wait = self._until.get(member, (0.0, 0.0))
+        return now < until - wait + min(wait, least)

@@ -195,7 +195,27 @@ def test_a_shunned_stranger_that_has_heard_me_is_let_in() -> None:
     assert net.settled()
     assert node.counters["foreign_shunned"] == node.counters["join_shunned"] == 1
     tell(net, "a", D, join(D, node.me))
+    assert node.counters["join_shunned"] == 2
+    node.shunned.add(D, net.now)
+    net.now += 0.001 + 4 * net.config.join_timeout_ms / 1000
+    tell(net, "a", D, join(D))
+    assert node.counters["join_shunned"] == 3
+    tell(net, "a", D, join(D, node.me))
     assert node.phase is Phase.GATHER
+
+
+def test_old_joins_on_a_slow_link_do_not_feed_a_storm() -> None:
+    """Simulator seed 9154: each late join broke a ring, and each broken ring made new joins."""
+    net = Net("a")
+    net.settle("a")
+    me = net.nodes["a"].me
+    for _ in range(100):
+        tell(net, "a", D, join(D, me))
+        tell(net, "a", D, join(D, me, failed=(me,)))
+    assert len(net.views("a")) <= 3
+    net.run(1.0)
+    tell(net, "a", D, join(D, me))
+    assert net.nodes["a"].phase is not Phase.OPERATIONAL
 
 
 def test_a_farewell_of_a_stranger_is_counted() -> None:
