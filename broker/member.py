@@ -28,6 +28,7 @@ from broker.logbook import Logbook
 from broker.machine.effects import Effect
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 from broker.options import BrokerOptions
+from broker.peers import discovery_for
 from broker.promise import Promise
 from broker.recovery import recover
 from broker.replica import Replica
@@ -36,7 +37,6 @@ from store.api import Marker
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
 from vsync.config import RingConfig
-from vsync.discovery import Beacon, Discovery, StaticPeers
 from vsync.driver import Driver
 from vsync.events import Deliver, Direct, Note, Output, Transitional, View
 from vsync.node import Node
@@ -48,6 +48,8 @@ log = logging.getLogger("qpidd")
 
 SLICE_S = 0.0005
 BEAT_S = 0.05
+FAREWELL_MS = 100
+"""How long the ring's last words may take to get out."""
 LINGER_S = 0.4
 """After a clean shutdown is complete here, how long the token is still passed for the others."""
 
@@ -69,7 +71,7 @@ class BrokerMember:
         self.me = Member(identity.name, identity.incarnation, self.transport.address)
         self.node = Node(self.me, identity.ring_name, config, random.Random())
         self.driver = Driver(self.node, self.transport, self._on_output, loop=loop)
-        self.discovery = self._new_discovery()
+        self.discovery = discovery_for(options, self.me, log.warning)
         self.keeper = Keeper(
             identity.data_dir, identity.store, meta, loop, self._on_durable, self._on_store_failed
         )
@@ -112,26 +114,20 @@ class BrokerMember:
 
     def start(self) -> None:
         """Begin to take part."""
+        self.driver.closed.add_done_callback(self._ring_closed)
         self.driver.start()
         if self.discovery is not None:
             self.discovery.start(self._found)
         self._beat()
 
+    def _ring_closed(self, closed: asyncio.Future[None]) -> None:
+        if closed.exception() is not None:
+            log.error("the ring failed", exc_info=closed.exception())
+            self.stop(Exit.INTERNAL, "the ring failed here")
+
     def _found(self, address: str) -> None:
         if address != self.me.address:
             self.driver.add_peer(address)
-
-    def _new_discovery(self) -> Discovery | None:
-        """A stand-alone broker looks for nobody; without a list, members call each other."""
-        options = self.options
-        if not options.clustered:
-            return None
-        if options.cluster_nodes:
-            return StaticPeers(str(address) for address in options.cluster_nodes)
-        return Beacon(
-            options.cluster_name, self.me.name, self.me.address, log.warning,
-            interface=self.me.address.rsplit(":", 1)[0],
-        )  # fmt: skip
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
         """Stop this member: clients are told, the ring is left, the store is closed."""
@@ -140,9 +136,16 @@ class BrokerMember:
         self.stopping = reason
         level = logging.INFO if code is Exit.OK else logging.CRITICAL
         log.log(level, "stopping: %s", reason)
-        self.loop.create_task(self._stop(code, reason, inconsistent=inconsistent))
+        ending = self.loop.create_task(self._stop(code, reason, inconsistent=inconsistent))
+        ending.add_done_callback(self._stopped)
 
-    async def _stop(self, code: Exit, reason: str, *, inconsistent: bool) -> None:
+    def _stopped(self, ending: asyncio.Task[Exit]) -> None:
+        if ending.exception() is not None:
+            log.critical("the broker could not stop in order", exc_info=ending.exception())
+        if not self.done.done():
+            self.done.set_result(Exit.INTERNAL if ending.exception() else ending.result())
+
+    async def _stop(self, code: Exit, reason: str, *, inconsistent: bool) -> Exit:
         self.clients.drop_all("the broker is stopping")
         if self._beat_handle is not None:
             self._beat_handle.cancel()
@@ -170,11 +173,10 @@ class BrokerMember:
             self.logbook.close()
         except LogWriteFailed as error:
             log.error("the member log could not be closed in order: %s", error)
-        self.driver.stop()
+        self.driver.stop(FAREWELL_MS)
         self.identity.store = self.keeper.store
         self.identity.close()
-        if not self.done.done():
-            self.done.set_result(code)
+        return code
 
     # -- from the ring ---------------------------------------------------------------------------
 
