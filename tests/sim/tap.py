@@ -119,7 +119,8 @@ class Tap:
                 self.marks = output.marks
             elif isinstance(output, Direct):
                 item = unpack(output.payload)
-                assert item.source == who(output.sender), f"a datagram nobody sent: {output}"
+                # Datagrams have no checksum: spoilt on the wire they may arrive as something else.
+                assert item in (FOREIGN, item._replace(source=who(output.sender))), output
             elif isinstance(output, Note):
                 fields = " ".join(f"{key}={value}" for key, value in output.fields.items())
                 self.trace(output.code, fields)
