@@ -22,11 +22,17 @@ _HINTS = (
     "x-queue-master-locator",
     "x-quorum-initial-group-size",
 )
-_NUMBERS = ("x-max-length", "x-max-length-bytes", "x-message-ttl", "x-expires")
+_NUMBER_MAX = 1 << 53
+_NUMBERS = {
+    "x-max-length": (0, _NUMBER_MAX),
+    "x-max-length-bytes": (0, _NUMBER_MAX),
+    "x-message-ttl": (0, _NUMBER_MAX),
+    "x-expires": (1, _NUMBER_MAX),
+    "x-max-priority": (0, 255),
+}
 _NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _CONSUME_HINTS = ("x-cancel-on-ha-failover",)
-_NUMBER_MAX = 1 << 53
 NOT_HONOURED = "not supported by this broker"
 
 
@@ -50,9 +56,10 @@ def _fault_of(arg: str, value: Value) -> str | None:
     """What is wrong with this queue argument."""
     fault: str | None = None
     if arg in _NUMBERS:
+        low, high = _NUMBERS[arg]
         if type(value) is not int:
             fault = "unacceptable type: an integer is needed"
-        elif not 0 <= value <= _NUMBER_MAX or (arg == "x-expires" and value == 0):
+        elif not low <= value <= high:
             fault = f"value out of range: {value}"
     elif arg in _NAMES:
         if type(value) is not str:
@@ -84,6 +91,7 @@ def adopt(queue: Queue) -> None:
     queue.ttl_us = ttl_ms * 1000 if ttl_ms >= 0 else -1
     expires_ms = _number(arguments, "x-expires")
     queue.expires_us = expires_ms * 1000 if expires_ms >= 0 else -1
+    queue.max_priority = _number(arguments, "x-max-priority")
     queue.overflow = _name(arguments, "x-overflow") or "drop-head"
     queue.dead_exchange = _name(arguments, "x-dead-letter-exchange")
     queue.dead_key = _name(arguments, "x-dead-letter-routing-key")
@@ -111,9 +119,12 @@ def check_exchange(name: str, vhost: str, arguments: Table) -> Refusal | None:
     return None
 
 
-def check_consume(arguments: Table) -> Refusal | None:
-    for arg in arguments:
-        if arg.startswith("x-") and arg not in _CONSUME_HINTS:
+def check_consume(name: str, vhost: str, arguments: Table) -> Refusal | None:
+    for arg, value in arguments.items():
+        if arg == "x-priority":
+            if type(value) is not int:
+                return invalid_argument(arg, "queue", name, vhost, "an integer is needed")
+        elif arg.startswith("x-") and arg not in _CONSUME_HINTS:
             return not_implemented(f"consumer argument '{arg}' is {NOT_HONOURED}")
     return None
 

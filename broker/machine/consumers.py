@@ -56,7 +56,7 @@ def on_consume(state: State, session: int, command: Consume) -> int:
     queue = reach(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, CONSUME, queue)
-    refusal = check_consume(arguments)
+    refusal = check_consume(name, queue.vhost.name, arguments)
     if tag in channel.consumers:
         refusal = reused_tag(tag)
     elif queue.exclusive_consumer or (exclusive and queue.consumers):
@@ -65,7 +65,9 @@ def on_consume(state: State, session: int, command: Consume) -> int:
         return refuse(state, channel, CONSUME, refusal)
     prefetch = min(max(prefetch, 0), PREFETCH_MAX)
     limit = NO_ACK_UNSENT_MAX if no_ack else prefetch or UNLIMITED_UNACKED_MAX
-    consumer = Consumer(channel, queue, tag, no_ack, no_local, exclusive, prefetch, limit)
+    given = arguments.get("x-priority")
+    priority = given if isinstance(given, int) else 0
+    consumer = Consumer(channel, queue, tag, no_ack, no_local, exclusive, prefetch, limit, priority)
     channel.consumers[tag] = consumer
     queue.consumers[(session, conn, chan, tag)] = consumer
     queue.exclusive_consumer = exclusive

@@ -8,7 +8,7 @@ Between commands a queue never has both a ready message and a consumer with cred
 from broker.machine.digest import MASK, held_element
 from broker.machine.effects import DeliverEffect
 from broker.machine.entities import Channel, Consumer, Held, Message, Queue, State
-from broker.machine.queues import append, bury, is_full, put_back, take, trim
+from broker.machine.queues import append, bury, is_full, next_seq, put_back, take, trim
 
 _new = tuple.__new__  # half the cost of calling the class
 
@@ -18,8 +18,7 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
     if queue.service:
         consumer = next_consumer(queue)
         if consumer is not None:
-            seq = queue.next_seq
-            queue.next_seq = seq + 1
+            seq = next_seq(queue, message)
             state.digest += queue.salt
             deliver(state, queue, consumer, seq, message, False)
             return True
@@ -73,7 +72,7 @@ def deliver(
         + channel.salt
     ) & MASK
     if outstanding < consumer.limit:
-        queue.service.append(consumer)
+        stand_in_line(queue, consumer)
     else:
         consumer.waiting = False
     if channel.local:
@@ -107,7 +106,19 @@ def offer(consumer: Consumer) -> None:
     if queue.single_active and next(iter(queue.consumers.values())) is not consumer:
         return
     consumer.waiting = True
-    queue.service.append(consumer)
+    stand_in_line(queue, consumer)
+
+
+def stand_in_line(queue: Queue, consumer: Consumer) -> None:
+    """Behind all consumers of the same or a higher priority."""
+    service = queue.service
+    at = len(service)
+    while at and service[at - 1].priority < consumer.priority:
+        at -= 1
+    if at == len(service):
+        service.append(consumer)
+    else:
+        service.insert(at, consumer)
 
 
 def dispatch(state: State, queue: Queue) -> None:

@@ -80,6 +80,7 @@ class Queue:
         "expires_us",
         "max_bytes",
         "max_length",
+        "max_priority",
         "name",
         "next_seq",
         "number",
@@ -121,6 +122,7 @@ class Queue:
         self.arguments = arguments
         self.deleted = False
         self.bindings: dict[BindingId, Binding] = {}  # to here
+        # Of a priority queue `ready` stays empty, and a number starts with the priority.
         # Ready messages: `ready` holds the sequence numbers up to next_seq without a gap;
         # `returned` holds what came back, all of it older than the first of `ready`.
         self.next_seq = 0
@@ -138,6 +140,7 @@ class Queue:
         # What the arguments say (arguments.py).
         self.max_length = -1
         self.max_bytes = -1
+        self.max_priority = -1
         self.overflow = "drop-head"
         self.ttl_us = NO_TTL
         self.expires_us = -1  # the queue itself, unused for so long
@@ -192,6 +195,7 @@ class Consumer:
         "no_local",
         "outstanding",
         "prefetch",
+        "priority",
         "queue",
         "tag",
         "waiting",
@@ -207,6 +211,7 @@ class Consumer:
         exclusive: bool,
         prefetch: int,
         limit: int,
+        priority: int,
     ) -> None:
         self.channel = channel
         self.queue = queue
@@ -216,6 +221,7 @@ class Consumer:
         self.exclusive = exclusive
         self.prefetch = prefetch
         self.limit = limit
+        self.priority = priority  # higher ones are served first while they have credit
         self.outstanding = 0
         self.active = True  # not cancelled
         self.waiting = False  # stands in queue.service
@@ -260,6 +266,19 @@ class SessionRecord:
         self.incarnation = incarnation
         self.last_blob_no = last_blob_no
         self.salt = salt
+
+
+class QueueRow(NamedTuple):
+    """What operators, and members that compare their states, see of a queue."""
+
+    vhost: str
+    name: str
+    durable: bool
+    exclusive: bool
+    ready: int
+    unacked: int
+    consumers: int
+    digest: int  # additive hash of the ready messages
 
 
 class State:

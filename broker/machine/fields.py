@@ -11,6 +11,8 @@ from typing import TypeAlias
 from broker.machine.commands import Table, Value
 
 HAS_HEADERS = 0x2000
+HAS_DELIVERY_MODE = 0x1000
+HAS_PRIORITY = 0x0800
 HAS_EXPIRATION = 0x0100
 _SHORT_STRINGS = (0x8000, 0x4000)  # before the headers
 # bit, width (0 = short string), in wire order after the headers
@@ -28,6 +30,14 @@ def expiration_of(properties: bytes) -> bytes | None:
     if span is None or not int.from_bytes(properties[:2], "big") & HAS_EXPIRATION:
         return None
     return properties[span[2] + 1 : span[3]]
+
+
+def priority_of(properties: bytes) -> int:
+    span = _spans(properties)
+    flags = int.from_bytes(properties[:2], "big")
+    if span is None or not flags & HAS_PRIORITY:
+        return 0
+    return properties[span[1] + (flags & HAS_DELIVERY_MODE != 0)]
 
 
 def headers_of(properties: bytes) -> Table:

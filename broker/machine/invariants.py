@@ -3,7 +3,13 @@
 from broker.machine.channels import channel_element, connection_element
 from broker.machine.digest import MASK, held_element, ready_element, rehash
 from broker.machine.entities import Channel, Consumer, Queue, State
-from broker.machine.queues import consumer_element, lease_element, queue_element, ready_count
+from broker.machine.queues import (
+    consumer_element,
+    lease_element,
+    queue_element,
+    ready_count,
+    seq_at,
+)
 from broker.machine.sessions import cluster_element, session_element
 from broker.machine.topology import binding_element, exchange_element
 
@@ -34,8 +40,9 @@ def ready_sum(queue: Queue, fresh: bool) -> int:
     """Of all ready messages of the queue; from their bytes unless they were just hashed."""
     number = queue.number
     total = 0
-    for seq, message in queue.returned.items():
-        total += ready_element(message[0] if fresh else rehash(message), number, seq, True)
+    for place, message in queue.returned.items():
+        seq, redelivered = seq_at(queue, place)
+        total += ready_element(message[0] if fresh else rehash(message), number, seq, redelivered)
     recovered_seq = queue.recovered_seq
     for seq, message in enumerate(queue.ready, queue.next_seq - len(queue.ready)):
         content = message[0] if fresh else rehash(message)
@@ -111,7 +118,12 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> N
     assert queue.ready_sum == ready_sum(queue, False), "the queue's own sum is of its messages"
     assert sorted(queue.returned_order) == sorted(queue.returned)
     first = queue.next_seq - len(queue.ready)
-    assert all(seq < first for seq in queue.returned), "returned messages are the older ones"
+    if queue.max_priority < 0:
+        assert all(seq < first for seq in queue.returned), "returned messages are the older ones"
+    else:
+        assert not queue.ready, "a priority queue has one order for all"
+    ranks = [consumer.priority for consumer in queue.service]
+    assert ranks == sorted(ranks, reverse=True), "higher consumers stand before lower ones"
     assert len(dict.fromkeys(map(_who, queue.service), True)) == len(queue.service)
     for consumer in queue.consumers.values():
         assert consumer.queue is queue

@@ -17,7 +17,8 @@ from broker.machine import snapshot as snapshots
 from broker.machine.commands import IGNORED, KINDS_MAX, Command
 from broker.machine.digest import MASK
 from broker.machine.effects import Effect
-from broker.machine.entities import State
+from broker.machine.entities import QueueRow, State
+from broker.machine.queues import ready_count
 from broker.machine.sessions import cluster_element
 from broker.machine.transactions import on_tx_commit
 
@@ -56,6 +57,23 @@ class Machine(State):
     def wants_tick(self) -> bool:
         """Some message or queue may expire: the members should tick."""
         return bool(self.expiring) or bool(self.leased)
+
+    def queue_rows(self) -> list[QueueRow]:
+        """A row per queue: two members whose roots differ find the queue by comparing these."""
+        return [
+            QueueRow(
+                vhost.name,
+                queue.name,
+                queue.durable,
+                queue.owner is not None,
+                ready_count(queue),
+                queue.unacked,
+                len(queue.consumers),
+                queue.ready_sum,
+            )
+            for vhost in self.vhosts.values()
+            for queue in vhost.queues.values()
+        ]
 
     def root(self) -> int:
         """The state's hash (digest.ALGORITHM): equal at all members at equal positions."""

@@ -22,8 +22,11 @@ from broker.machine.entities import (
     State,
     Vhost,
 )
+from broker.machine.fields import priority_of
 from broker.machine.texts import Refusal, locked, no_queue
 from broker.machine.topology import remove_bindings
+
+_RANK_SHIFT = 54  # above any number of messages; 8 bits of priority fit below bit 62
 
 
 def queue_element(queue: Queue) -> int:
@@ -61,6 +64,7 @@ def consumer_element(consumer: Consumer) -> int:
         consumer.no_local,
         consumer.exclusive,
         consumer.prefetch,
+        consumer.priority,
     )
 
 
@@ -102,12 +106,31 @@ def ready_count(queue: Queue) -> int:
     return len(queue.ready) + len(queue.returned)
 
 
+def next_seq(queue: Queue, message: Message) -> int:
+    """The number of a message that comes in. In a priority queue numbers ascend in the order of
+    service: priority downwards, then arrival; the lowest bit is kept free for `seq_at`."""
+    seq = queue.next_seq
+    queue.next_seq = seq + 1
+    if queue.max_priority < 0:
+        return seq
+    rank = queue.max_priority - min(priority_of(message[7]), queue.max_priority)
+    return (rank << _RANK_SHIFT) | (seq << 1)
+
+
+def seq_at(queue: Queue, place: int) -> tuple[int, bool]:
+    """Number and redelivered flag of a key of `returned`. A plain queue keeps there only what came
+    back; a priority queue everything, with the flag in the lowest bit."""
+    if queue.max_priority < 0:
+        return place, True
+    return place & ~1, place & 1 == 1
+
+
 def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
     """The first ready message: sequence number, message, redelivered. There is one."""
     if queue.returned_order:
-        seq = heappop(queue.returned_order)
-        message = queue.returned.pop(seq)
-        redelivered = True
+        place = heappop(queue.returned_order)
+        message = queue.returned.pop(place)
+        seq, redelivered = seq_at(queue, place)
     else:
         seq = queue.next_seq - len(queue.ready)
         message = queue.ready.popleft()
@@ -122,9 +145,12 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
 
 def append(state: State, queue: Queue, message: Message) -> None:
     """At the end. The caller has found no consumer with credit, and checks the limits."""
-    seq = queue.next_seq
-    queue.next_seq = seq + 1
-    queue.ready.append(message)
+    seq = next_seq(queue, message)
+    if queue.max_priority < 0:
+        queue.ready.append(message)
+    else:
+        queue.returned[seq] = message
+        heappush(queue.returned_order, seq)
     element = ready_element(message[0], queue.number, seq, False)
     queue.ready_sum = (queue.ready_sum + element) & MASK
     state.digest = (state.digest + element + queue.salt) & MASK
@@ -136,8 +162,9 @@ def append(state: State, queue: Queue, message: Message) -> None:
 
 def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
     """To its old place, flagged redelivered. The caller checks the limits and dispatches."""
-    queue.returned[seq] = message
-    heappush(queue.returned_order, seq)
+    place = seq if queue.max_priority < 0 else seq | 1
+    queue.returned[place] = message
+    heappush(queue.returned_order, place)
     element = ready_element(message[0], queue.number, seq, True)
     queue.ready_sum = (queue.ready_sum + element) & MASK
     state.digest = (state.digest + element) & MASK

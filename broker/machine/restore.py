@@ -233,22 +233,15 @@ class _Reader:
         key: tuple[int, int, int],
         next_tag: int,
         limit: int,
-        consumers: tuple[tuple[str, int, bool, bool, bool, int, int], ...],
+        consumers: tuple[tuple[str, int, bool, bool, bool, int, int, int], ...],
     ) -> None:
         connection = self.state.connections[key[:2]]
         channel = Channel(connection, key[2], thing("next tag", *key))
         channel.next_tag = next_tag
         channel.limit = limit
-        for tag, number, no_ack, no_local, exclusive, prefetch, own_limit in consumers:
+        for tag, number, no_ack, no_local, exclusive, *numbers in consumers:
             channel.consumers[tag] = Consumer(
-                channel,
-                self.queues[number],
-                tag,
-                no_ack,
-                no_local,
-                exclusive,
-                prefetch,
-                own_limit,
+                channel, self.queues[number], tag, no_ack, no_local, exclusive, *numbers
             )
         connection.channels[key[2]] = self.state.channels[key] = channel
 
@@ -268,7 +261,7 @@ class _Reader:
             elif holder == BY_GONE:
                 consumer = gone.get(number)
                 if consumer is None:
-                    consumer = Consumer(channel, queue, "", unsent, False, False, 0, 0)
+                    consumer = Consumer(channel, queue, "", unsent, False, False, 0, 0, 0)
                     consumer.active = False
                     gone[number] = consumer
             held: Held = (queue, seq, self.messages[message], consumer, redelivered)

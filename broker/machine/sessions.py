@@ -12,7 +12,7 @@ from broker.machine.commands import IGNORED, OK, Activate, Digest, Shutdown, Tic
 from broker.machine.digest import MASK, ready_element, thing
 from broker.machine.effects import SessionStarted
 from broker.machine.entities import NOT_YET, Queue, SessionRecord, State, Vhost
-from broker.machine.queues import delete_queue, expire, ready_count, touch
+from broker.machine.queues import delete_queue, expire, purge, put_back, ready_count, touch
 from broker.machine.topology import remove_exchange
 
 SESSIONS_PER_POSITION = 256
@@ -98,6 +98,12 @@ def _forget_volatile(state: State) -> None:
 
 
 def _keep_persistent(state: State, queue: Queue) -> None:
+    if queue.max_priority >= 0:
+        kept_at = {place | 1: m for place, m in queue.returned.items() if m[4]}
+        purge(state, queue)
+        for place in sorted(kept_at):
+            put_back(state, queue, place & ~1, kept_at[place])
+        return
     kept = [queue.returned[seq] for seq in sorted(queue.returned)]
     kept += queue.ready
     kept = [message for message in kept if message[4]]

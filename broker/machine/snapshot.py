@@ -127,6 +127,7 @@ def _channel_items(channel: Channel) -> Iterator[tuple[object, ...]]:
             consumer.exclusive,
             consumer.prefetch,
             consumer.limit,
+            consumer.priority,
         )
         for consumer in channel.consumers.values()
     ]

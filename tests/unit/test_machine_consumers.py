@@ -210,13 +210,32 @@ def test_a_tag_used_twice_ends_the_connection(client: Client) -> None:
 
 
 def test_consumer_arguments_that_we_do_not_honour(client: Client) -> None:
-    assert client.consume("q", arguments={"x-priority": 1}) == 540
-    assert "'x-priority' is not supported" in client.error()
+    assert client.consume("q", arguments={"x-stream-offset": 1}) == 540
+    assert "'x-stream-offset' is not supported" in client.error()
+    again = client.rig.client()
+    assert again.consume("q", arguments={"x-priority": "high"}) == 406
 
 
 def test_a_second_open_of_a_channel_ends_the_connection(client: Client) -> None:
     assert client.do(c.ChannelOpen(c.CHANNEL_OPEN, client.conn, 1)) == 504
     assert "second 'channel.open' seen" in client.error()
+
+
+def test_higher_consumers_are_served_first(client: Client) -> None:
+    client.consume("q", "low", prefetch=5, arguments={"x-priority": -1})
+    client.consume("q", "middle", prefetch=1)
+    client.consume("q", "high", prefetch=1, arguments={"x-priority": 7})
+    client.consume("q", "high too", prefetch=1, arguments={"x-priority": 7})
+    tags = []
+    for number in range(5):
+        client.publish("q", b"%d" % number)
+        tags += [one.consumer_tag for one in client.rig.effects if isinstance(one, DeliverEffect)]
+    assert tags == ["high", "high too", "middle", "low", "low"]
+    client.ack(2)
+    client.publish("q", b"next")
+    assert [one.consumer_tag for one in client.rig.effects if isinstance(one, DeliverEffect)] == [
+        "high too"
+    ]
 
 
 def test_single_active_consumer_and_its_successor(client: Client) -> None:

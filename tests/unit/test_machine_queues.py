@@ -63,7 +63,8 @@ def test_reserved_names(client: Client) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"x-max-priority": 5}, "not supported by this broker"),
+        ({"x-max-priority": 256}, "value out of range: 256"),
+        ({"x-quorum-magic": 5}, "not supported by this broker"),
         ({"x-expires": 0}, "value out of range: 0"),
         ({"x-queue-type": "stream"}, "unsupported queue type 'stream'"),
         ({"x-max-length": -1}, "value out of range: -1"),
@@ -306,7 +307,46 @@ def test_a_round_trip_without_rejection_ends(client: Client) -> None:
     assert client.rig.depth("there") == client.rig.depth("back") == 0
 
 
+def test_priorities(client: Client) -> None:
+    rig = client.rig
+    client.queue("q", {"x-max-priority": 5})
+    for body, priority in ((b"1", 1), (b"5", 9), (b"0", 0), (b"1b", 1), (b"5b", 5)):
+        client.publish("q", body, properties=b"\x18\x00\x02" + bytes((priority,)))
+    client.get("q")
+    client.get("q")
+    client.nack(1)  # 5 is first again
+    client.ack(2)
+    rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
+    order = []
+    for _ in range(3):
+        client.get("q")
+        got = client.got()
+        assert isinstance(got, GetOk)
+        order.append((got.body, got.redelivered))
+    assert order == [(b"5", True), (b"1", False), (b"1b", False)]
+    client.publish("q", b"none")
+    client.publish("q", b"volatile", flags=0)
+    rig.activate(cold=True)
+    again = rig.client()
+    again.consume("q")
+    assert [body for _, body, _ in again.deliveries()] == [b"5", b"1", b"1b", b"0", b"none"]
+    assert all(redelivered for _, _, redelivered in again.deliveries())
+    again.publish("q", b"now", properties=b"\x08\x00\x03")
+    assert again.deliveries() == [(6, b"now", False)]
+
+
 def test_get_of_nothing(client: Client) -> None:
     client.queue("q")
     client.get("q")
     assert isinstance(client.got(), GetEmpty)
+
+
+def test_rows_for_operators(client: Client) -> None:
+    client.queue("q")
+    client.publish("q", b"1")
+    client.publish("q", b"2")
+    client.get("q")
+    rows = [machine.queue_rows() for machine in client.rig.machines.values()]
+    assert rows[0] == rows[1] == rows[2]
+    assert rows[0][0][:7] == ("/", "q", True, False, 1, 1, 0)
+    assert rows[0][0].digest != 0
