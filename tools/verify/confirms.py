@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.memberlog.records import Kind
+from broker.memberlog.records import Kind, unpack_positions
 from tools.verify.findings import Finding
-from tools.verify.rows import UNPAIRED
+from tools.verify.rows import ACCEPTED, UNPAIRED
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
 FINDINGS_MAX = 20
 
@@ -19,19 +19,18 @@ def check_unpaired(records: DataFrame) -> list[Finding]:
     from pyspark.sql import functions as f
 
     given = records.filter(f.col("kind") == UNPAIRED).select(
-        "member", "incarnation", "lsn", f.explode("positions").alias("confirmed")
+        "member", "incarnation", "segment", f.explode("positions").alias("confirmed")
     )
-    accepted = records.filter(f.col("kind") == int(Kind.BATCH)).select(
+    accepted = records.filter(f.col("kind") == ACCEPTED).select(
         f.col("member").alias("m"),
         f.col("incarnation").alias("i"),
-        f.col("lsn").alias("applied_lsn"),
+        f.col("segment").alias("s"),
         f.explode("positions").alias("p"),
     )
     pair = (f.col("member") == f.col("m")) & (f.col("incarnation") == f.col("i"))
-    pair = pair & (f.col("confirmed") == f.col("p")) & (f.col("applied_lsn") < f.col("lsn"))
-    rows = (
-        given.join(accepted, pair, "left_anti").orderBy("confirmed").limit(FINDINGS_MAX).collect()
-    )
+    pair = pair & (f.col("confirmed") == f.col("p")) & (f.col("s") < f.col("segment"))
+    unfounded = given.join(accepted, pair, "left_anti")
+    rows = unfounded.orderBy("confirmed").limit(FINDINGS_MAX).collect()
     what = "confirmed, but this member applied no accepted publish of its own there before"
     return [Finding("G9", row.member, row.incarnation, row.confirmed, what) for row in rows]
 
@@ -43,13 +42,23 @@ def check_gaps(records: DataFrame, findings: list[Finding]) -> list[Finding]:
     gaps = [found for found in findings if "missing" in found.what and found.property == "G1"]
     if not gaps:
         return []
-    confirmed = records.filter(f.col("kind") == int(Kind.CONFIRM)).select(
-        f.col("member").alias("by"), f.explode("positions").alias("confirmed")
-    )
+    packed = records.filter(f.col("kind") == int(Kind.CONFIRM)).select("member", "kinds").rdd
     lost: list[Finding] = []
     for gap in gaps[:FINDINGS_MAX]:
-        inside = confirmed.filter(f.col("confirmed").between(gap.position, gap.until))
-        for row in inside.orderBy("confirmed").limit(1).collect():
-            what = f"the publish that {row.by} confirmed is not applied here"
-            lost.append(Finding("G8", gap.member, gap.incarnation, row.confirmed, what))
+        inside = packed.flatMap(_Inside(gap.position, gap.until))
+        for position, by in inside.takeOrdered(1):
+            what = f"the publish that {by} confirmed is not applied here"
+            lost.append(Finding("G8", gap.member, gap.incarnation, position, what))
     return lost
+
+
+class _Inside:
+    """Picks the confirmed positions of an interval out of packed ones, in Spark's workers."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._first, self._last = first, last
+
+    def __call__(self, row: Row) -> list[tuple[int, str]]:
+        """Return (position, member) for each."""
+        positions = unpack_positions(bytes(row.kinds))
+        return [(p, row.member) for p in positions if self._first <= p <= self._last]

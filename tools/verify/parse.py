@@ -29,8 +29,10 @@ from broker.memberlog.records import (
     Stop,
     ViewSeen,
     Vote,
+    pack_positions,
 )
 from tools.verify.rows import (
+    ACCEPTED,
     FAULT,
     SEGMENT,
     UNPAIRED,
@@ -63,7 +65,7 @@ def parse_segment(data: bytes, file: str) -> Iterator[Row]:
         return
     parser.damaged(faults)
     yield from parser.take_faults()
-    yield parser.summary()
+    yield from parser.summary()
 
 
 class _Parser:
@@ -145,13 +147,15 @@ class _Parser:
             case _:
                 yield self._control(lsn, record)
 
-    def summary(self) -> Row:
-        """Return the SEGMENT row."""
+    def summary(self) -> Iterator[Row]:
+        """Yield the rows at the end of a segment."""
         ends = self._ends
         ends["link"], ends["chain"] = self._link.hex(), self._chain.hex()
         ends["primary"], ends["active"] = self._primary, self._active
         row = self.bare(self._lsn, SEGMENT)
-        return row._replace(position=self._stands, text=json.dumps(ends))
+        yield row._replace(position=self._stands, text=json.dumps(ends))
+        if self._unconfirmed:
+            yield self.bare(self._lsn, ACCEPTED)._replace(positions=sorted(self._unconfirmed))
 
     def _fault(self, promise: str, position: int, what: str, until: int = -1) -> None:
         self._faults_told += 1
@@ -186,7 +190,6 @@ class _Parser:
         sums = self._sums(record.epoch)
         sums["first"] = first if sums["first"] < 0 else min(first, sums["first"])
         sums["last"] = max(last, sums["last"])
-        own: list[int] | None = None
         if record.origin == self._who[1]:
             own = confirmable(record)
             self._unconfirmed.update(own)
@@ -194,7 +197,7 @@ class _Parser:
         return Row(
             *self._who, lsn, int(Kind.BATCH), record.epoch, record.ring_seq, None, record.seq,
             first, last, record.chain, signed(record.root), record.blob_hash, record.order,
-            record.origin, record.kinds, record.outcomes, None, None, self._active, None, own,
+            record.origin, record.kinds, record.outcomes, None, None, self._active, None, None,
         )  # fmt: skip
 
     def _follows(self, record: Batch, first: int, last: int) -> None:
@@ -245,7 +248,7 @@ class _Parser:
         unpaired = [p for p in positions if p not in self._unconfirmed]
         self._unconfirmed.difference_update(positions)
         row = self.bare(lsn, Kind.CONFIRM)._replace(epoch=record.epoch)
-        yield row._replace(positions=list(positions))
+        yield row._replace(kinds=pack_positions(positions))
         if unpaired:
             ends["unpaired"] += len(unpaired)
             yield row._replace(kind=UNPAIRED, positions=unpaired)

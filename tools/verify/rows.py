@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypedDict
 
-SEGMENT, FAULT, UNREADABLE, UNPAIRED = 100, 101, 102, 103
+SEGMENT, FAULT, UNREADABLE, UNPAIRED, ACCEPTED = 100, 101, 102, 103, 104
 _U64 = 1 << 64
 
 
 class Row(NamedTuple):
-    """A record, flat.  Three kinds are no records: SEGMENT, one per file; FAULT, one per broken
-    promise that the segment alone shows; UNPAIRED, confirms whose publish is not in the segment.
+    """A record, flat.  Some kinds are no records: SEGMENT, one per file; FAULT, one per broken
+    promise that the segment alone shows; UNPAIRED, confirms whose publish is not before them in
+    the segment; ACCEPTED, publishes of a segment that are not confirmed in it.
     """
 
     file: str
@@ -30,13 +31,13 @@ class Row(NamedTuple):
     blob_hash: bytes | None = None
     order: bytes | None = None
     origin: str | None = None  # of a FAULT: the promise
-    kinds: bytes | None = None
+    kinds: bytes | None = None  # of a CONFIRM: its positions, packed
     outcomes: bytes | None = None
     names: list[str] | None = None  # "name/incarnation", with "+" when fresh
     voters: list[str] | None = None
     flag: bool | None = None  # regular, cold; of a batch: applied while active, None = not known
     text: str | None = None  # reason, donor, verdict; JSON of a SEGMENT; what a FAULT is
-    positions: list[int] | None = None  # confirmed; of a batch: what its origin may confirm
+    positions: list[int] | None = None
 
 
 SCHEMA = (
