@@ -53,10 +53,10 @@ class BrokerUpper:
         self.world, self.name = member.world, member.name
         tape: Tape = self.world.tape.fork(f"broker {member.name} {member.incarnation}")
         self.tape = tape
-        self.slice_items = tape.pick((1, 3, 8, 1000))  # how much one turn applies at most
-        self.slice_s = tape.pick(
-            (0.0, 0.0001, 0.001, 0.01, 0.05)
-        )  # and how long it is until the next
+        pace = self.world.tape.fork("pace")  # one for all members, or one for each life
+        pace = tape if pace.chance(0.5) else pace
+        self.slice_items = pace.pick((1, 3, 8, 1000))  # how much one turn applies at most
+        self.slice_s = pace.pick((0.0, 0.0001, 0.001, 0.01, 0.05))  # how long until the next
         self.checkpoints = tape.pick((0.0, 0.01, 0.1))
         self.dead = False
         store = MemoryStore(disk, Meta("simulated", self.name, f"store-{self.name}"))
@@ -213,7 +213,8 @@ class BrokerUpper:
             return
         self._turn_due = False
         core = self.core
-        for _ in range(self.tape.number(1, self.slice_items)):
+        calm = self.world.faults["heal"] > 0
+        for _ in range(1000 if calm else self.tape.number(1, self.slice_items)):
             if not core.busy:
                 break
             core.step()
