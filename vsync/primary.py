@@ -298,7 +298,7 @@ class Primary:
         if self.me in plan.level or not self._pending:
             return False
         count = self.app.reaches([p.item for p in self._pending], plan.order)
-        if count < 0:
+        if count <= 0:  # 0: nothing is missing, so the state differs in its outcomes
             self._count("pending_do_not_fit")
             return False
         for p in self._pending[:count]:

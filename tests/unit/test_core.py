@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgpack
 
+from broker.history import History
 from broker.machine.commands import (
     CHANNEL_OPEN,
     CONNECTION_OPEN,
@@ -340,3 +341,22 @@ def test_a_state_from_a_disk_is_cold_although_a_living_member_fetched_it_in_time
     assert activation is not None
     assert activation.cold
     same_everywhere(bus, "a b c")
+
+
+def test_a_member_that_differs_in_outcomes_alone_is_not_level() -> None:
+    """Scenario B4 (G10): c has applied what the donor has, with other outcomes. What it holds
+    undecided must not make it level: no message is missing, and its chain is still another."""
+    bus = formed()
+    bus.cores["b"].admit(hello())
+    bus.run("a b c")
+    bus.cores["b"].admit([publish(1)])
+    sender, payload = bus.queue.pop()
+    bus.transitional("b c")
+    bus.deliver("b c", sender, payload, transitional="b c")
+    replica = bus.cores["c"].replica
+    history = replica.history
+    replica.history = History(history.epoch, history.position, b"w" * 16, history.order)
+    bus.view("b c")
+    bus.run("b c")
+    assert bus.shells["c"].transfers
+    same_everywhere(bus, "b c")
