@@ -7,7 +7,6 @@ disk that may lose its last commit.  It follows that file line by line where it 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -158,14 +157,6 @@ class BrokerUpper:
         self.stack.disks[self.name].crash()
         if self.book is not None:
             self.book.close()
-            self._tear_log()
-
-    def _tear_log(self) -> None:
-        """Now and then the end of the log does not make it to the disk."""
-        assert self.stack.memberlog is not None
-        if self.tape.chance(0.3):
-            log = self.stack.memberlog / f"{self.name}.{self.member.incarnation}.000000.qml"
-            os.truncate(log, max(400, log.stat().st_size - self.tape.number(1, 200)))
 
     def later(self, delay: float, call: Callable[[], None]) -> None:
         """Run a call of this life's own after a while, when the process runs."""
@@ -376,7 +367,8 @@ class BrokerUpper:
         fresh = ",".join(name for name, _, fresh in activation.members if fresh)
         text = f"epoch {activation.epoch} base {activation.base} fresh {fresh or 'none'}"
         self.note("activated", text + (" cold" if activation.cold else ""))
-        level = self.core.primary.level_names if self.core.primary.active else frozenset()
+        primary = self.core.primary
+        level = primary.level_names if primary.ring == event.ring else frozenset()
         self.judge.activated(self.name, event, base, level)
         if self.book is not None:
             self.book.activated(event, base)

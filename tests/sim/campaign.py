@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.sim.broker_stack import BrokerStack
 from tests.sim.cores import make_node
+from tests.sim.oracle import Oracle
 from tests.sim.plan import Plan, make_plan
 from tests.sim.runner import Result, Runner
 from tests.sim.stack import PlainStack, ReplicaStack, Stack
@@ -46,13 +47,18 @@ def _lighter(plan: Plan) -> Plan:
 def has_brokers(plan: Plan, options: Options) -> bool:
     """A mixed campaign has real brokers on the rings of every third seed."""
     mixed = options.stack == "mixed" and plan.seed % 3 == 0
-    return plan.primary and (mixed or options.stack == "broker")
+    return plan.primary and (mixed or options.stack in ("broker", "oracle"))
 
 
 def run_plan(plan: Plan, options: Options) -> Result:
     trace = Trace(options.keep_trace, options.frames)
     if has_brokers(plan, options):
         plan = _lighter(plan)
+    if options.stack == "oracle":
+        oracle = Oracle(plan)
+        runner = Runner(plan, oracle.make_core, stack_of(plan, options), trace)
+        oracle.world = runner.world
+        return runner.run()
     return Runner(plan, make_node, stack_of(plan, options), trace).run()
 
 

@@ -1,0 +1,231 @@
+"""A ring without frames: extended virtual synchrony straight from its definition, and in a hurry.
+
+The real ring needs a token timeout for each view change, so that a run sees tens of them.  Here an
+oracle orders, delivers, and changes views at will, as hostile as the model allows (each member has
+its own border between what it delivers in the regular and in the transitional configuration), so
+that whatever stands on the ring lives through hundreds of views in the same time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.sim.plan import Plan
+from tests.sim.tape import Tape
+from vsync.events import Deliver, Marks, Output, Transitional, View
+from vsync.phases import Phase
+from vsync.types import NO_RING, Guarantee, Member, RingId
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+QUEUE_MAX = 200
+
+
+class Ordered(NamedTuple):
+    """One message in its place."""
+
+    sender: Member
+    payload: bytes
+    guarantee: Guarantee
+
+
+class Ring:
+    """One regular configuration: the order, and who has received how much of it."""
+
+    def __init__(self, ident: RingId, members: tuple[Member, ...]) -> None:
+        self.id, self.members = ident, members
+        self.log: list[Ordered] = []
+        self.received = dict.fromkeys(members, 0)
+
+    def safe(self) -> int:
+        """Everybody has received so many."""
+        return min(self.received.values())
+
+
+class OracleCore:
+    """One life, as the oracle lets it be; the face of `vsync.node.Node`."""
+
+    def __init__(self, oracle: Oracle, me: Member) -> None:
+        self.oracle, self.me = oracle, me
+        self.mark = 0
+        self.phase = Phase.GATHER
+        self.current: Ring | None = None
+        self.counters: dict[str, int] = {}
+        self.delivered = 0
+        self.shown: dict[str, int] = {}
+        self.queue: deque[tuple[bytes, Guarantee]] = deque()
+        self.out: list[Output] = []
+        self._due: float | None = None
+
+    @property
+    def ring(self) -> RingId:
+        return self.current.id if self.current is not None else NO_RING
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self.current.members if self.current is not None else ()
+
+    def start(self, now: float) -> None:
+        self._due = now
+        self.oracle.cores[self.me.name] = self
+
+    def receive(self, frame: bytes, now: float) -> None:
+        """There are no frames."""
+
+    def drained(self, now: float) -> None:
+        """Nothing waits for this."""
+
+    def next_timer(self) -> float | None:
+        return self._due
+
+    def wake(self, now: float) -> None:
+        self._due = now + self.oracle.gap()
+        self.oracle.visit(self, now)
+
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
+        if len(self.queue) >= QUEUE_MAX:
+            return False
+        self.queue.append((payload, guarantee))
+        return True
+
+    def set_mark(self, mark: int, now: float) -> None:
+        self.mark = mark
+
+    def send_direct(self, to: Member, payload: bytes) -> None:
+        """Datagrams may be lost; these are."""
+
+    def leave(self, now: float) -> None:
+        """The oracle sees who is gone."""
+
+    def take(self) -> list[Output]:
+        out, self.out = self.out, []
+        return out
+
+    def invariants(self) -> None:
+        """The oracle is right by definition."""
+
+    def deliver(self, ring: Ring, up_to: int, *, transitional: bool) -> None:
+        for index in range(self.delivered, up_to):
+            sender, payload, guarantee = ring.log[index]
+            self.out.append(Deliver(ring.id, index + 1, sender, [payload], guarantee, transitional))
+        self.delivered = max(self.delivered, up_to)
+
+    def install(self, ring: Ring, companions: tuple[Member, ...]) -> None:
+        before = self.members
+        joined = tuple(m for m in ring.members if m not in companions)
+        left = tuple(m for m in before if m not in companions)
+        self.current, self.delivered, self.shown = ring, 0, {}
+        self.phase = Phase.OPERATIONAL
+        self.out.append(View(ring.id, ring.members, joined, left))
+
+
+class Oracle:
+    """Knows everything, decides everything."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.tape = Tape(plan.seed, "oracle")
+        self.world: World | None = None
+        self.cores: dict[str, OracleCore] = {}
+        self.seq = 0
+        self.round_s = self.tape.pick((0.0005, 0.002, 0.005))
+        self.calm_s = self.tape.pick((0.002, 0.01, 0.03, 0.1, 0.3))
+        self.change_at = self.calm_s
+
+    def make_core(self, me: Member, plan: Plan, chance: random.Random) -> OracleCore:
+        return OracleCore(self, me)
+
+    def gap(self) -> float:
+        return self.tape.gap(self.round_s)
+
+    def _live(self) -> list[OracleCore]:
+        assert self.world is not None
+        members = self.world.members
+        return [
+            core
+            for name, core in sorted(self.cores.items())
+            if (tap := members[name].tap) is not None and tap.core is core
+        ]
+
+    def visit(self, core: OracleCore, now: float) -> None:
+        """One member has a moment: order, receive, deliver a few, hear of marks."""
+        self._maybe_change(now)
+        ring, tape = core.current, self.tape
+        if ring is None:
+            return
+        me = core.me
+        for _ in range(min(len(core.queue), tape.number(0, 4))):
+            payload, guarantee = core.queue.popleft()
+            ring.log.append(Ordered(me, payload, guarantee))
+            ring.received[me] = len(ring.log)
+        ring.received[me] += tape.number(0, min(8, len(ring.log) - ring.received[me]))
+        ready = ring.safe() - core.delivered
+        if ready > 0:
+            core.deliver(ring, core.delivered + tape.number(0, ready), transitional=False)
+        live = {c.me: c for c in self._live()}
+        marks = {m.name: live[m].mark for m in ring.members if m in live}
+        if marks != core.shown and tape.chance(0.5):
+            core.shown = marks
+            core.out.append(Marks(marks))
+
+    # -- views -----------------------------------------------------------------------------------
+
+    def _maybe_change(self, now: float) -> None:
+        assert self.world is not None
+        live = self._live()
+        if self.world.faults["heal"]:
+            everybody = [core.me for core in live]
+            if any(list(core.members) != everybody for core in live):
+                self._change([live])
+        elif now >= self.change_at:
+            self.change_at = now + self.tape.gap(self.calm_s)
+            self._change(self._parts(live))
+
+    def _parts(self, live: list[OracleCore]) -> list[list[OracleCore]]:
+        """Mostly two groups, often one that has nearly all."""
+        shape = self.tape.random.random()
+        if shape < 0.35:
+            return [live]
+        if shape < 0.65:
+            alone = self.tape.pick(live)
+            return [[alone], [core for core in live if core is not alone]]
+        count = self.tape.number(2, 3)
+        groups: list[list[OracleCore]] = [[] for _ in range(count)]
+        for core in live:
+            self.tape.pick(groups).append(core)
+        return groups
+
+    def _change(self, parts: list[list[OracleCore]]) -> None:
+        assert self.world is not None
+        for part in parts:
+            if part and self.tape.chance(0.85):  # some stay as they are for now
+                self._join(part)
+        for core in self._live():
+            self.world.members[core.me.name].schedule_turn()
+
+    def _join(self, part: list[OracleCore]) -> None:
+        self.seq += 1
+        members = tuple(sorted(core.me for core in part))
+        ring = Ring(RingId(self.seq, members[0].name, members[0].incarnation), members)
+        groups: dict[RingId, list[OracleCore]] = {}
+        for core in part:
+            groups.setdefault(core.ring, []).append(core)
+        for group in groups.values():
+            self._move(group, ring)
+
+    def _move(self, group: list[OracleCore], ring: Ring) -> None:
+        """These go together from the ring that they have in common, if any, to the next."""
+        old = group[0].current
+        companions = tuple(sorted(core.me for core in group)) if old is not None else ()
+        if old is not None:
+            safe = old.safe()
+            known = max(old.received[core.me] for core in group)
+            for core in group:
+                border = self.tape.number(core.delivered, max(safe, core.delivered))
+                core.deliver(old, border, transitional=False)
+                core.out.append(Transitional(old.id, companions))
+                core.deliver(old, known, transitional=True)
+        for core in group:
+            core.install(ring, companions or (core.me,))
