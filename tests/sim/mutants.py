@@ -18,7 +18,7 @@ from vsync.messages import Commit, CommitEntry, Data, Token
 from vsync.node import Node
 from vsync.packing import Reassembly, SendQueue
 from vsync.phases import Phase, Reason
-from vsync.primary import Ordered
+from vsync.primary_events import Ordered
 from vsync.recovery import Closing, Recovery
 from vsync.ring import Ring, Source, Visit
 from vsync.standing import Standing
