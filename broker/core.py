@@ -98,7 +98,7 @@ class Core:
         self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient
         self.label = label
         self.primary = Primary(me, self)
-        self.submissions = Submissions(self._send, pack_blob)
+        self.submissions = Submissions(self._send, pack_blob, shell.now_us)
         self.digest_interval = digest_interval  # the same at all members
         self.vote = DigestVote(promise.voters, digest_interval)
         self.ran = False
@@ -265,7 +265,7 @@ class Core:
     def admit(self, commands: list[Command]) -> None:
         """Put commands of this member's own into the order."""
         if self.submissions.session and not self.shutdown_position:
-            self.submissions.submit(commands, self.shell.now_us())
+            self.submissions.submit(commands)
 
     def _enter_session(self) -> None:
         record = self.replica.machine.sessions.get(self.me.name)

@@ -104,13 +104,22 @@ class Keeper:
         self._checkpointing = False
         self.writer = self._new_writer()
 
-    async def close(self, marker: Marker, *, shutdown_id: str = "", note: str = "") -> None:
-        """Write what is left, and say in the marker how this life ended."""
+    async def close(
+        self, marker: Marker, replica: Replica, *, shutdown_id: str = "", note: str = ""
+    ) -> None:
+        """Write what is left, and say in the marker how this life ended.
+
+        A clean end leaves a checkpoint of the last state: the next start re-executes nothing.
+        """
         await self.writer.drain()
-        if marker is not Marker.DIRTY:
-            self.store.put_meta(
-                replace(self.meta, marker=marker, shutdown_id=shutdown_id, note=note)
-            )
+        if marker is Marker.DIRTY:
+            return
+        meta = replace(self.meta, marker=marker, shutdown_id=shutdown_id, note=note)
+        if marker is Marker.CLEAN and replica.history.position == meta.position:
+            chunks = [checkpoint_head(replica.history), *replica.machine.snapshot()]
+            self.store.write_checkpoint(meta.position, chunks, meta)
+        else:
+            self.store.put_meta(meta)
 
     def counters(self) -> dict[str, int]:
         """Return what was written."""

@@ -30,7 +30,7 @@ from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 from broker.options import BrokerOptions
 from broker.peers import discovery_for
 from broker.promise import Promise
-from broker.recovery import recover
+from broker.recovery import log_progress, recover
 from broker.replica import Replica
 from broker.transfer import Tag, decode, is_transfer
 from store.api import Marker
@@ -58,16 +58,20 @@ class BrokerMember:
     """One running member.  `done` gets the exit code."""
 
     def __init__(
-        self, options: BrokerOptions, identity: Identity, loop: asyncio.AbstractEventLoop, url: str
+        self,
+        options: BrokerOptions,
+        identity: Identity,
+        transport: ZmqTransport,
+        loop: asyncio.AbstractEventLoop,
+        url: str,
     ) -> None:
         self.options, self.identity, self.loop, self.url = options, identity, loop, url
         self.done: asyncio.Future[Exit] = loop.create_future()
         self.stopping = ""
-        replica = recover(identity.name, identity.store, _report_progress)
+        replica = recover(identity.name, identity.store, log_progress)
         meta = identity.begin()
         config = RingConfig()
-        bind = str(options.cluster_bind) if options.clustered else "127.0.0.1:0"
-        self.transport = ZmqTransport(bind, config.frame_bytes_max * 3)
+        self.transport = transport
         self.me = Member(identity.name, identity.incarnation, self.transport.address)
         self.node = Node(self.me, identity.ring_name, config, random.Random())
         self.driver = Driver(self.node, self.transport, self._on_output, loop=loop)
@@ -95,7 +99,7 @@ class BrokerMember:
             Promise(meta.cluster_id, meta.voters, meta.promised_epoch),
             filled=filled(meta), size=options.cluster_size,
             proposal=uuid.uuid4().hex,
-            patient=options.clustered and options.cluster_size == 1, label=url,
+            patient=options.clustered, label=url,
         )  # fmt: skip
         self.donations = joining.Donations(
             identity.data_dir, lambda: self.keeper.store, loop, self.send_direct
@@ -162,6 +166,7 @@ class BrokerMember:
             marker = Marker.CLEAN if clean else Marker.DIRTY
             await self.keeper.close(
                 Marker.INCONSISTENT if inconsistent else marker,
+                self.core.replica,
                 shutdown_id=self.core.replica.shutdown_id,
                 note=reason if inconsistent else "",
             )
@@ -392,8 +397,3 @@ class BrokerMember:
 
 def _wall_us() -> int:
     return time.time_ns() // 1000
-
-
-def _report_progress(position: int, end: int) -> None:
-    if end - position > 100_000:
-        log.info("recovering: at position %d of %d", position, end)

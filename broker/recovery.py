@@ -7,6 +7,7 @@ wrong and the state is not used.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 
 import msgpack
@@ -24,6 +25,8 @@ def history_of(meta: Meta) -> History:
         meta.state_epoch, meta.position, meta.chain or ZERO_CHAIN, meta.order or ZERO_CHAIN
     )
 
+
+log = logging.getLogger("qpidd")
 
 CHECKPOINT_VERSION = 1
 
@@ -75,3 +78,9 @@ def recover(
             "move the store aside and let this member rejoin"
         )
     return replica
+
+
+def log_progress(position: int, end: int) -> None:
+    """Say now and then how far a long recovery is."""
+    if end - position > 100_000:
+        log.info("recovering: at position %d of %d", position, end)

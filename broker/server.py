@@ -16,9 +16,10 @@ from broker.management import PREAMBLE, ManagementSession
 from broker.member import BrokerMember
 from broker.memberlog.writer import LogWriteFailed
 from broker.options import BrokerOptions
+from broker.peers import ring_transport
 from broker.replica import Divergence
 from store.errors import NotWritable, StoreBusy, StoreError
-from vsync.transport import TransportError
+from vsync.transport import TransportError, ZmqTransport
 
 log = logging.getLogger("qpidd")
 
@@ -122,7 +123,7 @@ async def _run(options: BrokerOptions) -> Exit:
 async def _serve(options: BrokerOptions) -> Exit:
     loop = asyncio.get_running_loop()
     holder: list[BrokerMember] = []
-    # The port is taken before the store is touched: a wrong --port changes nothing on disk.
+    # The ports are taken before the store is touched: a wrong one changes nothing on disk.
     try:
         server = await loop.create_server(
             lambda: ClientProtocol(holder[0]),
@@ -135,11 +136,12 @@ async def _serve(options: BrokerOptions) -> Exit:
         reason = f"cannot listen on {options.listen}: {error.strerror or error}"
         raise _Refused(Exit.UNAVAILABLE, reason) from error
     try:
+        transport = _transport(options)
         identity = _open(options)
         try:
             port = server.sockets[0].getsockname()[1]
             url = options.cluster_url.replace(":0", f":{port}") if not options.port else ""
-            member = _member(options, identity, loop, url or options.cluster_url)
+            member = _member(options, identity, transport, loop, url or options.cluster_url)
         except BaseException:
             identity.close()
             raise
@@ -157,6 +159,13 @@ async def _serve(options: BrokerOptions) -> Exit:
     return code
 
 
+def _transport(options: BrokerOptions) -> ZmqTransport:
+    try:
+        return ring_transport(options)
+    except TransportError as error:
+        raise _Refused(Exit.UNAVAILABLE, str(error)) from error
+
+
 def _open(options: BrokerOptions) -> Identity:
     try:
         return Identity(options)
@@ -169,12 +178,14 @@ def _open(options: BrokerOptions) -> Identity:
 
 
 def _member(
-    options: BrokerOptions, identity: Identity, loop: asyncio.AbstractEventLoop, url: str
+    options: BrokerOptions,
+    identity: Identity,
+    transport: ZmqTransport,
+    loop: asyncio.AbstractEventLoop,
+    url: str,
 ) -> BrokerMember:
     try:
-        return BrokerMember(options, identity, loop, url)
-    except TransportError as error:
-        raise _Refused(Exit.UNAVAILABLE, str(error)) from error
+        return BrokerMember(options, identity, transport, loop, url)
     except LogWriteFailed as error:
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
     except (StoreError, Divergence, ValueError) as error:

@@ -4,19 +4,37 @@ Every blob of a session has a number; the machine accepts exactly the next one. 
 ordered outside a primary view was dropped by all members and is submitted again here when the
 session goes on; one that was ordered twice is refused the second time.  So a session's commands
 are applied exactly once and in order, or its clients are told that it ended.
+
+Commands wait in two lanes.  A connection that publishes is *bulk* from its first publish on; all
+others (acks of consumers, closes, the member's own commands) are *express* and go first, so that a
+deep window of publishes does not starve the acks that make room for deliveries.  Within a
+connection order is kept: whatever it said before its first publish went express.  Only a few blobs
+are on the ring at a time, since nothing can overtake there.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from broker.machine.commands import Command
+from broker.machine.commands import (
+    ACTIVATE,
+    CONNECTION_CLOSE,
+    PUBLISH,
+    TX_COMMIT,
+    Command,
+    Publish,
+    TxCommit,
+)
 
 BLOB_BYTES_TARGET = 24_000
 """A blob this large fits one ring frame; larger single commands are fragmented by the ring."""
 COMMAND_OVERHEAD_BYTES = 48
+ON_THE_RING_BYTES_MAX = 8 * BLOB_BYTES_TARGET
+ON_THE_RING_BLOBS_MIN = 2
+"""On the ring nothing can overtake.  So much is enough for a full token visit, and a large blob
+never waits for another one to be applied."""
 OUTSTANDING_BYTES_MAX = 4_000_000
 """Above this many unapplied bytes publishers wait (their sockets are not read)."""
 
@@ -26,21 +44,59 @@ class _Blob(NamedTuple):
     payload: bytes
 
 
+class Lane:
+    """Commands that wait, cut into batches of about one ring frame when they are added."""
+
+    def __init__(self) -> None:
+        self.batches: deque[list[Command]] = deque()
+        self.bytes_waiting = 0
+        self._sizes: deque[int] = deque()
+
+    def add(self, command: Command, size: int) -> None:
+        """Append one command of about `size` bytes."""
+        if self.batches and self._sizes[-1] + size <= BLOB_BYTES_TARGET:
+            self.batches[-1].append(command)
+            self._sizes[-1] += size
+        else:
+            self.batches.append([command])
+            self._sizes.append(size)
+        self.bytes_waiting += size
+
+    def take(self) -> list[Command]:
+        """Return the oldest batch."""
+        self.bytes_waiting -= self._sizes.popleft()
+        return self.batches.popleft()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.batches.clear()
+        self._sizes.clear()
+        self.bytes_waiting = 0
+
+
 class Submissions:
-    """The blobs of this member's session that are not applied yet."""
+    """The commands of this member's session that are not applied yet."""
 
     def __init__(
         self,
         send: Callable[[bytes], bool],
         pack: Callable[[int, int, int, list[Command]], bytes],
+        now_us: Callable[[], int],
     ) -> None:
         self.session = 0
         self.open = False
-        self.bytes_outstanding = 0
-        self._send, self._pack = send, pack
+        self._send, self._pack, self._now_us = send, pack, now_us
         self._next_number = 1
-        self._unsent: deque[_Blob] = deque()
+        self._express, self._bulk = Lane(), Lane()
+        self._publishers: set[int] = set()  # membership only, never iterated
+        self._again: deque[_Blob] = deque()  # numbered, but to be sent once more
         self._sent: deque[_Blob] = deque()
+        self._sent_bytes = 0
+
+    @property
+    def bytes_outstanding(self) -> int:
+        """About how many bytes are not applied yet."""
+        return self._express.bytes_waiting + self._bulk.bytes_waiting + self._sent_bytes
 
     @property
     def full(self) -> bool:
@@ -49,44 +105,55 @@ class Submissions:
 
     @property
     def outstanding(self) -> int:
-        """How many blobs are not applied yet."""
-        return len(self._sent) + len(self._unsent)
+        """How many blobs are not applied yet, those that still have no number included."""
+        waiting = len(self._express.batches) + len(self._bulk.batches)
+        return len(self._sent) + len(self._again) + waiting
 
-    def submit(self, commands: list[Command], time_us: int) -> None:
-        """Take commands in order, cut them into blobs, and send what the ring has room for."""
+    def submit(self, commands: list[Command]) -> None:
+        """Take commands in order, and send what the ring has room for."""
         assert self.session, "no session yet: nobody can have sent commands"
-        batch: list[Command] = []
-        size = 0
+        publishers, express, bulk = self._publishers, self._express, self._bulk
         for command in commands:
-            cost = COMMAND_OVERHEAD_BYTES
-            for field in command:
-                if isinstance(field, (bytes, tuple)):
-                    cost += len(field)
-            if batch and size + cost > BLOB_BYTES_TARGET:
-                self._add(batch, time_us)
-                batch, size = [], 0
-            batch.append(command)
-            size += cost
-        if batch:
-            self._add(batch, time_us)
+            kind, conn = command[0], command[1]
+            size = COMMAND_OVERHEAD_BYTES
+            lane = express
+            if kind in (PUBLISH, TX_COMMIT):
+                publishers.add(cast("int", conn))
+                lane = bulk
+                size += _payload_bytes(command)
+            elif kind < ACTIVATE and conn in publishers:
+                lane = bulk
+                if kind == CONNECTION_CLOSE:
+                    publishers.discard(conn)
+            lane.add(command, size)
         self.flush()
 
-    def _add(self, commands: list[Command], time_us: int) -> None:
-        payload = self._pack(self.session, self._next_number, time_us, commands)
-        self._unsent.append(_Blob(self._next_number, payload))
-        self._next_number += 1
-        self.bytes_outstanding += len(payload)
-
     def flush(self) -> None:
-        """Send what the ring did not take before."""
-        while self.open and self._unsent and self._send(self._unsent[0].payload):
-            self._sent.append(self._unsent.popleft())
+        """Send what the ring has room for: first what was sent before, then express, then bulk."""
+        if not self.open:
+            return
+        while self._again:
+            if not self._send(self._again[0].payload):
+                return
+            self._sent.append(self._again.popleft())
+        while self._sent_bytes < ON_THE_RING_BYTES_MAX or len(self._sent) < ON_THE_RING_BLOBS_MIN:
+            lane = self._express if self._express.batches else self._bulk
+            if not lane.batches:
+                return
+            number = self._next_number
+            payload = self._pack(self.session, number, self._now_us(), lane.batches[0])
+            if not self._send(payload):
+                return
+            lane.take()
+            self._next_number = number + 1
+            self._sent.append(_Blob(number, payload))
+            self._sent_bytes += len(payload)
 
     def applied(self, number: int) -> None:
         """Forget everything up to blob `number`: it has its place in the history."""
-        for blobs in (self._sent, self._unsent):
+        for blobs in (self._sent, self._again):
             while blobs and blobs[0].number <= number:
-                self.bytes_outstanding -= len(blobs.popleft().payload)
+                self._sent_bytes -= len(blobs.popleft().payload)
 
     def suspend(self) -> None:
         """The primary view ended: keep everything, send nothing."""
@@ -95,7 +162,7 @@ class Submissions:
     def resume(self, last_applied: int) -> None:
         """The session goes on in a new primary view: send again what was not applied."""
         self.applied(last_applied)
-        self._unsent.extendleft(reversed(self._sent))
+        self._again.extendleft(reversed(self._sent))
         self._sent.clear()
         self.open = True
         self.flush()
@@ -104,7 +171,19 @@ class Submissions:
         """A new session begins; whatever the old one had under way is gone with its clients."""
         self.session = session
         self._next_number = 1
+        for lane in (self._express, self._bulk):
+            lane.clear()
+        self._publishers.clear()
         self._sent.clear()
-        self._unsent.clear()
-        self.bytes_outstanding = 0
+        self._again.clear()
+        self._sent_bytes = 0
         self.open = True
+
+
+def _payload_bytes(command: Command) -> int:
+    """Return about how many bytes of client data a Publish or TxCommit carries."""
+    if command[0] == PUBLISH:
+        publish = cast("Publish", command)
+        return len(publish[7]) + len(publish[8])
+    commit = cast("TxCommit", command)
+    return sum(len(p[3]) + len(p[4]) + COMMAND_OVERHEAD_BYTES for p in commit[3])

@@ -26,7 +26,8 @@ class Standing(NamedTuple):
     `live` says that the state in memory went on from an active view of this very life; `ran` that
     this life has been active at all.  `chain` hashes history with its outcomes, `order` only the
     ordered bytes, so a member that lags by undecided messages can find out whether they fit.
-    `patient` asks the others not to form a new cluster yet.  `label` is the application's,
+    `patient` asks the others to wait a moment for more members before
+    a first start or a restart.  `label` is the application's,
     for people (where its clients connect, say).
     """
 
@@ -106,10 +107,18 @@ def make_plan(members: tuple[Member, ...], standings: dict[Member, Standing]) ->
         if not any(standings[m].position for m in filled):
             # A first start that was cut short: nothing was ever applied, so it may be done again.
             return _first_start(members, standings)
+    elif len(present) < len(best.voters) and _may_wait(ours, standings):
+        verdict = Verdict.WAIT
+        reason = f"{reason}; giving the others a moment, as nobody is being served yet"
     return Plan(
         verdict, reason, epoch, donor, cluster_id, best.voters,
         best.position, best.chain, best.order, level, foreign,
     )  # fmt: skip
+
+
+def _may_wait(ours: list[Member], standings: dict[Member, Standing]) -> bool:
+    """Whether a restart may wait for stragglers: who is left behind needs a whole transfer."""
+    return any(standings[m].patient for m in ours) and not any(standings[m].ran for m in ours)
 
 
 def _first_start(members: tuple[Member, ...], standings: dict[Member, Standing]) -> Plan:
@@ -120,7 +129,7 @@ def _first_start(members: tuple[Member, ...], standings: dict[Member, Standing])
     if len(members) < size:
         verdict = Verdict.WAIT
         reason = f"{len(members)} of {size} members for the first start are here"
-    elif any(standings[m].patient for m in members):
+    elif size == 1 and any(standings[m].patient for m in members):
         verdict, reason = Verdict.WAIT, "looking for a running cluster before forming one"
     voters = tuple(sorted(m.name for m in members)[:size])
     return Plan(

@@ -24,7 +24,7 @@ def record(cls: type[T]) -> type[T]:
 
 
 class Member(NamedTuple):
-    """One life of one member: its stable name, its boot incarnation, and where its ring socket is."""
+    """One life of one member: its stable name, its boot incarnation, its ring socket's address."""
 
     name: str
     incarnation: int

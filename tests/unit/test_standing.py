@@ -107,3 +107,15 @@ def test_durable_mark_is_the_majoritys_and_counts_level_voters_only() -> None:
     assert durable_mark({"a": 10, "d": 9}, VOTERS, level) == 0
     assert durable_mark({"a": 10, "b": 99, "c": 3}, VOTERS, frozenset({"a", "c"})) == 3
     assert [majority(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
+
+
+def test_a_restart_waits_a_moment_for_all_voters_but_a_running_cluster_does_not() -> None:
+    """Who starts a second late would need a whole transfer for the one position it missed."""
+    patient, other = standing(9, 2, patient=True), standing(9, 2)
+    waiting = make_plan((A, B), {A: patient, B: other})
+    assert waiting.verdict is Verdict.WAIT
+    assert "moment" in waiting.reason
+    assert make_plan((A, B), {A: other, B: other}).verdict is Verdict.RESUME
+    assert make_plan((A, B, C), {A: patient, B: other, C: patient}).verdict is Verdict.RESUME
+    running = standing(9, 2, ran=True)
+    assert make_plan((A, B), {A: running, B: patient}).verdict is Verdict.RESUME

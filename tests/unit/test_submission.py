@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from broker.machine.blob import pack_blob, unpack_blob
 from broker.machine.commands import ACK, PUBLISH, Ack, Command, Publish
 from broker.submission import BLOB_BYTES_TARGET, Submissions
@@ -26,60 +28,97 @@ class Ring:
         return True
 
 
-def test_numbers_rise_and_a_full_ring_keeps_the_rest() -> None:
-    ring = Ring()
-    own = Submissions(ring.send, pack_blob)
+def own_commands(ring: Ring) -> Submissions:
+    own = Submissions(ring.send, pack_blob, lambda: 1)
     own.start(7)
+    return own
+
+
+def publish(number: int, size: int = 1000, conn: int = 1) -> Command:
+    return Publish(PUBLISH, conn, 1, number, "", "q", 0, b"", b"x" * size)
+
+
+def said(ring: Ring) -> list[tuple[int, int]]:
+    """What went out, in order: (kind, publish number or delivery tag)."""
+    commands = [list(c) for p in ring.payloads for c in unpack_blob(p).commands]
+    return [(cast("int", c[0]), cast("int", c[3])) for c in commands]
+
+
+def test_numbers_rise_and_a_full_ring_keeps_the_rest_together() -> None:
+    ring = Ring()
+    own = own_commands(ring)
     ring.room = 1
     for tag in range(3):
-        own.submit([ack(tag)], 1)
+        own.submit([ack(tag)])
     assert ring.sent == [1]
-    assert own.outstanding == 3
+    assert own.outstanding == 2
     ring.room = 10
     own.flush()
-    assert ring.sent == [1, 2, 3]
-    own.applied(2)
+    assert ring.sent == [1, 2]
+    assert said(ring) == [(ACK, 0), (ACK, 1), (ACK, 2)]
+    own.applied(1)
     assert own.outstanding == 1
-    own.applied(3)
+    own.applied(2)
     assert own.bytes_outstanding == 0
 
 
 def test_after_a_view_change_only_the_unapplied_go_again_in_order() -> None:
     ring = Ring()
-    own = Submissions(ring.send, pack_blob)
-    own.start(7)
+    own = own_commands(ring)
     for tag in range(4):
-        own.submit([ack(tag)], 1)
+        own.submit([ack(tag)])
     own.suspend()
-    own.submit([ack(9)], 1)
+    own.submit([ack(9)])
     assert ring.sent == [1, 2, 3, 4]
     own.resume(2)
     assert ring.sent == [1, 2, 3, 4, 3, 4, 5]
+    assert ring.payloads[4:6] == ring.payloads[2:4]
 
 
 def test_a_new_session_forgets_the_old_one() -> None:
     ring = Ring()
-    own = Submissions(ring.send, pack_blob)
-    own.start(7)
-    own.submit([ack(1)], 1)
+    own = own_commands(ring)
+    own.submit([ack(1)])
     own.suspend()
     own.start(8)
     assert own.outstanding == 0
-    own.submit([ack(1)], 1)
+    own.submit([ack(1)])
     assert unpack_blob(ring.payloads[-1])[:2] == (8, 1)
 
 
 def test_commands_are_cut_into_blobs_of_a_frame_and_a_large_one_stands_alone() -> None:
     ring = Ring()
-    own = Submissions(ring.send, pack_blob)
-    own.start(7)
-    small: list[Command] = [
-        Publish(PUBLISH, 1, 1, n, "", "q", 0, b"", b"x" * 1000) for n in range(100)
-    ]
-    large: Command = Publish(PUBLISH, 1, 1, 101, "", "q", 0, b"", b"y" * 100_000)
-    own.submit([*small, large, ack(1)], 1)
-    blobs = [unpack_blob(p) for p in ring.payloads]
-    tags = [list(command)[3] for blob in blobs for command in blob.commands]
-    assert tags == [*range(100), 101, 1]
-    packed = [p for p, b in zip(ring.payloads, blobs, strict=True) if len(b.commands) > 1]
+    own = own_commands(ring)
+    small = [publish(number) for number in range(100)]
+    own.submit([*small, publish(100, size=100_000), ack(1)])
+    own.applied(ring.sent[-1])
+    own.flush()
+    assert said(ring) == [*((PUBLISH, n) for n in range(101)), (ACK, 1)]
+    packed = [p for p in ring.payloads if len(unpack_blob(p).commands) > 1]
     assert all(len(p) <= BLOB_BYTES_TARGET + 2000 for p in packed)
+
+
+def test_acks_of_a_consumer_overtake_the_publishes_of_others_but_not_its_own() -> None:
+    """G12: what one connection says stays in order; others do not wait behind a deep window."""
+    ring = Ring()
+    own = own_commands(ring)
+    own.submit([publish(n, conn=1) for n in range(2000)])
+    on_the_ring = len(ring.sent)
+    assert on_the_ring * BLOB_BYTES_TARGET < 2000 * 1000 / 2
+    own.submit([Ack(ACK, 2, 1, 77, False), Ack(ACK, 1, 1, 88, False)])
+    own.applied(on_the_ring)
+    own.flush()
+    assert said(ring)[on_the_ring * 22 :].index((ACK, 77)) < 30
+    while own.outstanding:
+        own.applied(ring.sent[-1])
+        own.flush()
+    order = said(ring)
+    assert [n for kind, n in order if kind == PUBLISH] == list(range(2000))
+    assert order[-1] == (ACK, 88)
+
+
+def test_a_large_blob_does_not_wait_for_another_one_to_be_applied() -> None:
+    ring = Ring()
+    own = own_commands(ring)
+    own.submit([publish(1, size=300_000), publish(2, size=300_000), publish(3, size=300_000)])
+    assert ring.sent == [1, 2]
