@@ -31,10 +31,12 @@ from broker.machine.commands import (
 BLOB_BYTES_TARGET = 24_000
 """A blob this large fits one ring frame; larger single commands are fragmented by the ring."""
 COMMAND_OVERHEAD_BYTES = 48
+ON_THE_RING_COMMANDS_MAX = 256
 ON_THE_RING_BYTES_MAX = 8 * BLOB_BYTES_TARGET
 ON_THE_RING_BLOBS_MIN = 2
-"""On the ring nothing can overtake.  So much is enough for a full token visit, and a large blob
-never waits for another one to be applied."""
+"""On the ring nothing can overtake: what waits there makes an ack's round trip longer, by the time
+that all members take to apply it.  So much is enough for a full token visit, and two blobs may be
+under way however large they are."""
 OUTSTANDING_BYTES_MAX = 4_000_000
 """Above this many unapplied bytes publishers wait (their sockets are not read)."""
 
@@ -42,6 +44,7 @@ OUTSTANDING_BYTES_MAX = 4_000_000
 class _Blob(NamedTuple):
     number: int
     payload: bytes
+    commands: int
 
 
 class Lane:
@@ -91,7 +94,7 @@ class Submissions:
         self._publishers: set[int] = set()  # membership only, never iterated
         self._again: deque[_Blob] = deque()  # numbered, but to be sent once more
         self._sent: deque[_Blob] = deque()
-        self._sent_bytes = 0
+        self._sent_bytes = self._sent_commands = 0
 
     @property
     def bytes_outstanding(self) -> int:
@@ -136,7 +139,7 @@ class Submissions:
             if not self._send(self._again[0].payload):
                 return
             self._sent.append(self._again.popleft())
-        while self._sent_bytes < ON_THE_RING_BYTES_MAX or len(self._sent) < ON_THE_RING_BLOBS_MIN:
+        while self._has_room():
             lane = self._express if self._express.batches else self._bulk
             if not lane.batches:
                 return
@@ -144,16 +147,24 @@ class Submissions:
             payload = self._pack(self.session, number, self._now_us(), lane.batches[0])
             if not self._send(payload):
                 return
-            lane.take()
+            blob = _Blob(number, payload, len(lane.take()))
             self._next_number = number + 1
-            self._sent.append(_Blob(number, payload))
+            self._sent.append(blob)
             self._sent_bytes += len(payload)
+            self._sent_commands += blob.commands
+
+    def _has_room(self) -> bool:
+        few = self._sent_commands < ON_THE_RING_COMMANDS_MAX
+        small = self._sent_bytes < ON_THE_RING_BYTES_MAX
+        return (few and small) or len(self._sent) < ON_THE_RING_BLOBS_MIN
 
     def applied(self, number: int) -> None:
         """Forget everything up to blob `number`: it has its place in the history."""
         for blobs in (self._sent, self._again):
             while blobs and blobs[0].number <= number:
-                self._sent_bytes -= len(blobs.popleft().payload)
+                blob = blobs.popleft()
+                self._sent_bytes -= len(blob.payload)
+                self._sent_commands -= blob.commands
 
     def suspend(self) -> None:
         """The primary view ended: keep everything, send nothing."""
@@ -176,7 +187,7 @@ class Submissions:
         self._publishers.clear()
         self._sent.clear()
         self._again.clear()
-        self._sent_bytes = 0
+        self._sent_bytes = self._sent_commands = 0
         self.open = True
 
 

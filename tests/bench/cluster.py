@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from tests.bench.load import Load, run_load, sentence
+from tests.bench.load import BACKLOG_MESSAGES, Load, run_load, sentence
 from tools.local_cluster import ROOT, ClusterTrouble, LocalCluster, ended_by_sigterm
 from tools.options import ToolError, run_command
 
@@ -62,6 +62,7 @@ def matrix(cluster: LocalCluster, seconds: float, body_bytes: int) -> list[dict[
             body_bytes=body_bytes,
             persistent=True,
             rate=0.0,
+            backlog=BACKLOG_MESSAGES,
             seconds=seconds,
             warmup_seconds=2.0,
             queue=f"bench-{clients}-{window}",

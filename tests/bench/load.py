@@ -38,6 +38,7 @@ RATE_POLL_MS, FULL_POLL_MS = 2, 50
 REFILL_SHARE = 8
 """A window is refilled when an eighth of it is free: single messages would cost a write each."""
 SETTLE_SECONDS = 15.0
+BACKLOG_MESSAGES = 5_000
 PROPERTIES = {True: b"\x10\x00\x02", False: b"\x10\x00\x01"}
 
 
@@ -53,6 +54,7 @@ class Load:
     body_bytes: int
     persistent: bool
     rate: float
+    backlog: int
     seconds: float
     warmup_seconds: float
     queue: str
@@ -215,6 +217,7 @@ class Run:
             "body_bytes": load.body_bytes,
             "persistent": load.persistent,
             "rate": load.rate,
+            "backlog": load.backlog,
             "seconds": round(seconds, 2),
             "messages": messages,
             "messages_per_s": round(messages / seconds, 1),
@@ -245,9 +248,11 @@ class Run:
 
     def _fill(self, now: float, began: float) -> None:
         load = self.load
-        allowed = sys.maxsize
+        sent = sum(one.sent for one in self.producers)
+        # Saturation is what goes in and comes out; without a bound it is what piles up.
+        allowed = load.backlog - (sent - self._received()) if load.backlog else sys.maxsize
         if load.rate:
-            allowed = int((now - began) * load.rate) - sum(one.sent for one in self.producers)
+            allowed = min(allowed, int((now - began) * load.rate) - sent)
         share = max(0, allowed) // len(self.producers) + 1 if allowed > 0 else 0
         for producer in self.producers:
             room = load.window - (producer.sent - producer.confirmed)
@@ -345,6 +350,11 @@ def sentence(report: dict[str, object]) -> str:
 @click.option("--size", default=256, type=click.IntRange(BODY_BYTES_MIN, 100_000), help="Bytes.")
 @click.option("--persistent/--transient", default=True)
 @click.option("--rate", default=0.0, help="Messages/s over all producers; 0 = as many as go.")
+@click.option(
+    "--backlog",
+    default=BACKLOG_MESSAGES,
+    help="Producers wait while so many messages are sent but not received; 0 = no bound.",
+)
 @click.option("--seconds", default=10.0)
 @click.option("--warmup", default=2.0)
 @click.option("--queue", default="load", help="Queues are NAME-0, NAME-1 ...; deleted at the end.")
@@ -358,6 +368,7 @@ def main(
     size: int,
     persistent: bool,
     rate: float,
+    backlog: int,
     seconds: float,
     warmup: float,
     queue: str,
@@ -374,6 +385,7 @@ def main(
             body_bytes=size,
             persistent=persistent,
             rate=rate,
+            backlog=backlog,
             seconds=seconds,
             warmup_seconds=warmup,
             queue=queue,

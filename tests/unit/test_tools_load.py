@@ -23,6 +23,7 @@ def small(toy: ToyCluster) -> Load:
         body_bytes=64,
         persistent=True,
         rate=0.0,
+        backlog=0,
         seconds=0.3,
         warmup_seconds=0.1,
         queue="load",
