@@ -124,7 +124,6 @@ class BrokerUpper:
             and not core.transfer_donor
             and core.submissions.outstanding == 0
             and self.clients.idle
-            and self.writer.idle
             and self.store.meta.position == core.replica.history.position
         )
 

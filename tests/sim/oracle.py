@@ -131,7 +131,7 @@ class Oracle:
         self.cores: dict[str, OracleCore] = {}
         self.seq = 0
         self.round_s = self.tape.pick((0.0005, 0.002, 0.005))
-        self.calm_s = self.tape.pick((0.002, 0.01, 0.03, 0.1, 0.3))
+        self.calm_s = self.tape.pick((0.005, 0.01, 0.03, 0.1))
         self.change_at = self.calm_s
 
     def make_core(self, me: Member, plan: Plan, chance: random.Random) -> OracleCore:
@@ -180,7 +180,7 @@ class Oracle:
             if any(list(core.members) != everybody for core in live):
                 self._change([live])
         elif now >= self.change_at:
-            self.change_at = now + self.tape.gap(self.calm_s)
+            self.change_at = now + self.tape.gap(self.calm_s * self.tape.pick((0.2, 1.0, 8.0)))
             self._change(self._parts(live))
 
     def _parts(self, live: list[OracleCore]) -> list[list[OracleCore]]:
