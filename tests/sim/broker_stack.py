@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from broker.identity import filled
@@ -10,7 +11,7 @@ from store.memory import MemoryDisk
 from tests.sim.broker_audit import Witness, audit
 from tests.sim.broker_judge import BrokerJudge
 from tests.sim.broker_nemesis import Spite
-from tests.sim.broker_upper import BrokerUpper, numbers_from
+from tests.sim.broker_upper import BrokerUpper
 from tests.sim.member import SimMember, Upper
 from tests.sim.tap import Tap
 from tests.sim.verdict import Violation
@@ -26,7 +27,7 @@ class BrokerStack:
         self.disks: dict[str, MemoryDisk] = {}
         self.lost: dict[str, list[MemoryDisk]] = {}  # what was on disks that were wiped
         self.uppers: dict[str, BrokerUpper] = {}
-        self.numbers = numbers_from(1)
+        self.numbers = count(1)  # connections, none twice in the run
         self.spite: Spite | None = None
 
     def make(self, member: SimMember, tap: Tap) -> Upper:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -395,11 +395,3 @@ class BrokerUpper:
         self.tip = history.chain
         if self.book is not None:
             self.book.batch(applied, history, root)
-
-
-def numbers_from(first: int) -> Iterator[int]:
-    """Connection numbers, none twice."""
-    number = first
-    while True:
-        yield number
-        number += 1
