@@ -84,7 +84,8 @@ def make_plan(members: tuple[Member, ...], standings: dict[Member, Standing]) ->
         return _first_start(members, standings)
     cluster_id = _home(filled, standings)
     ours = [m for m in filled if standings[m].cluster_id == cluster_id]
-    foreign = frozenset(m for m in filled if standings[m].cluster_id != cluster_id)
+    # Who holds nothing was only named by a first start that broke off, and joins like an empty one.
+    foreign = frozenset(m for m in filled if m not in ours and standings[m].position)
     # Names break ties downwards, so sort by name and let max() keep the first of the best.
     donor = max(sorted(ours), key=lambda m: (standings[m].state_epoch, standings[m].position))
     best = standings[donor]
@@ -141,15 +142,20 @@ def _first_start(members: tuple[Member, ...], standings: dict[Member, Standing])
 def _home(filled: list[Member], standings: dict[Member, Standing]) -> str:
     """Pick the cluster that this view belongs to when stores of several clusters meet.
 
-    A cluster that runs beats one that only lies on disk; then the larger group wins, then the id,
-    so that all members decide alike and a newcomer never harms a running cluster.
+    A cluster that runs beats one that only lies on disk, and that one a mere name; then the larger
+    group wins, then the id, so that all members decide alike and a newcomer never harms a running
+    cluster.
     """
     groups: dict[str, list[Member]] = {}
     for m in sorted(filled):
         groups.setdefault(standings[m].cluster_id, []).append(m)
     return max(
         sorted(groups),
-        key=lambda c: (any(standings[m].ran for m in groups[c]), len(groups[c])),
+        key=lambda c: (
+            any(standings[m].ran for m in groups[c]),
+            any(standings[m].position for m in groups[c]),
+            len(groups[c]),
+        ),
     )
 
 

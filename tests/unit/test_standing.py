@@ -119,3 +119,23 @@ def test_a_restart_waits_a_moment_for_all_voters_but_a_running_cluster_does_not(
     assert make_plan((A, B, C), {A: patient, B: other, C: patient}).verdict is Verdict.RESUME
     running = standing(9, 2, ran=True)
     assert make_plan((A, B), {A: running, B: patient}).verdict is Verdict.RESUME
+
+
+def test_a_store_that_a_broken_off_first_start_named_is_a_newcomers() -> None:
+    """Scenario B5, seed 2007: D was named by a first start that never happened, the others formed
+    the cluster by the next one, without D. D's store holds nothing: it is no other cluster's."""
+    formed = standing(5, 2, cluster="real", ran=True)
+    plan = make_plan((A, B, C, D), {A: formed, B: formed, C: formed, D: standing(cluster="void")})
+    assert plan.verdict is Verdict.RESUME
+    assert plan.cluster_id == "real"
+    assert plan.foreign == frozenset()
+    assert D not in plan.level
+
+
+def test_stores_that_hold_something_beat_any_number_of_named_ones() -> None:
+    """Scenario B5 the other way round: the few with a history are not the foreigners."""
+    void = standing(cluster="void")
+    plan = make_plan((A, B, C), {A: standing(5, 2, cluster="real"), B: void, C: void})
+    assert plan.cluster_id == "real"
+    assert plan.verdict is Verdict.INQUORATE
+    assert plan.foreign == frozenset()
