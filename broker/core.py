@@ -327,6 +327,9 @@ class Core:
         contained, backlog = self._backlog[:known], self._backlog[known:]
         self.replica, self._transfer, self._backlog = replica, None, []
         self.filled = True
+        plan = self.primary.plan
+        if plan is not None:  # whose state this is holds even if the view is over by now
+            self.promise = Promise(plan.cluster_id, plan.voters, self.promise.promised_epoch)
         for event in contained:
             if isinstance(event, Activated):
                 # The state is newer than the activation: this member's session is already in it.

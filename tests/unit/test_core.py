@@ -360,3 +360,24 @@ def test_a_member_that_differs_in_outcomes_alone_is_not_level() -> None:
     bus.run("b c")
     assert bus.shells["c"].transfers
     same_everywhere(bus, "b c")
+
+
+def test_a_state_that_arrives_when_its_view_is_over_brings_its_cluster_along() -> None:
+    """Scenario B6: an empty member got the state between the end of a view and the next one. It had
+    called itself filled, of no cluster, and was refused as a stranger."""
+    bus = formed()
+    bus.change("a b")
+    bus.start("c", incarnation=2)
+    bus.shells["c"].instant_transfers = False
+    bus.view("a b c")
+    agree(bus, "a b c")
+    bus.transitional("a b")
+    core = bus.cores["c"]
+    core.on_output(Transitional(bus.ring, bus.members("c")))  # its work waits for its slice
+    bus.shells["c"].finish_transfer(bus.shells["c"].transfers[0][0])
+    bus.work("c")
+    bus.view("a b c")
+    bus.run("a b c")
+    assert bus.shells["c"].stopped is None
+    assert core.speaking
+    same_everywhere(bus, "a b c")
