@@ -72,7 +72,7 @@ class Logbook:
 
     def confirmed(self, epoch: int, durable_mark: int, positions: list[int]) -> None:
         """Clients of this member were told that these publishes are safe for good."""
-        self._writer.append(Confirm(epoch, durable_mark, tuple(positions)))
+        self._writer.append(Confirm(epoch, durable_mark, tuple(positions), ()))
 
     def durable(self, position: int) -> None:
         """The own store holds everything up to `position`."""

@@ -199,12 +199,14 @@ class Outbox:
         self._gateway.mark_writable(client)
 
     def _on_confirm(self, position: int, effect: Confirm) -> None:
-        conn, number, publish_no, durable, ack = effect
+        # Transient or not: what was only applied here could die with this member, and a confirm
+        # that the loss of one member takes back is none.
+        conn, number, publish_no, _, ack = effect
         client = self._clients.get(conn)
         channel = None if client is None else client.channels.get(number)
         if client is None or channel is None:
             return
-        if durable and position > self.durable_position:
+        if position > self.durable_position:
             self._confirms.append((position, client, number, channel, publish_no, ack))
             channel.confirms_held += 1
             channel.durable_need = position

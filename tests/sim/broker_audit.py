@@ -215,4 +215,5 @@ def _find(
         text = f"{told.member} confirmed {told.message} at {told.position}: applied at {applied},"
         judge.broken("G9", f"{text} present {told.message in present}")
     elif lost and not any(cold > told.position for cold in witness.colds):
-        judge.counters["transient_confirms_lost"] += 1
+        text = f"{told.member} confirmed transient {told.message} at {told.position}"
+        judge.broken("G9", f"{text}: applied at {applied}, and no cold start explains its loss")

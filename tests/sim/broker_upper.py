@@ -255,7 +255,10 @@ class BrokerUpper:
         if self.core.speaking:
             while self._outbox:
                 entry = self._outbox.popleft()
-                waits = isinstance(entry[2], (Confirm, Reply)) and entry[2].durable
+                effect = entry[2]
+                waits = isinstance(effect, Confirm) or (
+                    isinstance(effect, Reply) and effect.durable
+                )
                 if waits and entry[0] > self.mark:
                     self._held.append(entry)
                 else:
