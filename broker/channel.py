@@ -72,7 +72,7 @@ class LocalChannel:
     """One open channel of a client of this member."""
 
     __slots__ = (
-        "answered", "answers", "asked", "blocking", "confirms", "confirms_held", "doom",
+        "answered", "answers", "asked", "blocking", "confirms", "doom",
         "durable_need", "held", "last_queue", "prefetch", "publish_no", "recovers", "transaction",
         "unreported", "wants_confirms",
     )  # fmt: skip
@@ -94,15 +94,14 @@ class LocalChannel:
         self.blocking = 0  # how many of `held` no delivery may overtake
         self.durable_need = 0  # the highest position that something here waits or waited for
         self.confirms = Confirms()
-        self.confirms_held = 0
         self.unreported = 0  # highest delivery tag written without acknowledgement, not yet SENT
 
 
 class Confirms:
     """Which publishes are settled, and the fewest basic.ack that say so.
 
-    `multiple` may only be said when all before are settled: what is settled early, a transient
-    message among persistent ones, is said on its own and remembered until the rest caught up.
+    `multiple` may only be said when all before are settled: what is settled early is said on its
+    own and remembered until the rest caught up.
     """
 
     __slots__ = ("_early", "_settled", "fresh")

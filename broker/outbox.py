@@ -129,7 +129,6 @@ class Outbox:
         confirms = self._confirms
         while confirms and confirms[0][0] <= durable:
             position, client, number, channel, publish_no, ack = confirms.popleft()
-            channel.confirms_held -= 1
             self._settled(position, client, number, channel, publish_no, ack)
         for channel, (client, number) in list(self._holding.items()):
             self._speak_held(client, number, channel)
@@ -208,7 +207,6 @@ class Outbox:
             return
         if position > self.durable_position:
             self._confirms.append((position, client, number, channel, publish_no, ack))
-            channel.confirms_held += 1
             channel.durable_need = position
         else:
             self._settled(position, client, number, channel, publish_no, ack)

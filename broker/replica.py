@@ -182,11 +182,6 @@ class Replica:
         place = (item.epoch, tuple(item.ring), item.seq, item.sender)
         self._parts.append(msgpack.packb((RECORD_VERSION, first, kind, *place, body)))
 
-    @property
-    def uncommitted(self) -> bool:
-        """Whether items were applied since the last `cut`."""
-        return bool(self._parts)
-
     def cut(self) -> Commit | None:
         """Return all that was applied since the last cut as one commit, or None."""
         if not self._parts:

@@ -25,7 +25,6 @@ META_KEY = b"a"
 POINTER_KEY = b"b"
 CHUNK_PREFIX = b"c"
 LOG_PREFIX = b"l"
-LOG_END = b"m"
 CHECKSUM_BYTES = 8
 
 _U16 = struct.Struct(">H")

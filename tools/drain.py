@@ -21,7 +21,7 @@ from broker.amqp.codec import decode_properties
 from broker.exits import Exit
 from broker.options import Address
 from tools.amqp_client import Connection, ConnectionLost, Delivery, Login, Refused
-from tools.failover import connect_any
+from tools.failover import Route
 from tools.options import ToolError, brokers, os_reason, run_command
 from tools.progress import Progress
 
@@ -95,15 +95,14 @@ class Drain:
         patience_seconds: float,
         progress: Progress,
     ) -> None:
-        self.received = self.redelivered = self.repeated = self.failovers = 0
-        self._addresses, self._login, self._queue = addresses, login, queue
+        self.received = self.redelivered = self.repeated = 0
+        self.route = Route(addresses, login, patience_seconds, progress.note)
+        self._queue = queue
         self._output, self._form = output, form
         self._count, self._idle_seconds = count, idle_seconds
         self._prefetch, self._acks = prefetch, acks
-        self._patience, self._progress = patience_seconds, progress
+        self._progress = progress
         self._seen: set[str] | None = set() if unique else None
-        self._place = 0
-        self._was_connected = False
         self._heard_at = time.monotonic()
 
     @property
@@ -119,7 +118,7 @@ class Drain:
     def run(self) -> None:
         """Until the count is reached or nothing has come for the idle time."""
         while not self.complete:
-            connection = self._connect()
+            connection = self.route.connect()
             try:
                 connection.declare_queue(self._queue)
                 connection.consume(self._queue, self._prefetch, no_ack=not self._acks)
@@ -128,21 +127,10 @@ class Drain:
                 connection.close()
                 return
             except ConnectionLost as lost:
-                connection.drop()
-                self._progress.note(str(lost))
-                self._place = (self._place + 1) % len(self._addresses)
+                self.route.lost(connection, str(lost))
             except KeyboardInterrupt:
                 connection.close()
                 raise
-
-    def _connect(self) -> Connection:
-        connection, self._place = connect_any(
-            self._addresses, self._login, self._patience, self._place, self._progress.note
-        )
-        if self._was_connected:
-            self.failovers += 1
-        self._was_connected = True
-        return connection
 
     def _read(self, connection: Connection) -> None:
         while not self.complete:
@@ -281,7 +269,7 @@ def drain(
             progress.clear()
     progress.note(
         f"{job.received} messages, {job.redelivered} flagged redelivered, "
-        f"{job.failovers} failovers, {progress.seconds():.1f} s"
+        f"{job.route.failovers} failovers, {progress.seconds():.1f} s"
     )
     if count is not None and not job.complete:
         raise ToolError(f"{job.counted} of {count} messages came before the timeout")

@@ -39,3 +39,36 @@ def connect_any(
             raise ConnectionLost("no broker can be reached: " + "; ".join(reasons))
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, BACKOFF_SECONDS_MAX)
+
+
+class Route:
+    """A client's way along its list of brokers, kept from one connection to the next."""
+
+    def __init__(
+        self,
+        brokers: Sequence[Address],
+        login: Login,
+        patience_seconds: float,
+        told: Callable[[str], None],
+    ) -> None:
+        self.failovers = 0
+        self._brokers, self._login, self._patience = brokers, login, patience_seconds
+        self._told = told
+        self._place = 0
+        self._was_connected = False
+
+    def connect(self) -> Connection:
+        """Connect to the next broker that takes us; ConnectionLost when patience ends."""
+        connection, self._place = connect_any(
+            self._brokers, self._login, self._patience, self._place, self._told
+        )
+        if self._was_connected:
+            self.failovers += 1
+        self._was_connected = True
+        return connection
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        """The connection broke: tell why, and begin with the next broker."""
+        connection.drop()
+        self._told(reason)
+        self._place = (self._place + 1) % len(self._brokers)

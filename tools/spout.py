@@ -22,7 +22,7 @@ from broker.amqp.fields import Value
 from broker.exits import Exit
 from broker.options import Address
 from tools.amqp_client import Ack, Connection, ConnectionLost, Login, Refused
-from tools.failover import connect_any
+from tools.failover import Route
 from tools.options import ToolError, brokers, os_reason, run_command
 from tools.progress import Progress
 from vsync.types import record
@@ -141,39 +141,26 @@ class Spout:
         patience_seconds: float,
         progress: Progress,
     ) -> None:
-        self.published = self.confirmed = self.resent = self.failovers = 0
+        self.published = self.confirmed = self.resent = 0
         self.refused = self.unroutable = 0
-        self._addresses, self._login, self._patience = addresses, login, patience_seconds
+        self.route = Route(addresses, login, patience_seconds, progress.note)
         self._lines, self._destination = lines, destination
         self._window, self._limit = window, limit
         self._progress = progress
         self._pending: dict[int, Line] = {}
         """What is unconfirmed, by the number that its confirm will carry, ascending."""
-        self._place = 0
-        self._was_connected = False
 
     def run(self) -> None:
         """Until the input has ended and nothing is unconfirmed."""
         while True:
-            connection = self._connect()
+            connection = self.route.connect()
             try:
                 self._prepare(connection)
                 self._stream(connection)
                 connection.close()
                 return
             except ConnectionLost as lost:
-                connection.drop()
-                self._progress.note(f"{lost}; {len(self._pending)} unconfirmed")
-                self._place = (self._place + 1) % len(self._addresses)
-
-    def _connect(self) -> Connection:
-        connection, self._place = connect_any(
-            self._addresses, self._login, self._patience, self._place, self._progress.note
-        )
-        if self._was_connected:
-            self.failovers += 1
-        self._was_connected = True
-        return connection
+                self.route.lost(connection, f"{lost}; {len(self._pending)} unconfirmed")
 
     def _prepare(self, connection: Connection) -> None:
         """Declare, ask for confirms, and send again what the last broker did not confirm."""
@@ -345,7 +332,7 @@ def summary(job: Spout, seconds: float) -> dict[str, int | float]:
         "refused": job.refused,
         "unroutable": job.unroutable,
         "resent": job.resent,
-        "failovers": job.failovers,
+        "failovers": job.route.failovers,
         "seconds": round(seconds, 3),
     }
 

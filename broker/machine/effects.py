@@ -71,7 +71,7 @@ class Confirm(NamedTuple):
     conn: int
     chan: int
     publish_no: int
-    durable: bool
+    durable: bool  # of a persistent message; for checkers: the outbox lets every confirm wait
     ack: bool  # False: the queue refused it (basic.nack)
 
 
