@@ -49,7 +49,9 @@ ACTIVATE = 64
 DIGEST = 65
 TICK = 66
 SHUTDOWN = 67
-KINDS_MAX = 68
+POISONED = 68
+REEXECUTED = 69
+KINDS_MAX = 70
 
 # Bits of Publish.flags and TxPublish.flags.
 MANDATORY = 1
@@ -359,6 +361,25 @@ class Shutdown(NamedTuple):
     shutdown_id: str
 
 
+class Poisoned(NamedTuple):
+    """The sender died of a command of this kind and content (`poison.content_of`)."""
+
+    kind: int
+    of_kind: int
+    content: bytes
+
+
+class Reexecuted(NamedTuple):
+    """What the sender gets at a disputed position when it re-executes its own store; a no-op for
+    the machine. `verdict`: REPRODUCED, FAILED or UNPROVEN (broker/dispute.py)."""
+
+    kind: int
+    position: int
+    verdict: int
+    chain: bytes
+    root: int
+
+
 Command: TypeAlias = (
     ConnectionOpen
     | ConnectionClose
@@ -387,6 +408,8 @@ Command: TypeAlias = (
     | Digest
     | Tick
     | Shutdown
+    | Poisoned
+    | Reexecuted
 )
 
 CLASSES: dict[int, type[Command]] = {
@@ -417,4 +440,6 @@ CLASSES: dict[int, type[Command]] = {
     DIGEST: Digest,
     TICK: Tick,
     SHUTDOWN: Shutdown,
+    POISONED: Poisoned,
+    REEXECUTED: Reexecuted,
 }

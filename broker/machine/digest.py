@@ -65,13 +65,13 @@ def thing(*items: Value) -> int:
 
 def canonical(table: Table) -> bytes:
     """One encoding per table, however its keys were ordered."""
-    packed = msgpack.packb(_ordered(table)) if table else b"\x80"
+    packed = msgpack.packb(ordered(table)) if table else b"\x80"
     return bytes(packed)
 
 
-def _ordered(value: Value) -> Value:
+def ordered(value: Value) -> Value:
     if isinstance(value, dict):
-        return {key: _ordered(value[key]) for key in sorted(value)}
+        return {key: ordered(value[key]) for key in sorted(value)}
     if isinstance(value, tuple):
-        return tuple(_ordered(item) for item in value)
+        return tuple(ordered(item) for item in value)
     return value

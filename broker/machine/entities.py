@@ -299,6 +299,7 @@ class State:
         "next_message",
         "next_queue",
         "now_us",
+        "poison",
         "position",
         "sessions",
         "shutdown_id",
@@ -327,4 +328,6 @@ class State:
         self.channels: dict[tuple[int, int, int], Channel] = {}
         self.expiring: dict[int, Queue] = {}  # queues that may hold a message with a time to live
         self.leased: dict[int, Queue] = {}  # queues that expire when unused
+        # (kind, content) of commands of which members died, to the names of those members
+        self.poison: dict[tuple[int, bytes], tuple[str, ...]] = {}
         self.dead: list[tuple[Queue, Message, str]] = []  # to be dead-lettered at this position

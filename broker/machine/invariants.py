@@ -3,6 +3,7 @@
 from broker.machine.channels import channel_element, connection_element
 from broker.machine.digest import MASK, held_element, ready_element, rehash
 from broker.machine.entities import Channel, Consumer, Queue, State
+from broker.machine.poison import poison_element
 from broker.machine.queues import (
     consumer_element,
     lease_element,
@@ -20,6 +21,7 @@ def recompute_root(state: State, fresh: bool = False) -> int:
     total = cluster_element(state)
     for name, record in state.sessions.items():
         total += session_element(name, record) + record.salt * record.last_blob_no
+    total += sum(poison_element(*key, names) for key, names in state.poison.items())
     for vhost in state.vhosts.values():
         for exchange in vhost.exchanges.values():
             total += exchange_element(vhost, exchange)

@@ -9,7 +9,15 @@ handlers are in the modules of their subjects.
 from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
-from broker.machine import channels, consumers, declarations, exchanges, publishing, sessions
+from broker.machine import (
+    channels,
+    consumers,
+    declarations,
+    exchanges,
+    poison,
+    publishing,
+    sessions,
+)
 from broker.machine import commands as c
 from broker.machine import invariants as checks
 from broker.machine import restore as restoring
@@ -39,7 +47,10 @@ class Machine(State):
         """The outcome of the command. Positions rise by one; effects are appended in order."""
         self.position = position
         self.time_us = time_us
-        outcome = _HANDLERS[command[0]](self, session, command)
+        if self.poison and poison.in_force(self, command):
+            outcome = poison.refuse_command(self, session, command)
+        else:
+            outcome = _HANDLERS[command[0]](self, session, command)
         if self.dead:
             publishing.bury_dead(self)
         return outcome
@@ -133,5 +144,7 @@ for _kind, _handler in (
     (c.DIGEST, sessions.on_digest),
     (c.TICK, sessions.on_tick),
     (c.SHUTDOWN, sessions.on_shutdown),
+    (c.POISONED, poison.on_poisoned),
+    (c.REEXECUTED, sessions.on_digest),
 ):
     _HANDLERS[_kind] = cast("Handler", _handler)

@@ -150,6 +150,9 @@ class _Reader:
         rows = zip(contents, numbers, shared, shared_keys, *rest, strict=True)
         self.messages.update(zip(numbers, rows, strict=True))
 
+    def _on_poison(self, kind: int, content: bytes, names: tuple[str, ...]) -> None:
+        self.state.poison[kind, content] = names
+
     def _on_vhost(self, name: str) -> None:
         self.state.vhosts[name] = Vhost(name)
 

@@ -8,10 +8,11 @@ everywhere, because the verdict depends on replicated state alone (decision 6).
 from collections import deque
 
 from broker.machine.channels import end_connections
-from broker.machine.commands import IGNORED, OK, Activate, Digest, Shutdown, Tick
+from broker.machine.commands import IGNORED, OK, Activate, Digest, Reexecuted, Shutdown, Tick
 from broker.machine.digest import MASK, ready_element, thing
 from broker.machine.effects import SessionStarted
 from broker.machine.entities import NOT_YET, Queue, SessionRecord, State, Vhost
+from broker.machine.poison import forget_poison
 from broker.machine.queues import delete_queue, expire, purge, put_back, ready_count, touch
 from broker.machine.topology import remove_exchange
 
@@ -50,6 +51,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     _end_sessions(state, ending)
     if cold:
         _forget_volatile(state)
+        forget_poison(state)
     state.digest -= cluster_element(state)
     state.epoch = epoch
     state.voters = voters
@@ -140,7 +142,7 @@ def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:
     return True
 
 
-def on_digest(_state: State, _session: int, _command: Digest) -> int:
+def on_digest(_state: State, _session: int, _command: Digest | Reexecuted) -> int:
     return OK
 
 

@@ -50,6 +50,8 @@ def _items(state: State) -> Iterator[tuple[object, ...]]:
     )
     for name, record in state.sessions.items():
         yield ("session", name, record.session, record.incarnation, record.last_blob_no)
+    for (kind, content), names in state.poison.items():
+        yield ("poison", kind, content, names)
     for name in state.vhosts:
         yield ("vhost", name)
     for connection in state.connections.values():

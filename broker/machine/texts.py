@@ -13,6 +13,7 @@ COMMAND_INVALID = 503
 CHANNEL_FAULT = 504
 NOT_ALLOWED = 530
 NOT_IMPLEMENTED = 540
+INTERNAL_ERROR = 541
 NO_ROUTE = 312
 
 
@@ -151,6 +152,15 @@ def reused_tag(tag: str) -> Refusal:
 
 def not_implemented(what: str) -> Refusal:
     return Refusal(NOT_IMPLEMENTED, f"NOT_IMPLEMENTED - {what}", True)
+
+
+def poisonous() -> Refusal:
+    return Refusal(
+        INTERNAL_ERROR,
+        "INTERNAL_ERROR - a command like this one stopped a majority of the cluster's members; "
+        "it is refused until the whole cluster runs a release that can execute it",
+        True,
+    )
 
 
 def second_open() -> Refusal:

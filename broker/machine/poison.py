@@ -1,0 +1,109 @@
+# mypy: disable-error-code="import-untyped"
+"""Commands that killed members, and the agreed refusal of their like (decision 4).
+
+A command out of which a handler raises was never applied by the member that it killed, and stands
+in no store of that member. When it kills all members it is in no store at all, so the cluster comes
+up without it; but its client sends it again. So a member that died of a command says so, as the
+first command of its next session. Once a majority of the voters died of the same kind and content,
+that content is refused by all, at the same position: outcome 541, the connection ends, no handler
+runs. One member's broken memory never makes a majority, so it refuses nothing.
+
+A cold start forgets it all: that is how a release that can execute the command is tried.
+"""
+
+from hashlib import blake2b
+from typing import cast
+
+import msgpack
+
+from broker.machine import commands as c
+from broker.machine.channels import refuse
+from broker.machine.commands import IGNORED, OK, Command, Poisoned, Value
+from broker.machine.digest import MASK, ordered, thing
+from broker.machine.entities import State
+from broker.machine.texts import poisonous
+
+CONTENT_BYTES = 16
+KEPT_MAX = 64
+"""Contents that are remembered; the oldest goes first."""
+
+# What makes two commands of a kind alike: the items from here on. What comes before, and the tag of
+# a Consume and the settlements of a TxCommit, differ each time the client comes back.
+_CONTENT: dict[int, slice] = {
+    c.EXCHANGE_DECLARE: slice(3, None),
+    c.EXCHANGE_DELETE: slice(3, None),
+    c.EXCHANGE_BIND: slice(3, None),
+    c.EXCHANGE_UNBIND: slice(3, None),
+    c.QUEUE_DECLARE: slice(3, None),
+    c.QUEUE_BIND: slice(3, None),
+    c.QUEUE_UNBIND: slice(3, None),
+    c.QUEUE_PURGE: slice(3, None),
+    c.QUEUE_DELETE: slice(3, None),
+    c.PUBLISH: slice(4, None),
+    c.CONSUME: slice(5, None),
+    c.GET: slice(3, None),
+    c.TX_COMMIT: slice(3, 4),
+}
+
+
+def content_of(command: Command) -> bytes | None:
+    """The hash of what a client would send again; None for kinds that carry nothing of a client's
+    own (acks, closes, ticks): to refuse one of them would be to refuse all."""
+    part = _CONTENT.get(command[0])
+    if part is None:
+        return None
+    items = cast("tuple[Value, ...]", command)
+    head = (items[0], items[3]) if items[0] == c.CONSUME else (items[0],)
+    packed = msgpack.packb((*head, *(ordered(item) for item in items[part])))
+    return blake2b(packed, digest_size=CONTENT_BYTES).digest()
+
+
+def poison_element(kind: int, content: bytes, names: tuple[str, ...]) -> int:
+    return thing("poison", kind, content, names)
+
+
+def on_poisoned(state: State, session: int, command: Poisoned) -> int:
+    """Who says so is found by its session, so nobody speaks for another member."""
+    _, kind, content = command
+    name = next((n for n, record in state.sessions.items() if record.session == session), None)
+    if name is None or kind not in _CONTENT or len(content) != CONTENT_BYTES:
+        return IGNORED
+    names = state.poison.get((kind, content), ())
+    if name in names:
+        return IGNORED
+    if not names and len(state.poison) >= KEPT_MAX:
+        _drop(state, next(iter(state.poison)))
+    elif names:
+        _drop(state, (kind, content))
+    names = (*names, name)
+    state.poison[kind, content] = names
+    state.digest = (state.digest + poison_element(kind, content, names)) & MASK
+    return OK
+
+
+def forget_poison(state: State) -> None:
+    for key in list(state.poison):
+        _drop(state, key)
+
+
+def _drop(state: State, key: tuple[int, bytes]) -> None:
+    state.digest = (state.digest - poison_element(*key, state.poison.pop(key))) & MASK
+
+
+def in_force(state: State, command: Command) -> bool:
+    """Whether a majority of the voters died of a command like this one."""
+    kind = command[0]
+    if not any(kind == one for one, _ in state.poison):
+        return False
+    content = content_of(command)
+    names = state.poison.get((kind, content), ()) if content is not None else ()
+    return sum(name in names for name in state.voters) > len(state.voters) // 2
+
+
+def refuse_command(state: State, session: int, command: Command) -> int:
+    """Like any refusal by a hard error: its connection ends."""
+    _, conn, chan, *_ = cast("tuple[int, ...]", command)
+    channel = state.channels.get((session, conn, chan))
+    if channel is None:
+        return IGNORED
+    return refuse(state, channel, command[0], poisonous())

@@ -1,0 +1,79 @@
+"""Commands that killed a majority are refused by all, at the same position (G16)."""
+
+from __future__ import annotations
+
+from broker.machine import commands as c
+from broker.machine.effects import ConnectionError_
+from broker.machine.machine import Machine
+from broker.machine.poison import KEPT_MAX, content_of
+from tests.unit.machine_rig import EMPTY, Rig
+
+
+def publish(conn: int, number: int, body: bytes = b"poison") -> c.Publish:
+    return c.Publish(c.PUBLISH, conn, 1, number, "", "q", 4, EMPTY, body)
+
+
+def report(rig: Rig, member: str, command: c.Command) -> int:
+    content = content_of(command)
+    assert content is not None
+    session = rig.machine.sessions[member].session
+    return rig.apply(session, c.Poisoned(c.POISONED, command[0], content))
+
+
+def test_one_member_refuses_nothing_and_a_majority_refuses_for_all() -> None:
+    """G16."""
+    rig = Rig()
+    client = rig.client("a")
+    assert report(rig, "a", publish(9, 9)) == c.OK
+    assert report(rig, "a", publish(7, 1)) == c.IGNORED
+    assert rig.apply(client.session, publish(client.conn, 1)) == c.UNROUTABLE
+    assert report(rig, "c", publish(9, 9)) == c.OK
+    assert rig.apply(client.session, publish(client.conn, 2, b"wholesome")) == c.UNROUTABLE
+    assert rig.apply(client.session, publish(client.conn, 3)) == 541
+    error = rig.effects[0]
+    assert isinstance(error, ConnectionError_)
+    assert error.code == 541
+    assert error.text.startswith("INTERNAL_ERROR")
+    assert rig.apply(client.session, publish(client.conn, 4)) == c.IGNORED
+
+
+def test_the_likeness_of_commands() -> None:
+    """What a client sends again after it reconnected counts as the same, and no two else."""
+    assert content_of(publish(1, 1)) == content_of(publish(2, 5))
+    assert content_of(publish(1, 1)) != content_of(publish(1, 1, b"other"))
+    assert content_of(c.Ack(c.ACK, 1, 1, 1, False)) is None
+    assert content_of(c.Tick(c.TICK, 1)) is None
+    one = c.Consume(c.CONSUME, 1, 1, "q", "tag-1", False, False, False, False, {}, 5)
+    assert content_of(one) == content_of(one._replace(conn=2, tag="tag-2"))
+    assert content_of(one) != content_of(one._replace(queue="r"))
+    declare = c.QueueDeclare(
+        c.QUEUE_DECLARE, 1, 1, "q", False, True, False, False, False, {"a": 1, "b": 2}
+    )
+    assert content_of(declare) == content_of(declare._replace(arguments={"b": 2, "a": 1}))
+
+
+def test_it_survives_a_snapshot_and_a_cold_start_forgets_it() -> None:
+    """A whole restart is how a release that can execute the command is tried (G14)."""
+    rig = Rig()
+    for member in "ab":
+        report(rig, member, publish(1, 1))
+    copy = Machine.restore("b", rig.machine.snapshot())
+    assert copy.poison == rig.machine.poison
+    assert copy.root() == rig.machine.root()
+    rig.activate(cold=True)
+    assert not rig.machine.poison
+    client = rig.client("a")
+    assert rig.apply(client.session, publish(client.conn, 1)) == c.UNROUTABLE
+
+
+def test_strangers_and_nonsense_say_nothing_and_the_list_is_bounded() -> None:
+    rig = Rig()
+    content = content_of(publish(1, 1))
+    assert content is not None
+    assert rig.apply(12345, c.Poisoned(c.POISONED, c.PUBLISH, content)) == c.IGNORED
+    session = rig.machine.sessions["a"].session
+    assert rig.apply(session, c.Poisoned(c.POISONED, c.ACK, content)) == c.IGNORED
+    assert rig.apply(session, c.Poisoned(c.POISONED, c.PUBLISH, b"short")) == c.IGNORED
+    for number in range(KEPT_MAX + 5):
+        report(rig, "a", publish(1, 1, b"%d" % number))
+    assert len(rig.machine.poison) == KEPT_MAX
