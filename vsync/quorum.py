@@ -1,96 +1,384 @@
-"""Votes: does this view hold a majority?
+"""Votes: which members together may act for the cluster, and why no two groups ever may.
 
-Pure functions over one record.  The formula is the one that CMAN and votequorum share: the quorum
-follows from the larger of what is expected and what is present, so that members that come in
-addition raise it, and a member that goes does not lower it.
+The voter set is replicated.  It travels as *terms*, a tuple of texts that stores, commands and
+messages carry without looking inside:
+
+    NAME  NAME=VOTES      a member that votes and holds data
+    @arbitrator=NAME[=V]  a member that votes and holds no data
+    @expected_votes=N     the votes that the quorum is counted from; without it: all that there are
+    @two_node             one of two goes on alone; refused unless an arbitrator decides which
+    @wait_for_all         a start, or a return after the quorum was lost, waits for every voter
+    @auto_tie_breaker=X   of two halves the one with this voter goes on: lowest, highest, or a list
+                          separated by `+`, of which the first that counts is meant
+    @last_man_standing=MS voters that are away for so long stop counting, one ordered change each
+    @away=NAME            such a voter
+    ->                    between two sets of terms: the change from one to the other is under way
+
+So `("a", "b", "c")` is the plainest voter set.  The options are those of corosync's votequorum and
+CMAN, whose formula is  E = expected votes, quorum = E // 2 + 1;  but what they leave to the moment
+(who was in the previous view, how long ago) is here a function of the replicated set alone.
+
+One rule decides about everything: a *formation* needs a quorate set of members, and what is
+confirmed must be *durable* at a quorate set.  `VoterSet.flaw` looks at every subset: a voter set
+under which two disjoint sets are quorate is refused, with the two sets.  While a change is under
+way both sets must agree (joint consensus), so any change is safe whatever crashes in the middle.
+
+An arbitrator holds no data, so its vote alone proves nothing about data.  It keeps a *record*: the
+last epoch it saw activated, and the voters that hold all that this epoch confirmed.  Its vote
+counts in a formation only beside one of these, or beside somebody of a later epoch; and it counts
+for durability only when every level voter of the view is durable, because any of them may be the
+one that it later forms with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import NamedTuple
 
 from vsync.errors import ConfigError
 from vsync.types import record
 
-
-@record
-class Vote:
-    """What one member of the view brings."""
-
-    name: str
-    votes: int
-    expected: int  # the votes that this member expects in the whole cluster
-
-    def __post_init__(self) -> None:
-        if self.votes < 0 or self.expected < 1:
-            raise ConfigError(f"{self.name}: votes {self.votes}, expected {self.expected}")
-
-
-@record
-class Quorum:
-    """The judgement over one view."""
-
-    expected: int
-    total: int
-    quorum: int
-    nodes: int
-    two_node: bool
-
-    @property
-    def quorate(self) -> bool:
-        return self.total >= self.quorum
-
-    def describe(self) -> str:
-        """As an operator reads it."""
-        word = "quorate" if self.quorate else "inquorate"
-        special = ", two nodes" if self.two_node else ""
-        return (
-            f"{word}: {self.total} of {self.expected} votes from {self.nodes} members, "
-            f"quorum {self.quorum}{special}"
-        )
+CHANGE = "->"
+Terms = tuple[str, ...]
+EXACT_MAX = 18
+"""So many voters are checked subset by subset (a quarter of a million subsets)."""
 
 
 def majority(votes: int) -> int:
-    """The smallest number of votes that two disjoint groups cannot both have."""
-    return (votes + 2) // 2
+    """Return the smallest number of votes that two disjoint groups cannot both have."""
+    return votes // 2 + 1
 
 
-def decide(
-    view: Iterable[Vote],
-    *,
-    device_votes: int = 0,
-    two_node: bool = False,
-    before: Quorum | None = None,
-    allow_decrease: bool = True,
-) -> Quorum:
-    """Judge a view.
+class Record(NamedTuple):
+    """What an arbitrator knows: the last epoch it saw activated, and who holds all of it."""
 
-    `device_votes`: of a voting device that is present.  `two_node`: of two members, one may go on
-    alone; only with fencing, or both do.  `before` with `allow_decrease` False keeps the quorum
-    from falling; expected votes that rose by themselves stay in either case.
-    """
-    members = list(view)
-    total = sum(member.votes for member in members) + device_votes
-    nodes = len(members) + (1 if device_votes else 0)
-    expected = max([total, *(member.expected for member in members)])
-    if before is not None:
-        expected = max(expected, before.expected)
-    quorum = max(majority(expected), majority(total))
-    if before is not None and not allow_decrease:
-        quorum = max(quorum, before.quorum)
-    special = two_node and nodes <= 2
-    return Quorum(expected, total, 1 if special else quorum, nodes, special)
+    epoch: int
+    holders: frozenset[str]
 
 
-def with_expected(current: Quorum, expected: int) -> Quorum:
-    """An operator sets the expected votes down (or up).
+@record
+class VoterSet:
+    """One set of voters and its rule.  Built by `parse`; `terms` writes it down again."""
 
-    Refused when more votes than that are present, or when a quorate cluster would lose its quorum.
-    """
-    if expected < current.total:
-        raise ConfigError(f"{expected} expected votes, but {current.total} are present")
-    quorum = 1 if current.two_node else majority(expected)
-    changed = Quorum(expected, current.total, quorum, current.nodes, current.two_node)
-    if current.quorate and not changed.quorate:
-        raise ConfigError(f"{expected} expected votes would end the quorum: {changed.describe()}")
-    return changed
+    votes: Mapping[str, int]  # of the members with data, by name
+    arbitrator: str = ""
+    arbitrator_votes: int = 1
+    expected: int = 0  # 0: the sum of all votes
+    two_node: bool = False
+    wait_for_all: bool = False
+    tie_breaker: tuple[str, ...] = ()
+    standing_ms: int = 0  # last_man_standing's window; 0: off
+    away: frozenset[str] = frozenset()
+
+    @property
+    def terms(self) -> Terms:
+        """The set as it travels, always in the same order."""
+        found = [n if v == 1 else f"{n}={v}" for n, v in sorted(self.votes.items())]
+        if self.arbitrator:
+            more = "" if self.arbitrator_votes == 1 else f"={self.arbitrator_votes}"
+            found.append(f"@arbitrator={self.arbitrator}{more}")
+        found += self.rule
+        return (*found, *(f"@away={name}" for name in sorted(self.away)))
+
+    @property
+    def rule(self) -> list[str]:
+        """The terms that are options, not members."""
+        found = [f"@expected_votes={self.expected}"] if self.expected else []
+        found += ["@two_node"] if self.two_node else []
+        found += ["@wait_for_all"] if self.wait_for_all else []
+        found += ["@auto_tie_breaker=" + "+".join(self.tie_breaker)] if self.tie_breaker else []
+        found += [f"@last_man_standing={self.standing_ms}"] if self.standing_ms else []
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All who vote, the arbitrator last."""
+        return (*sorted(self.votes), *filter(None, (self.arbitrator,)))
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """The votes of the members with data that are not away."""
+        return {name: votes for name, votes in self.votes.items() if name not in self.away}
+
+    @property
+    def total(self) -> int:
+        """The votes that the quorum is counted from."""
+        there = sum(self.counted.values()) + (self.arbitrator_votes if self.arbitrator else 0)
+        return self.expected or there
+
+    @property
+    def quorum(self) -> int:
+        """How many votes are enough, ties aside."""
+        if self.two_node and not self.arbitrator and len(self.counted) <= 2:
+            return 1
+        return majority(self.total)
+
+    @property
+    def breaker(self) -> str:
+        """The voter that decides between two halves; empty: nobody."""
+        counted = sorted(self.counted)
+        match self.tie_breaker:
+            case () | _ if not counted:
+                return ""
+            case ("lowest",):
+                return counted[0]
+            case ("highest",):
+                return counted[-1]
+            case listed:
+                return next((name for name in listed if name in counted), "")
+
+    def votes_of(self, names: Collection[str]) -> int:
+        """Return the votes that these members bring together."""
+        held = sum(votes for name, votes in self.counted.items() if name in names)
+        voted = self.arbitrator and self.arbitrator in names
+        return held + (self.arbitrator_votes if voted else 0)
+
+    def quorate(self, names: Collection[str]) -> bool:
+        """Whether these members may act: enough votes, and at least one with data."""
+        if not any(name in names for name in self.counted):
+            return False
+        held = self.votes_of(names)
+        return held >= self.quorum or (2 * held == self.total and self.breaker in names)
+
+    def durable(self, marks: Mapping[str, int], level: Collection[str], epoch: int) -> int:
+        """Return the position that is durable for good.
+
+        `marks`: by member, the position that it made durable (of the arbitrator: the epoch of its
+        record).  Only members that are `level` count: the mark of another one speaks of a history
+        that may not be ours.
+        """
+        held = {n: marks.get(n, 0) for n in self.counted if n in level}
+        enough = (
+            position
+            for position in sorted(set(held.values()), reverse=True)
+            if self.quorate({n for n in held if held[n] >= position})
+        )
+        position = next(enough, 0)
+        recorded = self.arbitrator in level and marks.get(self.arbitrator, 0) >= epoch
+        if recorded and self.quorate({*held, self.arbitrator}):
+            position = max(position, min(held.values()))
+        return position
+
+    def credible(self, epochs: Mapping[str, int], records: Mapping[str, Record]) -> frozenset[str]:
+        """Return whose vote counts in a formation.
+
+        `epochs`: of the state of each member with data that is present; `records`: of the
+        arbitrators that are present.
+        """
+        record = records.get(self.arbitrator)
+        if record is not None and any(
+            epochs.get(name, -1) > record.epoch
+            or (epochs.get(name, -1) == record.epoch and name in record.holders)
+            for name in self.counted
+        ):
+            return frozenset({*epochs, self.arbitrator})
+        return frozenset(epochs)
+
+    def flaw(self) -> str:
+        """Return why this set must not be used; empty when it may.
+
+        Being quorate is monotone (more members never harm), so two disjoint quorate sets exist
+        exactly when some quorate set leaves a quorate rest: 2^n subsets decide it.
+        """
+        names = [*self.counted, *filter(None, (self.arbitrator,))]
+        if not self.counted:
+            return "nobody with data votes"
+        for name in (*self.away, *_named(self.tie_breaker)):
+            if name not in self.votes:
+                return f"'{name}' is named in the rule and does not vote"
+        if len(names) > EXACT_MAX:
+            return f"{len(names)} voters are more than the {EXACT_MAX} that can be checked"
+        if not self.quorate(names):
+            return (
+                f"even all voters together ({', '.join(names)}) have {self.votes_of(names)} votes, "
+                f"{self.quorum} are needed"
+            )
+        if self.standing_ms and self.arbitrator:
+            return (
+                "last_man_standing and an arbitrator exclude each other: the arbitrator already "
+                "lets the last member with data go on, and could not be counted down"
+            )
+        if self.two_node and len(self.votes) > 2:
+            return f"two_node is for two members with data, here are {len(self.votes)}"
+        pair = self._disjoint(names)
+        if pair is None:
+            return ""
+        one, two = (" + ".join(part) for part in pair)
+        remedy = (
+            "an arbitrator or auto_tie_breaker would decide" if len(self.votes) % 2 == 0 else ""
+        )
+        return (
+            f"two groups could act apart, each without the other: {{{one}}} and {{{two}}}; what "
+            f"one confirms the other would not know{f' ({remedy})' if remedy else ''}"
+        )
+
+    def _disjoint(self, names: list[str]) -> tuple[list[str], list[str]] | None:
+        """Find two quorate sets without a common member; the smallest first set there is."""
+        weights = [self.votes_of((name,)) for name in names]
+        tie = self.total / 2 if self.breaker else None
+        breaker = names.index(self.breaker) if self.breaker else 0
+        everything, need = sum(weights), self.quorum
+        data = (1 << len(self.counted)) - 1
+        best: int | None = None
+        sums = [0] * (1 << len(names))
+        for subset in range(1, 1 << len(names)):
+            lowest = subset & -subset
+            held = sums[subset] = sums[subset ^ lowest] + weights[lowest.bit_length() - 1]
+            rest, other = everything - held, ~subset
+            if not (subset & data and other & data):
+                continue
+            if not (held >= need or (held == tie and subset >> breaker & 1)):
+                continue
+            if not (rest >= need or (rest == tie and other >> breaker & 1)):
+                continue
+            if best is None or subset.bit_count() < best.bit_count():
+                best = subset
+        if best is None:
+            return None
+        ours = [name for place, name in enumerate(names) if best >> place & 1]
+        return ours, [name for name in names if name not in ours]
+
+
+@record
+class Electorate:
+    """Who decides now: one voter set, or two while a change is under way."""
+
+    sets: tuple[VoterSet, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All who vote in any of the sets."""
+        return tuple(dict.fromkeys(name for one in self.sets for name in one.names))
+
+    @property
+    def data_names(self) -> tuple[str, ...]:
+        """All who vote and hold data."""
+        return tuple(sorted({name for one in self.sets for name in one.votes}))
+
+    @property
+    def arbitrators(self) -> frozenset[str]:
+        """Those who vote and hold none."""
+        return frozenset(one.arbitrator for one in self.sets if one.arbitrator)
+
+    @property
+    def latest(self) -> VoterSet:
+        """The set in force, or the one that is coming."""
+        return self.sets[-1]
+
+    @property
+    def changing(self) -> bool:
+        """Whether a change is under way."""
+        return len(self.sets) > 1
+
+    def quorate(self, names: Collection[str]) -> bool:
+        """Whether these members may act; during a change under both sets."""
+        return bool(self.sets) and all(one.quorate(names) for one in self.sets)
+
+    def credible(self, epochs: Mapping[str, int], records: Mapping[str, Record]) -> frozenset[str]:
+        """Return whose vote counts in a formation: under every set that it votes in."""
+        found = frozenset(epochs) | records.keys()
+        for one in self.sets:
+            if one.arbitrator:
+                found &= one.credible(epochs, records) | (records.keys() - {one.arbitrator})
+        return found
+
+    def wants_all(self) -> bool:
+        """Whether a start waits for every voter."""
+        return any(one.wait_for_all for one in self.sets)
+
+    def durable(self, marks: Mapping[str, int], level: Collection[str], epoch: int) -> int:
+        """Return the position that is durable for good, under both sets during a change.
+
+        A change itself must be known to every level voter: whoever was just voted out, or in, then
+        never forms with an arbitrator on the strength of what it was before.
+        """
+        if not self.sets:
+            return 0
+        position = min(one.durable(marks, level, epoch) for one in self.sets)
+        if self.changing:
+            position = min([position, *(marks.get(n, 0) for n in self.data_names if n in level)])
+        return position
+
+    def describe(self, present: Collection[str]) -> str:
+        """Return who is here and what is needed, for people."""
+        words = []
+        for one in self.sets:
+            here = [name for name in one.names if name in present]
+            missing = ", ".join(name for name in one.names if name not in present)
+            weighted = one.total != len(one.names)
+            text = f"{len(here)} of {len(one.names)} voters here"
+            if weighted:
+                text += f" with {one.votes_of(present)} of {one.total} votes"
+            if not one.quorate(present):
+                text += f", {one.quorum} {'votes ' if weighted else ''}needed"
+                text += f"; missing: {missing}" if missing else ""
+            words.append(text)
+        return "; and for the voters that are to come: ".join(words)
+
+
+@lru_cache(maxsize=64)
+def parse(terms: Terms) -> Electorate:
+    """Read terms; ConfigError says which of them cannot be read."""
+    sets, part = [], list[str]()
+    for term in (*terms, CHANGE):
+        if term != CHANGE:
+            part.append(term)
+            continue
+        if part:
+            sets.append(_parse_set(part))
+        part = []
+    if len(sets) > 2:
+        raise ConfigError(f"voter terms {terms} hold more than one change")
+    return Electorate(tuple(sets))
+
+
+def voter_set(terms: Terms) -> VoterSet:
+    """Return the set in force, or the one that is coming; an empty one for no terms."""
+    sets = parse(terms).sets
+    return sets[-1] if sets else VoterSet({})
+
+
+def _named(tie_breaker: tuple[str, ...]) -> tuple[str, ...]:
+    return () if tie_breaker in (("lowest",), ("highest",)) else tie_breaker
+
+
+def _number(term: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 1_000_000:
+        raise ConfigError(f"'{text}' in the voter term '{term}' is not a number from 1 to 1000000")
+    return int(text)
+
+
+def _name_and_votes(term: str, text: str) -> tuple[str, int]:
+    name, equals, votes = text.partition("=")
+    if not name or name.startswith("@") or "+" in name or any(c.isspace() for c in name):
+        raise ConfigError(f"'{name}' in the voter term '{term}' cannot be a member's name")
+    return name, _number(term, votes) if equals else 1
+
+
+def _parse_set(terms: list[str]) -> VoterSet:
+    votes: dict[str, int] = {}
+    fields: dict[str, object] = {}
+    away: set[str] = set()
+    for term in terms:
+        if not term.startswith("@"):
+            name, number = _name_and_votes(term, term)
+            votes[name] = number
+            continue
+        option, _, value = term[1:].partition("=")
+        match option:
+            case "arbitrator":
+                fields["arbitrator"], fields["arbitrator_votes"] = _name_and_votes(term, value)
+            case "expected_votes":
+                fields["expected"] = _number(term, value)
+            case "two_node" | "wait_for_all" if not value:
+                fields[option] = True
+            case "auto_tie_breaker" if value:
+                fields["tie_breaker"] = tuple(value.split("+"))
+            case "last_man_standing":
+                fields["standing_ms"] = _number(term, value)
+            case "away":
+                away.add(value)
+            case _:
+                raise ConfigError(f"'{term}' is no voter term that this release knows")
+    return VoterSet(votes, away=frozenset(away), **fields)  # type: ignore[arg-type]

@@ -1,0 +1,183 @@
+"""Changing who votes: the first set of a cluster, every set after it, and what an operator asked.
+
+Pure functions from terms (see `quorum`) to terms.  Each returns a set that may be used, or raises
+`ConfigError` with one sentence: nothing here ever yields a set under which two groups could act
+apart.  A change is ordered in two steps, `old -> new` and then `new`, each when the one before is
+durable; between them both sets must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from vsync.errors import ConfigError
+from vsync.quorum import CHANGE, Terms, VoterSet, parse, voter_set
+
+
+def checked(voters: VoterSet) -> Terms:
+    """Return the terms of a set that may be used; ConfigError with the reason otherwise."""
+    flaw = voters.flaw()
+    if flaw:
+        raise ConfigError(flaw)
+    return voters.terms
+
+
+def check_wish(size: int, wish: Terms) -> None:
+    """Refuse options under which a first start with `size` members with data could not be safe.
+
+    Members that the options do not name stand in for the real ones: who they are does not matter.
+    """
+    asked = voter_set(wish)
+    named = set(asked.votes) | {n for n in asked.tie_breaker if n not in ("lowest", "highest")}
+    if len(named) > size:
+        raise ConfigError(
+            f"{len(named)} members are named ({', '.join(sorted(named))}), but only {size} vote"
+        )
+    others = (f"member {number}" for number in range(len(named) + 1, size + 1))
+    checked(replace(asked, votes={**dict.fromkeys((*sorted(named), *others), 1), **asked.votes}))
+
+
+def first_voters(names: Collection[str], wish: Terms) -> Terms:
+    """Return the voters of a new cluster: `names` hold data, `wish` is what all members asked for.
+
+    ConfigError when the wish names somebody else.
+    """
+    asked = voter_set(wish)
+    strangers = sorted(set(asked.votes) - set(names))
+    if strangers:
+        raise ConfigError(f"votes are set for {', '.join(strangers)}, but here are {_list(names)}")
+    return checked(replace(asked, votes={**dict.fromkeys(sorted(names), 1), **asked.votes}))
+
+
+def mismatch(wish: Terms, terms: Terms) -> str:
+    """Return how a member's options contradict the voter set of its cluster; empty when not.
+
+    Who votes is the cluster's affair (it changes by command); by which rule, and with how many
+    votes, must be what the options say, or an operator reads one thing and gets another.
+    """
+    asked, given = voter_set(wish), voter_set(terms)
+    if asked.rule != given.rule:
+        return (
+            f"this member was started with {_options(asked)}, the cluster's voter set was made "
+            f"with {_options(given)}"
+        )
+    for name, votes in sorted(asked.votes.items()):
+        if given.votes.get(name, votes) != votes:
+            return (
+                f"this member was started with {votes} votes for {name}, the cluster's voter set "
+                f"has {given.votes[name]}"
+            )
+    return ""
+
+
+def _options(voters: VoterSet) -> str:
+    """The rule as it is typed."""
+    typed = [f"--cluster-{term[1:].replace('_', '-').replace('+', ',')}" for term in voters.rule]
+    return " ".join(typed) or "none of the quorum options"
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "nobody"
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+def change_to(terms: Terms, new: Terms) -> Terms:
+    """Return the first step of a change: both sets, of which each must agree from now on."""
+    old = parse(terms)
+    if old.changing:
+        raise ConfigError("another change of the voters is under way; wait until it is done")
+    if old.latest.terms == new:
+        raise ConfigError("that would change nothing")
+    return (*old.latest.terms, CHANGE, *new)
+
+
+def finished(terms: Terms) -> Terms:
+    """Return the second step: the new set alone."""
+    return parse(terms).latest.terms
+
+
+def added(terms: Terms, name: str, votes: int = 1, *, arbitrator: bool = False) -> Terms:
+    """Let one more member vote."""
+    now = _settled(terms)
+    if name in now.names:
+        raise ConfigError(f"{name} votes already")
+    if not arbitrator:
+        return checked(replace(now, votes={**now.votes, name: votes}))
+    if now.arbitrator:
+        raise ConfigError(f"{now.arbitrator} is the arbitrator already; replace it instead")
+    return checked(replace(now, arbitrator=name, arbitrator_votes=votes))
+
+
+def removed(terms: Terms, name: str) -> Terms:
+    """Let one member vote no longer."""
+    now = _voting(terms, name)
+    if name == now.arbitrator:
+        return checked(replace(now, arbitrator="", arbitrator_votes=1))
+    votes = {one: number for one, number in now.votes.items() if one != name}
+    return checked(replace(now, votes=votes, away=now.away - {name}))
+
+
+def replaced(terms: Terms, old: str, new: str, *, arbitrator: bool = False) -> Terms:
+    """Let `new` vote in the place of `old`, with its votes."""
+    now = _voting(terms, old)
+    if new in now.names:
+        raise ConfigError(f"{new} votes already; remove {old} instead")
+    if (old == now.arbitrator) != arbitrator:
+        holds = {True: "is an arbitrator", False: "holds data"}
+        raise ConfigError(f"{old} {holds[not arbitrator]} and {new} {holds[arbitrator]}")
+    if arbitrator:
+        return checked(replace(now, arbitrator=new))
+    votes = {new if one == old else one: number for one, number in now.votes.items()}
+    breaker = tuple(new if one == old else one for one in now.tie_breaker)
+    return checked(replace(now, votes=votes, tie_breaker=breaker, away=now.away - {old}))
+
+
+def with_votes(terms: Terms, name: str, votes: int) -> Terms:
+    """Give a voter another number of votes."""
+    now = _voting(terms, name)
+    if name == now.arbitrator:
+        return checked(replace(now, arbitrator_votes=votes))
+    return checked(replace(now, votes={**now.votes, name: votes}))
+
+
+def with_expected(terms: Terms, expected: int) -> Terms:
+    """Count the quorum from another number of votes; 0: from all that there are."""
+    return checked(replace(_settled(terms), expected=expected))
+
+
+def with_away(terms: Terms, away: Collection[str]) -> Terms:
+    """Count exactly these voters no longer (last_man_standing)."""
+    now = _settled(terms)
+    return checked(replace(now, away=frozenset(away) & now.votes.keys()))
+
+
+def _settled(terms: Terms) -> VoterSet:
+    electorate = parse(terms)
+    if electorate.changing:
+        raise ConfigError("another change of the voters is under way; wait until it is done")
+    return electorate.latest
+
+
+def _voting(terms: Terms, name: str) -> VoterSet:
+    now = _settled(terms)
+    if name not in now.names:
+        raise ConfigError(f"{name} does not vote; the voters are {', '.join(now.names)}")
+    return now
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def wish_of(
+    *, votes: Mapping[str, int], arbitrator: str, expected: int, two_node: bool,
+    wait_for_all: bool, tie_breaker: tuple[str, ...], standing_ms: int,
+) -> Terms:  # fmt: skip
+    """Return what an operator asked for at the first start, as terms."""
+    data = {name: number for name, number in votes.items() if name != arbitrator}
+    return VoterSet(
+        data, arbitrator, votes.get(arbitrator, 1), expected, two_node, wait_for_all,
+        tie_breaker, standing_ms,
+    ).terms  # fmt: skip
