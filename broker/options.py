@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from broker import quorum_options
+from broker.quorum_options import QuorumOptionError, quorum_wish
+from vsync.quorum import Terms
 from vsync.types import record
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -33,6 +36,7 @@ DEFAULTS: Mapping[str, str] = {
     "interface": "127.0.0.1",
     "data-dir": "",
     "log-level": "info",
+    **quorum_options.DEFAULTS,
 }
 """Every option that an option file may set, with the text that stands for its absence."""
 
@@ -78,6 +82,10 @@ class BrokerOptions:
     """Absolute.  None: a temporary one, gone with the process; a restart comes back empty."""
     log_level: str
     """One of LOG_LEVELS."""
+    wish: Terms
+    """What the quorum options ask of the voter set of a new cluster (`vsync.quorum`)."""
+    arbitrator: bool
+    """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
 
     @property
     def clustered(self) -> bool:
@@ -97,7 +105,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
             raise OptionError(name, "there is no such option")
     text = {name: given.get(name, default).strip() for name, default in DEFAULTS.items()}
     cluster_name = _cluster_name(text["cluster-name"])
-    for name in ("cluster-size", "cluster-bind", "cluster-nodes"):
+    for name in ("cluster-size", "cluster-bind", "cluster-nodes", *quorum_options.DEFAULTS):
         if not cluster_name and text[name] != DEFAULTS[name]:
             raise OptionError(name, "it needs --cluster-name: a stand-alone broker has no ring")
     interface = _host("interface", text["interface"])
@@ -109,9 +117,17 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
             "cluster-bind",
             "with --cluster-nodes the ring port must be fixed, port 0 cannot be listed anywhere",
         )
+    size = _number("cluster-size", text["cluster-size"], 1, CLUSTER_SIZE_MAX)
+    arbitrator = text["cluster-arbitrator"]
+    if arbitrator:
+        text["cluster-arbitrator"] = arbitrator = str(_address("cluster-arbitrator", arbitrator))
+    try:
+        wish = quorum_wish(text, size)
+    except QuorumOptionError as problem:
+        raise OptionError(problem.option, problem.reason) from None
     return BrokerOptions(
         cluster_name=cluster_name,
-        cluster_size=_number("cluster-size", text["cluster-size"], 1, CLUSTER_SIZE_MAX),
+        cluster_size=size,
         cluster_bind=bind,
         cluster_nodes=nodes,
         cluster_url=_cluster_url(text["cluster-url"], Address(interface, port)),
@@ -119,6 +135,8 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         interface=interface,
         data_dir=Path(text["data-dir"]).expanduser().absolute() if text["data-dir"] else None,
         log_level=_choice("log-level", text["log-level"].lower(), LOG_LEVELS),
+        wish=wish,
+        arbitrator=arbitrator == str(bind),
     )
 
 

@@ -29,6 +29,17 @@ Examples:
   The same from an option file, one value overridden:
     qpidd --config conf/member-a.conf --log-level debug
 \b
+  Two members, and a third process that only votes, so that either member goes on alone:
+    qpidd --cluster-name pair --cluster-size 2 --port 5672 --data-dir /var/tmp/a \\
+          --cluster-bind 127.0.0.1:25672 --cluster-arbitrator 127.0.0.1:25674 \\
+          --cluster-nodes 127.0.0.1:25672,127.0.0.1:25673,127.0.0.1:25674
+    (the second: --port 5673, bind 25673; the arbitrator: bind 25674, the rest the same)
+\b
+Which groups of members may act is decided by votes: more than half of them, or half with the
+tie breaker. Members remember the voter set of their cluster; these options form it at first start,
+must not contradict it later (both values are named), and it is changed by qpid-cluster. Options
+under which two groups could act apart are refused with the two groups.
+\b
 Every option may also stand in the file given by --config, as `name = value`, or in
 the environment, as QPIDD_NAME (QPIDD_CLUSTER_NAME, QPIDD_PORT ...). The command line
 wins over the environment, the environment over the file.
@@ -64,6 +75,50 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     metavar="HOST:PORT,...",
     help="Ring addresses of the members; its own may be among them. "
     "Default: find members of the same name by multicast.",
+)
+@click.option(
+    "--cluster-votes",
+    metavar="NAME=N,...",
+    help="Votes of members, by ring address; 1 for who is not named. A group needs more than half.",
+)
+@click.option(
+    "--cluster-arbitrator",
+    metavar="HOST:PORT",
+    help="Ring address of a process that only votes: no data, no clients. The same on all members; "
+    "the one with this --cluster-bind is it. Lets either of two members go on alone.",
+)
+@click.option(
+    "--cluster-auto-tie-breaker",
+    metavar="WHICH",
+    help="Of two equal halves the one with this voter goes on: lowest, highest, or a list "
+    "of ring addresses, of which the first that counts is meant. Default no.",
+)
+@click.option(
+    "--cluster-wait-for-all",
+    metavar="yes|no",
+    help="A start, or a return after the quorum was lost, waits for every voter. Default no.",
+)
+@click.option(
+    "--cluster-last-man-standing",
+    metavar="yes|no",
+    help="Voters that are away for a window stop counting, one by one, "
+    "while the others have a quorum; they count again when they are back. Default no.",
+)
+@click.option(
+    "--cluster-last-man-standing-window",
+    metavar="MS",
+    help="How long a voter is away before it stops counting. Default 10000.",
+)
+@click.option(
+    "--cluster-expected-votes",
+    metavar="N",
+    help="Count the quorum from so many votes. Default: all that there are.",
+)
+@click.option(
+    "--cluster-two-node",
+    metavar="yes|no",
+    help="Either of two members may go on alone. Refused without --cluster-arbitrator: "
+    "cut apart, both would. Default no.",
 )
 @click.option(
     "--cluster-url",
