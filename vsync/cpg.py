@@ -1,316 +1,376 @@
 """Process groups on the ring: who is in which group, and messages to a group, in one order for all.
 
-A *process* is one participant of a group, at some member, with a number that the member chose.
-Joins and leaves are ordered messages like any other, so their place among the data is the same
-everywhere.  The layer has no state of its own to recover: after a view change
+Joins, leaves and data are ordered messages, so their place is the same everywhere.  What this layer
+adds to the ring is that members of a group know one another before any message of a view reaches
+them (virtual synchrony at the level of groups):
 
-- the processes of members that did not come along are removed, by each member from its own view
-  (NODEDOWN);
-- each member multicasts the list of its own processes, and that list is the truth about them
-  (NODEUP for those unknown, PROCDOWN for those that it does not name).
+- *Barrier.*  After a view in which somebody is new, each member multicasts the list of its own
+  groups.  When the last of these lists is delivered, all have the same lists and the same position;
+  each application gets one `GroupView` a group, then messages flow.  In a view in which nobody is
+  new everybody knows everything already, and those who went are taken out at once.
+- *Sending view.*  A payload counts only if it is ordered in the ring in which it was sent, and its
+  sender sends nothing else but its list before the barrier.  So the lists precede every message of
+  a ring in the one order, and no receiver ever has to hold anything back.  What was still on its
+  way when the ring broke is ordered in the next one, void for all alike; its sender sends it again,
+  in its place.  Hence a payload is delivered once or never, and never lost without a word.
 
-There is no barrier.  A member's joins, leaves, lists and data leave in the order in which it made
-them, so its list is right at its place in the order, whichever ring it is ordered in; and data from
-a process not known yet proves that it is in the group, so nothing is dropped for coming early.
+*Position*: every valid join, leave and message takes the next number.  After a merge all go on from
+the largest that any of them had; so members that stay together count alike, and a member's
+positions rise.  Two sides of a partition use the same numbers for different messages.
 
-Obligations of the caller: hand every output of the node to `on_output`, in order, and carry out
-nothing else with the node's payloads: the layer owns them.
+Obligations of the caller: hand every output of the node to `on_output`, in order, and let nobody
+else submit to this node: the layer owns its payloads and its mark.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from enum import IntEnum
-from struct import Struct
-from struct import error as struct_error
+from collections import Counter, deque
 from typing import NamedTuple, Protocol
 
-from vsync.errors import FrameError
-from vsync.events import Deliver, Output, View
-from vsync.types import NO_RING, Guarantee, Member, RingId
+from vsync.durability import Durability
+from vsync.errors import FrameError, GroupError, PayloadTooLarge
+from vsync.events import Deliver, Marks, Output, View
+from vsync.group_events import (
+    HEAD_BYTES_MAX,
+    KINDS,
+    Cause,
+    GroupEvent,
+    GroupMessage,
+    GroupView,
+    Kind,
+    Level,
+    Sent,
+    Synced,
+    group_name,
+    of_ring,
+    pack_head,
+    pack_list,
+    read_head,
+    read_list,
+    read_name,
+)
+from vsync.types import NO_RING, Guarantee, Member
 
-GROUP_NAME_BYTES_MAX = 128
-_HEAD = Struct("<BQB")  # kind, process number, length of the group's name
-_LIST = Struct("<BQQBI")  # kind, ring seq, rep incarnation, length of rep's name, entries
-_ENTRY = Struct("<QB")
-
-
-class Process(NamedTuple):
-    """One participant: a process of one life of one member."""
-
-    member: Member
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.member.name}:{self.number}"
-
-
-class Cause(IntEnum):
-    """Why a process came or went."""
-
-    JOIN = 1
-    LEAVE = 2
-    NODEDOWN = 3
-    NODEUP = 4
-    PROCDOWN = 5
-
-
-class GroupMessage(NamedTuple):
-    """Data for the local processes `to` of a group."""
-
-    group: str
-    to: tuple[int, ...]
-    sender: Process
-    payload: bytes
-    guarantee: Guarantee
-    transitional: bool
-    ring: RingId
-    seq: int
-
-
-class GroupChange(NamedTuple):
-    """The group's new list, for the local processes `to`; those that left are not in it."""
-
-    group: str
-    to: tuple[int, ...]
-    members: tuple[Process, ...]
-    joined: tuple[tuple[Process, Cause], ...]
-    left: tuple[tuple[Process, Cause], ...]
-
-
-class Synced(NamedTuple):
-    """Every member of `ring` has told its processes."""
-
-    ring: RingId
-
-
-GroupEvent = GroupMessage | GroupChange | Synced
+FLYING_BYTES_MAX = 2 << 20
+"""What may be in the ring's hands and not delivered here yet: two visits' worth.  More would only
+be void, and in the way of the lists, when the ring breaks."""
+ITEM_BYTES = 64
+"""What an accepted payload counts for beside its bytes, so that empty ones are bounded as well."""
 
 
 class Port(Protocol):
-    """What this layer needs of a node."""
+    """What this layer needs of a driver; `submit` is False when the ring has no room."""
 
-    me: Member
+    def submit(self, payload: bytes, guarantee: Guarantee) -> bool: ...
 
-    def submit(self, payload: bytes, now: float, guarantee: Guarantee = ...) -> bool: ...
+    def set_mark(self, mark: int) -> None: ...
 
 
-class _Kind(IntEnum):
-    JOIN = 1
-    LEAVE = 2
-    DOWN = 3
-    DATA = 4
-    LIST = 5
+class _Item(NamedTuple):
+    """Something accepted that has no place in the order yet."""
+
+    ticket: int
+    kind: Kind
+    group: str
+    data: bytes
+    level: Level
 
 
 class Groups:
-    """All groups, as one member sees them."""
+    """All groups, as one member sees them.  Sans-I/O: outputs of the node in, events out."""
 
-    def __init__(self, node: Port) -> None:
-        self._node = node
-        self.me = node.me
+    def __init__(
+        self,
+        me: Member,
+        port: Port,
+        *,
+        payload_bytes_max: int = 64 << 20,
+        pending_bytes_max: int = 8 << 20,
+    ) -> None:
+        self.me = me
+        self.position = 0
+        self.ring = NO_RING
+        self.members: tuple[Member, ...] = ()
+        self.synced = False
         self.counters: Counter[str] = Counter()
-        self._groups: dict[str, set[Process]] = {}
-        # Local processes by what I have said of them, and by what came back in order.
-        self._said: dict[tuple[str, int], bool] = {}  # False: leave is under way
-        self._here: dict[str, set[int]] = {}
-        self._ring = NO_RING
-        self._awaited: set[Member] = set()
+        self._port = port
+        self._payload_max = payload_bytes_max - HEAD_BYTES_MAX
+        self._pending_max = pending_bytes_max
+        self._pending = 0  # bytes accepted that have no place in the order yet
+        self._groups: dict[str, dict[Member, None]] = {}  # in the order of joining
+        self._mine: dict[str, bool] = {}  # groups that I asked to join; False: and to leave
+        self._heads: dict[tuple[Kind, str], bytes] = {}  # of this ring
+        self._names: dict[bytes, str] = {}
+        self._lists: dict[Member, tuple[str, ...]] = {}
         self._list_due = False
+        self._base = 0  # the largest position that a list told
+        self._away: dict[Member, None] = {}  # not with me all the time since the last barrier
+        self._outbox: deque[_Item] = deque()  # accepted, in order
+        self._flying: deque[_Item] = deque()  # sent in this ring, not delivered here yet
+        self._flying_bytes = 0
+        self._tickets = 0
+        self._durability = Durability()
         self._events: list[GroupEvent] = []
 
-    # -- calls: False means that the ring's queue is full and nothing happened -----------------
+    # -- calls: a ticket, or None when there is no room and nothing happened -------------------
 
-    def join(self, group: str, number: int, now: float) -> bool:
-        """Take part.  Complete when the own GroupChange comes; data may be sent at once."""
-        if len(group.encode()) > GROUP_NAME_BYTES_MAX or not group:
-            raise ValueError(f"group name of {len(group.encode())} bytes")
-        if (group, number) in self._said:
-            raise ValueError(f"{number} is in {group}, or still leaving it")
-        if not self._say(_Kind.JOIN, group, number, b"", Guarantee.AGREED, now):
-            return False
-        self._said[group, number] = True
-        return True
+    def join(self, group: str) -> int | None:
+        """Take part.  Complete when my own GroupView comes; messages may be sent at once."""
+        group_name(group)
+        if group in self._mine:
+            still = "a member of it" if self._mine[group] else "still leaving it"
+            raise GroupError(f"cannot join group {group!r}: this member is {still}")
+        ticket = self._accept(Kind.JOIN, group, b"", Level.AGREED)
+        if ticket is not None:
+            self._mine[group] = True
+        return ticket
 
-    def leave(self, group: str, number: int, now: float, *, died: bool = False) -> bool:
-        """Stop taking part; `died`: on behalf of a process that is gone."""
-        if not self._said.get((group, number), False):
-            raise ValueError(f"{number} is not in {group}")
-        kind = _Kind.DOWN if died else _Kind.LEAVE
-        if not self._say(kind, group, number, b"", Guarantee.AGREED, now):
-            return False
-        self._said[group, number] = False
-        return True
+    def leave(self, group: str) -> int | None:
+        """Stop taking part, behind everything that I sent before."""
+        self._demand_mine(group)
+        ticket = self._accept(Kind.LEAVE, group, b"", Level.AGREED)
+        if ticket is not None:
+            self._mine[group] = False
+        return ticket
 
-    def mcast(
-        self,
-        group: str,
-        number: int,
-        payload: bytes,
-        now: float,
-        guarantee: Guarantee = Guarantee.AGREED,
-    ) -> bool:
-        """Send to the group, the sender included."""
-        if not self._said.get((group, number), False):
-            raise ValueError(f"{number} is not in {group}")
-        return self._say(_Kind.DATA, group, number, payload, guarantee, now)
+    def mcast(self, group: str, payload: bytes, level: Level = Level.SAFE) -> int | None:
+        """Send to the group, myself included.  `Sent` with this ticket says that it is so far."""
+        self._demand_mine(group)
+        if len(payload) > self._payload_max:
+            raise PayloadTooLarge(f"{len(payload)} bytes, at most {self._payload_max}")
+        return self._accept(Kind.DATA, group, payload, level)
 
-    def members(self, group: str) -> tuple[Process, ...]:
-        return tuple(sorted(self._groups.get(group, ())))
+    def set_durable(self, position: int) -> None:
+        """Everything of all my groups up to `position` is on my disk."""
+        if position > self.position:
+            raise GroupError(f"position {position} is not delivered yet, {self.position} is")
+        self._port.set_mark(position)
 
-    def groups(self) -> tuple[str, ...]:
-        return tuple(sorted(self._groups))
+    def views(self) -> dict[str, tuple[Member, ...]]:
+        """The members of every group of the ring, sorted."""
+        return {g: tuple(sorted(self._groups[g])) for g in sorted(self._groups)}
+
+    @property
+    def pending(self) -> int:
+        """How much was accepted and has no place in the order yet."""
+        return len(self._outbox) + len(self._flying)
+
+    def drop(self) -> list[int]:
+        """Give up everything that has not reached its level; the tickets.  For the end of all."""
+        tickets = [item.ticket for item in (*self._flying, *self._outbox)]
+        self._outbox.clear()
+        self._flying.clear()
+        self._pending = self._flying_bytes = 0
+        return tickets + self._durability.drop()
 
     # -- what the node said --------------------------------------------------------------------
 
-    def on_output(self, output: Output, now: float) -> list[GroupEvent]:
-        """Work in one output of the node; what it means for the local processes, in order."""
+    def on_output(self, output: Output) -> list[GroupEvent]:
+        """Work in one output of the node; what it means for this application, in order."""
         if isinstance(output, Deliver):
             for payload in output.payloads:
                 try:
                     self._on_payload(output, payload)
                 except FrameError as err:
                     self.counters[err.code] += 1
+        elif isinstance(output, Marks):
+            self._events += self._durability.on_marks(output.marks)
         elif isinstance(output, View):
             self._on_view(output)
-        self._tell_list(now)
+        self.pump()
         events, self._events = self._events, []
         return events
 
+    def pump(self) -> None:
+        """Give the ring what it has room for.  It calls for more with each delivery."""
+        if self._list_due:
+            mine = [g for g in sorted(self._groups) if self.me in self._groups[g]]
+            listed = pack_list(self.ring, self.position, mine)
+            self._list_due = not self._port.submit(listed, Guarantee.AGREED)
+        while self.synced and self._outbox and self._flying_bytes < FLYING_BYTES_MAX:
+            item = self._outbox[0]
+            head = self._heads.get((item.kind, item.group))
+            if head is None:
+                head = pack_head(item.kind, self.ring, group_name(item.group))
+                self._heads[item.kind, item.group] = head
+            # In the books before it goes: a ring of one may order it at once.
+            self._flying.append(self._outbox.popleft())
+            self._flying_bytes += len(item.data)
+            if not self._port.submit(head + item.data, item.level.guarantee):
+                self._outbox.appendleft(self._flying.pop())
+                self._flying_bytes -= len(item.data)
+                return
+
+    # -- views -----------------------------------------------------------------------------------
+
     def _on_view(self, view: View) -> None:
-        gone = frozenset(view.left)
-        for group in self.groups():
-            left = [(p, Cause.NODEDOWN) for p in self.members(group) if p.member in gone]
-            self._change(group, [], left)
-        self._ring = view.ring
-        self._awaited = set(view.members) if view.joined else set()
-        # Nobody is new: everybody knows everything, at each member alike.
-        self._list_due = bool(view.joined)
-        if not view.joined:
-            self._events.append(Synced(view.ring))
+        # Not delivered by now: it was not ordered in the old ring, and in the new one it is void.
+        self.counters["sent_again"] += len(self._flying)
+        self._outbox.extendleft(reversed(self._flying))
+        self._flying.clear()
+        self._flying_bytes = 0
+        self._heads.clear()
+        self._durability.new_ring()
+        self._events += self._durability.gone(view.left)
+        self.ring, self.members = view.ring, view.members
+        self._away.update(dict.fromkeys((*view.left, *view.joined)))
+        if self.synced and not view.joined:
+            self._level_up({m: self._known(m) for m in view.members})
+            return
+        self.synced = False
+        self._list_due = True
+        self._lists = {}
+        self._base = self.position
+
+    def _known(self, member: Member) -> tuple[str, ...]:
+        return tuple(g for g, members in self._groups.items() if member in members)
+
+    def _on_list(self, frame: Deliver, payload: bytes) -> None:
+        listed = read_list(payload)
+        if self.synced or not of_ring(listed.ring, frame.ring) or frame.sender in self._lists:
+            self.counters["list_void"] += 1
+            return
+        self._lists[frame.sender] = listed.groups
+        self._base = max(self._base, listed.position)
+        if len(self._lists) == len(self.members):
+            self.position = self._base
+            self._level_up(self._lists)
+
+    def _level_up(self, lists: dict[Member, tuple[str, ...]]) -> None:
+        """All know all: one change a group for everything since the last barrier."""
+        held, self._groups = self._groups, {}
+        for member in sorted(lists):
+            for group in lists[member]:
+                self._groups.setdefault(group, {})[member] = None
+        self.synced = True
+        names = {m.name for m in self.members}
+        for group in sorted({*held, *self._groups}):
+            before, after = held.get(group, {}), self._groups.get(group, {})
+            left = []
+            for member in sorted(before):
+                if member in self._away or member not in after:
+                    again = member not in self.members and member.name in names
+                    left.append((member, Cause.PROCDOWN if again else Cause.NODEDOWN))
+            joined = [
+                (member, Cause.NODEUP)
+                for member in sorted(after)
+                if member in self._away or member not in before
+            ]
+            self._tell(group, joined, left)
+        self._away = {}
+        self._events.append(Synced(self.ring, self.members, self.position))
+
+    # -- ordered payloads ------------------------------------------------------------------------
 
     def _on_payload(self, frame: Deliver, payload: bytes) -> None:
-        if payload[:1] == bytes((_Kind.LIST,)):
-            ring, named = _read_list(payload)
-            self._on_list(frame.sender, ring, named)
+        if payload[:1] == b"\x04":
+            self._on_list(frame, payload)
             return
-        kind, group, number, data = _read(payload)
-        process = Process(frame.sender, number)
-        mine = frame.sender == self.me
-        if kind is _Kind.JOIN:
-            if mine:
-                self._here.setdefault(group, set()).add(number)
-            self._change(group, [(process, Cause.JOIN)], [])
-        elif kind is _Kind.DATA:
-            self._change(group, [(process, Cause.NODEUP)], [])
-            to = tuple(sorted(self._here.get(group, ())))
-            if to:
+        kind, ring, end = read_head(payload)
+        if not of_ring(ring, frame.ring):
+            self.counters["void"] += 1  # its sender knows, and sends it again
+            return
+        if not self.synced:
+            # Its sender was at the barrier before it sent this, and so was I: a faulty member.
+            raise FrameError("group_before_barrier")
+        named = payload[:end]
+        group = self._names.get(named)
+        if group is None:
+            if kind not in KINDS:
+                raise FrameError("group_kind")
+            group = read_name(payload, end)
+            if len(self._names) >= 1024:
+                self._names.clear()
+            self._names[named] = group
+        sender = frame.sender
+        if kind == Kind.DATA:
+            members = self._groups.get(group)
+            if members is None or sender not in members:
+                raise FrameError("group_stranger")
+            self.position += 1
+            if self.me in members:
+                safe = frame.guarantee is Guarantee.SAFE
                 self._events.append(
                     GroupMessage(
-                        group, to, process, data,
-                        frame.guarantee, frame.transitional, frame.ring, frame.seq,
+                        group, sender, payload[end:], self.position,
+                        Level.SAFE if safe else Level.AGREED, frame.transitional,
                     )
                 )  # fmt: skip
         else:
-            cause = Cause.LEAVE if kind is _Kind.LEAVE else Cause.PROCDOWN
-            self._change(group, [], [(process, cause)])
-            if mine:
-                self._here.get(group, set()).discard(number)
-                self._said.pop((group, number), None)
+            self.position += 1
+            self._on_change(KINDS[kind], group, sender)
+        if sender == self.me:
+            self._ordered(KINDS[kind], group)
 
-    def _on_list(self, sender: Member, ring: RingId, named: list[tuple[str, int]]) -> None:
-        truth: dict[str, set[int]] = {}
-        for group, number in named:
-            truth.setdefault(group, set()).add(number)
-        for group in sorted({*self._groups, *truth}):
-            numbers = truth.get(group, set())
-            known = {p.number for p in self._groups.get(group, ()) if p.member == sender}
-            joined = [(Process(sender, n), Cause.NODEUP) for n in sorted(numbers - known)]
-            left = [(Process(sender, n), Cause.PROCDOWN) for n in sorted(known - numbers)]
-            self._change(group, joined, left)
-        if ring == self._ring and sender in self._awaited:
-            self._awaited.discard(sender)
-            if not self._awaited:
-                self._events.append(Synced(ring))
-
-    def _change(
-        self,
-        group: str,
-        joined: list[tuple[Process, Cause]],
-        left: list[tuple[Process, Cause]],
-    ) -> None:
-        """Change one group's list, and tell if that was a change."""
-        held = self._groups.get(group, set())
-        joined = [(p, cause) for p, cause in joined if p not in held]
-        left = [(p, cause) for p, cause in left if p in held]
-        if not joined and not left:
-            return
-        held = self._groups.setdefault(group, held)
-        held |= {p for p, _ in joined}
-        held -= {p for p, _ in left}
-        if not held:
+    def _on_change(self, kind: Kind, group: str, sender: Member) -> None:
+        members = self._groups.setdefault(group, {})
+        if kind is Kind.JOIN:
+            if sender not in members:
+                members[sender] = None
+                self._tell(group, [(sender, Cause.JOIN)], [])
+        elif sender in members:
+            del members[sender]
+            self._tell(group, [], [(sender, Cause.LEAVE)])
+            self._events += self._durability.gone([sender], group)
+            if sender == self.me:
+                self._mine.pop(group, None)
+                self._durability.close(group)
+        if not members:
             del self._groups[group]
-        # A local process that leaves still sees its own leave.
-        to = tuple(sorted(self._here.get(group, ())))
-        if to:
-            self._events.append(
-                GroupChange(group, to, tuple(sorted(held)), tuple(joined), tuple(left))
-            )
 
-    # -- what I say --------------------------------------------------------------------------
+    def _tell(
+        self, group: str, joined: list[tuple[Member, Cause]], left: list[tuple[Member, Cause]]
+    ) -> None:
+        """Tell the application of a change, if it takes part; also of its own leave."""
+        members = self._groups.get(group, {})
+        if (joined or left) and (self.me in members or any(m == self.me for m, _ in left)):
+            now = tuple(sorted(members))
+            self._events.append(GroupView(group, now, tuple(joined), tuple(left), self.position))
 
-    def _say(
-        self, kind: _Kind, group: str, number: int, data: bytes, guarantee: Guarantee, now: float
-    ) -> bool:
-        name = group.encode()
-        payload = _HEAD.pack(kind, number, len(name)) + name + data
-        return self._node.submit(payload, now, guarantee)
+    # -- what I send -----------------------------------------------------------------------------
 
-    def _tell_list(self, now: float) -> None:
-        """Say which processes I have; again later while the ring's queue is full."""
-        if not self._list_due:
-            return
-        named = [key for key, stays in sorted(self._said.items()) if stays]
-        if self._node.submit(_list(self._ring, named), now, Guarantee.AGREED):
-            self._list_due = False
+    def _demand_mine(self, group: str) -> None:
+        if not self._mine.get(group, False):
+            leaving = ": it is leaving it" if group in self._mine else ""
+            raise GroupError(f"this member is not in group {group!r}{leaving}")
+
+    def _accept(self, kind: Kind, group: str, data: bytes, level: Level) -> int | None:
+        size = len(data) + ITEM_BYTES
+        # With nothing pending any payload is taken, or one above the bound could never go.
+        if self._pending and self._pending + size > self._pending_max:
+            return None
+        self._pending += size
+        self._tickets += 1
+        self._outbox.append(_Item(self._tickets, kind, group, data, level))
+        if len(self._outbox) == 1:
+            self.pump()
+        return self._tickets
+
+    def _ordered(self, kind: Kind, group: str) -> None:
+        """The next of mine has its place in the order: FIFO, and nothing between (G5)."""
+        item = self._flying.popleft()
+        assert item.kind is kind, (item, kind)
+        assert item.group == group, (item, group)
+        self._flying_bytes -= len(item.data)
+        self._pending -= len(item.data) + ITEM_BYTES
+        if item.level is Level.DURABLE:
+            members = tuple(sorted(self._groups.get(group, ())))
+            self._durability.add(item.ticket, self.position, group, members)
         else:
-            self.counters["list_delayed"] += 1
+            self._events.append(Sent(item.ticket, self.position))
 
+    def invariants(self) -> None:
+        """Assert what must hold between any two calls."""
+        items = (*self._flying, *self._outbox)
+        assert self._pending == sum(len(i.data) + ITEM_BYTES for i in items), "pending drifted"
+        assert [i.ticket for i in items] == sorted(i.ticket for i in items), "not in order"
+        assert self.synced or not self._flying, "sent before the barrier"
+        assert all(m in self.members for g in self._groups.values() for m in g) or self._away
 
-def _read(payload: bytes) -> tuple[_Kind, str, int, bytes]:
-    try:
-        kind, number, size = _HEAD.unpack_from(payload)
-        end = _HEAD.size + size
-        if end > len(payload) or not size:
-            raise FrameError("group_short")
-        return _Kind(kind), payload[_HEAD.size : end].decode(), number, payload[end:]
-    except (struct_error, ValueError) as err:
-        raise FrameError("group_field") from err
-
-
-def _list(ring: RingId, named: list[tuple[str, int]]) -> bytes:
-    rep = ring.rep.encode()
-    parts = [_LIST.pack(_Kind.LIST, ring.seq, ring.rep_incarnation, len(rep), len(named)), rep]
-    for group, number in named:
-        name = group.encode()
-        parts += [_ENTRY.pack(number, len(name)), name]
-    return b"".join(parts)
-
-
-def _read_list(payload: bytes) -> tuple[RingId, list[tuple[str, int]]]:
-    try:
-        _, seq, incarnation, size, count = _LIST.unpack_from(payload)
-        at = _LIST.size + size
-        ring = RingId(seq, payload[_LIST.size : at].decode(), incarnation)
-        named = []
-        for _ in range(count):
-            number, size = _ENTRY.unpack_from(payload, at)
-            at += _ENTRY.size + size
-            if at > len(payload):
-                raise FrameError("group_short")
-            named.append((payload[at - size : at].decode(), number))
-    except (struct_error, ValueError) as err:
-        raise FrameError("group_field") from err
-    if at != len(payload):
-        raise FrameError("group_trailing")
-    return ring, named
+    def describe(self) -> str:
+        """As a trace prints it."""
+        word = "synced" if self.synced else "at the barrier"
+        lists = " ".join(
+            f"{g}{{{','.join(m.name for m in members)}}}" for g, members in self.views().items()
+        )
+        return f"{self.me} ring {self.ring} position {self.position} {word} {lists}"

@@ -2,7 +2,8 @@
 
 `FrameError`: what a peer or the wire did; always counted and dropped, never let out of the node.
 `ConfigError`: what the operator did; raised while the configuration record is built.
-`PayloadTooLarge`: what the caller did; raised by `submit`, which took nothing.
+`PayloadTooLarge`, `GroupError`: what the caller did; raised by the call, which took nothing.
+`NotDurable`, `ClusterClosed`: what became of a message that was accepted.
 `ProtocolBug`: what we did; the member must stop.
 """
 
@@ -31,3 +32,15 @@ class PayloadTooLarge(VsyncError, ValueError):
 
 class ProtocolBug(VsyncError, AssertionError):
     """The core reached a state that its own rules exclude."""
+
+
+class GroupError(VsyncError, ValueError):
+    """A call that makes no sense now: a second join, a message to a group that I am not in."""
+
+
+class NotDurable(VsyncError):
+    """The message was ordered, but too few members are left that could have it on disk."""
+
+
+class ClusterClosed(VsyncError):
+    """This member is closed: what had no place in the order by then will never get one."""

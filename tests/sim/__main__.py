@@ -27,9 +27,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--without", default="", help="faults to leave out, by comma")
     parser.add_argument("--only", default=None, help="the only faults to keep, by comma")
     parser.add_argument(
-        "--stack", choices=("replica", "broker", "mixed", "oracle"), default="replica",
+        "--stack", choices=("replica", "broker", "mixed", "oracle", "groups"), default="replica",
         help="what stands on the ring: the primary layer over a toy log, real brokers, both,"
-        " or brokers on a ring without frames that changes its view all the time",
+        " brokers on a ring without frames that changes its view all the time, or process groups",
     )  # fmt: skip
     parser.add_argument("--ring-only", action="store_true", help="no primary layer on the ring")
     parser.add_argument("--shrink", action="store_true", help="find out which faults it takes")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.sim.broker_stack import BrokerStack
 from tests.sim.cores import make_node
+from tests.sim.groups import GroupStack
 from tests.sim.oracle import Oracle
 from tests.sim.plan import Plan, make_plan
 from tests.sim.runner import Result, Runner
@@ -66,6 +67,8 @@ def stack_of(plan: Plan, options: Options) -> Stack:
     """What stands on the rings."""
     if not plan.primary:
         return PlainStack()
+    if options.stack == "groups":
+        return GroupStack()
     if has_brokers(plan, options):
         return BrokerStack(None if options.memberlog is None else Path(options.memberlog))
     return ReplicaStack()

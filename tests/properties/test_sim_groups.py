@@ -1,0 +1,62 @@
+"""Groups on simulated rings: G2 and G3 at the level of groups, and broken layers being found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from tests.sim.campaign import Options, run_seed
+from vsync import cpg
+from vsync.cpg import Groups
+
+# Cheap seeds with partitions, merges, restarts and pauses among them; more with --stack groups.
+SEEDS = (3, 6, 9, 12, 22, 31)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_agree(seed: int) -> None:
+    result = run_seed(seed, Options(stack="groups"))
+    assert [str(v) for v in result.violations] == []
+
+
+class Broken(NamedTuple):
+    where: object
+    name: str
+    instead: Callable[..., object]
+
+
+def _no_barrier(self: Groups, _: object) -> None:
+    """Go on as soon as there is a view, each member with what it knew."""
+    known = {m: tuple(g for g, held in self._groups.items() if m in held) for m in self.members}
+    self._level_up(known)
+
+
+_on_view = Groups._on_view
+
+
+def _view_without_barrier(self: Groups, view: object) -> None:
+    _on_view(self, view)  # type: ignore[arg-type]
+    if not self.synced:
+        _no_barrier(self, view)
+
+
+def _view_that_forgets(self: Groups, view: object) -> None:
+    self._flying.clear()
+    _on_view(self, view)  # type: ignore[arg-type]
+
+
+BROKEN = {
+    "what was sent in another view counts": Broken(cpg, "of_ring", lambda *_: True),
+    "no barrier": Broken(Groups, "_on_view", _view_without_barrier),
+    "what was on its way is forgotten": Broken(Groups, "_on_view", _view_that_forgets),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_layer_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = BROKEN[name]
+    monkeypatch.setattr(broken.where, broken.name, broken.instead)
+    found = (run_seed(seed, Options(stack="groups")).violations for seed in SEEDS)
+    assert any(violations for violations in found)

@@ -1,0 +1,193 @@
+"""The vocabulary of process groups: what a group member is told, and what goes over the ring.
+
+A participant of a group is a *member of the ring*: one process, one life of it.  There is no daemon
+that several processes share, hence no process numbers beside the member.
+
+On the wire a group payload is
+
+    u8 kind | u32 ring seq of the view it was sent in, low bits | u8 length of name | name | data
+
+The sequence number of the ring is enough to tell whether a payload was ordered in the view that it
+was sent in: the rings that one sender installs have rising numbers.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from struct import Struct
+from struct import error as struct_error
+from typing import NamedTuple
+
+from vsync.errors import FrameError, GroupError
+from vsync.types import Guarantee, Member, RingId
+
+GROUP_NAME_BYTES_MAX = 128
+HEAD_BYTES_MAX = 6 + GROUP_NAME_BYTES_MAX
+"""What a group payload may carry in front of its data."""
+
+_HEAD = Struct("<BIB")  # kind, ring seq, length of the group's name
+_LIST = Struct("<BIQI")  # kind, ring seq, position, groups
+_RING_BITS = 0xFFFFFFFF
+
+
+class Level(IntEnum):
+    """How much must be true before `mcast` is answered.
+
+    AGREED: it was delivered here, in the one order.  SAFE: and every member of the ring holds it.
+    DURABLE: and a majority of the group's members said that it is on their disks.
+    """
+
+    AGREED = 1
+    SAFE = 2
+    DURABLE = 3
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the ring has to promise for this level."""
+        return Guarantee.AGREED if self is Level.AGREED else Guarantee.SAFE
+
+
+class Cause(Enum):
+    """Why a member is in the list now, or is not any more."""
+
+    JOIN = "join"  # it asked to
+    LEAVE = "leave"  # it asked to
+    NODEDOWN = "node down"  # it is not in the ring any more, or was away and missed messages
+    NODEUP = "node up"  # its ring merged with mine, and it was in the group there
+    PROCDOWN = "process down"  # its process ended and a new life of the same name is here
+
+
+class GroupMessage(NamedTuple):
+    """A message of a group of mine, at its place of the order."""
+
+    group: str
+    sender: Member
+    payload: bytes
+    position: int
+    level: Level  # AGREED or SAFE; who sends with DURABLE waits for longer, the others see SAFE
+    transitional: bool  # the ring was closing: only who came along is known to have it
+
+
+class GroupView(NamedTuple):
+    """The new list of a group of mine; who left is not in it, and who left may be myself."""
+
+    group: str
+    members: tuple[Member, ...]
+    joined: tuple[tuple[Member, Cause], ...]
+    left: tuple[tuple[Member, Cause], ...]
+    position: int
+
+
+class Sent(NamedTuple):
+    """What was accepted under `ticket` has reached the level that was asked for."""
+
+    ticket: int
+    position: int
+
+
+class Failed(NamedTuple):
+    """What was accepted under `ticket` was ordered, but cannot reach its level any more."""
+
+    ticket: int
+    position: int
+    reason: str
+
+
+class Synced(NamedTuple):
+    """All members of `ring` know each other's groups; from here on messages flow."""
+
+    ring: RingId
+    members: tuple[Member, ...]
+    position: int
+
+
+GroupEvent = GroupMessage | GroupView | Sent | Failed | Synced
+
+
+class Kind(IntEnum):
+    """What a group payload is."""
+
+    JOIN = 1
+    LEAVE = 2
+    DATA = 3
+    LIST = 4
+
+
+KINDS = {int(k): k for k in Kind}
+
+
+def group_name(group: str) -> bytes:
+    """The name as it travels.  Raises GroupError for one that cannot."""
+    name = group.encode()
+    if not 0 < len(name) <= GROUP_NAME_BYTES_MAX:
+        raise GroupError(
+            f"a group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes of UTF-8, this has {len(name)}"
+        )
+    return name
+
+
+def pack_head(kind: Kind, ring: RingId, name: bytes) -> bytes:
+    """What stands in front of a payload's data."""
+    return _HEAD.pack(kind, ring.seq & _RING_BITS, len(name)) + name
+
+
+def read_head(payload: bytes) -> tuple[int, int, int]:
+    """(kind, low bits of the ring's seq, where the data begin) of any payload but a list."""
+    try:
+        kind, ring, size = _HEAD.unpack_from(payload)
+    except struct_error as err:
+        raise FrameError("group_short") from err
+    end = _HEAD.size + size
+    if not size or end > len(payload):
+        raise FrameError("group_short")
+    return kind, ring, end
+
+
+def read_name(payload: bytes, end: int) -> str:
+    """The group's name, in front of `end`."""
+    try:
+        return payload[_HEAD.size : end].decode()
+    except UnicodeDecodeError as err:
+        raise FrameError("group_text") from err
+
+
+def of_ring(ring: int, found: RingId) -> bool:
+    """Was a payload with these low bits sent in this ring?"""
+    return ring == found.seq & _RING_BITS
+
+
+class Listed(NamedTuple):
+    """What a member tells after a view change: where its order stands, and its groups."""
+
+    ring: int
+    position: int
+    groups: tuple[str, ...]
+
+
+def pack_list(ring: RingId, position: int, groups: list[str]) -> bytes:
+    """The list of my groups."""
+    parts = [_LIST.pack(Kind.LIST, ring.seq & _RING_BITS, position, len(groups))]
+    for name in map(group_name, groups):
+        parts += [bytes((len(name),)), name]
+    return b"".join(parts)
+
+
+def read_list(payload: bytes) -> Listed:
+    """Read a list; anything odd is a FrameError."""
+    try:
+        _, ring, position, count = _LIST.unpack_from(payload)
+    except struct_error as err:
+        raise FrameError("group_short") from err
+    at, groups = _LIST.size, []
+    for _ in range(count):
+        end = at + 1 + (payload[at] if at < len(payload) else 0)
+        if end > len(payload) or end == at + 1:
+            raise FrameError("group_short")
+        try:
+            groups.append(payload[at + 1 : end].decode())
+        except UnicodeDecodeError as err:
+            raise FrameError("group_text") from err
+        at = end
+    if at != len(payload):
+        raise FrameError("group_trailing")
+    return Listed(ring, position, tuple(groups))
