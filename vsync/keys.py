@@ -1,0 +1,204 @@
+"""Key files of members, and the list of those that may take part in a ring.
+
+A member has a CURVE key pair.  Its *secret file* stays with it; its *public file* goes into the
+directory that every member reads as its allow list.  Both are certificates as czmq and pyzmq write
+them: lines `name = "..."`, `public-key = "..."`, `secret-key = "..."`, keys in Z85, `#` comments.
+
+The allow list is read again whenever its files change.  A change that cannot be read leaves the
+list as it was and is told once: a slip of the operator must not throw members out.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import zmq
+
+from vsync.errors import VsyncError
+
+SECRET_SUFFIX: Final = ".key_secret"
+PUBLIC_SUFFIX: Final = ".key"
+FILE_BYTES_MAX: Final = 4_096
+FILES_MAX: Final = 1_024
+REREAD_S: Final = 1.0
+_Z85: Final = frozenset(
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+)
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+Warn = Callable[[str], None]
+
+
+class KeyTrouble(VsyncError):
+    """A key file or an allow list that cannot be used; says which, why, and what to do."""
+
+
+class KeyPair(NamedTuple):
+    """The keys of one member, in Z85 (40 characters each)."""
+
+    name: str
+    public: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.name!r}, {self.public!r})"  # never the secret in a log
+
+
+def make_pair(name: str) -> KeyPair:
+    """Draw a new pair from the system's randomness."""
+    public, secret = zmq.curve_keypair()
+    return KeyPair(name, public.decode(), secret.decode())
+
+
+def file_stem(name: str, generation: int) -> str:
+    """The file name, without suffix, for the keys of a member: the first, the second, ..."""
+    plain = "".join(c if c.isalnum() or c in ".-" else "_" for c in name)
+    return plain if generation == 1 else f"{plain}.{generation}"
+
+
+def public_text(pair: KeyPair) -> str:
+    return (
+        f"#  The public key of ring member {pair.name}.  It belongs into the directory that every\n"
+        "#  member names with --cluster-allow.  It is no secret, but must not change on the way.\n"
+        f'metadata\n    name = "{pair.name}"\ncurve\n    public-key = "{pair.public}"\n'
+    )
+
+
+def secret_text(pair: KeyPair) -> str:
+    return (
+        f"#  The SECRET key of ring member {pair.name}.  Only that member may read this file; it\n"
+        "#  names it with --cluster-key.\n"
+        f'metadata\n    name = "{pair.name}"\ncurve\n    public-key = "{pair.public}"\n'
+        f'    secret-key = "{pair.secret}"\n'
+    )
+
+
+def read_secret(path: Path) -> KeyPair:
+    """The member's own pair.  Raises KeyTrouble, also when others could read the file."""
+    fields = _fields(path, private=True)
+    secret = _key(path, fields, "secret-key")
+    public = _key(path, fields, "public-key")
+    if zmq.curve_public(secret.encode()).decode() != public:
+        raise KeyTrouble(f"{path}: its public-key does not belong to its secret-key; make new keys")
+    return KeyPair(_name(path, fields), public, secret)
+
+
+class Allowed:
+    """The public keys of a directory: who may come in, and under which name."""
+
+    def __init__(self, directory: Path, warn: Warn) -> None:
+        """Read it for the first time.  Raises KeyTrouble for whatever is wrong in it."""
+        self.directory = directory
+        self._warn = warn
+        self._told = ""
+        self._looked_at = float("-inf")
+        self._seen = self._look()
+        self.names = self._read(self._seen)
+
+    def keys_of(self, name: str) -> list[str]:
+        """The public keys under which `name` may appear, several while keys change."""
+        return [key for key, owner in self.names.items() if owner == name]
+
+    def refresh(self, now: float) -> bool:
+        """Look at the directory, at most once a second; True when the list is another one now."""
+        if now - self._looked_at < REREAD_S:
+            return False
+        self._looked_at = now
+        try:
+            seen = self._look()
+            if seen == self._seen:
+                return False
+            names = self._read(seen)
+        except KeyTrouble as trouble:
+            if str(trouble) != self._told:
+                self._told = str(trouble)
+                self._warn(f"{trouble}; the allow list stays as it was")
+            return False
+        self._told = ""
+        changed = names != self.names
+        self._seen, self.names = seen, names
+        return changed
+
+    def _look(self) -> tuple[tuple[str, int, int], ...]:
+        """What tells one state of the directory from another."""
+        try:
+            if self.directory.stat().st_mode & stat.S_IWOTH:
+                raise KeyTrouble(
+                    f"{self.directory} is writable by everybody, so anybody could let himself in; "
+                    f"run: chmod o-w {self.directory}"
+                )
+            with os.scandir(self.directory) as entries:
+                found = [
+                    (entry.name, about.st_mtime_ns, about.st_size)
+                    for entry in entries
+                    if entry.name.endswith(PUBLIC_SUFFIX)
+                    for about in (entry.stat(),)
+                ]
+        except OSError as problem:
+            reason = problem.strerror or problem
+            raise KeyTrouble(f"the allow list {self.directory} cannot be read: {reason}") from None
+        if not found or len(found) > FILES_MAX:
+            raise KeyTrouble(
+                f"the allow list {self.directory} holds {len(found)} files *{PUBLIC_SUFFIX}; "
+                f"it needs the public key of every member, {FILES_MAX} files at most"
+            )
+        return tuple(sorted(found))
+
+    def _read(self, seen: tuple[tuple[str, int, int], ...]) -> dict[str, str]:
+        names: dict[str, str] = {}
+        for file, _, _ in seen:
+            path = self.directory / file
+            fields = _fields(path, private=False)
+            if "secret-key" in fields:
+                raise KeyTrouble(f"{path} holds a secret key; an allow list is for public ones")
+            key, name = _key(path, fields, "public-key"), _name(path, fields)
+            if names.setdefault(key, name) != name:
+                raise KeyTrouble(f"{path}: the same key is allowed for {names[key]} and for {name}")
+        return names
+
+
+def _fields(path: Path, *, private: bool) -> dict[str, str]:
+    try:
+        with path.open("rb") as opened:
+            about = os.fstat(opened.fileno())
+            if private and about.st_mode & _OTHERS:
+                raise KeyTrouble(
+                    f"{path} holds a secret key and can be read or written by others; "
+                    f"run: chmod 600 {path}"
+                )
+            if private and about.st_uid not in (0, os.geteuid()):
+                raise KeyTrouble(f"{path} holds a secret key and belongs to another user")
+            text = opened.read(FILE_BYTES_MAX + 1).decode()
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise KeyTrouble(f"the key file {path} cannot be read: {reason}") from None
+    except UnicodeDecodeError:
+        raise KeyTrouble(f"{path} is not a key file: it is not text") from None
+    if len(text) > FILE_BYTES_MAX:
+        raise KeyTrouble(f"{path} is not a key file: more than {FILE_BYTES_MAX} bytes")
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.lstrip().startswith("#"):
+            fields[name.strip()] = value.strip().strip('"')
+    return fields
+
+
+def _key(path: Path, fields: dict[str, str], field: str) -> str:
+    key = fields.get(field)
+    if key is None:
+        raise KeyTrouble(f"{path} has no line '{field} = ...'; make keys with qpid-cluster-keys")
+    if len(key) != 40 or not _Z85.issuperset(key):
+        raise KeyTrouble(f"{path}: its {field} is not a CURVE key of 40 characters")
+    return key
+
+
+def _name(path: Path, fields: dict[str, str]) -> str:
+    name = fields.get("name", "")
+    if not 0 < len(name.encode()) < 256:
+        raise KeyTrouble(f"{path} does not say whose key it is; it needs a line 'name = ...'")
+    return name

@@ -1,0 +1,226 @@
+"""Who may take part in the ring, and as whom: what the transport asks about its connections.
+
+Three mechanisms.  `Anonymous`: everybody who reaches the port; for one machine, or a network of the
+members' own.  `Plain`: whoever knows a name and a password, sent in clear; for compatibility.
+`Curve`: encrypted connections; each side must show a key of the allow list, and a frame counts only
+under the name that its connection's key is allowed for.
+
+libzmq asks a *door* in the same context about each newcomer (ZAP, RFC 27): a socket that is read
+on the loop's thread, no thread of its own.  It answers with the newcomer's public key as user id,
+which libzmq then attaches to every message of that connection; so a key that leaves the allow list
+loses its voice at once and not only with the next connection.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, Protocol
+
+import zmq
+from zmq.utils import z85
+
+from vsync.codec import claimed_name
+from vsync.keys import Allowed, KeyPair
+
+ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
+DOMAIN: Final = b"vsync"
+ANSWERS_MAX: Final = 64
+"""Newcomers answered in one go; a crowd at the door must not keep the token waiting."""
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+
+
+class Refused(Enum):
+    """Why a member that was dialled does not talk to this one."""
+
+    KEY = "key"  # it does not allow our key, or our name and password
+    STRANGER = "stranger"  # it does not own the key that we allow for it
+    MECHANISM = "mechanism"  # it speaks another mechanism
+
+
+class Security(Protocol):
+    """What the transport needs of a mechanism."""
+
+    mechanism: str
+    asks: bool
+    """Whether newcomers are asked at the door."""
+    binds: bool
+    """Whether each frame is held against the key of its connection (`check`)."""
+
+    def listen(self, pull: zmq.Socket[bytes]) -> None:
+        """Set the options of a socket that is about to be bound."""
+
+    def dial(self, push: zmq.Socket[bytes], address: str, attempt: int) -> str:
+        """Set the options of a socket that is about to be connected; the key that is expected."""
+
+    def attempts(self, address: str) -> int:
+        """How many keys there are to try on `address` until all were tried."""
+
+    def admit(self, mechanism: bytes, credentials: Sequence[bytes]) -> str:
+        """The user id of a newcomer, or nothing when it must stay outside."""
+
+    def expects(self, key: str) -> bool:
+        """Whether a connection that was made to the owner of `key` may go on."""
+
+    def check(self, user: str, frame: bytes) -> str:
+        """The counter for what is wrong with a frame of that connection, or nothing."""
+
+    def refresh(self, now: float) -> bool:
+        """Look for changed keys; whether there are any."""
+
+
+class _Open:
+    """What the mechanisms without keys have in common."""
+
+    binds = False
+
+    def attempts(self, address: str) -> int:
+        return 1
+
+    def expects(self, key: str) -> bool:
+        return True
+
+    def check(self, user: str, frame: bytes) -> str:
+        return ""
+
+    def refresh(self, now: float) -> bool:
+        return False
+
+
+class Anonymous(_Open):
+    """No questions asked."""
+
+    mechanism = "ANONYMOUS"
+    asks = False
+
+    def listen(self, pull: zmq.Socket[bytes]) -> None:
+        """Nothing to set."""
+
+    def dial(self, push: zmq.Socket[bytes], address: str, attempt: int) -> str:
+        return ""
+
+    def admit(self, mechanism: bytes, credentials: Sequence[bytes]) -> str:
+        return "anonymous"
+
+
+class Plain(_Open):
+    """One name and password for all members.  Says nothing about who of them speaks."""
+
+    mechanism = "PLAIN"
+    asks = True
+
+    def __init__(self, username: str, password: str) -> None:
+        self._username, self._password = username.encode(), password.encode()
+        if not 0 < len(self._username) < 256 or len(self._password) > 255:
+            raise ValueError("user name and password must have at most 255 bytes")
+
+    def listen(self, pull: zmq.Socket[bytes]) -> None:
+        pull.setsockopt(zmq.PLAIN_SERVER, 1)
+
+    def dial(self, push: zmq.Socket[bytes], address: str, attempt: int) -> str:
+        push.setsockopt(zmq.PLAIN_USERNAME, self._username)
+        push.setsockopt(zmq.PLAIN_PASSWORD, self._password)
+        return ""
+
+    def admit(self, mechanism: bytes, credentials: Sequence[bytes]) -> str:
+        if mechanism != b"PLAIN" or len(credentials) != 2:
+            return ""
+        username, password = credentials
+        good = hmac.compare_digest(username, self._username)
+        return "member" if hmac.compare_digest(password, self._password) and good else ""
+
+
+class Curve:
+    """Keys for each member, an allow list that may change at any time."""
+
+    mechanism = "CURVE"
+    asks = binds = True
+
+    def __init__(self, own: KeyPair, allowed: Allowed) -> None:
+        self.own, self.allowed = own, allowed
+        self._good: set[tuple[str, bytes]] = set()
+
+    def listen(self, pull: zmq.Socket[bytes]) -> None:
+        pull.setsockopt(zmq.CURVE_SERVER, 1)
+        pull.setsockopt(zmq.CURVE_SECRETKEY, self.own.secret.encode())
+
+    def dial(self, push: zmq.Socket[bytes], address: str, attempt: int) -> str:
+        keys = self._keys(address)
+        key = keys[attempt % len(keys)]
+        push.setsockopt(zmq.CURVE_SERVERKEY, key.encode())
+        push.setsockopt(zmq.CURVE_PUBLICKEY, self.own.public.encode())
+        push.setsockopt(zmq.CURVE_SECRETKEY, self.own.secret.encode())
+        return key
+
+    def attempts(self, address: str) -> int:
+        return len(self._keys(address))
+
+    def _keys(self, address: str) -> list[str]:
+        """Those of the member of that name; of an address that is nobody's name, all in turn."""
+        return self.allowed.keys_of(address) or list(self.allowed.names)
+
+    def admit(self, mechanism: bytes, credentials: Sequence[bytes]) -> str:
+        if mechanism != b"CURVE" or len(credentials) != 1 or len(credentials[0]) != 32:
+            return ""
+        key = z85.encode(credentials[0]).decode()
+        return key if key in self.allowed.names else ""
+
+    def expects(self, key: str) -> bool:
+        return key in self.allowed.names
+
+    def check(self, user: str, frame: bytes) -> str:
+        claimed = claimed_name(frame)
+        if (user, claimed) in self._good:
+            return ""
+        name = self.allowed.names.get(user)
+        if name is None:
+            return "frames_of_removed_keys"
+        if name.encode() != claimed:
+            return "frames_under_false_names"
+        self._good.add((user, claimed))  # bounded by the allow list
+        return ""
+
+    def refresh(self, now: float) -> bool:
+        changed = self.allowed.refresh(now)
+        if changed:
+            self._good.clear()
+        return changed
+
+
+class Door:
+    """Answers libzmq about newcomers.  Must be there before the socket that it guards."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], security: Security) -> None:
+        self._security = security
+        self.counters = {"newcomers_admitted": 0, "newcomers_refused": 0}
+        self._socket = context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind(ZAP_ENDPOINT)
+
+    def guard(self, pull: zmq.Socket[bytes]) -> None:
+        """Have newcomers of a socket asked, and nobody let in should nobody answer."""
+        pull.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
+        pull.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+    def fileno(self) -> int:
+        return int(self._socket.getsockopt(zmq.FD))
+
+    def answer(self) -> None:
+        """Answer those who wait.  The descriptor signals edges: call it from time to time, too."""
+        for _ in range(ANSWERS_MAX):
+            try:
+                parts = self._socket.recv_multipart(_NOBLOCK)
+            except zmq.Again:
+                return
+            # sender, empty, version, request id, domain, address, identity, mechanism, credentials
+            sender, _, version, request, domain, _, _, mechanism, *credentials = parts
+            user = self._security.admit(mechanism, credentials) if domain == DOMAIN else ""
+            self.counters["newcomers_admitted" if user else "newcomers_refused"] += 1
+            status = (b"200", b"OK") if user else (b"400", b"not on the list")
+            self._socket.send_multipart(
+                [sender, b"", version, request, *status, user.encode(), b""], _NOBLOCK
+            )
+
+    def close(self) -> None:
+        self._socket.close(0)
