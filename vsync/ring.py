@@ -48,6 +48,7 @@ class Ring:
 
     __slots__ = (
         "aru_seen",
+        "aru_sent",
         "block",
         "config",
         "delivered",
@@ -88,7 +89,8 @@ class Ring:
         self.window = Window(config.store_frames_max)
         self.delivered = 0
         self.safe = 0  # every member holds everything up to here
-        self.aru_seen = 0  # the token's aru at my last visit
+        self.aru_seen = 0  # the token's aru as it came to my last visit
+        self.aru_sent = 0  # and as I passed it on
         self.hop = -1  # of the last token accepted
         self.forwarded = 0  # the seq of the token that I forwarded last
         self.idle = 0  # visits in a row that changed nothing
@@ -148,8 +150,7 @@ class Ring:
     def visit(self, token: Token, source: Source, mark: int, ahead: int) -> Visit:
         """Serve, ask, send, and update the token.  `ahead`: how many frames may trail the token."""
         window, config = self.window, self.config
-        # Safe: all others acknowledged it on this rotation, and it existed on the one before.
-        safe = min(token.aru, self.aru_seen, window.aru)
+        safe = self._known_safe(token)
         if safe > self.safe:
             self.safe = safe
         self.aru_seen = token.aru
@@ -176,7 +177,7 @@ class Ring:
         else:
             marks = (*token.marks[: self.index], mark, *token.marks[self.index + 1 :])
         self.marks = marks
-        self.forwarded = seq
+        self.forwarded, self.aru_sent = seq, aru
         # A frame behind the token is acknowledged a rotation later.  That pays when there are many;
         # with few, which means a quiet ring, it would only make safe delivery wait.
         split = max(min(len(new), config.lead_frames), len(new) - ahead)
@@ -184,6 +185,17 @@ class Ring:
             self.id, token.hop + 1, seq, aru, aru_by, sent, backlog, token.recovering, marks, wanted
         )
         return Visit(resent, new[:split], forward, new[split:], asked)
+
+    def _known_safe(self, token: Token) -> int:
+        """Up to where all members hold everything, by the token's aru now and as I passed it on.
+
+        Call them r and f.  A member that lacks something at or below f lowers aru beneath f in its
+        visit and is then the only one who may raise it again, which it cannot before it has its
+        next visit.  So if r >= f nobody lacked anything up to f.  If r < f, aru only fell after it
+        had fallen beneath f, and every member has at least what it left.  Either way: min(r, f).
+        (r alone proves nothing: who raises aru to its own may raise it over the head of another.)
+        """
+        return min(token.aru, self.aru_sent, self.window.aru)
 
     def _serve(self, token: Token, allowed: int) -> tuple[list[bytes], tuple[int, ...], int]:
         """Frames to send again, what stays wanted, and how many I added to it.

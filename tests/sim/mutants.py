@@ -33,7 +33,7 @@ def safe_on_one_rotation() -> Patches:
     visit = Ring.visit
 
     def hasty(self: Ring, token: Token, source: Source, mark: int, ahead: int) -> Visit:
-        self.aru_seen = token.seq
+        self.aru_sent = token.seq
         done = visit(self, token, source, mark, ahead)
         self.safe = max(self.safe, self.window.aru)
         return done
@@ -256,7 +256,8 @@ def transitional_is_applied() -> Patches:
     on_app = primary.Primary._on_app
 
     def eager(self: primary.Primary, d: Deliver, payload: bytes) -> None:
-        if d.transitional and self._collect:
+        if d.transitional and self._undecided.take(d, payload):
+            self._undecided.items.pop()
             self._events.append(Ordered(self.epoch, d.ring, d.seq, d.sender, payload))
         else:
             on_app(self, d, payload)

@@ -200,12 +200,13 @@ def empty() -> SendQueue:
     return SendQueue(10_000, 100, 10_000)
 
 
-def test_safe_needs_two_visits_and_agreed_never_overtakes_it() -> None:
+def test_safe_is_what_came_back_of_what_was_passed_on_and_agreed_never_overtakes_it() -> None:
     one = ring()
     for seq, guarantee in ((1, G), (2, S), (3, G)):
         one.add(data(seq, guarantee))
     assert [f.seq for f in one.ready()] == [1]
-    one.visit(token(3, 3), empty(), 0, 0)
+    passed = one.visit(token(3, 3), empty(), 0, 0).token
+    assert (one.safe, passed.aru) == (0, 3)  # who raised it to 3 may not speak for the others
     assert [f.seq for f in one.ready()] == []
     one.visit(token(3, 2), empty(), 0, 0)
     assert one.safe == 2
@@ -213,6 +214,48 @@ def test_safe_needs_two_visits_and_agreed_never_overtakes_it() -> None:
     one.release()
     assert one.window.released == 2
     one.invariants()
+
+
+def test_own_frames_are_safe_when_the_token_comes_back() -> None:
+    """G4 at the price of one rotation: nothing lowered aru on its way round."""
+    one = ring()
+    queue = empty()
+    queue.put(b"x", S)
+    passed = one.visit(token(0, 0), queue, 0, 0).token
+    assert (passed.seq, passed.aru) == (1, 1)
+    one.visit(passed._replace(hop=3), queue, 0, 0)
+    assert one.safe == 1
+
+
+def test_nobody_calls_safe_what_somebody_lacks() -> None:
+    """G4: members that get frames late, in any order, while the token goes round many times."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        members = (A, B, C)
+        rings = [ring(m) for m in members]
+        queue = [SendQueue(10_000, 100, 10_000) for _ in members]
+        late: list[list[Data]] = [[] for _ in members]
+        going = rings[0].first_token()
+        for visit in range(240):
+            at = visit % 3
+            here = rings[at]
+            rng.shuffle(late[at])
+            for _ in range(rng.randrange(len(late[at]) + 1)):
+                here.add(late[at].pop())
+            if rng.random() < 0.5:
+                queue[at].put(b"x", S)
+            known = here.window.high
+            going = here.visit(going, queue[at], 0, 0).token
+            least = min(r.window.aru for r in rings)
+            assert here.safe <= least, (seed, visit)
+            for seq in range(known + 1, going.seq + 1):
+                made = here.window.get(seq)
+                for other, due in enumerate(late):
+                    if other != at and made is not None:
+                        due.append(made)
+            list(here.ready())
+            here.release()
+        assert max(r.safe for r in rings) > 20
 
 
 def test_only_what_existed_one_rotation_ago_is_asked_for() -> None:
