@@ -16,8 +16,9 @@ from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
+from broker.quarantine import TRANSFER, Quarantine
 from broker.recovery import recover
-from broker.replica import Divergence, Replica
+from broker.replica import Divergence, ExecutionFailed, Replica, Withheld
 from broker.transfer import Receiver, Sender, decode
 from store import swap
 from store.api import Marker, Meta, Store
@@ -38,8 +39,10 @@ class Donations:
         store: Callable[[], Store],
         loop: asyncio.AbstractEventLoop,
         send: Callable[[Member, bytes], None],
+        wish_checkpoint: Callable[[], None],
     ) -> None:
         self._dir, self._store, self._loop = data_dir, store, loop
+        self._wish_checkpoint = wish_checkpoint
         self._files: dict[str, int] = {}
         self.sender = Sender(send, self._copy, self._read, self._drop)
         for left in data_dir.glob("transfer.*"):
@@ -48,9 +51,15 @@ class Donations:
     def _path(self, tid: str) -> Path:
         return self._dir / f"transfer.{tid}"
 
-    def _copy(self, tid: str, base: int) -> bool:
+    def _copy(self, tid: str, base: int, beyond: int) -> bool:
         store = self._store()
         if not tid.isalnum() or store.meta.position < base:
+            return False
+        # A joiner that may not execute some command is given the state behind it; where the
+        # history has not come that far, that command is not part of it.
+        saved = store.checkpoint()
+        if (saved[0] if saved is not None else 0) < min(beyond, store.meta.position):
+            self._wish_checkpoint()
             return False
         task = self._loop.run_in_executor(None, self._make, store, self._path(tid))
         task.add_done_callback(lambda done: self._made(tid, done))
@@ -103,9 +112,11 @@ class Joining:
         send: Callable[[Member, bytes], None],
         on_ready: Callable[[Replica, LmdbStore], None],
         on_failed: Callable[[str], None],
+        quarantine: Quarantine,
     ) -> None:
         self._dir, self._own, self._loop, self._send = data_dir, own, loop, send
         self._on_ready, self._on_failed = on_ready, on_failed
+        self._quarantine = quarantine
         self._receiver: Receiver | None = None
         self._fd = -1
         self._attempt = ""
@@ -126,8 +137,9 @@ class Joining:
         self._attempt = uuid.uuid4().hex
         log.info("asking %s for its state at or beyond position %d", donor.name, base)
         self._receiver = Receiver(
-            self._attempt, donor, base, self._loop.time(), self._send, self._write
-        )
+            self._attempt, donor, base, self._loop.time(), self._send, self._write,
+            self._quarantine.beyond(),
+        )  # fmt: skip
 
     def _write(self, offset: int, data: bytes) -> None:
         os.pwrite(self._fd, data, offset)
@@ -171,7 +183,7 @@ class Joining:
         os.close(fd)
         store = swap.received(self._dir, self._own())
         try:
-            return recover(store.meta.member, store), store
+            return recover(store.meta.member, store, withheld=self._quarantine.withheld()), store
         except BaseException:
             store.close()
             raise
@@ -187,7 +199,11 @@ class Joining:
                 store.close()
         elif attempt == self._attempt:
             self.abort()
-            if not isinstance(error, (StoreError, Divergence, ValueError, OSError)):
+            if isinstance(error, ExecutionFailed):
+                # The next attempt asks for a state behind that command.
+                self._on_failed(self._quarantine.add(error, TRANSFER, self._own().member))
+                return
+            if not isinstance(error, (StoreError, Divergence, Withheld, ValueError, OSError)):
                 raise error
             self._on_failed(str(error))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from broker.joining import adopt
 from broker.promise import Promise
-from broker.recovery import checkpoint_head
+from broker.recovery import checkpoint_of
 from broker.replica import Commit, Replica
 from store.api import Marker, Meta
 from store.errors import StoreError
@@ -43,6 +43,8 @@ class Keeper:
         self._log_bytes = 0
         self._checkpoint_bytes = 0
         self._checkpointing = False
+        self._wished = False
+        self.hold_checkpoints = False  # what is disputed is re-executed from the present one
         self.writer = self._new_writer()
 
     def _new_writer(self) -> StoreWriter:
@@ -57,13 +59,18 @@ class Keeper:
     def keep(self, replica: Replica, promise: Promise) -> None:
         """Hand over what was applied since the last call."""
         commit = replica.cut()
-        if commit is None:
-            return
-        self._submit(commit, promise)
-        self._log_bytes += len(commit.entry)
+        if commit is not None:
+            self._submit(commit, promise)
+            self._log_bytes += len(commit.entry)
+        if self._checkpointing or self.hold_checkpoints or replica.broken:
+            return  # of a state that a command left half-way, nothing may be kept
         limit = max(CHECKPOINT_BYTES_MIN, 2 * self._checkpoint_bytes)
-        if self._log_bytes > limit and not self._checkpointing:
+        if self._log_bytes > limit or self._wished:
             self._checkpoint(replica)
+
+    def wish_checkpoint(self) -> None:
+        """Make a checkpoint as soon as there is none under way."""
+        self._wished = True
 
     def _submit(self, commit: Commit, promise: Promise) -> None:
         history = commit.history
@@ -76,8 +83,8 @@ class Keeper:
         self.writer.submit(commit.entry, commit.first, commit.last, self.meta)
 
     def _checkpoint(self, replica: Replica) -> None:
-        self._checkpointing = True
-        chunks = [checkpoint_head(replica.history), *replica.machine.snapshot()]
+        self._checkpointing, self._wished = True, False
+        chunks = checkpoint_of(replica)
         self._checkpoint_bytes = sum(map(len, chunks))
         self._log_bytes = 0
         self.writer.submit_checkpoint(replica.history.position, chunks, self._checkpoint_done)
@@ -116,7 +123,7 @@ class Keeper:
             return
         meta = replace(self.meta, marker=marker, shutdown_id=shutdown_id, note=note)
         if marker is Marker.CLEAN and replica.history.position == meta.position:
-            chunks = [checkpoint_head(replica.history), *replica.machine.snapshot()]
+            chunks = checkpoint_of(replica)
             self.store.write_checkpoint(meta.position, chunks, meta)
         else:
             self.store.put_meta(meta)

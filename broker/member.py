@@ -16,13 +16,15 @@ from collections.abc import Callable
 
 from broker import joining
 from broker.attendant import STOP_DATAGRAM, Attendant
+from broker.care import Care
 from broker.clients import Clients
 from broker.consensus import Verdict
 from broker.core import Core
 from broker.duties import Duties
+from broker.ending import close_books
 from broker.exits import Exit
 from broker.history import History
-from broker.identity import Identity, filled
+from broker.identity import Identity
 from broker.keeper import Keeper
 from broker.logbook import Logbook
 from broker.machine.effects import Effect
@@ -30,10 +32,9 @@ from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 from broker.options import BrokerOptions
 from broker.peers import discovery_for
 from broker.promise import Promise
-from broker.recovery import log_progress, recover
 from broker.replica import Replica
+from broker.resume import resume
 from broker.transfer import Tag, decode, is_transfer
-from store.api import Marker
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
 from vsync.config import RingConfig
@@ -68,7 +69,8 @@ class BrokerMember:
         self.options, self.identity, self.loop, self.url = options, identity, loop, url
         self.done: asyncio.Future[Exit] = loop.create_future()
         self.stopping = ""
-        replica = recover(identity.name, identity.store, log_progress)
+        self.care = Care(identity.data_dir, identity.name)
+        replica, filled = resume(identity.store, self.care.quarantine)
         meta = identity.begin()
         config = RingConfig()
         self.transport = transport
@@ -97,16 +99,17 @@ class BrokerMember:
         self.core = Core(
             self.me, self, replica,
             Promise(meta.cluster_id, meta.voters, meta.promised_epoch),
-            filled=filled(meta), size=options.cluster_size,
+            filled=filled, size=options.cluster_size,
             proposal=uuid.uuid4().hex,
             patient=options.clustered, label=url,
         )  # fmt: skip
         self.donations = joining.Donations(
-            identity.data_dir, lambda: self.keeper.store, loop, self.send_direct
-        )
+            identity.data_dir, lambda: self.keeper.store, loop, self.send_direct,
+            self.keeper.wish_checkpoint,
+        )  # fmt: skip
         self.joining = joining.Joining(
             identity.data_dir, lambda: self.keeper.meta, loop, self.send_direct,
-            self._state_ready, self._transfer_failed,
+            self._state_ready, self._transfer_failed, self.care.quarantine,
         )  # fmt: skip
         self.attendant = Attendant(self, self.core, self.clients, options.cluster_name)
         self.counters: dict[str, int] = {"turns": 0}
@@ -153,31 +156,16 @@ class BrokerMember:
         self.clients.drop_all("the broker is stopping")
         if self._beat_handle is not None:
             self._beat_handle.cancel()
-        clean = code is Exit.OK and bool(self.core.shutdown_position)
-        if clean:
+        if code is Exit.OK and self.core.shutdown_position:
             await asyncio.sleep(LINGER_S)
         if self.discovery is not None:
             self.discovery.stop()
         self.driver.leave()
         self.joining.abort()
         self.donations.close()
-        try:
-            self.keeper.keep(self.core.replica, self.core.promise)
-            marker = Marker.CLEAN if clean else Marker.DIRTY
-            await self.keeper.close(
-                Marker.INCONSISTENT if inconsistent else marker,
-                self.core.replica,
-                shutdown_id=self.core.replica.shutdown_id,
-                note=reason if inconsistent else "",
-            )
-        except StoreError as error:
-            log.critical("the store could not be closed in order: %s", error)
-            code = Exit.INTERNAL if code is Exit.OK else code
-        try:
-            self.logbook.stop(reason, self.core.replica.history)
-            self.logbook.close()
-        except LogWriteFailed as error:
-            log.error("the member log could not be closed in order: %s", error)
+        code = await close_books(
+            self.core, self.keeper, self.logbook, code, reason, inconsistent=inconsistent
+        )
         self.driver.stop(FAREWELL_MS)
         self.identity.store = self.keeper.store
         self.identity.close()
@@ -201,8 +189,8 @@ class BrokerMember:
             return
         try:
             self.core.on_output(output)
-        except Exception:  # ours: see _pump
-            self._broken()
+        except Exception as error:  # ours: see _pump
+            self._broken(error)
             return
         # Control messages of the primary layer go out at once; applying waits for its slice.
         if not isinstance(output, Deliver) or not self.core.busy:
@@ -239,8 +227,8 @@ class BrokerMember:
         try:
             while core.busy and clock() < deadline:
                 core.step()
-        except Exception:  # ours, whatever it is: this member must not go on (decision 4)
-            self._broken()
+        except Exception as error:  # ours, whatever it is: this member must not go on (decision 4)
+            self._broken(error)
             return
         commands = self.clients.take_commands()
         if commands:
@@ -252,9 +240,8 @@ class BrokerMember:
         if core.busy or self.clients.gateway.has_work:
             self._schedule()
 
-    def _broken(self) -> None:
-        log.exception("applying failed at %s", self.core.replica.history)
-        self.stop(Exit.INTERNAL, "applying an ordered command failed here")
+    def _broken(self, error: Exception) -> None:
+        self.stop(Exit.INTERNAL, self.care.failed(error))
 
     def _speak(self) -> None:
         core = self.core
@@ -320,7 +307,11 @@ class BrokerMember:
         self.logbook.snapshot(replica.history, replica.machine.root(), donor)
         replica.log = self.logbook
         durable = replica.history.position  # what was ordered meanwhile is applied, but not on disk
-        self.core.state_installed(replica)
+        try:
+            self.core.state_installed(replica)
+        except Exception as error:  # what was ordered meanwhile is applied here: see _pump
+            self._broken(error)
+            return
         self._on_durable(durable)
         self._schedule()
 
@@ -391,6 +382,7 @@ class BrokerMember:
             "store": self.keeper.counters(),
             "votes": self.core.vote.counters,
             "clients": self.clients.counters,
+            "care": self.care.counters,
         }
         return {f"{part}.{k}": v for part, found in parts.items() for k, v in found.items()}
 

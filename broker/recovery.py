@@ -8,7 +8,7 @@ wrong and the state is not used.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgpack
 
@@ -40,6 +40,11 @@ def checkpoint_head(history: History) -> bytes:
     )
 
 
+def checkpoint_of(replica: Replica) -> list[bytes]:
+    """Return a checkpoint of the present state, whole."""
+    return [checkpoint_head(replica.history), *replica.machine.snapshot()]
+
+
 def _restore(local: str, position: int, chunks: Iterator[bytes]) -> tuple[Machine, History]:
     version, *fields = msgpack.unpackb(next(chunks))
     if version != CHECKPOINT_VERSION:
@@ -53,31 +58,43 @@ def _restore(local: str, position: int, chunks: Iterator[bytes]) -> tuple[Machin
 
 
 def recover(
-    local: str, store: Store, progress: Callable[[int, int], None] | None = None
+    local: str,
+    store: Store,
+    progress: Callable[[int, int], None] | None = None,
+    withheld: Mapping[bytes, int] | None = None,
 ) -> Replica:
     """Return the state that `store` holds, re-executed and verified against its chain.
 
-    `progress` is called now and then with (position reached, position to reach).  Raises
-    `Divergence` when the re-execution does not give what the store recorded, and the store's own
-    errors when it cannot be read.
+    `progress` is called now and then with (position reached, position to reach); `withheld` is
+    that of a `Replica`.  Raises `Divergence` when the re-execution does not give what the store
+    recorded, `ExecutionFailed` or `Withheld` when a command cannot or may not be executed, and the
+    store's own errors when it cannot be read.
     """
     end = history_of(store.meta)
-    saved = store.checkpoint()
-    if saved is None:
-        replica = Replica(local, Machine(local), History())
-    else:
-        position, chunks = saved
-        replica = Replica(local, *_restore(local, position, chunks))
+    replica = restored(local, store)
+    replica.withheld = withheld or {}
     for count, (_, entry) in enumerate(store.log(replica.history.position)):
         replica.replay(entry)
         if progress is not None and count % 256 == 0:
             progress(replica.history.position, end.position)
-    if replica.history.position != end.position or replica.history.chain != end.chain:
+    replica.withheld = {}
+    there = (replica.history.position, replica.history.order) == (end.position, end.order)
+    # What an operator declared skipped changes outcomes, and from there on the chain.
+    if not there or (replica.history.chain != end.chain and not replica.skipped):
         raise Divergence(
             f"re-executing the store gives {replica.history}, its record says {end}; "
             "move the store aside and let this member rejoin"
         )
     return replica
+
+
+def restored(local: str, store: Store) -> Replica:
+    """Return the state of the store's present checkpoint; an empty one when it has none."""
+    saved = store.checkpoint()
+    if saved is None:
+        return Replica(local, Machine(local), History())
+    position, chunks = saved
+    return Replica(local, *_restore(local, position, chunks))
 
 
 def log_progress(position: int, end: int) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol, cast
 
 import msgpack
 
-from broker.history import History, item_hash, steps_to
+from broker.history import History, item_hash, next_order, steps_to
 from broker.machine.blob import BlobMalformed, unpack_blob
 from broker.machine.commands import (
     ACTIVATE,
@@ -31,6 +31,7 @@ from broker.machine.commands import (
 )
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
+from broker.machine.texts import INTERNAL_ERROR
 from vsync.primary_events import Activation
 from vsync.types import RingId
 
@@ -40,6 +41,29 @@ _ITEM_BLOB, _ITEM_ACTIVATION = 0, 1
 
 class Divergence(Exception):
     """What was re-executed does not give the recorded chain: this store or this code is wrong."""
+
+
+class ExecutionFailed(Exception):
+    """The machine raised: ours to mend, and this replica is unusable from here on (decision 4)."""
+
+    def __init__(self, item: Item, position: int, index: int, order: bytes, kind: int) -> None:
+        super().__init__(f"executing a command at position {position} failed")
+        self.item, self.position, self.index, self.kind = item, position, index, kind
+        self.order = order  # the order chain after the item: names it and all that is before it
+
+    @property
+    def command(self) -> Command | None:
+        """Return the command that raised; None for an activation."""
+        body = self.item.body
+        return unpack_blob(body).commands[self.index] if isinstance(body, bytes) else None
+
+
+class Withheld(Exception):
+    """The next item holds a command that killed this member before; nothing of it was executed."""
+
+    def __init__(self, position: int, order: bytes) -> None:
+        super().__init__(f"the command at position {position} is quarantined")
+        self.position, self.order = position, order
 
 
 class Item(NamedTuple):
@@ -93,6 +117,11 @@ class Replica:
         self.digests: list[tuple[str, Digest]] = []
         self.shutdown_id = ""
         self.own_blob_no = 0  # the last own blob that was applied in the present session
+        self.withheld: Mapping[bytes, int] = {}
+        """Items, by the order chain after them, that are not executed as they stand: the index of
+        the command in the item that gets the outcome 541 instead, or -1 to go no further."""
+        self.skipped = 0
+        self.broken = False  # a command raised half-way: this state is nothing's state any more
         self.counters: dict[str, int] = {}
         self._parts: list[bytes] = []
         self._parts_first = 0
@@ -102,14 +131,16 @@ class Replica:
     def apply(self, item: Item) -> Applied:
         """Apply one ordered item at the next positions.  Client errors are outcomes, never raised.
 
-        An exception out of the machine is ours (a bug, no memory): the caller stops this member.
+        An exception out of the machine is ours (a bug, no memory) and raised as `ExecutionFailed`:
+        the caller stops this member.  `Withheld` is raised before anything changes.
         """
         body = item.body
         hashed = item_hash(body)
         first = self.history.position + 1
+        skip = self._skip_of(first, hashed) if self.withheld else -1
         session = blob_no = time_us = 0
         if isinstance(body, Activation):
-            kinds, outcomes = self._apply_activation(first, body)
+            kinds, outcomes = self._apply_activation(first, item, hashed, body)
         else:
             try:
                 blob = unpack_blob(body)
@@ -120,7 +151,7 @@ class Replica:
                 session, blob_no, time_us = blob.session, blob.blob_no, blob.time_us
                 if self.machine.accept_blob(item.sender, session, blob_no):
                     kinds, outcomes = self._apply_commands(
-                        first, item.sender, session, time_us, blob.commands
+                        first, item, hashed, session, time_us, blob.commands, skip
                     )
                     if item.sender == self.local:
                         self.own_blob_no = blob_no
@@ -134,15 +165,41 @@ class Replica:
             self.log.batch(applied, self.history, self.machine.root())
         return applied
 
+    def _skip_of(self, first: int, hashed: bytes) -> int:
+        order = next_order(self.history.order, hashed)
+        index = self.withheld.get(order)
+        if index is None:
+            return -1
+        if index < 0:
+            raise Withheld(first, order)
+        self.skipped += 1
+        return index
+
+    def _failed(
+        self, item: Item, first: int, index: int, hashed: bytes, kind: int
+    ) -> ExecutionFailed:
+        self.broken = True
+        order = next_order(self.history.order, hashed)
+        return ExecutionFailed(item, first + index, index, order, kind)
+
     def _apply_commands(
-        self, first: int, sender: str, session: int, time_us: int, commands: tuple[Command, ...]
-    ) -> tuple[bytes, bytes]:
-        machine, apply = self.machine, self.machine.apply
+        self, first: int, item: Item, hashed: bytes, session: int, time_us: int,
+        commands: tuple[Command, ...], skip: int,
+    ) -> tuple[bytes, bytes]:  # fmt: skip
+        machine, apply, sender = self.machine, self.machine.apply, item.sender
         made, effects = machine.effects, self.effects
         outcomes = array("H")
         position = first
         for command in commands:
-            outcomes.append(apply(position, session, time_us, command))
+            if position - first == skip:  # declared by an operator: no change of state
+                outcomes.append(INTERNAL_ERROR)
+                position += 1
+                continue
+            try:
+                outcomes.append(apply(position, session, time_us, command))
+            except Exception as error:
+                at = position - first
+                raise self._failed(item, first, at, hashed, command[0]) from error
             if made:
                 effects.extend([(position, effect) for effect in made])
                 made.clear()
@@ -155,7 +212,9 @@ class Replica:
             position += 1
         return bytes([command[0] for command in commands]), outcomes.tobytes()
 
-    def _apply_activation(self, first: int, activation: Activation) -> tuple[bytes, bytes]:
+    def _apply_activation(
+        self, first: int, item: Item, hashed: bytes, activation: Activation
+    ) -> tuple[bytes, bytes]:
         command = Activate(
             ACTIVATE,
             activation.epoch,
@@ -164,7 +223,10 @@ class Replica:
             activation.voters,
             activation.cluster_id,
         )
-        outcome = self.machine.apply(first, 0, 0, command)
+        try:
+            outcome = self.machine.apply(first, 0, 0, command)
+        except Exception as error:
+            raise self._failed(item, first, 0, hashed, ACTIVATE) from error
         made = self.machine.effects
         self.effects.extend([(first, effect) for effect in made])
         made.clear()
@@ -195,15 +257,18 @@ class Replica:
         """Return how many of `payloads` lead from here to the order chain `order`; -1: none."""
         return steps_to(payloads, self.history.order, order)
 
-    def replay(self, entry: bytes) -> None:
+    def replay(self, entry: bytes, end: int | None = None) -> None:
         """Apply the items of one store entry again, without effects, log or new commits.
 
         An entry may begin before the checkpoint that this state came from: what is handed to the
-        store before and after a checkpoint can become one commit.
+        store before and after a checkpoint can become one commit.  Nothing is applied beyond
+        position `end`.
         """
         log, self.log = self.log, None
         try:
             for first, item in items_of(entry):
+                if end is not None and first > end:
+                    break
                 if first > self.history.position:
                     self.apply(item)
         finally:

@@ -27,7 +27,7 @@ OFFER_KEPT_S = 60.0
 class Tag(IntEnum):
     """The datagrams of a transfer."""
 
-    ASK = 1  # joiner: (id, base position)
+    ASK = 1  # joiner: (id, base position, position that the checkpoint must have reached)
     OFFER = 2  # donor: (id, size, digest)
     GET = 3  # joiner: (id, chunk number)
     CHUNK = 4  # donor: (id, chunk number, bytes)
@@ -65,8 +65,9 @@ class Receiver:
         now: float,
         send: Callable[[Member, bytes], None],
         write: Callable[[int, bytes], None],
+        beyond: int = 0,
     ) -> None:
-        self.id, self.donor, self.base = transfer_id, donor, base
+        self.id, self.donor, self.base, self.beyond = transfer_id, donor, base, beyond
         self.size = -1
         self.received_bytes = 0
         self.failed = ""
@@ -78,7 +79,7 @@ class Receiver:
         self._asked: dict[int, float] = {}
         self._progress_at = now
         self._asked_at = now
-        send(donor, encode(Tag.ASK, transfer_id, base))
+        send(donor, encode(Tag.ASK, transfer_id, base, beyond))
 
     @property
     def chunks(self) -> int:
@@ -146,7 +147,7 @@ class Receiver:
         elif self.size < 0:
             if now - self._asked_at > ASK_AGAIN_S:
                 self._asked_at = now
-                self._send(self.donor, encode(Tag.ASK, self.id, self.base))
+                self._send(self.donor, encode(Tag.ASK, self.id, self.base, self.beyond))
         else:
             for number, asked in list(self._asked.items()):
                 if now - asked > ASK_AGAIN_S:
@@ -168,15 +169,16 @@ class Offer:
 class Sender:
     """The donor's half of all transfers.
 
-    `copy(id, base)` starts making a copy at a position >= base, or returns False when this member
-    has not made that position durable yet (the joiner asks again); `read(id, offset, length)`
+    `copy(id, base, beyond)` starts making a copy at a position >= base, with a checkpoint at a
+    position >= beyond, or returns False when this member has not made these durable yet (the
+    joiner asks again); `read(id, offset, length)`
     returns a piece of a ready copy; `drop(id)` removes it.
     """
 
     def __init__(
         self,
         send: Callable[[Member, bytes], None],
-        copy: Callable[[str, int], bool],
+        copy: Callable[[str, int, int], bool],
         read: Callable[[str, int, int], bytes],
         drop: Callable[[str], None],
     ) -> None:
@@ -186,10 +188,10 @@ class Sender:
     def on_message(self, joiner: Member, tag: Tag, fields: tuple[object, ...], now: float) -> None:
         """Take one datagram of a joiner."""
         match tag, fields:
-            case Tag.ASK, (str(tid), int(base)):
+            case Tag.ASK, (str(tid), int(base), int(beyond)):
                 offer = self.offers.get(tid)
                 if offer is None:
-                    if self._copy(tid, base):
+                    if self._copy(tid, base, beyond):
                         self.offers[tid] = Offer(joiner, now)
                 elif offer.ready:
                     self._send(joiner, encode(Tag.OFFER, tid, offer.size, offer.digest))

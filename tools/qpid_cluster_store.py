@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from broker.evidence import Evidence
+from broker.quarantine import Quarantine, Record, declare
 from store.api import Marker, Meta
 from store.environment import inspect
 from store.errors import StoreBusy, StoreError, StoreMissing, StoreUnreadable
@@ -35,8 +37,22 @@ MEANING = {
 @click.option(
     "--sole-voter", is_flag=True, help="With -c: its member needs no other voter from now on."
 )
+@click.option(
+    "--skip-quarantined",
+    "word",
+    flag_value="skip",
+    help="Declare that commands which no member can execute changed nothing.",
+)
+@click.option(
+    "--retry-quarantined",
+    "word",
+    flag_value="retry",
+    help="Let the next start execute such commands once more.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-def main(directory: Path, mark_clean: bool, sole_voter: bool, as_json: bool) -> None:
+def main(
+    directory: Path, mark_clean: bool, sole_voter: bool, word: str | None, as_json: bool
+) -> None:
     """Show the store in DIR: a member's data directory, or a store directory in it.
 
     Reading changes nothing and is safe while the broker runs.
@@ -49,6 +65,7 @@ def main(directory: Path, mark_clean: bool, sole_voter: bool, as_json: bool) -> 
       position    the last command whose effect is here
       digest      of the whole history up to there: equal at equal positions
       voters      whose majority a cluster needs
+      quarantine  commands that this member could not execute, and where the evidence is
 
     A cluster that lost power comes back by itself as soon as a majority of its voters is back,
     whatever the markers say; -c is not needed for that. When a majority is lost FOR GOOD, show
@@ -59,6 +76,13 @@ def main(directory: Path, mark_clean: bool, sole_voter: bool, as_json: bool) -> 
 
     -c raises the incarnation, and the store's note records what was declared, for good. It
     refuses while a broker uses the store, and for a store that is empty or half received.
+
+    A command that stops its member is quarantined: it is not executed again from this store, and
+    the member takes the state of another one that could. Only when NO member can execute it,
+    stop all, and give every store --skip-quarantined: the command gets the outcome 541 and changes
+    nothing, at all members alike; the note records it, for good. After the cause is mended (more
+    memory, say), --retry-quarantined executes it once more. A broker of another release tries by
+    itself.
 
     \b
     Examples:
@@ -76,11 +100,18 @@ def main(directory: Path, mark_clean: bool, sole_voter: bool, as_json: bool) -> 
       4  there is one, but it is damaged, of another format or something else
       5  a broker uses the store (only with -c)
     """
+    if word is not None and mark_clean:
+        raise click.UsageError("-c does not go with --skip-quarantined or --retry-quarantined")
     if sole_voter and not mark_clean:
         raise click.UsageError("--sole-voter goes with -c")
     try:
         path = find_store(directory)
-        if mark_clean:
+        evidence = Evidence(path.parent)
+        told: list[Record] = []
+        if word is not None:
+            meta, told = declare_quarantined(path, evidence, word)
+            changed = True
+        elif mark_clean:
             meta, changed = declare_clean(path, sole_voter)
         else:
             meta, changed = inspect(path), False
@@ -88,10 +119,14 @@ def main(directory: Path, mark_clean: bool, sole_voter: bool, as_json: bool) -> 
         click.echo(f"qpid-cluster-store: {error}", err=True)
         sys.exit(_exit_code(error))
     holder = lock_holder(path)
+    held = Quarantine(evidence, "").records
     if as_json:
-        click.echo(json.dumps(as_document(path, meta, holder, changed), indent=2))
+        click.echo(json.dumps(as_document(path, meta, holder, changed, held), indent=2))
     else:
-        click.echo(render(path, meta, holder))
+        click.echo(render(path, meta, holder, held))
+        for record in told:
+            done = "will be skipped" if word == "skip" else "will be executed once more"
+            click.echo(f"{record} {done} at the next start")
         if mark_clean:
             click.echo("marked clean" if changed else "was clean already, nothing changed")
 
@@ -135,8 +170,30 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
         store.close()
 
 
+def declare_quarantined(path: Path, evidence: Evidence, word: str) -> tuple[Meta, list[Record]]:
+    """Note an operator's word on the commands that stop this store from being read."""
+    store = LmdbStore.open(path)
+    try:
+        told = declare(evidence, skip=word == "skip")
+        if not told:
+            what = f"no quarantined command stops {path} from being read that could be told so"
+            raise Refused(what)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        what = "skipped: outcome 541, no change" if word == "skip" else "to be tried once more"
+        lines = [f"{at}: an operator declared {one} {what}" for one in told]
+        meta = replace(
+            store.meta,
+            incarnation=store.meta.incarnation + 1,
+            note="\n".join(filter(None, [store.meta.note, *lines])),
+        )
+        store.put_meta(meta)
+        return meta, told
+    finally:
+        store.close()
+
+
 def as_document(
-    path: Path, meta: Meta, holder: StoreBusy | None, changed: bool
+    path: Path, meta: Meta, holder: StoreBusy | None, changed: bool, held: list[Record]
 ) -> dict[str, object]:
     """Return everything as plain values for JSON."""
     return {
@@ -157,10 +214,21 @@ def as_document(
         "in_use": holder is not None,
         "pid": None if holder is None else holder.pid,
         "changed": changed,
+        "quarantine": [
+            {
+                "position": one.position,
+                "command": one.command,
+                "during": one.during,
+                "release": one.release,
+                "skip": one.skip,
+                "evidence": str(one.path),
+            }
+            for one in held
+        ],
     }
 
 
-def render(path: Path, meta: Meta, holder: StoreBusy | None) -> str:
+def render(path: Path, meta: Meta, holder: StoreBusy | None, held: list[Record]) -> str:
     """Return everything for people."""
     rows = [
         ("store", str(path)),
@@ -178,6 +246,7 @@ def render(path: Path, meta: Meta, holder: StoreBusy | None) -> str:
     if holder is not None:
         who = f"process {holder.pid}" if holder.pid is not None else "a broker"
         rows.append(("in use by", who))
+    rows += [("quarantine", f"{one}, evidence in {one.path}") for one in held]
     if meta.note:
         rows.append(("note", meta.note.replace("\n", "\n" + " " * 13)))
     return "\n".join(f"{name + ':':<12} {value}" for name, value in rows)

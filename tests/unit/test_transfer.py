@@ -25,7 +25,7 @@ class Wire:
         self.digest = digest[::-1] if lie else digest
         self.sender = Sender(self.send, self.copy, self.read, self.dropped.append)
         self.ready = False
-        self.receiver = Receiver("t1", DONOR, 5, 0.0, self.send, self.write)
+        self.receiver = Receiver("t1", DONOR, 5, 0.0, self.send, self.write, 3)
 
     def send(self, to: Member, payload: bytes) -> None:
         if self.rng.random() >= self.loss:
@@ -33,8 +33,8 @@ class Wire:
             if self.rng.random() < 0.1:
                 self.queue.append((to, payload))
 
-    def copy(self, tid: str, base: int) -> bool:
-        assert base == 5
+    def copy(self, tid: str, base: int, beyond: int) -> bool:
+        assert (base, beyond) == (5, 3)
         self.ready = self.rng.random() < 0.5
         return self.ready
 

@@ -1,0 +1,101 @@
+"""What a member keeps of its own failures: one directory each, durable before the member stops.
+
+    DIR/evidence/NNNN-KIND/facts.json    what happened, for people and for the next start
+    DIR/evidence/NNNN-KIND/*             what the facts refer to, as bytes
+
+Nothing here is ever changed but by an operator's tool, and nothing is sent anywhere; of each kind
+only the newest are kept, so that a member that fails again and again fills no disk.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from store.lock import sync_directory, sync_file
+
+log = logging.getLogger("qpidd.evidence")
+
+EVIDENCE_DIR = "evidence"
+FACTS_NAME = "facts.json"
+KEPT_MAX = 16
+"""Of each kind; the oldest goes first."""
+FILE_BYTES_MAX = 16 << 20
+_NAME = re.compile(r"(\d{4,})-([a-z]+)")
+
+Facts = dict[str, object]
+
+
+class Evidence:
+    """The evidence of one data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.directory = data_dir / EVIDENCE_DIR
+
+    def keep(self, kind: str, facts: Facts, files: Mapping[str, bytes] | None = None) -> Path:
+        """Write one piece of evidence and fsync it; return its directory.
+
+        A disk in trouble must not keep a member from stopping: what cannot be written goes to the
+        log as one line instead.
+        """
+        numbers = [number for number, _, _ in self._found()]
+        path = self.directory / f"{max(numbers, default=-1) + 1:04d}-{kind}"
+        facts = {"kind": kind, "when": datetime.now(UTC).isoformat(timespec="seconds"), **facts}
+        text = json.dumps(facts, indent=2, default=repr)
+        try:
+            path.mkdir(parents=True)
+            for name, data in (files or {}).items():
+                _write(path / name, data[:FILE_BYTES_MAX])
+            _write(path / FACTS_NAME, text.encode())
+            for directory in (path, self.directory, self.directory.parent):
+                sync_directory(directory)
+            self._bound(kind)
+        except OSError as error:
+            log.critical("evidence could not be kept in %s (%s); it is: %s", path, error, text)
+        return path
+
+    def all(self, kind: str) -> list[tuple[Path, Facts]]:
+        """Return the evidence of one kind, oldest first; what cannot be read is passed over."""
+        found = []
+        for _, named, path in self._found():
+            if named != kind:
+                continue
+            try:
+                facts = json.loads((path / FACTS_NAME).read_text("utf-8"))
+            except (OSError, ValueError) as error:
+                log.warning("%s cannot be read: %s", path / FACTS_NAME, error)
+                continue
+            if isinstance(facts, dict):
+                found.append((path, facts))
+        return found
+
+    def amend(self, path: Path, facts: Facts) -> None:
+        """Replace the facts of one piece, durably: what an operator declared about it."""
+        fresh = path / (FACTS_NAME + ".new")
+        _write(fresh, json.dumps(facts, indent=2, default=repr).encode())
+        fresh.replace(path / FACTS_NAME)
+        sync_directory(path)
+
+    def _found(self) -> list[tuple[int, str, Path]]:
+        if not self.directory.is_dir():
+            return []
+        return sorted(
+            (int(match[1]), match[2], path)
+            for path in self.directory.iterdir()
+            if (match := _NAME.fullmatch(path.name))
+        )
+
+    def _bound(self, kind: str) -> None:
+        paths = [path for _, named, path in self._found() if named == kind]
+        for path in paths[:-KEPT_MAX]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    sync_file(path)

@@ -1,0 +1,166 @@
+"""Commands that this member could not execute, and what it does instead (decision 4).
+
+A command out of which the machine raises stops the member before it speaks. What it was, where it
+stands in the history and the traceback are evidence that the next start reads:
+
+- the item is named by the order chain after it, that is, with all that came before. An item of
+  that name is not executed again by this release: not from the own store, not from a donor's copy;
+- a transfer asks the donor for a checkpoint beyond that position, so that its effect comes along
+  without its execution;
+- in each new session the member reports the command's kind and content, and what killed a majority
+  of the voters is refused by all (`machine/poison`);
+- when the command stands in the stores themselves and no member can execute it, an operator
+  declares it skipped, at all members alike (`qpid-cluster-store --skip-quarantined`): it gets the
+  outcome 541 and changes nothing.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+import msgpack
+
+from broker.evidence import Evidence, Facts
+from broker.machine.commands import ACTIVATE, CLASSES, POISONED, Poisoned
+from broker.machine.poison import content_of
+from broker.replica import ExecutionFailed
+
+KIND = "quarantine"
+ORDERED, RECOVERY, TRANSFER = "order", "recovery", "transfer"
+"""When the command was executed: as it was ordered, from the own store, from a donor's copy."""
+
+
+class Record(NamedTuple):
+    """One quarantined command, as the evidence tells it."""
+
+    path: Path
+    position: int
+    at: int  # which command of its item
+    order: bytes
+    command: str
+    of_kind: int
+    content: bytes
+    during: str
+    release: str
+    skip: bool
+    retry: bool
+
+    def __str__(self) -> str:
+        return f"{self.command} at position {self.position}"
+
+
+class Quarantine:
+    """The quarantined commands of one member."""
+
+    def __init__(self, evidence: Evidence, release: str) -> None:
+        self._evidence, self._release = evidence, release
+        self.records = [
+            record
+            for path, facts in evidence.all(KIND)
+            if (record := _record(path, facts)) is not None
+        ]
+
+    def add(self, failure: ExecutionFailed, during: str, member: str) -> str:
+        """Make a failure durable evidence; return the sentence for log and operator."""
+        item, command = failure.item, failure.command
+        content = content_of(command) if command is not None else None
+        name = CLASSES[failure.kind].__name__ if failure.kind in CLASSES else str(failure.kind)
+        cause = failure.__cause__ or failure
+        facts: Facts = {
+            "member": member,
+            "release": self._release,
+            "during": during,
+            "epoch": item.epoch,
+            "position": failure.position,
+            "index": failure.index,
+            "order": failure.order.hex(),
+            "origin": item.sender,
+            "ring": [*item.ring],
+            "sequence": item.seq,
+            "command": name,
+            "of_kind": failure.kind,
+            "content": content.hex() if content is not None else "",
+            "error": "".join(traceback.format_exception_only(cause)).strip(),
+            "traceback": traceback.format_exception(cause),
+        }
+        files = {"item.msgpack": bytes(msgpack.packb(item.body))}
+        path = self._evidence.keep(KIND, facts, files)
+        record = _record(path, facts)
+        assert record is not None
+        self.records.append(record)
+        return (
+            f"executing {name} of {item.sender} at position {failure.position} failed here "
+            f"({facts['error']}); it is quarantined, the evidence is in {path}"
+        )
+
+    def adopt(self, record: Record) -> None:
+        """The own store holds a command that failed here before: from now on that stops it too."""
+        facts = next(facts for path, facts in self._evidence.all(KIND) if path == record.path)
+        self._evidence.amend(record.path, {**facts, "during": RECOVERY})
+
+    def withheld(self) -> dict[bytes, int]:
+        """Return what `Replica.withheld` is for this member."""
+        return {
+            record.order: record.at if record.skip else -1
+            for record in self.records
+            if record.skip or self._binding(record)
+        }
+
+    def reports(self) -> list[Poisoned]:
+        """Return what to say first in a new session, each kind and content once."""
+        found = {
+            (record.of_kind, record.content): True
+            for record in self.records
+            if record.content and self._binding(record)
+        }
+        return [Poisoned(POISONED, kind, content) for kind, content in found]
+
+    def beyond(self) -> int:
+        """Return the position that the checkpoint of a transferred state must have reached."""
+        return max((r.position for r in self.records if self._binding(r)), default=0)
+
+    def of(self, order: bytes) -> Record | None:
+        """Return the newest record of an item."""
+        return next((r for r in reversed(self.records) if r.order == order), None)
+
+    def _binding(self, record: Record) -> bool:
+        """Another release, or an operator's word, is a reason to try once more."""
+        return record.release == self._release and not record.retry and not record.skip
+
+
+def declare(evidence: Evidence, *, skip: bool) -> list[Record]:
+    """Note an operator's word on each record that stops a store from being read; return these."""
+    told = []
+    for path, facts in evidence.all(KIND):
+        record = _record(path, facts)
+        if record is None or record.during != RECOVERY or record.skip:
+            continue
+        if skip and record.of_kind == ACTIVATE:
+            continue  # a view cannot be skipped: who is a member would differ
+        evidence.amend(path, {**facts, "skip" if skip else "retry": True})
+        told.append(record)
+    return told
+
+
+def _record(path: Path, facts: Facts) -> Record | None:
+    match facts:
+        case {
+            "position": int(position),
+            "index": int(index),
+            "order": str(order),
+            "command": str(command),
+            "of_kind": int(of_kind),
+            "content": str(content),
+            "during": str(during),
+            "release": str(release),
+        }:
+            told = bool(facts.get("skip")), bool(facts.get("retry"))
+            hashes = bytes.fromhex(order), bytes.fromhex(content)
+            return Record(
+                path, position, index, hashes[0], command, of_kind, hashes[1], during, release,
+                *told,
+            )  # fmt: skip
+        case _:
+            return None

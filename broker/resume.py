@@ -1,0 +1,92 @@
+"""A member's start: what its own store is good for, and what the member goes on from.
+
+Most starts re-execute the store and go on. A store that must not be re-executed keeps its place on
+disk but has no say: it was out-voted, or holds a command that this release cannot execute. The
+member then joins like an empty one, and its old store is set aside when another's state is in
+force. It never goes on from the part before the command: others may count on what it has durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import NamedTuple
+
+from broker.identity import filled
+from broker.machine.machine import Machine
+from broker.quarantine import RECOVERY, Quarantine
+from broker.recovery import checkpoint_of, history_of, log_progress, recover
+from broker.replica import ExecutionFailed, Replica, Withheld
+from store.api import Marker, Meta, Store
+from store.errors import StoreUnreadable
+
+log = logging.getLogger("qpidd")
+
+
+class Resumed(NamedTuple):
+    """What to start from. `filled`: whether it may speak in a state exchange."""
+
+    replica: Replica
+    filled: bool
+
+
+class Unusable(StoreUnreadable):
+    """The store cannot be used, and there is no other member to take the state from."""
+
+
+def resume(store: Store, quarantine: Quarantine) -> Resumed:
+    """Return the state that this member starts from.
+
+    Raises what `recover` raises for a store that is damaged, and `Unusable` when the store may not
+    be used and its member is the only voter.
+    """
+    meta = store.meta
+    if meta.marker is Marker.INCONSISTENT:
+        why = f"this member's store was found inconsistent ({meta.note or 'no reason is noted'})"
+        return _aside(meta, why, "qpid-cluster-store -c DIR makes the store count again")
+    try:
+        replica = recover(meta.member, store, log_progress, quarantine.withheld())
+    except ExecutionFailed as failure:
+        why = quarantine.add(failure, RECOVERY, meta.member)
+    except Withheld as hit:
+        record = quarantine.of(hit.order)
+        assert record is not None
+        if record.during != RECOVERY:
+            quarantine.adopt(record)
+        why = (
+            f"this member's store holds a quarantined command, {record}, which is not executed "
+            f"again; the evidence is in {record.path}"
+        )
+    else:
+        if replica.skipped:
+            _settle(store, replica)
+        return Resumed(replica, filled(meta))
+    return _aside(
+        meta, why,
+        "where no member can execute it: qpid-cluster-store --skip-quarantined DIR for each of "
+        "them, or --retry-quarantined after the cause is mended",
+    )  # fmt: skip
+
+
+def _aside(meta: Meta, why: str, remedy: str) -> Resumed:
+    if meta.voters in ((), (meta.member,)):
+        raise Unusable(f"{why}; no other member has its state: {remedy}")
+    log.critical(
+        "%s; the store has no vote until another member has given this one its state, and is then "
+        "set aside (%s)", why, remedy,
+    )  # fmt: skip
+    # The point that the store reached still says that this is no newcomer (see `make_plan`).
+    return Resumed(Replica(meta.member, Machine(meta.member), history_of(meta)), False)
+
+
+def _settle(store: Store, replica: Replica) -> None:
+    """Put what was skipped behind a checkpoint: nobody ever re-executes it from this store."""
+    history = replica.history
+    log.critical(
+        "an operator declared %d command(s) skipped: outcome 541, no change; the history goes on "
+        "from %s", replica.skipped, history,
+    )  # fmt: skip
+    meta = replace(store.meta, chain=history.chain)
+    chunks = checkpoint_of(replica)
+    store.write_checkpoint(history.position, chunks, meta)
+    replica.skipped = 0

@@ -1,0 +1,108 @@
+"""Stores with a history of a few blobs, and a machine that raises at what a test calls poison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import cast
+
+from broker.history import History
+from broker.machine import commands as c
+from broker.machine import machine as machines
+from broker.machine.blob import pack_blob
+from broker.machine.commands import Command
+from broker.machine.entities import State
+from broker.machine.machine import Machine
+from broker.replica import Item, Replica
+from store.api import Marker, Meta
+from store.lmdb_store import LmdbStore
+from store.memory import MemoryStore
+from vsync.primary_events import Activation
+from vsync.types import RingId
+
+VOTERS = ("a", "b", "c")
+RING = RingId(1, "a", 1)
+META = Meta("prod", "a", "5eed", cluster_id="ab" * 16, voters=VOTERS, marker=Marker.DIRTY)
+POISON = b"poison"
+
+
+def publish(number: int, body: bytes) -> Command:
+    return c.Publish(c.PUBLISH, 1, 1, number, "", "q", 4, b"\0\0", body)
+
+
+def activation() -> Activation:
+    members = tuple((name, 1, False) for name in VOTERS)
+    return Activation(
+        epoch=1, members=members, cold=False, voters=VOTERS, cluster_id=META.cluster_id
+    )
+
+
+class Author:
+    """Applies a history at a member, as commands of member a's session."""
+
+    def __init__(self, local: str = "a") -> None:
+        self.replica = Replica(local, Machine(local), History())
+        self.blob_no = 0
+        self.apply(activation())
+        self.say(
+            c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "p:1"),
+            c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
+            c.QueueDeclare(
+                c.QUEUE_DECLARE, 1, 1, "q", False, True, False, False, False, {}
+            ),
+        )  # fmt: skip
+
+    def item(self, *commands: Command) -> Item:
+        """The next blob of the session, not applied."""
+        session = self.replica.machine.sessions["a"].session
+        body = pack_blob(session, self.blob_no + 1, 1_000_000, list(commands))
+        return Item(1, RING, self.blob_no + 2, "a", body)
+
+    def say(self, *commands: Command) -> None:
+        item = self.item(*commands)
+        self.blob_no += 1
+        self.replica.apply(item)
+
+    def apply(self, body: Activation) -> None:
+        self.replica.apply(Item(body.epoch, RING, 1, "a", body))
+
+    def keep(self, store: LmdbStore | MemoryStore) -> None:
+        """Make durable what was applied."""
+        commit = self.replica.cut()
+        if commit is None:
+            return
+        h = commit.history
+        meta = replace(
+            store.meta, position=h.position, chain=h.chain, order=h.order, state_epoch=h.epoch
+        )
+        store.commit(commit.entry, commit.first, commit.last, meta)
+
+
+class Tripwire:
+    """Counts what it lets through and what it stops."""
+
+    def __init__(self) -> None:
+        self.tried = 0
+        self.error: Exception = RuntimeError("tripped")
+
+
+@contextmanager
+def raising(kind: int = c.PUBLISH, containing: bytes = POISON) -> Iterator[Tripwire]:
+    """While this lasts, the handler of `kind` raises for a body that contains these bytes, half of
+    its change done."""
+    wire = Tripwire()
+    handler = machines._HANDLERS[kind]
+
+    def trip(state: State, session: int, command: Command) -> int:
+        if containing in cast("c.Publish", command)[-1]:
+            wire.tried += 1
+            state.next_message += 1
+            raise wire.error
+        return handler(state, session, command)
+
+    machines._HANDLERS[kind] = trip
+    try:
+        yield wire
+    finally:
+        machines._HANDLERS[kind] = handler

@@ -1,0 +1,219 @@
+"""A command that kills its member is not executed again, and nothing diverges (G16, decision 4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from broker.evidence import KEPT_MAX, Evidence
+from broker.machine import commands as c
+from broker.machine.poison import content_of
+from broker.quarantine import KIND, ORDERED, RECOVERY, TRANSFER, Quarantine
+from broker.recovery import checkpoint_of, recover
+from broker.replica import ExecutionFailed, Withheld
+from broker.resume import Unusable, resume
+from store.api import Marker
+from store.lmdb_store import LmdbStore
+from store.memory import MemoryDisk, MemoryStore
+from tests.unit.quarantine_rig import META, POISON, Author, publish, raising
+from tools.qpid_cluster_store import main as store_tool
+
+
+def failure_of(author: Author, *commands: c.Command) -> ExecutionFailed:
+    with raising(), pytest.raises(ExecutionFailed) as caught:
+        author.say(*commands)
+    return caught.value
+
+
+def test_a_failure_says_what_and_where_and_leaves_the_history_before_it() -> None:
+    author = Author()
+    before = author.replica.history
+    failure = failure_of(author, publish(1, b"good"), publish(2, POISON))
+    assert failure.position == before.position + 2
+    assert (failure.index, failure.kind) == (1, c.PUBLISH)
+    assert failure.command == publish(2, POISON)
+    assert author.replica.history == before
+    assert author.replica.broken
+    commit = author.replica.cut()
+    assert commit is not None
+    assert commit.last == before.position
+
+
+def test_evidence_is_kept_and_read_again(tmp_path: Path) -> None:
+    """G16: the record is durable before the member stops, and names command and place."""
+    failure = failure_of(Author(), publish(1, POISON))
+    said = Quarantine(Evidence(tmp_path), "1.0").add(failure, ORDERED, "a")
+    assert "Publish of a at position 5" in said
+    assert "RuntimeError: tripped" in said
+    assert str(tmp_path) in said
+    again = Quarantine(Evidence(tmp_path), "1.0")
+    assert again.withheld() == {failure.order: -1}
+    assert again.beyond() == 5
+    content = content_of(publish(7, POISON))
+    assert [report.content for report in again.reports()] == [content]
+    path, facts = Evidence(tmp_path).all(KIND)[0]
+    assert "trip" in str(facts["traceback"])
+    assert (path / "item.msgpack").read_bytes()
+
+
+def test_another_release_tries_again(tmp_path: Path) -> None:
+    failure = failure_of(Author(), publish(1, POISON))
+    Quarantine(Evidence(tmp_path), "1.0").add(failure, ORDERED, "a")
+    other = Quarantine(Evidence(tmp_path), "1.1")
+    assert (other.withheld(), other.reports(), other.beyond()) == ({}, [], 0)
+
+
+def test_evidence_is_bounded_and_a_broken_disk_does_not_keep_a_member_from_stopping(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    evidence = Evidence(tmp_path)
+    for number in range(KEPT_MAX + 3):
+        evidence.keep("scrub", {"number": number})
+    evidence.keep(KIND, {"number": -1})
+    assert [facts["number"] for _, facts in evidence.all("scrub")] == list(range(3, KEPT_MAX + 3))
+    assert len(evidence.all(KIND)) == 1
+    (tmp_path / "evidence" / "9999-scrub").write_text("in the way")
+    evidence.keep("scrub", {"number": 99})
+    assert '"number": 99' not in caplog.text
+    (tmp_path / "file").write_text("")
+    Evidence(tmp_path / "file").keep(KIND, {"number": 77})
+    assert '"number": 77' in caplog.text
+
+
+def filled_store(path: Path, *bodies: bytes) -> LmdbStore:
+    store = LmdbStore.open(path / "store", META)
+    author = Author()
+    for number, body in enumerate(bodies, 1):
+        author.say(publish(number, body))
+    author.keep(store)
+    return store
+
+
+def test_a_store_whose_command_cannot_be_executed_has_no_vote_and_is_not_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G16, G8: others may count on what this member has durable, so it never goes on from before
+    the command; and it does not claim to be empty, which would let a first start forget it all."""
+    store = filled_store(tmp_path, b"good", POISON, b"more")
+    with raising() as wire:
+        replica, filled = resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+        assert wire.tried == 1
+        assert not filled
+        assert replica.history.position == store.meta.position == 7
+        assert "at position 6 failed here" in caplog.text
+        assert "has no vote until another member" in caplog.text
+        replica, filled = resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+        assert wire.tried == 1
+        assert not filled
+        assert "not executed again" in caplog.text
+    replica, filled = resume(store, Quarantine(Evidence(tmp_path), "1.1"))
+    assert filled
+    assert replica.machine.queue_rows()[0].ready == 3
+
+
+def test_a_sole_voter_is_told_what_to_do(tmp_path: Path) -> None:
+    store = filled_store(tmp_path, POISON)
+    store.put_meta(replace(store.meta, voters=("a",)))
+    with raising(), pytest.raises(Unusable, match="--skip-quarantined"):
+        resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+
+
+def test_an_inconsistent_store_is_not_executed_at_all(tmp_path: Path) -> None:
+    """G10: one that recorded wrong outcomes could never be, and its member could not come back."""
+    store = filled_store(tmp_path, b"good")
+    wrong = replace(store.meta, chain=b"w" * 16, marker=Marker.INCONSISTENT, note="out-voted")
+    store.put_meta(wrong)
+    replica, filled = resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+    assert not filled
+    assert replica.history.position == store.meta.position
+
+
+def test_a_command_that_nobody_can_execute_is_declared_skipped_at_all_members_alike(
+    tmp_path: Path,
+) -> None:
+    """G16, G14: outcome 541, no change, the same chain and root everywhere, and no way back."""
+    points = set()
+    for member in "ab":
+        data = tmp_path / member
+        data.mkdir()
+        store = filled_store(data, b"good", POISON, b"more")
+        before = store.meta
+        with raising() as wire:
+            resume(store, Quarantine(Evidence(data), "1.0"))
+            store.close()
+            result = CliRunner().invoke(store_tool, ["--skip-quarantined", str(data)])
+            assert result.exit_code == 0
+            assert "Publish at position 6 will be skipped" in result.output
+            store = LmdbStore.open(data / "store")
+            assert "declared Publish at position 6 skipped" in store.meta.note
+            assert store.meta.incarnation == before.incarnation + 1
+            replica, filled = resume(store, Quarantine(Evidence(data), "1.0"))
+            assert wire.tried == 1
+            assert filled
+            assert replica.machine.queue_rows()[0].ready == 2
+            replica.machine.invariants()
+            assert store.meta.position == before.position
+            assert store.meta.chain == replica.history.chain != before.chain
+            # Whoever gets a copy of this store never meets the command.
+            assert recover("c", store).machine.root() == replica.machine.root()
+            assert wire.tried == 1
+        points.add((str(replica.history), replica.machine.root()))
+        store.close()
+    assert len(points) == 1
+
+
+def test_an_operator_may_have_it_tried_once_more(tmp_path: Path) -> None:
+    store = filled_store(tmp_path, POISON)
+    with raising():
+        resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+    store.close()
+    assert (
+        "quarantine:  Publish at position 5"
+        in CliRunner().invoke(store_tool, [str(tmp_path)]).output
+    )
+    assert CliRunner().invoke(store_tool, ["--retry-quarantined", str(tmp_path)]).exit_code == 0
+    store = LmdbStore.open(tmp_path / "store")
+    _, filled = resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+    assert filled
+    store.close()
+    refused = CliRunner().invoke(store_tool, ["--retry-quarantined", str(tmp_path / "store")])
+    assert refused.exit_code == 0  # what was told once may be told again
+    nothing = CliRunner().invoke(store_tool, ["-c", "--skip-quarantined", str(tmp_path)])
+    assert nothing.exit_code == 2
+
+
+def test_a_received_copy_is_asked_for_behind_the_command(tmp_path: Path) -> None:
+    """G16: the effect of a quarantined command comes along without its execution."""
+    author = Author("d")
+    store = MemoryStore(MemoryDisk(), META)
+    author.say(publish(1, POISON))
+    author.keep(store)
+    joiner = Quarantine(Evidence(tmp_path), "1.0")
+    with raising() as wire:
+        with pytest.raises(ExecutionFailed) as caught:
+            recover("a", store, withheld=joiner.withheld())
+        joiner.add(caught.value, TRANSFER, "a")
+        with pytest.raises(Withheld):
+            recover("a", store, withheld=joiner.withheld())
+        assert wire.tried == 1
+        assert joiner.beyond() == 5
+        chunks = checkpoint_of(author.replica)
+        store.write_checkpoint(author.replica.history.position, chunks, store.meta)
+        replica = recover("a", store, withheld=joiner.withheld())
+        assert replica.machine.root() == author.replica.machine.root()
+        assert wire.tried == 1
+
+
+def test_a_quarantined_command_that_meets_the_own_store_again_stops_that_store_too(
+    tmp_path: Path,
+) -> None:
+    """It failed as it was ordered, and a later transfer put it into the own store."""
+    store = filled_store(tmp_path, POISON)
+    failure = failure_of(Author(), publish(1, POISON))
+    quarantine = Quarantine(Evidence(tmp_path), "1.0")
+    quarantine.add(failure, ORDERED, "a")
+    assert not resume(store, quarantine).filled
+    assert Quarantine(Evidence(tmp_path), "1.0").records[0].during == RECOVERY
