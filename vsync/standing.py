@@ -132,6 +132,10 @@ def _first_start(members: tuple[Member, ...], standings: dict[Member, Standing])
         reason = f"{len(members)} of {size} members for the first start are here"
     elif size == 1 and any(standings[m].patient for m in members):
         verdict, reason = Verdict.WAIT, "looking for a running cluster before forming one"
+    barred = ", ".join(m.name for m in sorted(members) if standings[m].position)
+    if barred:  # not empty: it came far, and may not speak of it
+        verdict = Verdict.WAIT
+        reason = f"waiting for a member with a usable store; the store of {barred} has no vote"
     voters = tuple(sorted(m.name for m in members)[:size])
     return Plan(
         verdict, reason, 1, lowest, standings[lowest].proposal, voters,

@@ -18,8 +18,10 @@ from broker.resume import Unusable, resume
 from store.api import Marker
 from store.lmdb_store import LmdbStore
 from store.memory import MemoryDisk, MemoryStore
-from tests.unit.quarantine_rig import META, POISON, Author, publish, raising
+from tests.unit.quarantine_rig import META, POISON, VOTERS, Author, publish, raising
 from tools.qpid_cluster_store import main as store_tool
+from vsync.standing import Standing, Verdict, make_plan
+from vsync.types import Member
 
 
 def failure_of(author: Author, *commands: c.Command) -> ExecutionFailed:
@@ -217,3 +219,18 @@ def test_a_quarantined_command_that_meets_the_own_store_again_stops_that_store_t
     quarantine.add(failure, ORDERED, "a")
     assert not resume(store, quarantine).filled
     assert Quarantine(Evidence(tmp_path), "1.0").records[0].during == RECOVERY
+
+
+def test_a_store_without_a_vote_is_no_empty_one() -> None:
+    """G8: members whose stores may not be used had formed a new, empty cluster in their place."""
+    a, b = Member("a", 1, "a:1"), Member("b", 1, "b:1")
+    barred = Standing(
+        False, False, False, False, "ab" * 16, "new", VOTERS, 2, 7, 3, 100, b"c" * 16, b"o" * 16, ""
+    )
+    empty = Standing(
+        False, False, False, False, "", "new", (), 2, 0, 0, 0, bytes(16), bytes(16), ""
+    )
+    plan = make_plan((a, b), {a: barred, b: empty})
+    assert plan.verdict is Verdict.WAIT
+    assert "the store of a has no vote" in plan.reason
+    assert make_plan((a, b), {a: empty, b: empty}).verdict is Verdict.FORM
