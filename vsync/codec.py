@@ -25,6 +25,7 @@ from vsync.control import MEMBERS_MAX, commit_body, join_body, read_commit, read
 from vsync.errors import FrameError
 from vsync.messages import (
     NOBODY,
+    Alive,
     Commit,
     Content,
     Data,
@@ -33,6 +34,7 @@ from vsync.messages import (
     Kind,
     Merge,
     Message,
+    Probe,
     Token,
     Wake,
 )
@@ -46,6 +48,7 @@ _MEMO_MAX = 1024
 _HEAD = Struct("<BBI8sQBB")  # version kind crc tag incarnation name address
 _CRC = Struct("<I")
 _CRC_END = 6
+_NAME_BYTES = 22  # where the length of the sender's name stands; that of its address follows
 _RING = Struct("<QQB")
 _TOKEN = Struct("<QQQHIQBHH")  # hop seq aru aru_by sent backlog recovering marks wanted
 _DATA = Struct("<QHBBI")  # seq origin content guarantee items
@@ -67,6 +70,11 @@ class Envelope(NamedTuple):
 def cluster_tag(cluster: str) -> bytes:
     """The 8 bytes that keep clusters apart on a shared network."""
     return hashlib.blake2b(cluster.encode(), digest_size=8, person=b"vsync").digest()
+
+
+def claimed_name(frame: bytes) -> bytes:
+    """Whose frame it says it is, unchecked; nothing when it is too short to say."""
+    return frame[_HEAD.size : _HEAD.size + frame[_NAME_BYTES]] if len(frame) > _HEAD.size else b""
 
 
 @lru_cache(_MEMO_MAX)
@@ -172,6 +180,10 @@ class Codec:
                 return self.frame(Kind.MERGE, ring_block(message.ring))
             case Wake():
                 return self.frame(Kind.WAKE, ring_block(message.ring))
+            case Probe():
+                return self.frame(Kind.PROBE, b"")
+            case Alive():
+                return self.frame(Kind.ALIVE, b"")
             case Datagram():
                 return self.frame(Kind.DIRECT, message.payload)
 
@@ -234,6 +246,10 @@ class Codec:
                 if start != len(frame):
                     raise FrameError("frame_trailing")
                 return Merge(ring) if envelope.kind is Kind.MERGE else Wake(ring)
+            case Kind.PROBE | Kind.ALIVE:
+                if start != len(frame):
+                    raise FrameError("frame_trailing")
+                return Probe() if envelope.kind is Kind.PROBE else Alive()
             case Kind.DIRECT:
                 return Datagram(frame[start:])
 

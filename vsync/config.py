@@ -7,6 +7,8 @@ without harm.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from vsync.codec import WANTED_MAX
 from vsync.control import MEMBERS_MAX
 from vsync.errors import ConfigError
@@ -15,16 +17,26 @@ from vsync.types import record
 _MAY_BE_ZERO = ("accelerated_frames", "lead_frames", "token_timeout_per_member_ms")
 
 
+class Relation(NamedTuple):
+    """One rule between settings: its name, whether it holds, and what to do when it does not."""
+
+    name: str
+    holds: bool
+    words: str
+
+
 @record
 class RingConfig:
     """Validated when built.  A zero in a `*_ms` means: derive it from `token_timeout_ms`."""
 
     # failure detection
-    token_timeout_ms: int = 1000
-    token_timeout_per_member_ms: int = 200  # for each member above two
+    token_timeout_ms: int = 600
+    token_timeout_per_member_ms: int = 50  # for each member above two
     token_retransmit_ms: int = 0  # token_timeout / 4.2
     consensus_timeout_ms: int = 0  # 1.2 * token_timeout
     join_timeout_ms: int = 50
+    probe_ms: int = 0  # token_timeout / 10: how long a member is checked whose link broke
+    lease_ms: int = 0  # token_timeout / 3: how long a member acts without the token; see lease
     lonely_wait_ms: int = 200  # a starting member that hears nobody forms its own ring after this
     merge_interval_ms: int = 200
     merge_backoff_max_ms: int = 0  # 3 * token_timeout; see membership.Shunned
@@ -51,6 +63,8 @@ class RingConfig:
         derived = {
             "token_retransmit_ms": int(self.token_timeout_ms / 4.2),
             "consensus_timeout_ms": int(self.token_timeout_ms * 1.2),
+            "lease_ms": self.token_timeout_ms // 3,
+            "probe_ms": max(1, self.token_timeout_ms // 10),
             "merge_backoff_max_ms": 3 * self.token_timeout_ms,
             "receive_failure_ms": self.token_timeout_ms // 2,
         }
@@ -61,51 +75,109 @@ class RingConfig:
             floor = 0 if name in _MAY_BE_ZERO else 1
             if getattr(self, name) < floor:
                 raise ConfigError(f"{name} must be at least {floor}")
-        for holds, words in self._relations():
-            if not holds:
-                raise ConfigError(words)
+        for relation in self.relations():
+            if not relation.holds:
+                raise ConfigError(f"{relation.name}: {relation.words}")
 
-    def _relations(self) -> list[tuple[bool, str]]:
+    def relations(self) -> tuple[Relation, ...]:
         """What must hold between the numbers, in the words that the operator gets to read."""
-        return [
-            (
+        return (
+            Relation(
+                "held is not lost",
                 self.hold_ms * 2 <= self.token_retransmit_ms,
-                "hold_ms must be at most half of token_retransmit_ms: held is not lost",
+                "hold_ms must be at most half of token_retransmit_ms",
             ),
-            (
+            Relation(
+                "resent before lost",
                 self.token_retransmit_ms * 3 <= self.token_timeout_ms,
                 "token_retransmit_ms must fit three times into token_timeout_ms",
             ),
-            (
+            Relation(
+                "agree longer than lose",
                 self.consensus_timeout_ms > self.token_timeout_ms,
                 "consensus_timeout_ms must exceed token_timeout_ms: members notice a loss apart",
             ),
-            (
+            Relation(
+                "asked again before failed",
                 self.join_timeout_ms * 4 <= self.consensus_timeout_ms,
                 "join_timeout_ms must fit four times into consensus_timeout_ms",
             ),
-            (
+            Relation(
+                "checked before lost",
+                self.probe_ms * 4 <= self.token_timeout_ms,
+                "probe_ms must fit four times into token_timeout_ms: a check comes early or never",
+            ),
+            Relation(
+                "held within the lease",
+                self.hold_ms * 3 <= self.lease_ms,
+                "hold_ms must fit three times into lease_ms: an idle ring is still one's own",
+            ),
+            Relation(
+                "silent before lost",
+                self.lease_ms < self.token_timeout_ms,
+                "lease_ms must be less than token_timeout_ms",
+            ),
+            Relation(
+                "stuck before lost",
+                self.receive_failure_ms < self.token_timeout_ms,
+                "receive_failure_ms must be less than token_timeout_ms",
+            ),
+            Relation(
+                "lonely after asking",
+                self.join_timeout_ms * 2 <= self.lonely_wait_ms,
+                "join_timeout_ms must fit twice into lonely_wait_ms: who starts must ask twice",
+            ),
+            Relation(
+                "shunned for a while",
+                self.merge_interval_ms <= self.merge_backoff_max_ms,
+                "merge_interval_ms must not exceed merge_backoff_max_ms",
+            ),
+            Relation(
+                "a share of the window",
                 self.personal_frames <= self.window_frames,
                 "personal_frames must not exceed window_frames",
             ),
-            (
+            Relation(
+                "behind the token is a share",
                 self.accelerated_frames <= self.personal_frames,
                 "accelerated_frames must not exceed personal_frames",
             ),
-            (
+            Relation(
+                "release lags two rotations",
                 self.store_frames_max >= 4 * self.window_frames,
-                "store_frames_max must hold four windows: release lags two rotations",
+                "store_frames_max must hold four windows",
             ),
-            (self.idle_visits_before_hold >= 3, "idle_visits_before_hold must be at least 3"),
-            (self.frame_bytes_max >= 1024, "frame_bytes_max must be at least 1024"),
-            (self.frame_bytes_max <= 1 << 20, "frame_bytes_max must be at most 1 MiB"),
-            (
+            Relation(
+                "marks go round before rest",
+                self.idle_visits_before_hold >= 3,
+                "idle_visits_before_hold must be at least 3",
+            ),
+            Relation(
+                "a frame carries something",
+                self.frame_bytes_max >= 1024,
+                "frame_bytes_max must be at least 1024",
+            ),
+            Relation(
+                "a frame is one breath",
+                self.frame_bytes_max <= 1 << 20,
+                "frame_bytes_max must be at most 1 MiB",
+            ),
+            Relation(
+                "a frame is a payload",
                 self.message_bytes_max >= self.frame_bytes_max,
                 "message_bytes_max must be at least frame_bytes_max",
             ),
-            (self.wanted_max <= WANTED_MAX, f"wanted_max must be at most {WANTED_MAX}"),
-            (self.members_max <= MEMBERS_MAX, f"members_max must be at most {MEMBERS_MAX}"),
-        ]
+            Relation(
+                "the token fits a frame",
+                self.wanted_max <= WANTED_MAX,
+                f"wanted_max must be at most {WANTED_MAX}",
+            ),
+            Relation(
+                "the joins fit a frame",
+                self.members_max <= MEMBERS_MAX,
+                f"members_max must be at most {MEMBERS_MAX}",
+            ),
+        )
 
     def token_timeout(self, members: int) -> float:
         """Seconds without a token of the ring after which it counts as lost."""

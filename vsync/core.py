@@ -1,7 +1,7 @@
 """The state that the parts of a node share, and the one way to change phase.
 
-`Core` < `Formation` (gather, commit, recovery) < `Node` (public face, operational ring): three
-files of one object, cut by protocol phase.
+`Core` < `Formation` (commit, recovery) < `Gathering` (gather) < `Checking` (members whose link
+broke) < `Node` (public face, operational ring): files of one object, cut by protocol phase.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections import deque
 from vsync.codec import Codec
 from vsync.config import RingConfig
 from vsync.events import Deliver, Marks, Output, Send
+from vsync.lease import Lease
 from vsync.membership import Forming, Gather, Shunned
 from vsync.messages import CommitEntry, Content, Data, Message, Token
 from vsync.packing import Reassembly, SendQueue
 from vsync.phases import Phase, Reason, after
 from vsync.recovery import Recovery
 from vsync.ring import Ring
+from vsync.suspicion import Suspicion
 from vsync.trace import Desk, Timer, names
 from vsync.types import NO_RING, Member, RingId
 
@@ -38,7 +40,7 @@ class Core:
         )
         self.assembly = Reassembly(config.message_bytes_max)
         self.mark = 0
-        self.last_token_at = 0.0
+        self.lease = Lease(config.lease_ms / 1000)
         self.current: Ring | None = None  # the ring installed last; frozen while another forms
         # Each of these exists only in the phases it is about.
         self.gather: Gather | None = None
@@ -49,6 +51,7 @@ class Core:
         self.solo: Token | None = None  # the token of a ring of one never leaves home
         self.max_ring_seq = 0  # highest ring seq known to anybody
         self.committed_seq = 0  # highest ring seq that I committed to; never goes back (pitfall 3)
+        self.suspicion = Suspicion(config.probe_ms / 1000)
         self.shunned = Shunned(config.merge_interval_ms / 1000, config.merge_backoff_max_ms / 1000)
         self.doubted: dict[Member, None] = {}  # failed for their silence, and silent since
         self.past: deque[RingId] = deque(maxlen=32)  # rings that I was in or tried to form

@@ -49,6 +49,7 @@ class RingNode(Protocol):
     def set_mark(self, mark: int, now: float) -> None: ...
     def send_direct(self, to: Member, payload: bytes) -> None: ...
     def leave(self, now: float) -> None: ...
+    def suspect(self, address: str, now: float, *, refused: bool) -> None: ...
     def take(self) -> list[Output]: ...
     def acquaintances(self) -> tuple[Member, ...]: ...
 
@@ -84,7 +85,7 @@ class Driver:
         self._configured: dict[str, None] = {}
         self._met: dict[str, str] = {}  # members and candidates by name, the latest last
         self._events: deque[Output] = deque()
-        self._fd = -1
+        self._fd = self._doorbell = -1
         self._running = False
         self._turning = False  # inside a turn, which hands over at its end
         self._again = False  # a turn is scheduled
@@ -105,6 +106,10 @@ class Driver:
         self._running = True
         self._fd = self.transport.fileno()
         self.loop.add_reader(self._fd, self._turn)
+        self._doorbell = self.transport.doorbell()
+        if self._doorbell >= 0:
+            self.loop.add_reader(self._doorbell, self._tend)
+        self.transport.watch(self.loop, self._tend, self._on_link)
         self._poll = self.loop.call_later(BUSY_POLL_S, self._on_poll)
         self.node.start(self._clock())
         self._flush_outside()
@@ -322,8 +327,23 @@ class Driver:
         period = BUSY_POLL_S if self._busy else IDLE_POLL_S
         self._poll = self.loop.call_later(period, self._on_poll)
         self._busy = False
+        self._tend()
         if not self._again:
             self._guarded(self._poll_once)
+
+    def _tend(self) -> None:
+        self.transport.tend(self._clock())
+
+    def _on_link(self, address: str, refused: bool) -> None:
+        """A hint of the transport: the link broke, or nobody listens at the other end."""
+
+        def suspect() -> None:
+            self._read()  # first what may have come from there
+            self.node.suspect(address, self._clock(), refused=refused)
+            self._flush()
+            self._hand_over()
+
+        self._guarded(suspect)
 
     def _poll_once(self) -> None:
         # When the loop was late, timer and descriptor are due together: that is no missed edge.
@@ -361,6 +381,8 @@ class Driver:
         if self._running:
             self._running = False
             self.loop.remove_reader(self._fd)
+            if self._doorbell >= 0:
+                self.loop.remove_reader(self._doorbell)
         for handle in (self._timer, self._poll):
             if handle is not None:
                 handle.cancel()

@@ -23,6 +23,8 @@ class Kind(IntEnum):
     MERGE = 5
     WAKE = 6
     DIRECT = 7
+    PROBE = 8
+    ALIVE = 9
 
 
 class Content(IntEnum):
@@ -105,10 +107,18 @@ class Wake(NamedTuple):
     ring: RingId
 
 
+class Probe(NamedTuple):
+    """Are you there?  The link to you broke."""
+
+
+class Alive(NamedTuple):
+    """I am; the answer to a probe."""
+
+
 class Datagram(NamedTuple):
     """A payload for one member, outside any ring."""
 
     payload: bytes
 
 
-Message = Token | Data | Join | Commit | Merge | Wake | Datagram
+Message = Token | Data | Join | Commit | Merge | Wake | Probe | Alive | Datagram

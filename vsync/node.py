@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import random
 
+from vsync.checking import Checking
 from vsync.config import RingConfig
 from vsync.errors import FrameError, PayloadTooLarge
 from vsync.events import Broadcast, Direct
-from vsync.formation import Formation
 from vsync.membership import Gather
-from vsync.messages import Commit, Data, Datagram, Join, Kind, Merge, Token, Wake
+from vsync.messages import Alive, Commit, Data, Datagram, Join, Kind, Merge, Probe, Token, Wake
 from vsync.phases import Phase, Reason
 from vsync.ring import Ring
 from vsync.trace import Timer
 from vsync.types import Guarantee, Member
 
 
-class Node(Formation):
+class Node(Checking):
     """A member.  All state is in memory; a restart is a new incarnation, hence a new member."""
 
     def __init__(self, me: Member, cluster: str, config: RingConfig, rng: random.Random) -> None:
@@ -43,6 +43,7 @@ class Node(Formation):
             Timer.LONELY: self._on_lonely,
             Timer.CONSENSUS: self._on_consensus_timer,
             Timer.MERGE: self._on_merge_timer,
+            Timer.CHECK: self._check,
         }
 
     # -- the public face ---------------------------------------------------------------------
@@ -50,6 +51,7 @@ class Node(Formation):
     def start(self, now: float) -> None:
         """Begin to look for others.  Once."""
         self._move(Reason.START)
+        self.lease.start(now)
         self.gather = Gather(self.me, ())
         self.desk.arm(Timer.LONELY, now + self.config.lonely_wait_ms / 1000)
         self._announce(self.gather, now)
@@ -124,6 +126,8 @@ class Node(Formation):
         except FrameError as err:
             self.desk.count(err.code)
             return
+        if self.suspicion:
+            self.suspicion.heard(sender, now)
         if envelope.kind is Kind.DATA:
             assert isinstance(message, Data)
             self._on_data(sender, message, now)
@@ -136,6 +140,10 @@ class Node(Formation):
                 self._on_token(sender, message, now)
             case Wake():
                 self._on_wake(message, now)
+            case Probe():
+                self._on_probe(sender)
+            case Alive():
+                self._on_alive(sender, now)
             case Datagram(payload):
                 self.desk.out.append(Direct(sender, payload))
             case Commit():
@@ -240,7 +248,7 @@ class Node(Formation):
             return
         ring.accept(token)
         self.waiting = token
-        self.last_token_at = now
+        self.lease.token(ring.id, ring.members, now)
         self._resend = None
         self.desk.cancel(Timer.TOKEN_RESEND)
         self._expect_token(len(ring.members), now)
@@ -250,7 +258,10 @@ class Node(Formation):
         ring = self.current
         if self.recovery is not None:
             self.waiting = None
-            self._visit_recovery(self.recovery, token, now)
+            if (stuck := self.recovery.ring.stuck(token, now)) is not None:
+                self._give_up_on(stuck, now)
+            else:
+                self._visit_recovery(self.recovery, token, now)
         elif ring is not None:
             if (
                 ring.index == 0
@@ -326,7 +337,6 @@ class Node(Formation):
         visit = ring.visit(token, self.queue, self.mark, 0)
         self.solo = visit.token
         ring.safe = ring.window.aru
-        self.last_token_at = now
         self._show_marks(ring)
         self._deliver()
         if self.queue:
@@ -346,8 +356,6 @@ class Node(Formation):
         ring = self.current
         if ring is None or self.phase is not Phase.OPERATIONAL:
             return
-        if self.solo is not None:
-            self.last_token_at = now  # a ring of one is never late with its token
         self.desk.broadcast(Merge(ring.id))
         self._arm_merge(now)
 

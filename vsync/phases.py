@@ -31,6 +31,7 @@ class Reason(Enum):
     FOREIGN_RING = "foreign ring heard"
     JOIN = "join"
     MEMBER_STUCK = "member does not receive"
+    MEMBER_GONE = "member is gone"
     TOO_MANY = "more candidates than a ring may have"
     CONSENSUS_LATE = "consensus timeout"
     CONSENSUS = "consensus"
@@ -45,6 +46,7 @@ MOVES: MappingProxyType[tuple[Phase, Reason], Phase] = MappingProxyType(
         (Phase.IDLE, Reason.START): Phase.GATHER,
         (Phase.GATHER, Reason.JOIN): Phase.GATHER,
         (Phase.GATHER, Reason.FOREIGN_RING): Phase.GATHER,
+        (Phase.GATHER, Reason.MEMBER_GONE): Phase.GATHER,
         (Phase.GATHER, Reason.TOO_MANY): Phase.GATHER,
         (Phase.GATHER, Reason.CONSENSUS_LATE): Phase.GATHER,
         (Phase.GATHER, Reason.CONSENSUS): Phase.COMMIT,
@@ -52,14 +54,17 @@ MOVES: MappingProxyType[tuple[Phase, Reason], Phase] = MappingProxyType(
         (Phase.COMMIT, Reason.COMMIT_FULL): Phase.RECOVERY,
         (Phase.COMMIT, Reason.JOIN): Phase.GATHER,
         (Phase.COMMIT, Reason.TOKEN_LOST): Phase.GATHER,
+        (Phase.COMMIT, Reason.MEMBER_GONE): Phase.GATHER,
         (Phase.RECOVERY, Reason.JOIN): Phase.GATHER,
         (Phase.RECOVERY, Reason.TOKEN_LOST): Phase.GATHER,
         (Phase.RECOVERY, Reason.MEMBER_STUCK): Phase.GATHER,
+        (Phase.RECOVERY, Reason.MEMBER_GONE): Phase.GATHER,
         (Phase.RECOVERY, Reason.RECOVERED): Phase.OPERATIONAL,
         (Phase.OPERATIONAL, Reason.TOKEN_LOST): Phase.GATHER,
         (Phase.OPERATIONAL, Reason.FOREIGN_RING): Phase.GATHER,
         (Phase.OPERATIONAL, Reason.JOIN): Phase.GATHER,
         (Phase.OPERATIONAL, Reason.MEMBER_STUCK): Phase.GATHER,
+        (Phase.OPERATIONAL, Reason.MEMBER_GONE): Phase.GATHER,
         (Phase.IDLE, Reason.LEAVE): Phase.LEFT,
         (Phase.GATHER, Reason.LEAVE): Phase.LEFT,
         (Phase.COMMIT, Reason.LEAVE): Phase.LEFT,

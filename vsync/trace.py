@@ -27,6 +27,7 @@ class Timer(IntEnum):
     LONELY = 6  # nobody answered at the start
     CONSENSUS = 7
     MERGE = 8
+    CHECK = 9  # of a member whose link broke
 
 
 class Desk:

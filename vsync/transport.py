@@ -13,13 +13,18 @@ comes.  And a non-blocking send may refuse only because it has not yet looked at
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import zmq
 
 from vsync.errors import VsyncError
+from vsync.link import Link
+from vsync.monitor import LinkMonitor, Told
+from vsync.security import Anonymous, Door, Refused, Security
 
 HIGH_WATER_FRAMES: Final = 128
 """Frames that may wait for one peer, on either side: twice the ring's window, so that only a peer
@@ -33,6 +38,7 @@ UNACKNOWLEDGED_MS: Final = 5_000
 """How long the kernel may keep retrying a dead connection before it is torn down and made anew."""
 
 FEW_FRAMES: Final = 3
+READS_A_FRAME: Final = 4
 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _POLLIN: Final = int(zmq.POLLIN)
@@ -54,6 +60,16 @@ class Transport(Protocol):
 
     def fileno(self) -> int:
         """The descriptor to watch for reading.  It may signal edges only."""
+
+    def doorbell(self) -> int:
+        """The descriptor that signals newcomers, to be answered with `tend`; -1: none is asked."""
+
+    def watch(self, loop: asyncio.AbstractEventLoop, tend: Callable[[], None], told: Told) -> None:
+        """Call `tend` when a link has news, and `told` when one broke and when its peer's host
+        says that nobody listens there.  Until `close`; once."""
+
+    def tend(self, now: float) -> None:
+        """Let newcomers in, take up changed keys, dial anew.  Call it some times a second, too."""
 
     def receive(self, limit: int) -> list[bytes]:
         """Take up to `limit` frames.  Fewer than `limit` means that the queue was seen empty;
@@ -81,9 +97,14 @@ class ZmqTransport:
     Bound to all interfaces, a member must say at which `host` the others reach it.
     """
 
-    __slots__ = ("_address", "_context", "_frame_bytes_max", "_peers", "_pull", "counters")
+    __slots__ = (
+        "_address", "_context", "_door", "_frame_bytes_max", "_monitor", "_peers", "_pull",
+        "counters", "security",
+    )  # fmt: skip
 
-    def __init__(self, bind: str, max_frame_bytes: int, host: str = "") -> None:
+    def __init__(
+        self, bind: str, max_frame_bytes: int, host: str = "", security: Security | None = None
+    ) -> None:
         local, port = resolve(bind)
         if local in ("0.0.0.0", "::") and not host:
             message = f"nobody can be told to call {bind}: bind to one address, or name the host"
@@ -95,12 +116,21 @@ class ZmqTransport:
             "bytes_received": 0,
             "sends_lost": 0,
             "sends_to_nowhere": 0,
+            "dials_repeated": 0,
         }
         self._frame_bytes_max = max_frame_bytes
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, Link] = {}
+        self._monitor: LinkMonitor | None = None
+        self.security: Security = security if security is not None else Anonymous()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._door = Door(self._context, self.security) if self.security.asks else None
         self._pull = self._context.socket(zmq.PULL)
         _prepare(self._pull)
+        self.security.listen(self._pull)
+        if self._door is not None:
+            self._door.guard(self._pull)
+            self.counters |= self._door.counters
+            self._door.counters = self.counters
         self._pull.setsockopt(zmq.RCVHWM, HIGH_WATER_FRAMES)
         self._pull.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         self._pull.setsockopt(zmq.IPV6, int(":" in local))
@@ -126,17 +156,55 @@ class ZmqTransport:
     def fileno(self) -> int:
         return int(self._pull.getsockopt(zmq.FD))
 
+    @property
+    def refusals(self) -> dict[str, Refused]:
+        """The peers that were reached and do not talk to this member, and why."""
+        return {a: peer.refusal for a, peer in self._peers.items() if peer.refusal is not None}
+
+    def doorbell(self) -> int:
+        return -1 if self._door is None else self._door.fileno()
+
+    def watch(self, loop: asyncio.AbstractEventLoop, tend: Callable[[], None], told: Told) -> None:
+        self._monitor = LinkMonitor(loop, tend, told, self.counters)
+        for peer in self._peers.values():
+            self._monitor.watch(peer.address, peer.fileno())
+
+    def tend(self, now: float) -> None:
+        if self._door is not None:
+            self._door.answer()
+        self.security.refresh(now)
+        dial: list[Link] = []
+        for peer in tuple(self._peers.values()):
+            if peer.tend(now):
+                dial.append(peer)
+            if self._monitor is not None:
+                self._monitor.seen(peer.address, peer.broken)
+        for peer in dial:
+            self.counters["dials_repeated"] += 1
+            try:
+                self._unwatch(peer.address)
+                peer.replace()
+                self._dial(peer)
+            except (zmq.ZMQError, TransportError):  # no socket to be had: a send tries again
+                self._peers.pop(peer.address)
+
     def receive(self, limit: int) -> list[bytes]:
         # Asking for EVENTS costs 2 us and reading from an empty queue, an exception, 5 us.  So ask
         # while there are few frames (a lone token, mostly) and run into the end of a burst.
         # Copying 16-32 KiB out costs less than tracking a zmq.Frame.
         frames: list[bytes] = []
-        pull = self._pull
+        pull, binds = self._pull, self.security.binds
         try:
-            while len(frames) < limit:
+            # What is not from whom it says counts as read, not as got: hence a second bound.
+            for _ in range(READS_A_FRAME * limit):
+                if len(frames) == limit:
+                    break
                 if len(frames) < FEW_FRAMES and not int(pull.getsockopt(zmq.EVENTS)) & _POLLIN:
                     break
-                frames.append(pull.recv(_NOBLOCK))
+                if binds:
+                    self._receive_bound(frames)
+                else:
+                    frames.append(pull.recv(_NOBLOCK))
         except zmq.Again:
             pass
         if frames:
@@ -144,30 +212,50 @@ class ZmqTransport:
             self.counters["bytes_received"] += sum(map(len, frames))
         return frames
 
+    def _receive_bound(self, frames: list[bytes]) -> None:
+        """Take one message, if it is from whom it says."""
+        message = self._pull.recv(_NOBLOCK, copy=False)
+        frame = message.bytes
+        if code := self.security.check(str(message.get("User-Id")), frame):
+            self.counters[code] = self.counters.get(code, 0) + 1
+        else:
+            frames.append(frame)
+
     def connect(self, address: str) -> None:
         if address in self._peers or address == self._address:
             return
-        host, _ = parse_address(address)
-        push = self._context.socket(zmq.PUSH)
+        parse_address(address)
+        peer = Link(self._context, address, self.security)
+        self._dial(peer)
+        self._peers[address] = peer
+
+    def _dial(self, peer: Link) -> None:
+        push, address = peer.push, peer.address
         _prepare(push)
         push.setsockopt(zmq.SNDHWM, HIGH_WATER_FRAMES)
         # Without IMMEDIATE frames would pile up for a peer that is down and reach its next life.
         push.setsockopt(zmq.IMMEDIATE, 1)
         push.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         push.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
-        push.setsockopt(zmq.IPV6, int(":" in host))
+        push.setsockopt(zmq.IPV6, int(":" in parse_address(address)[0]))
         try:
-            push.connect(f"tcp://{address}")
+            peer.dial()
         except zmq.ZMQError as error:
-            push.close(0)
+            peer.close(0)
             message = f"cannot send ring frames to {address}: {error.strerror or error}"
             raise TransportError(message) from None
-        self._peers[address] = _Peer(push, refused=True)
+        if self._monitor is not None:
+            self._monitor.watch(address, peer.fileno())
+
+    def _unwatch(self, address: str) -> None:
+        if self._monitor is not None:
+            self._monitor.forget(address)
 
     def forget(self, address: str) -> None:
         peer = self._peers.pop(address, None)
         if peer is not None:
-            peer.push.close(0)
+            self._unwatch(address)
+            peer.close(0)
 
     def send(self, address: str, frame: bytes) -> bool:
         peer = self._peers.get(address)
@@ -187,12 +275,15 @@ class ZmqTransport:
         if self._context.closed:
             return
         for peer in self._peers.values():
-            peer.push.close(linger_ms)
+            self._unwatch(peer.address)
+            peer.close(linger_ms)
         self._peers.clear()
+        if self._door is not None:
+            self._door.close()
         self._pull.close(0)
         self._context.term()
 
-    def _send(self, peer: _Peer, frame: bytes) -> bool:
+    def _send(self, peer: Link, frame: bytes) -> bool:
         assert len(frame) <= self._frame_bytes_max, f"frame of {len(frame)} bytes is ours to cut"
         # Once refused, ask before the next try: for a peer that is down this saves the exception.
         if peer.refused and not _writable(peer.push):
@@ -209,14 +300,6 @@ class ZmqTransport:
         self.counters["frames_sent"] += 1
         self.counters["bytes_sent"] += len(frame)
         return True
-
-
-class _Peer:
-    __slots__ = ("push", "refused")
-
-    def __init__(self, push: zmq.Socket[bytes], refused: bool) -> None:
-        self.push = push
-        self.refused = refused
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from vsync.driver import Driver
 from vsync.events import Note, Output
+from vsync.monitor import Told
 from vsync.transport import parse_address
 from vsync.types import Guarantee, Member
 
@@ -68,6 +69,9 @@ class FakeNode:
     def leave(self, now: float) -> None:
         self._called("leave")
 
+    def suspect(self, address: str, now: float, *, refused: bool) -> None:
+        self._called(f"suspect {address} {refused}")
+
     def acquaintances(self) -> tuple[Member, ...]:
         return self.members
 
@@ -93,6 +97,15 @@ class FakeTransport:
 
     def fileno(self) -> int:
         return self._silent.fileno()
+
+    def doorbell(self) -> int:
+        return -1
+
+    def tend(self, now: float) -> None:
+        """Nobody comes."""
+
+    def watch(self, loop: asyncio.AbstractEventLoop, tend: Callable[[], None], told: Told) -> None:
+        self.told = told
 
     def receive(self, limit: int) -> list[bytes]:
         return [self.inbox.popleft() for _ in range(min(limit, len(self.inbox)))]

@@ -54,9 +54,18 @@ class Net:
         self.flush(name)
         return node
 
-    def crash(self, name: str) -> list[Output]:
-        del self.nodes[name]
+    def crash(self, name: str, noticed: bool = False) -> list[Output]:
+        """Kill a member; `noticed`: on a reachable host, whose kernel closes its connections."""
+        address = self.nodes.pop(name).me.address
+        for other in list(self.nodes) if noticed else ():
+            self.suspect(other, address, False)
+            self.suspect(other, address, True)
         return self.seen[name]
+
+    def suspect(self, name: str, address: str, refused: bool) -> None:
+        """The transport of `name` hints that its link to `address` broke, or was refused."""
+        self.nodes[name].suspect(address, self.now, refused=refused)
+        self.flush(name)
 
     def split(self, *sides: str) -> None:
         """Only members of the same side hear each other; no sides: all do."""

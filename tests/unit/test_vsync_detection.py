@@ -1,0 +1,242 @@
+"""Failure detection: early checks, timeouts, and members that only hear or only speak."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.vsync_net import Net
+from vsync.config import RingConfig
+from vsync.errors import ConfigError
+from vsync.events import Note
+from vsync.messages import Kind
+from vsync.phases import Phase
+from vsync.suspicion import Finding, Suspicion
+from vsync.types import Guarantee, Member
+
+B, C = (Member(n, 1, f"{n}:1") for n in "bc")
+CONFIG = RingConfig()
+
+
+def names(net: Net, of: str) -> str:
+    return "".join(m.name for m in net.nodes[of].members)
+
+
+def noted(net: Net, of: str, code: str) -> list[dict[str, str | int | float]]:
+    return [o.fields for o in net.seen[of] if isinstance(o, Note) and o.code == code]
+
+
+# -- the check, alone -------------------------------------------------------------------------
+
+
+def test_refused_and_silent_for_the_whole_window_is_gone() -> None:
+    checks = Suspicion(0.06)
+    assert checks.hint(B, 1.0, False)
+    assert not checks.hint(B, 1.01, True)
+    assert checks.probes(1.0) == [B]
+    assert checks.probes(1.01) == []
+    assert checks.probes(1.025) == [B]
+    assert checks.probes(1.045) == [B]
+    assert checks.findings(1.05) == []
+    assert checks.next_at() == pytest.approx(1.065)
+    assert checks.probes(1.065) == []
+    assert checks.findings(1.065) == [(B, Finding.GONE)]
+    assert not checks
+
+
+def test_a_broken_link_alone_proves_nothing() -> None:
+    checks = Suspicion(0.06)
+    checks.hint(B, 1.0, False)
+    assert checks.findings(1.06) == [(B, Finding.OPEN)]
+    assert checks.next_at() is None
+
+
+def test_last_frames_of_the_dead_are_no_sign_of_life_later_ones_and_answers_are() -> None:
+    checks = Suspicion(0.06)
+    checks.hint(B, 1.0, True)
+    checks.hint(C, 1.0, True)
+    checks.heard(B, 1.02)
+    checks.heard(C, 1.04)
+    assert checks.findings(1.06) == [(B, Finding.GONE), (C, Finding.ALIVE)]
+    checks.hint(B, 2.0, True)
+    checks.answered(B)
+    assert checks.findings(2.0) == [(B, Finding.ALIVE)]
+
+
+def test_a_check_that_its_owner_slept_through_begins_anew() -> None:
+    checks = Suspicion(0.06)
+    checks.hint(B, 1.0, True)
+    assert checks.findings(1.2) == []
+    assert B in checks
+    assert checks.findings(1.26) == [(B, Finding.OPEN)]
+
+
+def test_who_is_no_concern_any_more_is_not_checked() -> None:
+    checks = Suspicion(0.06)
+    checks.hint(B, 1.0, True)
+    checks.hint(C, 1.0, True)
+    checks.keep((C,))
+    assert checks.findings(1.06) == [(C, Finding.GONE)]
+
+
+# -- in the ring ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dead", "abc")
+def test_a_killed_member_is_out_long_before_the_token_is_missed(dead: str) -> None:
+    net = Net("abc")
+    net.settle("abc")
+    net.run(0.5)
+    rest = "abc".replace(dead, "")
+    began = net.now
+    net.crash(dead, noticed=True)
+    net.settle(rest, within=0.2)
+    assert net.now - began < 2 * CONFIG.probe_ms / 1000
+    assert noted(net, rest[0], "checked")[-1] == {"member": dead, "found": "suspect_gone"}
+    assert net.count("token_lost") == 0
+
+
+def test_two_of_five_killed_at_once() -> None:
+    net = Net("abcde")
+    net.settle("abcde")
+    net.crash("a", noticed=True)
+    net.crash("d", noticed=True)
+    net.settle("bce", within=0.3)
+
+
+def test_one_witness_is_enough() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    address = net.nodes["b"].me.address
+    net.crash("b")
+    net.suspect("c", address, True)
+    net.settle("ac", within=0.2)
+
+
+def test_a_reset_connection_changes_nothing() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    for _ in range(20):
+        net.suspect("a", net.nodes["b"].me.address, False)
+        net.run(0.2)
+    assert net.settled("abc")
+    assert all(len(net.views(n)) == 1 for n in "abc")
+    assert net.nodes["a"].counters["suspect_alive"] == 20
+
+
+def test_a_refusal_is_no_proof_against_a_member_that_is_heard() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    for _ in range(20):
+        net.suspect("a", net.nodes["b"].me.address, True)
+        net.run(0.2)
+    assert all(len(net.views(n)) == 1 for n in "abc")
+
+
+def test_a_stopped_member_whose_links_break_is_left_to_the_token_timeout() -> None:
+    """Nobody is refused where a process is stopped: its kernel still listens for it."""
+    net = Net("abc")
+    net.settle("abc")
+    net.paused["b"] = []
+    for other in "ac":
+        net.suspect(other, net.nodes["b"].me.address, False)
+    net.run(0.4)
+    net.resume("b")
+    net.run(1.0)
+    assert net.settled("abc")
+    assert all(len(net.views(n)) == 1 for n in "abc")
+    assert net.count("suspect_unproven") == 2
+
+
+def test_a_hint_about_nobody_of_the_ring_is_counted() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    net.suspect("a", "elsewhere:1", True)
+    net.suspect("a", net.nodes["a"].me.address, True)
+    assert net.nodes["a"].counters["suspect_stranger"] == 2
+    net.run(1.0)
+    assert net.settled("abc")
+
+
+@pytest.mark.parametrize("after_ms", range(0, 12))
+def test_a_candidate_that_dies_while_the_ring_forms_is_not_waited_for(after_ms: int) -> None:
+    net = Net("abcd")
+    net.settle("abcd")
+    net.nodes["d"].leave(net.now)
+    net.flush("d")
+    net.run(after_ms / 10_000)
+    net.crash("d")
+    net.crash("b", noticed=True)
+    net.settle("ac", within=0.3)
+
+
+def test_a_quick_restart_at_the_same_address_needs_no_timeout() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    net.crash("b", noticed=True)
+    net.run(0.02)
+    net.boot("b")
+    net.settle("abc", within=0.5)
+
+
+# -- timeouts ---------------------------------------------------------------------------------
+
+
+def test_a_silent_host_is_out_within_token_and_consensus() -> None:
+    bound = CONFIG.token_timeout(3) + CONFIG.consensus_timeout(3)
+    assert bound < 1.5
+    for dead in "abc":
+        net = Net("abc")
+        net.settle("abc")
+        net.run(0.73)
+        began = net.now
+        net.crash(dead)
+        net.settle("abc".replace(dead, ""), within=bound + 0.05)
+        assert net.now - began > CONFIG.token_timeout(3) / 2
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_pause_shorter_than_the_token_timeout_changes_nothing(share: float, busy: bool) -> None:
+    for name in "abc":
+        net = Net("abc")
+        net.settle("abc")
+        net.run(0.5)
+        net.paused[name] = []
+        end = net.now + share * CONFIG.token_timeout(3) - 2 * CONFIG.hold_ms / 1000
+        while net.now < end:
+            if busy:
+                net.submit("abc".replace(name, "")[0], b"x")
+            net.run(0.005)
+        net.resume(name)
+        net.run(1.0)
+        assert net.settled("abc")
+        assert all(len(net.views(n)) == 1 for n in "abc")
+        assert net.count("token_lost") == 0
+
+
+def test_each_relation_is_asserted_by_its_name() -> None:
+    wrong: dict[str, dict[str, int]] = {
+        "held is not lost": {"hold_ms": 200},
+        "resent before lost": {"token_retransmit_ms": 300},
+        "agree longer than lose": {"consensus_timeout_ms": 600},
+        "asked again before failed": {"join_timeout_ms": 400, "lonely_wait_ms": 900},
+        "checked before lost": {"probe_ms": 151},
+        "held within the lease": {"lease_ms": 149},
+        "silent before lost": {"lease_ms": 600},
+        "stuck before lost": {"receive_failure_ms": 600},
+        "lonely after asking": {"lonely_wait_ms": 90},
+        "shunned for a while": {"merge_backoff_max_ms": 100},
+        "a share of the window": {"personal_frames": 65},
+        "behind the token is a share": {"accelerated_frames": 25},
+        "release lags two rotations": {"store_frames_max": 255},
+        "marks go round before rest": {"idle_visits_before_hold": 2},
+        "a frame carries something": {"frame_bytes_max": 1023},
+        "a frame is one breath": {"frame_bytes_max": (1 << 20) + 1},
+        "a frame is a payload": {"message_bytes_max": 32767},
+        "the token fits a frame": {"wanted_max": 1025},
+        "the joins fit a frame": {"members_max": 129},
+    }
+    assert set(wrong) == {relation.name for relation in CONFIG.relations()}
+    for name, values in wrong.items():
+        with pytest.raises(ConfigError, match=f"^{name}: "):
+            RingConfig(**values)
