@@ -36,6 +36,7 @@ class ClientLink:
         self.client, self.transport = client, transport
         self.full = False  # the transport takes no more for now
         self.reading = True
+        self.unsaid = b""  # said while this member might speak, and not written before it might not
         self._owner = owner
 
     def data_received(self, data: bytes) -> None:
@@ -66,7 +67,7 @@ class ClientLink:
         ending = self.client.wants_close
         # The last words are short and always go out; closing then waits for them to drain.
         if ending or not self.full:
-            data = self.client.take_output()
+            data = self._take()
             if data:
                 self.transport.write(data)
         if ending:
@@ -74,6 +75,16 @@ class ClientLink:
             self._owner.later(DRAIN_S, self.transport.abort)
         else:
             self.read(on=self.client.may_be_read)
+
+    def _take(self) -> bytes | bytearray:
+        client = self.client
+        if not self._owner.speaking:
+            return client.connection.take_output()  # nothing that counts as sent
+        data = client.take_output()
+        if self.unsaid:
+            # A client that is told to go does not hear what there was no time to say.
+            data, self.unsaid = (data if client.wants_close else self.unsaid + data), b""
+        return data
 
     def read(self, *, on: bool) -> None:
         """Stop or resume reading the client."""
@@ -102,6 +113,7 @@ class Clients:
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}
         self._paused = False
+        self.speaking = False
 
     @property
     def counters(self) -> dict[str, int]:
@@ -145,7 +157,19 @@ class Clients:
         self.gateway.session_started(session)
 
     def flush(self, *, speaking: bool) -> list[int]:
-        """Write what is due; return the positions of the publishes confirmed by that."""
+        """Write what is due; return the positions of the publishes confirmed by that.
+
+        Without leave to speak nothing of the machine's is written, not even what was put into
+        words a moment before: a process that was stopped in between wakes up in another world.
+        Answers of the protocol itself (heartbeats, a close) still go out.
+        """
+        if self.speaking and not speaking:
+            for client, waiting in self._links.items():
+                waiting.unsaid += client.connection.take_output()
+        elif speaking and not self.speaking:
+            for client in self._links:
+                self.gateway.mark_writable(client)
+        self.speaking = speaking
         if speaking:
             self.outbox.resume()
         else:

@@ -26,6 +26,7 @@ from broker.exits import Exit
 from broker.history import History
 from broker.identity import Identity
 from broker.keeper import Keeper
+from broker.licence import Licence
 from broker.logbook import Logbook
 from broker.machine.effects import Effect
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
@@ -76,6 +77,7 @@ class BrokerMember:
         self.transport = transport
         self.me = Member(identity.name, identity.incarnation, self.transport.address)
         self.node = Node(self.me, identity.ring_name, config, random.Random())
+        self.licence = Licence(self.node.lease)
         self.driver = Driver(self.node, self.transport, self._on_output, loop=loop)
         self.discovery = discovery_for(options, self.me, log.warning)
         self.keeper = Keeper(
@@ -153,6 +155,7 @@ class BrokerMember:
             self.done.set_result(Exit.INTERNAL if ending.exception() else ending.result())
 
     async def _stop(self, code: Exit, reason: str, *, inconsistent: bool) -> Exit:
+        self._speak()
         self.clients.drop_all("the broker is stopping")
         if self._beat_handle is not None:
             self._beat_handle.cancel()
@@ -245,10 +248,7 @@ class BrokerMember:
 
     def _speak(self) -> None:
         core = self.core
-        # Whoever has not seen the token for a token timeout may have been excluded meanwhile.
-        quiet_s = time.monotonic() - self.node.last_token_at
-        leased = len(self.node.members) == 1 or quiet_s < self.node.config.token_timeout_ms / 1000
-        confirmed = self.clients.flush(speaking=core.speaking and leased)
+        confirmed = self.clients.flush(speaking=self.licence.covers(core))
         try:
             if confirmed:
                 self.logbook.confirmed(core.primary.epoch, self.clients.durable_mark, confirmed)
@@ -282,8 +282,11 @@ class BrokerMember:
     def persist_promise(self, promise: Promise) -> None:
         """Make the promise durable behind everything that was applied."""
         self.keeper.keep(self.core.replica, promise)
-        epoch = promise.promised_epoch
-        self.keeper.promise(promise, lambda: self.core.epoch_persisted(epoch))
+        self.keeper.promise(promise, lambda: self._promised(promise.promised_epoch))
+
+    def _promised(self, epoch: int) -> None:
+        wait_s = self.licence.silent_in(self.core.primary.members)
+        self.loop.call_later(wait_s, self.core.epoch_persisted, epoch)
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Fetch the donor's state."""
@@ -335,10 +338,16 @@ class BrokerMember:
     def session_started(self, session: int) -> None:
         """Connections of an older session are void."""
         self.clients.session_started(session)
+        self.core.admit([*self.care.quarantine.reports()])
 
-    def activated(self, event: Activated, base: History) -> None:
+    def decided(self, epoch: int) -> None:
+        """Note that what follows is older than the primary view."""
+        self.logbook.decided(epoch)
+
+    def activated(self, event: Activated, base: History | None) -> None:
         """Note the primary view."""
-        log.info("primary view of epoch %d from position %d", event.activation.epoch, base.position)
+        after = f"after position {base.position}" if base is not None else "as received"
+        log.info("primary view of epoch %d, %s", event.activation.epoch, after)
         self.logbook.activated(event, base)
 
     def voted(self, verdict: Verdict) -> None:

@@ -1,0 +1,105 @@
+"""Who may speak, by clocks that a test turns; and what a member keeps that wakes up late (G7)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from broker.clients import Clients
+from broker.licence import Licence
+from vsync.lease import SLACK, Lease
+from vsync.types import Member, RingId
+
+A, B = Member("a", 1, "a:1"), Member("b", 1, "b:1")
+R1, R2 = RingId(1, "a", 1), RingId(2, "a", 1)
+
+
+class Clocks:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept = 0.0
+        self.lease = Lease(1.0)
+        self.licence = Licence(self.lease, lambda: self.now, lambda: self.now + self.slept)
+
+    def tokens(self, ring: RingId = R1, members: tuple[Member, ...] = (A, B)) -> None:
+        for _ in range(2):
+            self.now += 0.1
+            self.lease.token(ring, members, self.now)
+
+
+def test_a_member_that_was_stopped_may_not_speak_when_it_wakes() -> None:
+    """G7."""
+    clocks = Clocks()
+    clocks.tokens()
+    assert clocks.licence.holds(R1)
+    clocks.now += 1.0
+    assert not clocks.licence.holds(R1)
+    clocks.tokens()
+    assert clocks.licence.holds(R1)
+
+
+def test_a_machine_that_slept_may_not_speak_though_its_clock_stood_still() -> None:
+    """G7: the ring's clock does not count the time of a suspended machine."""
+    clocks = Clocks()
+    clocks.tokens()
+    clocks.slept += 60.0
+    assert not clocks.licence.holds(R1)
+    assert not clocks.licence.holds(R1)
+    clocks.tokens()
+    clocks.tokens()
+    assert clocks.licence.holds(R1)
+
+
+def test_a_promise_waits_until_whoever_is_missing_has_fallen_silent() -> None:
+    clocks = Clocks()
+    clocks.tokens()
+    clocks.tokens(R2, (A,))
+    assert clocks.licence.silent_in((A, B)) == 0.0
+    waits = clocks.licence.silent_in((A,))
+    assert waits == pytest.approx(1 + SLACK - 0.2)
+    clocks.now += waits
+    assert clocks.licence.silent_in((A,)) == pytest.approx(0.0, abs=1e-9)
+
+
+class Wire:
+    """A transport that remembers."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        """Nothing is read here."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read here."""
+
+
+def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> None:
+    """G7: a process that was stopped between formatting and writing."""
+    clients = Clients("a", "c", lambda: None, lambda _delay, _call: None, lambda _text: None)
+    wire = Wire()
+    link = clients.connect("127.0.0.1:1", cast("asyncio.Transport", wire))
+    clients.flush(speaking=True)
+
+    def put(data: bytes) -> None:
+        link.client.connection.out += data
+        clients.gateway.mark_writable(link.client)
+
+    put(b"<one>")
+    clients.flush(speaking=True)
+    put(b"<delivery>")
+    clients.flush(speaking=False)
+    put(b"<heartbeat>")
+    clients.flush(speaking=False)
+    assert wire.written == b"<one><heartbeat>"
+    put(b"<two>")
+    clients.flush(speaking=True)
+    assert wire.written == b"<one><heartbeat><delivery><two>"
