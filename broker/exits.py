@@ -32,5 +32,7 @@ class Exit(IntEnum):
     """The data directory belongs to another broker that runs now."""
     PROTOCOL = 76
     """The other members speak another version, or refused this one."""
+    NOT_ALLOWED = 77
+    """The other members do not let this one in: keys, password or mechanism differ."""
     CONFIG = 78
-    """The option file cannot be read, or a line in it is wrong."""
+    """The option file or a key file cannot be read, or something in it is wrong."""

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker import quorum_options
+from broker import quorum_options, security_options
 from broker.quorum_options import QuorumOptionError, quorum_wish
+from broker.security_options import OPEN, SecurityOptionError, SecurityWish, security_wish
 from vsync.quorum import Terms
 from vsync.types import record
 
@@ -37,6 +38,7 @@ DEFAULTS: Mapping[str, str] = {
     "data-dir": "",
     "log-level": "info",
     **quorum_options.DEFAULTS,
+    **security_options.DEFAULTS,
 }
 """Every option that an option file may set, with the text that stands for its absence."""
 
@@ -86,6 +88,8 @@ class BrokerOptions:
     """What the quorum options ask of the voter set of a new cluster (`vsync.quorum`)."""
     arbitrator: bool
     """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
+    security: SecurityWish
+    """How members prove to each other who they are."""
 
     @property
     def clustered(self) -> bool:
@@ -105,7 +109,8 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
             raise OptionError(name, "there is no such option")
     text = {name: given.get(name, default).strip() for name, default in DEFAULTS.items()}
     cluster_name = _cluster_name(text["cluster-name"])
-    for name in ("cluster-size", "cluster-bind", "cluster-nodes", *quorum_options.DEFAULTS):
+    ring_only = ("cluster-size", "cluster-bind", "cluster-nodes")
+    for name in (*ring_only, *quorum_options.DEFAULTS, *security_options.DEFAULTS):
         if not cluster_name and text[name] != DEFAULTS[name]:
             raise OptionError(name, "it needs --cluster-name: a stand-alone broker has no ring")
     interface = _host("interface", text["interface"])
@@ -123,7 +128,8 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         text["cluster-arbitrator"] = arbitrator = str(_address("cluster-arbitrator", arbitrator))
     try:
         wish = quorum_wish(text, size)
-    except QuorumOptionError as problem:
+        security = security_wish(text, bind.host, bind.port) if cluster_name else OPEN
+    except (QuorumOptionError, SecurityOptionError) as problem:
         raise OptionError(problem.option, problem.reason) from None
     return BrokerOptions(
         cluster_name=cluster_name,
@@ -137,6 +143,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         log_level=_choice("log-level", text["log-level"].lower(), LOG_LEVELS),
         wish=wish,
         arbitrator=arbitrator == str(bind),
+        security=security,
     )
 
 

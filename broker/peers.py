@@ -7,6 +7,8 @@ from collections.abc import Callable
 from broker.options import BrokerOptions
 from vsync.config import RingConfig
 from vsync.discovery import Beacon, Discovery, StaticPeers
+from vsync.keys import Allowed, KeyTrouble, read_secret
+from vsync.security import Anonymous, Curve, Plain, Security
 from vsync.transport import ZmqTransport
 from vsync.types import Member
 
@@ -23,7 +25,32 @@ def discovery_for(
     return Beacon(options.cluster_name, me.name, me.address, warn, interface=interface)
 
 
-def ring_transport(options: BrokerOptions) -> ZmqTransport:
+def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Security:
+    """Read this member's keys and the allow list.  Raises KeyTrouble."""
+    wish = options.security
+    if wish.mechanism == "PLAIN":
+        return Plain(wish.username, wish.password)
+    if wish.mechanism == "ANONYMOUS":
+        return Anonymous()
+    assert wish.key is not None
+    assert wish.allow is not None
+    own, me = read_secret(wish.key), str(options.cluster_bind)
+    if own.name != me:
+        raise KeyTrouble(
+            f"{wish.key} holds the key of member {own.name}, and this is member {me} by its "
+            "--cluster-bind; each member needs a key of its own"
+        )
+    allowed = Allowed(wish.allow, warn)
+    if allowed.names.get(own.public) != me:
+        warn(
+            f"{wish.allow} does not hold the public key of this member, {me} "
+            f"({own.public}); the other members will refuse it unless their lists do"
+        )
+    return Curve(own, allowed)
+
+
+def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> ZmqTransport:
     """Bind the ring's socket; a stand-alone broker's is one that nobody knows."""
     bind = str(options.cluster_bind) if options.clustered else "127.0.0.1:0"
-    return ZmqTransport(bind, RingConfig().frame_bytes_max * 3)
+    security = ring_security(options, warn)
+    return ZmqTransport(bind, RingConfig().frame_bytes_max * 3, security=security)

@@ -19,6 +19,7 @@ from broker.options import BrokerOptions
 from broker.peers import ring_transport
 from broker.replica import Divergence
 from store.errors import NotWritable, StoreBusy, StoreError
+from vsync.keys import KeyTrouble
 from vsync.transport import TransportError, ZmqTransport
 
 log = logging.getLogger("qpidd")
@@ -161,7 +162,9 @@ async def _serve(options: BrokerOptions) -> Exit:
 
 def _transport(options: BrokerOptions) -> ZmqTransport:
     try:
-        return ring_transport(options)
+        return ring_transport(options, log.warning)
+    except KeyTrouble as error:
+        raise _Refused(Exit.CONFIG, str(error)) from error
     except TransportError as error:
         raise _Refused(Exit.UNAVAILABLE, str(error)) from error
 

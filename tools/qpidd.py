@@ -46,7 +46,7 @@ wins over the environment, the environment over the file.
 \b
 Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken,
 70 internal error, 73 data directory not writable, 75 data directory in use,
-76 mixed versions, 78 bad option file.
+76 mixed versions or settings, 77 not let in, 78 bad option or key file.
 """
 
 
@@ -75,6 +75,30 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     metavar="HOST:PORT,...",
     help="Ring addresses of the members; its own may be among them. "
     "Default: find members of the same name by multicast.",
+)
+@click.option(
+    "--cluster-key",
+    metavar="FILE",
+    help="This member's secret key: ring connections are encrypted, and only members whose keys "
+    "are in --cluster-allow take part. Make keys with qpid-cluster-keys.",
+)
+@click.option(
+    "--cluster-allow",
+    metavar="DIR",
+    help="The public keys of all members, own one included. Read again when it changes.",
+)
+@click.option(
+    "--cluster-mechanism",
+    metavar="WHICH",
+    help="CURVE (keys), PLAIN (user name and password, sent in clear) or ANONYMOUS (whoever "
+    "reaches the ring's port takes part). Default: what the other options imply; with none of "
+    "them ANONYMOUS, but only where --cluster-bind is a loopback address.",
+)
+@click.option("--cluster-username", metavar="NAME", help="For PLAIN: the same on all members.")
+@click.option(
+    "--cluster-password",
+    metavar="WORD",
+    help="For PLAIN. Others can see your command line: better in the environment or the file.",
 )
 @click.option(
     "--cluster-votes",

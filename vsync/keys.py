@@ -56,7 +56,7 @@ def make_pair(name: str) -> KeyPair:
 
 def file_stem(name: str, generation: int) -> str:
     """The file name, without suffix, for the keys of a member: the first, the second, ..."""
-    plain = "".join(c if c.isalnum() or c in ".-" else "_" for c in name)
+    plain = "".join(c if c.isalnum() or c in ".-" else "_" for c in name).strip("_")
     return plain if generation == 1 else f"{plain}.{generation}"
 
 

@@ -15,6 +15,7 @@ PACKAGES = {"broker", "store", "tools", "vsync"}
 COMMANDS = {
     "qpidd": "tools.qpidd:main",
     "qpid-cluster": "tools.qpid_cluster:main",
+    "qpid-cluster-keys": "tools.qpid_cluster_keys:main",
     "qpid-cluster-store": "tools.qpid_cluster_store:main",
     "qpid-cluster-verify": "tools.qpid_cluster_verify:main",
     "spout": "tools.spout:main",

@@ -1,0 +1,117 @@
+"""The options that say who may take part in the ring: `--cluster-mechanism` and its kin.
+
+The mechanism follows from what was given: keys mean CURVE, a user name means PLAIN.  Where nothing
+was given, a ring that only this machine can reach is open, and any other is refused: who wants a
+ring that is open to a network must ask for ANONYMOUS by name.  Nothing here touches the disk.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+DEFAULTS: Mapping[str, str] = {
+    "cluster-mechanism": "",
+    "cluster-username": "",
+    "cluster-password": "",
+    "cluster-key": "",
+    "cluster-allow": "",
+}
+MECHANISMS = ("ANONYMOUS", "PLAIN", "CURVE")
+_NEEDS = {
+    "ANONYMOUS": (),
+    "PLAIN": ("cluster-username", "cluster-password"),
+    "CURVE": ("cluster-key", "cluster-allow"),
+}
+CREDENTIAL_BYTES_MAX = 255
+
+
+class SecurityOptionError(Exception):
+    """One option's value cannot be used."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(reason)
+        self.option, self.reason = option, reason
+
+
+class SecurityWish(NamedTuple):
+    """How members prove to each other who they are."""
+
+    mechanism: str
+    """One of MECHANISMS."""
+    username: str = ""
+    password: str = ""
+    key: Path | None = None
+    """This member's secret key file."""
+    allow: Path | None = None
+    """The directory with the public keys of all members."""
+
+    def __repr__(self) -> str:
+        return f"SecurityWish({self.mechanism}, {self.username!r}, {self.key}, {self.allow})"
+
+
+OPEN = SecurityWish("ANONYMOUS")
+
+
+def security_wish(text: Mapping[str, str], host: str, port: int) -> SecurityWish:
+    """Read the options of a ring socket at `host` and `port`.  Raises SecurityOptionError."""
+    mechanism = text["cluster-mechanism"].upper() or _implied(text, host)
+    if mechanism not in MECHANISMS:
+        raise SecurityOptionError(
+            "cluster-mechanism",
+            f"'{text['cluster-mechanism']}' is not one of {', '.join(MECHANISMS)}",
+        )
+    for needed in _NEEDS[mechanism]:
+        if not text[needed]:
+            raise SecurityOptionError(needed, f"{mechanism} needs it: give --{needed}")
+    for name in DEFAULTS:
+        if text[name] and name != "cluster-mechanism" and name not in _NEEDS[mechanism]:
+            raise SecurityOptionError(
+                name, f"it says nothing to mechanism {mechanism}; drop it or --cluster-mechanism"
+            )
+        if len(text[name].encode()) > CREDENTIAL_BYTES_MAX and name in _NEEDS["PLAIN"]:
+            raise SecurityOptionError(name, f"it has more than {CREDENTIAL_BYTES_MAX} bytes")
+    if mechanism == "CURVE" and not port:
+        raise SecurityOptionError(
+            "cluster-bind",
+            "with CURVE the ring port must be fixed: "
+            "a key belongs to a member by name, and that is its --cluster-bind",
+        )
+    return SecurityWish(
+        mechanism,
+        text["cluster-username"],
+        text["cluster-password"],
+        _path(text["cluster-key"]),
+        _path(text["cluster-allow"]),
+    )
+
+
+def _implied(text: Mapping[str, str], host: str) -> str:
+    if text["cluster-key"] or text["cluster-allow"]:
+        return "CURVE"
+    if text["cluster-username"] or text["cluster-password"]:
+        return "PLAIN"
+    if is_loopback(host):
+        return "ANONYMOUS"
+    raise SecurityOptionError(
+        "cluster-bind",
+        f"whoever reaches the ring at {host} could take part in it; give --cluster-key and "
+        "--cluster-allow (qpid-cluster-keys makes them), or, on a network that is the members' "
+        "own, --cluster-mechanism ANONYMOUS",
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what is bound to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may mean anything
+        return False
+
+
+def _path(text: str) -> Path | None:
+    return Path(text).expanduser().absolute() if text else None

@@ -1,0 +1,94 @@
+"""Members with real sockets and keys in one process, for tests of who gets into a ring."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from vsync.config import RingConfig
+from vsync.driver import Driver
+from vsync.events import Deliver, Output, View
+from vsync.keys import Allowed, KeyPair, make_pair, public_text
+from vsync.node import Node
+from vsync.security import Curve, Security
+from vsync.transport import ZmqTransport
+from vsync.types import Member
+
+CONFIG = RingConfig(token_timeout_ms=500, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50)
+LOOPBACK = "127.0.0.1"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Bounded, so that a hang becomes a failure; asserts nothing about time."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - the conditions are the product's own state
+            await asyncio.sleep(0.005)
+
+
+class Warden:
+    """The directory with public keys, as an operator keeps it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def allow(self, pair: KeyPair) -> Path:
+        path = self.folder / f"{pair.public[:8].encode().hex()}.key"
+        path.write_text(public_text(pair))
+        return path
+
+    def curve(self, pair: KeyPair) -> Curve:
+        return Curve(pair, Allowed(self.folder, lambda _: None))
+
+
+class Life:
+    """One life of one member, named by its address as a broker's is, with all it was told."""
+
+    def __init__(
+        self,
+        address: str,
+        security: Security | None,
+        peers: Iterable[str] = (),
+        incarnation: int = 1,
+    ) -> None:
+        self.transport = ZmqTransport(address, 3 * CONFIG.frame_bytes_max, security=security)
+        self.me = Member(self.transport.address, incarnation, self.transport.address)
+        self.members: tuple[Member, ...] = ()
+        self.views = 0
+        self.delivered: list[bytes] = []
+        node = Node(self.me, "test", CONFIG, random.Random(incarnation))
+        self.node = node
+        self.driver = Driver(node, self.transport, self.on_event)
+        self.driver.start(peers)
+
+    def on_event(self, event: Output) -> None:
+        if isinstance(event, View):
+            self.members = event.members
+            self.views += 1
+        elif isinstance(event, Deliver):
+            self.delivered += event.payloads
+
+    def stop(self) -> None:
+        self.driver.stop()
+        if error := self.driver.closed.exception():
+            raise error
+
+
+def together(*lives: Life) -> Callable[[], bool]:
+    wanted = tuple(sorted(life.me for life in lives))
+    return lambda: all(life.members == wanted for life in lives)
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses that were free a moment ago: keys are made for addresses."""
+    held = [ZmqTransport(f"{LOOPBACK}:0", 1_000) for _ in range(count)]
+    addresses = [one.address for one in held]
+    for one in held:
+        one.close()
+    return addresses
+
+
+def keys_for(addresses: Iterable[str]) -> list[KeyPair]:
+    return [make_pair(address) for address in addresses]
