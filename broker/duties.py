@@ -12,7 +12,12 @@ from vsync.codec import WIRE_VERSION
 
 PATIENCE_S = 2.0
 """How long a member of an open cluster looks for a running one before it forms its own."""
-TICK_S = 0.5
+TICK_S = 0.1
+TICK_FAR_S = 1.0
+"""How often a member tells its clock while something may expire: soon, or not for a while."""
+TICK_NEAR_US = 2_000_000
+TICK_LOST_S = 1.0
+"""A tick that did not come back for so long will not: its view ended."""
 SHUTDOWN_WAIT_S = 5.0
 FOREIGN_FRAMES_MAX = 20
 """So many frames of another wire version are no line noise."""
@@ -34,7 +39,7 @@ class Duties:
     ) -> None:
         self._core, self._ring, self._stop = core, ring, stop
         self._started_at = now
-        self._ticked_at = 0.0
+        self._ticked_at, self._ticked_us = 0.0, 0
         self._shutdown_deadline = 0.0
 
     def wake(self, now: float) -> None:
@@ -42,20 +47,24 @@ class Duties:
         core = self._core
         if core.patient and now - self._started_at > PATIENCE_S:
             core.patience_ended()
-        if self._tick_is_mine() and now - self._ticked_at > TICK_S:
-            self._ticked_at = now
-            core.admit([Tick(TICK, core.shell.now_us())])
+        self._tick(now)
         if core.shutdown_position:
             self._finish_shutdown(now)
         self._check_versions()
         core.flush()
 
-    def _tick_is_mine(self) -> bool:
-        """One member moves the time, and only when something waits for it."""
-        core = self._core
-        if not (core.speaking and core.primary.level and core.replica.machine.wants_tick):
-            return False
-        return core.me.name == min(core.primary.level_names)
+    def _tick(self, now: float) -> None:
+        """Tell this member's clock, one tick under way at a time, and only when it is wanted."""
+        core, machine = self._core, self._core.replica.machine
+        if not (core.speaking and core.primary.level and machine.wants_tick):
+            return
+        waited = now - self._ticked_at
+        clock = machine.clocks.get(core.me.name)
+        arrived = clock is None or clock.stamp_us == self._ticked_us or waited > TICK_LOST_S
+        pace = TICK_S if machine.due_in_us < TICK_NEAR_US else TICK_FAR_S
+        if arrived and waited >= pace:
+            self._ticked_at, self._ticked_us = now, core.shell.now_us()
+            core.admit([Tick(TICK, machine.epoch, self._ticked_us)])
 
     def _finish_shutdown(self, now: float) -> None:
         core = self._core

@@ -22,11 +22,13 @@ from broker.machine.commands import (
     DIGEST,
     MALFORMED,
     OUT_OF_SEQUENCE,
+    REEXECUTED,
     SHUTDOWN,
     Activate,
     ActiveMember,
     Command,
     Digest,
+    Reexecuted,
     Shutdown,
 )
 from broker.machine.effects import Effect
@@ -35,7 +37,7 @@ from broker.machine.texts import INTERNAL_ERROR
 from vsync.primary_events import Activation
 from vsync.types import RingId
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 _ITEM_BLOB, _ITEM_ACTIVATION = 0, 1
 
 
@@ -115,6 +117,7 @@ class Replica:
         self.log: AppliedLog | None = None
         self.effects: list[tuple[int, Effect]] = []
         self.digests: list[tuple[str, Digest]] = []
+        self.reports: list[tuple[str, Reexecuted]] = []
         self.shutdown_id = ""
         self.own_blob_no = 0  # the last own blob that was applied in the present session
         self.withheld: Mapping[bytes, int] = {}
@@ -207,6 +210,8 @@ class Replica:
             if kind >= ACTIVATE:
                 if kind == DIGEST:
                     self.digests.append((sender, cast("Digest", command)))
+                elif kind == REEXECUTED:
+                    self.reports.append((sender, cast("Reexecuted", command)))
                 elif kind == SHUTDOWN:
                     self.shutdown_id = cast("Shutdown", command)[1]
             position += 1
@@ -275,6 +280,7 @@ class Replica:
             self.log = log
         self.effects.clear()
         self.digests.clear()
+        self.reports.clear()
         self._parts.clear()
         self.shutdown_id = ""  # that shutdown was of an earlier run
 
@@ -292,7 +298,8 @@ def items_of(entry: bytes) -> Iterator[tuple[int, Item]]:
     for version, first, kind, epoch, ring, seq, sender, body in unpacker:
         if version != RECORD_VERSION:
             raise ValueError(
-                f"store record of version {version}, this broker reads {RECORD_VERSION}"
+                f"a store record of version {version}, this broker reads version {RECORD_VERSION}: "
+                "start it with the release that wrote the store, or move the store aside and join"
             )
         content = Activation(*body) if kind == _ITEM_ACTIVATION else body
         yield first, Item(epoch, RingId(*ring), seq, sender, content)

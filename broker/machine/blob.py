@@ -11,7 +11,7 @@ from typing import NamedTuple, cast, get_type_hints
 
 import msgpack
 
-from broker.machine.commands import ACTIVATE, CLASSES, TX_COMMIT, Command
+from broker.machine.commands import ACTIVATE, CLASSES, TX_COMMIT, VOTERS, Command
 
 BLOB_VERSION = 1
 BLOB_COMMANDS_MAX = 65_535
@@ -135,7 +135,14 @@ def _is_good_activate(command: tuple[object, ...]) -> bool:
     )
 
 
+def _is_good_voters(command: tuple[object, ...]) -> bool:
+    return all(
+        type(terms) is tuple and all(type(term) is str for term in terms) for terms in command[1:]
+    )
+
+
 _CHECKS = {kind: _has_good_table for kind, shape in _SHAPES.items() if dict in shape} | {
     TX_COMMIT: _is_good_commit,
     ACTIVATE: _is_good_activate,
+    VOTERS: _is_good_voters,
 }

@@ -51,7 +51,8 @@ TICK = 66
 SHUTDOWN = 67
 POISONED = 68
 REEXECUTED = 69
-KINDS_MAX = 70
+VOTERS = 70
+KINDS_MAX = 71
 
 # Bits of Publish.flags and TxPublish.flags.
 MANDATORY = 1
@@ -348,9 +349,10 @@ class Digest(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """The one thing that moves the machine's time (never back)."""
+    """What the sender's clock says. Only this moves the machine's time, and never back."""
 
     kind: int
+    epoch: int  # in which it was read: one that comes in a later epoch is out of date
     time_us: int
 
 
@@ -378,6 +380,15 @@ class Reexecuted(NamedTuple):
     verdict: int
     chain: bytes
     root: int
+
+
+class Voters(NamedTuple):
+    """From here on others vote, if `before` is who votes until here. What the terms mean is for
+    the layer below (vsync/quorum.py); a change takes two of these (vsync/voters.py)."""
+
+    kind: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
 
 
 Command: TypeAlias = (
@@ -410,6 +421,7 @@ Command: TypeAlias = (
     | Shutdown
     | Poisoned
     | Reexecuted
+    | Voters
 )
 
 CLASSES: dict[int, type[Command]] = {
@@ -442,4 +454,5 @@ CLASSES: dict[int, type[Command]] = {
     SHUTDOWN: Shutdown,
     POISONED: Poisoned,
     REEXECUTED: Reexecuted,
+    VOTERS: Voters,
 }

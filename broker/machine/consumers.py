@@ -2,6 +2,7 @@
 
 from broker.machine.arguments import check_consume
 from broker.machine.channels import channel_element, refuse, remove_consumer, reply, settle_service
+from broker.machine.clock import unlease
 from broker.machine.commands import (
     ACK,
     CONSUME,
@@ -71,6 +72,7 @@ def on_consume(state: State, session: int, command: Consume) -> int:
     channel.consumers[tag] = consumer
     queue.consumers[(session, conn, chan, tag)] = consumer
     queue.exclusive_consumer = exclusive
+    unlease(state, queue)
     state.digest = (state.digest + consumer_element(consumer)) & MASK
     if not nowait:
         reply(state, channel, "basic.consume-ok", (tag,), False)

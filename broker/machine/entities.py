@@ -74,6 +74,7 @@ class Queue:
         "consumers",
         "dead_exchange",
         "dead_key",
+        "deadlines",
         "deleted",
         "durable",
         "exclusive_consumer",
@@ -132,6 +133,7 @@ class Queue:
         self.recovered_seq = 0  # below: recovered after a cold start, so flagged redelivered
         self.ready_sum = 0  # additive hash of the ready messages
         self.ready_bytes = 0  # of bodies; kept only if max_bytes is set
+        self.deadlines = 0  # how many of the ready messages can expire
         self.unacked = 0
         # Consumers in the order in which they came; `service` those with credit, next one first.
         self.consumers: dict[tuple[int, int, int, str], Consumer] = {}
@@ -268,6 +270,14 @@ class SessionRecord:
         self.salt = salt
 
 
+class Clock(NamedTuple):
+    """What is known of a member's clock while something can expire (clock.py)."""
+
+    shift_us: int  # between the machine's time and what this clock shows
+    stamp_us: int  # what it showed last in this epoch; NOT_YET: it was not read
+    astray_us: int  # the machine's time since when it is far from the majority; NOT_YET: it is not
+
+
 class QueueRow(NamedTuple):
     """What operators, and members that compare their states, see of a queue."""
 
@@ -286,10 +296,12 @@ class State:
 
     __slots__ = (
         "channels",
+        "clocks",
         "cluster_id",
         "connections",
         "dead",
         "digest",
+        "due_us",
         "effects",
         "epoch",
         "expiring",
@@ -301,6 +313,8 @@ class State:
         "now_us",
         "poison",
         "position",
+        "reached_us",
+        "session",
         "sessions",
         "shutdown_id",
         "time_us",
@@ -313,8 +327,12 @@ class State:
         self.local_session = -1
         self.effects: list[Effect] = []
         self.position = 0  # of the command being applied
+        self.session = 0  # its origin's
         self.time_us = 0  # its origin's clock
-        self.now_us = 0  # the machine's time: moves by Tick
+        self.now_us = 0  # the machine's time: moves by Tick (clock.py)
+        self.clocks: dict[str, Clock] = {}  # by member; kept only while something can expire
+        self.reached_us: int | None = None  # by a majority of these clocks
+        self.due_us = 0  # nothing expires before; no part of the state, see clock.py
         self.digest = 0  # the root
         self.epoch = 0
         self.voters: tuple[str, ...] = ()
@@ -326,8 +344,8 @@ class State:
         self.vhosts: dict[str, Vhost] = {}
         self.connections: dict[tuple[int, int], Connection] = {}
         self.channels: dict[tuple[int, int, int], Channel] = {}
-        self.expiring: dict[int, Queue] = {}  # queues that may hold a message with a time to live
-        self.leased: dict[int, Queue] = {}  # queues that expire when unused
+        self.expiring: dict[int, Queue] = {}  # queues with a ready message that can expire
+        self.leased: dict[int, Queue] = {}  # queues that expire when unused, and are unused
         # (kind, content) of commands of which members died, to the names of those members
         self.poison: dict[tuple[int, bytes], tuple[str, ...]] = {}
         self.dead: list[tuple[Queue, Message, str]] = []  # to be dead-lettered at this position

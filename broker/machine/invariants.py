@@ -1,8 +1,9 @@
 """The state looked at as a whole: its hash from scratch, and what must hold between commands."""
 
 from broker.machine.channels import channel_element, connection_element
+from broker.machine.clock import clock_element, pending, reached
 from broker.machine.digest import MASK, held_element, ready_element, rehash
-from broker.machine.entities import Channel, Consumer, Queue, State
+from broker.machine.entities import NO_TTL, Channel, Consumer, Queue, State
 from broker.machine.poison import poison_element
 from broker.machine.queues import (
     consumer_element,
@@ -21,6 +22,7 @@ def recompute_root(state: State, fresh: bool = False) -> int:
     total = cluster_element(state)
     for name, record in state.sessions.items():
         total += session_element(name, record) + record.salt * record.last_blob_no
+    total += sum(clock_element(name, clock) for name, clock in state.clocks.items())
     total += sum(poison_element(*key, names) for key, names in state.poison.items())
     for vhost in state.vhosts.values():
         for exchange in vhost.exchanges.values():
@@ -64,6 +66,8 @@ def check(state: State) -> None:
     """Asserts; costs a full scan."""
     assert state.digest == state.digest & MASK, "the root is kept below 2**64"
     assert state.digest == recompute_root(state), "the root by deltas equals the root by scan"
+    assert not state.clocks or pending(state), "clocks are read only while something can expire"
+    assert state.reached_us == reached(state)
     assert not state.dead, "the dead are buried at their position"
     held_of_queue: dict[int, int] = {}
     for key, channel in state.channels.items():
@@ -140,7 +144,12 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> N
     if queue.max_bytes >= 0:
         held = (*queue.ready, *queue.returned.values())
         assert queue.ready_bytes == sum(len(message[8]) for message in held)
-    assert (queue.expires_us >= 0) == (queue.number in state.leased)
+    unused = queue.expires_us >= 0 and not queue.consumers
+    assert unused == (queue.number in state.leased)
+    waiting = (*queue.ready, *queue.returned.values())
+    mortal = sum(message[6] != NO_TTL or queue.ttl_us != NO_TTL for message in waiting)
+    assert queue.deadlines == mortal, "what can expire is counted"
+    assert (mortal > 0) == (queue.number in state.expiring)
     if queue.owner is not None:
         assert queue.owner.exclusive[queue.name] is queue
         assert state.connections[queue.owner.key] is queue.owner

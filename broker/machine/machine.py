@@ -11,6 +11,7 @@ from typing import cast
 
 from broker.machine import (
     channels,
+    clock,
     consumers,
     declarations,
     exchanges,
@@ -46,6 +47,7 @@ class Machine(State):
     def apply(self, position: int, session: int, time_us: int, command: Command) -> int:
         """The outcome of the command. Positions rise by one; effects are appended in order."""
         self.position = position
+        self.session = session
         self.time_us = time_us
         if self.poison and poison.in_force(self, command):
             outcome = poison.refuse_command(self, session, command)
@@ -67,7 +69,12 @@ class Machine(State):
     @property
     def wants_tick(self) -> bool:
         """Some message or queue may expire: the members should tick."""
-        return bool(self.expiring) or bool(self.leased)
+        return clock.pending(self)
+
+    @property
+    def due_in_us(self) -> int:
+        """Nothing can expire within this time: how often to tick may depend on it."""
+        return self.due_us - self.now_us
 
     def queue_rows(self) -> list[QueueRow]:
         """A row per queue: two members whose roots differ find the queue by comparing these."""
@@ -146,5 +153,6 @@ for _kind, _handler in (
     (c.SHUTDOWN, sessions.on_shutdown),
     (c.POISONED, poison.on_poisoned),
     (c.REEXECUTED, sessions.on_digest),
+    (c.VOTERS, sessions.on_voters),
 ):
     _HANDLERS[_kind] = cast("Handler", _handler)

@@ -22,6 +22,7 @@ from broker.machine.commands import IGNORED, OK, Command, Poisoned, Value
 from broker.machine.digest import MASK, ordered, thing
 from broker.machine.entities import State
 from broker.machine.texts import poisonous
+from broker.machine.voters import voter_names
 
 CONTENT_BYTES = 16
 KEPT_MAX = 64
@@ -97,7 +98,8 @@ def in_force(state: State, command: Command) -> bool:
         return False
     content = content_of(command)
     names = state.poison.get((kind, content), ()) if content is not None else ()
-    return sum(name in names for name in state.voters) > len(state.voters) // 2
+    voters = voter_names(state.voters)
+    return sum(name in names for name in voters) > len(voters) // 2
 
 
 def refuse_command(state: State, session: int, command: Command) -> int:

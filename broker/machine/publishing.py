@@ -5,6 +5,7 @@ the command that caused it, after the command itself, and nothing of it can fail
 """
 
 from broker.machine.channels import refuse
+from broker.machine.clock import birth, wall_us
 from broker.machine.commands import (
     IGNORED,
     IMMEDIATE,
@@ -98,9 +99,7 @@ def spread(
         return True
     number = state.next_message
     state.next_message = number + 1
-    born_us = state.now_us
-    if state.time_us > born_us:
-        born_us = state.time_us
+    born_us = birth(state) if state.clocks else state.now_us
     persistent = flags & PERSISTENT
     content = message_hash(number, exchange, key, persistent, born_us, ttl_us, properties, body)
     message = (content, number, exchange, key, persistent, born_us, ttl_us, properties, body)
@@ -134,9 +133,7 @@ def _bury_one(state: State, queue: Queue, message: Message, reason: str) -> None
         return
     _, _, source, key, flags, _, _, properties, body = message
     new_key = key if queue.dead_key is None else queue.dead_key
-    new_properties = bury_properties(
-        properties, queue.name, source, key, reason, max(state.now_us, state.time_us)
-    )
+    new_properties = bury_properties(properties, queue.name, source, key, reason, wall_us(state))
     route = queue.vhost.routes.get((name, new_key))
     if route is None:
         route = find_route(queue.vhost, exchange, new_key, new_properties)

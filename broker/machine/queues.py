@@ -9,6 +9,14 @@ queue's own `ready_sum`, so that a purge costs nothing per message.
 from heapq import heappop, heappush
 
 from broker.machine.arguments import adopt
+from broker.machine.clock import (
+    birth,
+    deadline,
+    deadline_came,
+    deadlines_gone,
+    lease,
+    unlease,
+)
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, canonical, ready_element, rehash, thing
 from broker.machine.effects import CancelNotify
@@ -50,8 +58,10 @@ def touch(state: State, queue: Queue, used_us: int | None = None) -> None:
     """The queue is used now: declared, read from, or left by its last consumer."""
     if queue.expires_us >= 0:
         state.digest -= lease_element(queue)
-        queue.used_us = max(state.now_us, state.time_us) if used_us is None else used_us
+        queue.used_us = birth(state) if used_us is None else used_us
         state.digest = (state.digest + lease_element(queue)) & MASK
+        if not queue.consumers:
+            lease(state, queue)
 
 
 def consumer_element(consumer: Consumer) -> int:
@@ -85,8 +95,6 @@ def create_queue(
     vhost.routes.clear()
     if owner is not None:
         owner.exclusive[name] = queue
-    if queue.expires_us >= 0:
-        state.leased[queue.number] = queue
     state.digest = (state.digest + queue_element(queue) + lease_element(queue)) & MASK
     return queue
 
@@ -140,6 +148,10 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
     state.digest = (state.digest - element) & MASK
     if queue.max_bytes >= 0:
         queue.ready_bytes -= len(message[8])
+    if queue.deadlines:
+        state.due_us = 0  # whatever comes to the head now may have been dead for long
+        if message[6] != NO_TTL or queue.ttl_us != NO_TTL:
+            deadlines_gone(state, queue, 1)
     return seq, message, redelivered
 
 
@@ -157,7 +169,7 @@ def append(state: State, queue: Queue, message: Message) -> None:
     if queue.max_bytes >= 0:
         queue.ready_bytes += len(message[8])
     if message[6] != NO_TTL or queue.ttl_us != NO_TTL:
-        state.expiring[queue.number] = queue
+        deadline_came(state, queue, message)
 
 
 def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
@@ -171,7 +183,7 @@ def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
     if queue.max_bytes >= 0:
         queue.ready_bytes += len(message[8])
     if message[6] != NO_TTL or queue.ttl_us != NO_TTL:
-        state.expiring[queue.number] = queue
+        deadline_came(state, queue, message)
 
 
 def is_full(queue: Queue, bytes_more: int) -> bool:
@@ -218,19 +230,15 @@ def expire(state: State, queue: Queue, count_max: int) -> int:
     at most `count_max`, so that one position stays cheap."""
     now_us = state.now_us
     count = 0
-    while count < count_max and (queue.returned_order or queue.ready):
-        if queue.returned_order:
-            message = queue.returned[queue.returned_order[0]]
-        else:
-            message = queue.ready[0]
-        ttl_us = message[6]
-        if queue.ttl_us != NO_TTL and (ttl_us == NO_TTL or queue.ttl_us < ttl_us):
-            ttl_us = queue.ttl_us
-        if ttl_us == NO_TTL or message[5] + ttl_us > now_us:
-            break
+    while count < count_max and queue.deadlines and deadline(queue, head(queue)) <= now_us:
         drop_head(state, queue, "expired")
         count += 1
     return count
+
+
+def head(queue: Queue) -> Message:
+    """The first ready message. There is one."""
+    return queue.returned[queue.returned_order[0]] if queue.returned_order else queue.ready[0]
 
 
 def purge(state: State, queue: Queue) -> int:
@@ -241,7 +249,8 @@ def purge(state: State, queue: Queue) -> int:
     queue.ready.clear()
     queue.returned.clear()
     queue.returned_order.clear()
-    state.expiring.pop(queue.number, None)
+    if queue.deadlines:
+        deadlines_gone(state, queue, queue.deadlines)
     return count
 
 
@@ -264,7 +273,7 @@ def delete_queue(state: State, queue: Queue) -> int:
     if queue.owner is not None:
         queue.owner.exclusive.pop(queue.name, None)
     remove_bindings(state, vhost, list(queue.bindings.values()))
-    state.leased.pop(queue.number, None)
+    unlease(state, queue)
     state.digest -= queue_element(queue) + lease_element(queue) + queue.salt * queue.next_seq
     state.digest &= MASK
     queue.deleted = True

@@ -12,11 +12,14 @@ from typing import cast
 import msgpack
 
 from broker.machine.arguments import adopt
+from broker.machine.clock import reached
 from broker.machine.commands import Table
 from broker.machine.digest import ALGORITHM, canonical, message_hash, thing
 from broker.machine.entities import (
+    NO_TTL,
     Binding,
     Channel,
+    Clock,
     Connection,
     Consumer,
     Exchange,
@@ -88,6 +91,9 @@ class _Reader:
         for queue in self.queues.values():
             if not queue.deleted:
                 queue.ready_sum = ready_sum(queue, fresh=True)
+            if queue.expires_us >= 0 and not queue.consumers:
+                state.leased[queue.number] = queue
+        state.reached_us = reached(state)
         state.digest = recompute_root(state, fresh=True)
         if state.digest != self.claimed_root:
             msg = f"the snapshot has root {state.digest:016x}, not {self.claimed_root:016x}"
@@ -95,7 +101,11 @@ class _Reader:
 
     def _on_snapshot(self, version: int, algorithm: str) -> None:
         if (version, algorithm) != (VERSION, ALGORITHM):
-            msg = f"snapshot version {version} with {algorithm}, not {VERSION} with {ALGORITHM}"
+            msg = (
+                f"a snapshot of version {version} with {algorithm}, this broker reads version "
+                f"{VERSION} with {ALGORITHM}: start it with the release that wrote the store, "
+                "or move the store aside and join"
+            )
             raise SnapshotError(msg)
         self.started = True
 
@@ -150,6 +160,9 @@ class _Reader:
         rows = zip(contents, numbers, shared, shared_keys, *rest, strict=True)
         self.messages.update(zip(numbers, rows, strict=True))
 
+    def _on_clock(self, name: str, shift_us: int, stamp_us: int, astray_us: int) -> None:
+        self.state.clocks[name] = Clock(shift_us, stamp_us, astray_us)
+
     def _on_poison(self, kind: int, content: bytes, names: tuple[str, ...]) -> None:
         self.state.poison[kind, content] = names
 
@@ -177,8 +190,6 @@ class _Reader:
         queue.recovered_seq = recovered_seq
         queue.used_us = used_us
         adopt(queue)
-        if queue.expires_us >= 0:
-            self.state.leased[number] = queue
         at.queues[name] = self.queues[number] = queue
         if owner is not None:
             owner.exclusive[name] = queue
@@ -186,16 +197,22 @@ class _Reader:
     def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
         queue.ready.extend(map(self.messages.__getitem__, messages))
-        if queue.max_bytes >= 0:
-            queue.ready_bytes += sum(len(self.messages[one][8]) for one in messages)
+        self._count(queue, messages)
 
     def _on_returned(self, number: int, seqs: tuple[int, ...], messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
         found = map(self.messages.__getitem__, messages)
         queue.returned.update(zip(seqs, found, strict=True))
         queue.returned_order.extend(seqs)  # ascending, hence a heap
+        self._count(queue, messages)
+
+    def _count(self, queue: Queue, messages: tuple[int, ...]) -> None:
         if queue.max_bytes >= 0:
             queue.ready_bytes += sum(len(self.messages[one][8]) for one in messages)
+        if queue.ttl_us != NO_TTL:
+            queue.deadlines += len(messages)
+        else:
+            queue.deadlines += sum(self.messages[one][6] != NO_TTL for one in messages)
 
     def _on_exchange(
         self,

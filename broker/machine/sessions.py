@@ -8,12 +8,32 @@ everywhere, because the verdict depends on replicated state alone (decision 6).
 from collections import deque
 
 from broker.machine.channels import end_connections
-from broker.machine.commands import IGNORED, OK, Activate, Digest, Reexecuted, Shutdown, Tick
+from broker.machine.clock import (
+    NEVER_US,
+    deadline,
+    deadlines_gone,
+    lease_end,
+    majority_date,
+    new_epoch,
+    pending,
+    reached,
+    read_clock,
+)
+from broker.machine.commands import (
+    IGNORED,
+    OK,
+    Activate,
+    Digest,
+    Reexecuted,
+    Shutdown,
+    Tick,
+    Voters,
+)
 from broker.machine.digest import MASK, ready_element, thing
 from broker.machine.effects import SessionStarted
-from broker.machine.entities import NOT_YET, Queue, SessionRecord, State, Vhost
+from broker.machine.entities import NO_TTL, NOT_YET, Queue, SessionRecord, State, Vhost
 from broker.machine.poison import forget_poison
-from broker.machine.queues import delete_queue, expire, purge, put_back, ready_count, touch
+from broker.machine.queues import delete_queue, expire, head, purge, put_back, touch
 from broker.machine.topology import remove_exchange
 
 SESSIONS_PER_POSITION = 256
@@ -61,6 +81,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     for place, (name, incarnation, _) in enumerate(members):
         if name not in state.sessions:
             _start_session(state, name, incarnation, state.position * SESSIONS_PER_POSITION + place)
+    new_epoch(state, [name for name, _, fresh in members if fresh])
     return OK
 
 
@@ -122,8 +143,9 @@ def _keep_persistent(state: State, queue: Queue) -> None:
     state.digest &= MASK
     queue.ready_sum = total & MASK
     queue.ready_bytes = sum(len(message[8]) for message in kept) if queue.max_bytes >= 0 else 0
-    if not kept:
-        state.expiring.pop(queue.number, None)
+    mortal = sum(message[6] != NO_TTL or queue.ttl_us != NO_TTL for message in kept)
+    deadlines_gone(state, queue, queue.deadlines - mortal)
+    state.due_us = 0
 
 
 def _drop_volatile_exchanges(state: State, vhost: Vhost) -> None:
@@ -147,22 +169,45 @@ def on_digest(_state: State, _session: int, _command: Digest | Reexecuted) -> in
 
 
 def on_tick(state: State, session: int, command: Tick) -> int:
-    time_us = command[1]
-    if time_us <= state.now_us:
+    _, epoch, time_us = command
+    name = next((n for n, record in state.sessions.items() if record.session == session), None)
+    if name is None or epoch != state.epoch or not pending(state):
         return IGNORED
-    state.digest -= cluster_element(state)
-    state.now_us = time_us
-    state.digest = (state.digest + cluster_element(state)) & MASK
+    before = cluster_element(state)
+    moved = read_clock(state, name, time_us)
+    if moved:
+        state.digest = (state.digest - before + cluster_element(state)) & MASK
+    if state.reached_us is not None:
+        state.time_us = majority_date(state)  # for the records of what dies now
+        if state.now_us >= state.due_us:
+            _end_what_is_due(state)
+    return OK if moved else IGNORED
+
+
+def _end_what_is_due(state: State) -> None:
     budget = EXPIRED_PER_TICK_MAX
     for queue in list(state.expiring.values()):
         budget -= expire(state, queue, budget)
-        if not ready_count(queue):
-            del state.expiring[queue.number]
-    for queue in list(state.leased.values()):
+    for number in sorted(state.leased):
+        queue = state.leased[number]
         if queue.used_us == NOT_YET:
-            touch(state, queue, time_us)
-        elif not queue.consumers and queue.used_us + queue.expires_us <= time_us:
+            touch(state, queue, state.reached_us)
+        elif lease_end(queue) <= state.now_us:
             delete_queue(state, queue)
+    heads = [deadline(queue, head(queue)) for queue in state.expiring.values()]
+    leases = [lease_end(queue) for queue in state.leased.values()]
+    state.due_us = min((*heads, *leases), default=NEVER_US)
+
+
+def on_voters(state: State, _session: int, command: Voters) -> int:
+    """Two operators at once: the second one's `before` is not what it was any more."""
+    _, before, after = command
+    if before != state.voters or not after:
+        return IGNORED
+    state.digest -= cluster_element(state)
+    state.voters = after
+    state.reached_us = reached(state)
+    state.digest = (state.digest + cluster_element(state)) & MASK
     return OK
 
 

@@ -15,7 +15,7 @@ from broker.machine.digest import ALGORITHM
 from broker.machine.entities import Channel, Consumer, Message, State, Vhost
 
 CHUNK_BYTES = 256 * 1024
-VERSION = 1
+VERSION = 2
 _BATCH_BYTES = 64 * 1024
 _BATCH_ITEMS = 8192
 
@@ -50,6 +50,8 @@ def _items(state: State) -> Iterator[tuple[object, ...]]:
     )
     for name, record in state.sessions.items():
         yield ("session", name, record.session, record.incarnation, record.last_blob_no)
+    for name, clock in state.clocks.items():
+        yield ("clock", name, *clock)
     for (kind, content), names in state.poison.items():
         yield ("poison", kind, content, names)
     for name in state.vhosts:

@@ -77,7 +77,7 @@ def test_the_machine_never_raises(commands: list[Command]) -> None:
     members = (c.ActiveMember("a", 1, True),)
     machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, (), ""))
     for position, command in enumerate(commands, 2):
-        session = machine.sessions["a"].session if machine.sessions else 0
+        session = machine.sessions["a"].session if "a" in machine.sessions else 0
         if (session, 1) not in machine.connections:
             machine.apply(position, session, 0, c.ConnectionOpen(1, 1, "/", "", ""))
         if (session, 1, 1) not in machine.channels:

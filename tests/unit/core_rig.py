@@ -32,10 +32,12 @@ class RigShell:
         self.held: list[str] = []
         self.stopped: tuple[Exit, str] | None = None
         self.verdicts: list[Verdict] = []
+        self.decisions: list[int] = []
         self.transfers: list[tuple[Member, int]] = []
         self.instant_transfers = True
         self.promises_held: list[int] = []
         self.hold_promises = False
+        self.date_us = 1_000_000
 
     def multicast(self, payload: bytes) -> bool:
         self.bus.queue.append((self.me, payload))
@@ -88,8 +90,11 @@ class RigShell:
     def session_started(self, session: int) -> None:
         self.sessions.append(session)
 
-    def activated(self, event: Activated, base: History) -> None:
-        assert event.activation.base == base.position
+    def decided(self, epoch: int) -> None:
+        self.decisions.append(epoch)
+
+    def activated(self, event: Activated, base: History | None) -> None:
+        pass
 
     def voted(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
@@ -98,7 +103,7 @@ class RigShell:
         self.stopped = (code, reason)
 
     def now_us(self) -> int:
-        return 1_000_000
+        return self.date_us
 
 
 class Bus:
@@ -109,6 +114,7 @@ class Bus:
         self.shells: dict[str, RigShell] = {}
         self.queue: list[tuple[Member, bytes]] = []
         self.later: list[object] = []
+        self.withheld: list[tuple[Member, bytes]] = []
         self.ring_seq = 0
         self.seq = 0
         self.ring = RingId(0, "", 0)

@@ -67,7 +67,17 @@ class Rig:
         return outcomes.pop()
 
     def tick(self, time_us: int) -> int:
-        return self.apply(0, c.Tick(c.TICK, time_us))
+        """All clocks say so, after they were read at `self.time_us` if they were not yet."""
+        here = [name for name in MEMBERS if name in self.machine.sessions]
+        if not self.machine.clocks:
+            for name in here:
+                self.read(name, self.time_us)
+        return min([self.read(name, time_us) for name in here])
+
+    def read(self, name: str, time_us: int) -> int:
+        """One member's clock says so."""
+        tick = c.Tick(c.TICK, self.machine.epoch, time_us)
+        return self.apply(self.machine.sessions[name].session, tick)
 
     def client(self, member: str = "a", vhost: str = "/") -> "Client":
         session = self.machine.sessions[member].session

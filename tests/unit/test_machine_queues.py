@@ -225,8 +225,13 @@ def test_unused_queues_expire(client: Client) -> None:
 def test_the_time_of_an_outage_does_not_expire_a_queue(client: Client) -> None:
     rig = client.rig
     client.queue("q", {"x-expires": 1000})
+    rig.tick(rig.time_us)
     rig.activate(cold=True)
     rig.tick(90_000_000)
+    assert rig.machine.reached_us == 89_000_000, "the clocks went on"
+    for _ in range(5):
+        rig.tick(90_000_000)
+    assert rig.machine.now_us == 89_000_000, "in steps"
     rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
     rig.tick(90_999_999)
     assert rig.has_queue("q")

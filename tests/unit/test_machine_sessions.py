@@ -176,6 +176,20 @@ def test_shutdown_and_digest_are_remembered_or_not(rig: Rig) -> None:
     assert rig.machine.root() != root
 
 
+def test_voters_change_only_from_what_they_are(rig: Rig) -> None:
+    """G7: of two changes that were asked for at once one takes place."""
+    assert rig.machine.voters == MEMBERS
+    root = rig.machine.root()
+    joint = (*MEMBERS, "->", "a", "b")
+    assert rig.apply(0, c.Voters(c.VOTERS, MEMBERS, joint)) == c.OK
+    assert rig.apply(0, c.Voters(c.VOTERS, MEMBERS, ("a",))) == c.IGNORED
+    assert rig.apply(0, c.Voters(c.VOTERS, joint, ())) == c.IGNORED
+    assert rig.machine.voters == joint
+    assert rig.machine.root() != root
+    assert rig.apply(0, c.Voters(c.VOTERS, joint, ("a", "b"))) == c.OK
+    rig.machine.invariants()
+
+
 def test_a_connection_number_is_taken_once(rig: Rig, client: Client) -> None:
     again = c.ConnectionOpen(c.CONNECTION_OPEN, client.conn, "/", "", "")
     assert client.do(again) == c.IGNORED

@@ -1,0 +1,204 @@
+"""The machine's time, and what waits for it (decision 5).
+
+Time moves by `Tick` alone, and only as far as a majority of the voters' clocks have gone. A clock
+is read as progress: what it says now, less what it said when it was first read (its *shift*). So
+it does not matter what date a clock shows, only that it runs; one clock that jumps, stands or goes
+back is outvoted, whatever it says. What the majority reached is the median of three clocks; a voter
+that is not read counts as not having got there.
+
+Time is wanted only while something can expire. When nothing can, the clocks are forgotten and the
+time stands; a later deadline counts from where it stands. So an idle cluster orders no ticks, and
+its messages live as long as they should. While something can expire, an outage counts: the clocks
+went on meanwhile. A reading counts in the epoch in which it was taken.
+"""
+
+from broker.machine.digest import MASK, thing
+from broker.machine.entities import NO_TTL, NOT_YET, Clock, Message, Queue, State
+from broker.machine.voters import voter_names
+
+STEP_US_MAX = 10_000_000
+"""How far one tick moves the time. A jump of a majority's clocks becomes a run: at 30 ticks a
+second an outage of an hour is caught up in 12 s, and clocks that are a year ahead need a day, in
+which the alarms (broker/clocks.py) are heard."""
+LEAD_US = 2_000_000
+"""How far beyond the time that a majority reached a member may say that a message was born."""
+ASTRAY_US = 5_000_000
+"""A clock this far from the majority has been set, or has stood, since it was first read."""
+ASTRAY_KEPT_US = 60_000_000
+"""After so long astray it is read anew from here, so that a clock that was put right counts."""
+NEVER_US = 1 << 62
+
+
+def clock_element(name: str, clock: Clock) -> int:
+    return thing("clock", name, *clock)
+
+
+def pending(state: State) -> bool:
+    """Something may expire."""
+    return bool(state.expiring or state.leased)
+
+
+def birth(state: State) -> int:
+    """The time of what comes into being now: what the origin's clock says, within the time that a
+    majority reached and a little more. Never before the machine's time, so nothing is born old."""
+    if not state.clocks:
+        return state.now_us
+    clock = next(
+        (state.clocks.get(n) for n, r in state.sessions.items() if r.session == state.session), None
+    )
+    said = state.time_us - (middle_shift(state) if clock is None else clock.shift_us)
+    floor = state.now_us
+    if state.reached_us is not None:
+        floor = max(floor, state.reached_us)
+        said = min(said, floor + LEAD_US)
+    return max(floor, said)
+
+
+def middle_shift(state: State) -> int:
+    """Between the machine's time and the date that most clocks show."""
+    shifts = sorted(clock.shift_us for clock in state.clocks.values())
+    return shifts[len(shifts) // 2]
+
+
+def wall_us(state: State) -> int:
+    """The date, for people: of the command's origin, else as far as the clocks tell; 0: unknown."""
+    if state.time_us or not state.clocks:
+        return state.time_us
+    return state.now_us + middle_shift(state)
+
+
+# -- reading clocks ------------------------------------------------------------------------------
+
+
+def read_clock(state: State, name: str, time_us: int) -> bool:
+    """A member's clock says this now. Whether the machine's time moved."""
+    clock = state.clocks.get(name)
+    if clock is not None:
+        clock = clock._replace(stamp_us=time_us)
+    elif state.reached_us is not None:
+        clock = Clock(time_us - max(state.reached_us, state.now_us), time_us, NOT_YET)
+    else:  # the first of all, or the others are not read yet in this epoch
+        said = time_us - middle_shift(state) if state.clocks else 0
+        clock = Clock(time_us - max(said, state.now_us), time_us, NOT_YET)
+    _set(state, name, clock)
+    state.reached_us = reached(state)
+    if state.reached_us is None:
+        return False
+    _mind_stray(state, name, clock, state.reached_us)
+    if state.reached_us < state.now_us - ASTRAY_US:
+        # A majority went back: time goes on from here by its new dates.
+        for other, known in list(state.clocks.items()):
+            if known.stamp_us != NOT_YET:
+                _set(state, other, Clock(known.stamp_us - state.now_us, known.stamp_us, NOT_YET))
+        state.reached_us = reached(state)
+    target = min(state.reached_us or 0, state.now_us + STEP_US_MAX)
+    if target <= state.now_us:
+        return False
+    state.now_us = target
+    return True
+
+
+def reached(state: State) -> int | None:
+    """The time that a majority of these clocks have reached; None: too few were read."""
+    clocks = _voting(state)
+    times = sorted((c.stamp_us - c.shift_us for c in clocks if c.stamp_us != NOT_YET), reverse=True)
+    need = len(clocks) // 2
+    return times[need] if len(times) > need else None
+
+
+def majority_date(state: State) -> int:
+    """The date that a majority of these clocks have reached; something must be reached."""
+    clocks = _voting(state)
+    dates = sorted((c.stamp_us for c in clocks if c.stamp_us != NOT_YET), reverse=True)
+    return dates[len(clocks) // 2]
+
+
+def _voting(state: State) -> list[Clock]:
+    """The clocks of the voters of this view. Who is still joining has none yet: see `new_epoch`."""
+    clocks, sessions = state.clocks, state.sessions
+    names = voter_names(state.voters)
+    return [clocks[name] for name in names if name in clocks and name in sessions]
+
+
+def new_epoch(state: State, joining: list[str]) -> None:
+    """What clocks said before may be long past. Their shifts stay, as the clocks went on; but who
+    joins says nothing for a while, and is read anew then."""
+    for name, clock in list(state.clocks.items()):
+        if name in joining:
+            state.digest = (state.digest - clock_element(name, state.clocks.pop(name))) & MASK
+        else:
+            _set(state, name, clock._replace(stamp_us=NOT_YET))
+    state.reached_us = reached(state)
+
+
+def _mind_stray(state: State, name: str, clock: Clock, time_us: int) -> None:
+    if abs(clock.stamp_us - clock.shift_us - time_us) <= ASTRAY_US:
+        if clock.astray_us != NOT_YET:
+            _set(state, name, clock._replace(astray_us=NOT_YET))
+    elif clock.astray_us == NOT_YET:
+        _set(state, name, clock._replace(astray_us=state.now_us))
+    elif state.now_us - clock.astray_us > ASTRAY_KEPT_US:
+        _set(state, name, Clock(clock.stamp_us - time_us, clock.stamp_us, NOT_YET))
+
+
+def _set(state: State, name: str, clock: Clock) -> None:
+    old = state.clocks.get(name)
+    if old is not None:
+        state.digest -= clock_element(name, old)
+    state.clocks[name] = clock
+    state.digest = (state.digest + clock_element(name, clock)) & MASK
+
+
+def rest(state: State) -> None:
+    """Nothing can expire any more: the clocks are forgotten, the time stands."""
+    if state.clocks and not pending(state):
+        for name, clock in state.clocks.items():
+            state.digest -= clock_element(name, clock)
+        state.digest &= MASK
+        state.clocks.clear()
+        state.reached_us = None
+
+
+# -- deadlines -----------------------------------------------------------------------------------
+# `state.due_us` is never later than the first thing that can expire. It only saves looking: what
+# a tick does is decided by the time and the queues, so it is no part of the state.
+
+
+def deadline(queue: Queue, message: Message) -> int:
+    """When a message at the head of this queue expires."""
+    ttl_us = message[6]
+    if queue.ttl_us != NO_TTL and (ttl_us == NO_TTL or queue.ttl_us < ttl_us):
+        ttl_us = queue.ttl_us
+    return NEVER_US if ttl_us == NO_TTL else message[5] + ttl_us
+
+
+def deadline_came(state: State, queue: Queue, message: Message) -> None:
+    """A message that can expire is ready."""
+    queue.deadlines += 1
+    if queue.deadlines == 1:
+        state.expiring[queue.number] = queue
+    state.due_us = min(state.due_us, deadline(queue, message))
+
+
+def deadlines_gone(state: State, queue: Queue, count: int) -> None:
+    """So many of them are not ready any more."""
+    queue.deadlines -= count
+    if not queue.deadlines:
+        state.expiring.pop(queue.number, None)
+        rest(state)
+
+
+def lease(state: State, queue: Queue) -> None:
+    """Nobody consumes from a queue that expires when unused."""
+    state.leased[queue.number] = queue
+    state.due_us = 0 if queue.used_us == NOT_YET else min(state.due_us, lease_end(queue))
+
+
+def lease_end(queue: Queue) -> int:
+    return queue.used_us + queue.expires_us
+
+
+def unlease(state: State, queue: Queue) -> None:
+    """It is consumed from, or gone."""
+    if state.leased.pop(queue.number, None) is not None:
+        rest(state)

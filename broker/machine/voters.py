@@ -1,0 +1,15 @@
+"""Whose clocks and deaths count: the names in the replicated voter set.
+
+The machine carries the set as terms and leaves their votes to the layer below (vsync/quorum.py);
+what it counts itself it counts by heads, among the voters that run a machine.
+"""
+
+from functools import lru_cache
+
+
+@lru_cache(maxsize=64)
+def voter_names(terms: tuple[str, ...]) -> tuple[str, ...]:
+    """The voters with data; while a change is under way those that are to come."""
+    if "->" in terms:
+        terms = terms[terms.index("->") + 1 :]
+    return tuple(term.rpartition("=")[0] or term for term in terms if not term.startswith("@"))

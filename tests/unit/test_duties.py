@@ -1,0 +1,131 @@
+"""What members do because time passes: ticks, when and how many (decision 4.5)."""
+
+import pytest
+
+from broker.duties import Duties
+from broker.exits import Exit
+from broker.machine import commands as c
+from tests.unit.core_rig import Bus
+
+BEAT_S = 0.05
+MORTAL_S = b"\x01\x00\x041000"  # a second to live
+MORTAL_H = b"\x01\x00\x073600000"
+
+
+class Silent:
+    """A ring without anything to report."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = {}
+
+
+class Cluster:
+    """Three members whose duties are called twenty times a second, each with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.bus = Bus()
+        self.now = 100.0
+        for name in "abc":
+            self.bus.start(name)
+        self.duties = {
+            name: Duties(self.bus.cores[name], Silent(), self.stopped, self.now) for name in "abc"
+        }
+        self.ahead_us = dict.fromkeys("abc", 0)
+        self.stopped_with: list[tuple[Exit, str]] = []
+        self.conn = 0
+        self.bus.change("a b c")
+
+    def stopped(self, code: Exit, reason: str) -> None:
+        self.stopped_with.append((code, reason))
+
+    def pass_time(self, seconds: float) -> int:
+        """How many commands were ordered meanwhile."""
+        before = self.position
+        for _ in range(round(seconds / BEAT_S)):
+            self.now += BEAT_S
+            for name, duties in self.duties.items():
+                self.bus.shells[name].date_us = int(self.now * 1e6) + self.ahead_us[name]
+                duties.wake(self.now)
+            self.bus.run("a b c")
+        return self.position - before
+
+    @property
+    def position(self) -> int:
+        return self.bus.cores["a"].replica.history.position
+
+    @property
+    def depth(self) -> int:
+        queue = self.bus.cores["b"].replica.machine.vhosts["/"].queues["q"]
+        return len(queue.ready)
+
+    def publish(self, properties: bytes) -> None:
+        self.conn = n = self.conn + 1
+        self.bus.cores["a"].admit(
+            [
+                c.ConnectionOpen(c.CONNECTION_OPEN, n, "/", "guest", "x:1"),
+                c.ChannelOpen(c.CHANNEL_OPEN, n, 1),
+                c.QueueDeclare(c.QUEUE_DECLARE, n, 1, "q", False, True, False, False, False, {}),
+                c.Publish(c.PUBLISH, n, 1, 1, "", "q", 0, properties, b"m"),
+            ]
+        )
+        self.bus.run("a b c")
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_no_tick_without_a_deadline(cluster: Cluster) -> None:
+    assert cluster.pass_time(5) == 0
+    cluster.publish(MORTAL_S)
+    assert cluster.pass_time(1.0) > 0
+    cluster.pass_time(0.5)
+    assert cluster.depth == 0
+    assert cluster.pass_time(5) == 0
+
+
+def test_each_member_ticks_ten_times_a_second_and_no_more(cluster: Cluster) -> None:
+    cluster.publish(MORTAL_S)
+    assert 20 <= cluster.pass_time(1.0) <= 30
+
+
+def test_a_deadline_far_away_is_worth_a_tick_a_second(cluster: Cluster) -> None:
+    cluster.publish(MORTAL_H)
+    cluster.pass_time(1)  # nobody knows yet how far away it is
+    assert 27 <= cluster.pass_time(10) <= 30
+
+
+def test_a_message_lives_as_long_as_it_should(cluster: Cluster) -> None:
+    """G17: never shorter, and a little longer at most."""
+    cluster.ahead_us = {"a": 8_000_000, "b": -8_000_000, "c": 0}
+    for pause in (0.0, 3.0, 0.33):
+        cluster.pass_time(pause)
+        cluster.publish(MORTAL_S)
+        cluster.pass_time(0.95)
+        assert cluster.depth == 1
+        cluster.pass_time(0.35)
+        assert cluster.depth == 0
+
+
+@pytest.mark.parametrize("wild_us", [10**14, -(10**8)])
+def test_one_wild_clock_changes_nothing(cluster: Cluster, wild_us: int) -> None:
+    """G17."""
+    cluster.publish(MORTAL_S)
+    cluster.pass_time(0.4)
+    cluster.ahead_us["b"] = wild_us
+    cluster.pass_time(0.55)
+    assert cluster.depth == 1
+    cluster.pass_time(0.35)
+    assert cluster.depth == 0
+
+
+def test_a_tick_under_way_is_not_doubled(cluster: Cluster) -> None:
+    cluster.publish(MORTAL_S)
+    cluster.pass_time(0.3)
+    before = len(cluster.bus.queue)
+    for _ in range(10):  # nothing is ordered
+        cluster.now += BEAT_S
+        cluster.bus.shells["a"].date_us = int(cluster.now * 1e6)
+        cluster.duties["a"].wake(cluster.now)
+    assert len(cluster.bus.queue) - before <= 1

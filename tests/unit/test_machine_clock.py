@@ -1,0 +1,237 @@
+"""Time in the machine: whose clock counts, how far, and when none is wanted (decision 5, G17)."""
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.clock import ASTRAY_KEPT_US, LEAD_US, STEP_US_MAX
+from broker.machine.entities import NOT_YET
+from broker.machine.machine import Machine
+from tests.unit.machine_rig import Client, Rig
+
+SECOND = 1_000_000
+YEAR = 365 * 24 * 3600 * SECOND
+EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def mortal(rig: Rig, member: str = "a") -> Client:
+    """A client that has published one message with a second to live."""
+    client = rig.client(member)
+    client.queue("q")
+    client.publish("q", b"m", properties=EXPIRES_IN_A_SECOND)
+    return client
+
+
+def long_lived(rig: Rig) -> None:
+    """A message with an hour to live, so that time is wanted."""
+    client = rig.client()
+    client.queue("long", {"x-message-ttl": 3_600_000})
+    client.publish("long", b"m")
+
+
+def read_all(rig: Rig, **dates: int) -> None:
+    for name, date in dates.items():
+        rig.read(name, date)
+
+
+def test_one_clock_that_jumps_years_ahead_expires_nothing(rig: Rig) -> None:
+    """G17."""
+    mortal(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    for step in range(1, 9):
+        read_all(rig, a=start + YEAR, b=start + step * 100_000, c=start + step * 100_000)
+    assert rig.machine.now_us == 800_000
+    assert rig.depth("q") == 1
+    rig.time_us = start + YEAR
+    late = rig.client("a")
+    late.publish("q", b"from the wild one", properties=EXPIRES_IN_A_SECOND)
+    born_us = rig.machine.vhosts["/"].queues["q"].ready[-1][5]
+    assert born_us == 800_000 + LEAD_US, "its own messages live a little longer, no more"
+    read_all(rig, b=start + SECOND, c=start + SECOND)
+    assert rig.depth("q") == 1
+    read_all(rig, b=start + 4 * SECOND, c=start + 4 * SECOND)
+    assert rig.depth("q") == 0
+
+
+@pytest.mark.parametrize("says", ["stands", "goes back", "is years behind from the first"])
+def test_one_clock_does_not_hold_the_time(rig: Rig, says: str) -> None:
+    """G17."""
+    mortal(rig)
+    start = rig.time_us
+    first = start if says != "is years behind from the first" else 5
+    read_all(rig, a=first, b=start, c=start)
+    for step in range(1, 11):
+        wrong = first if says != "goes back" else max(0, start - step * SECOND)
+        read_all(rig, a=wrong, b=start + step * 100_000, c=start + step * 100_000)
+    assert rig.depth("q") == 0
+
+
+def test_what_date_a_clock_shows_does_not_matter(rig: Rig) -> None:
+    mortal(rig)
+    dates = {"a": 5, "b": YEAR, "c": 40 * YEAR}
+    read_all(rig, **dates)
+    read_all(rig, **{name: date + 999_000 for name, date in dates.items()})
+    assert rig.machine.now_us == 999_000
+    assert rig.depth("q") == 1
+    read_all(rig, **{name: date + SECOND for name, date in dates.items()})
+    assert rig.depth("q") == 0
+
+
+def test_two_members_of_three_are_as_slow_as_the_slower(rig: Rig) -> None:
+    mortal(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    rig.activate(members=("a", "b"))
+    rig.read("a", start + YEAR)
+    assert rig.machine.reached_us is None, "one of two is no majority"
+    rig.read("b", start + 900_000)
+    assert rig.machine.now_us == 900_000
+
+
+def test_a_jump_of_the_majority_is_a_run_in_steps(rig: Rig) -> None:
+    long_lived(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    read_all(rig, a=start + YEAR, b=start + YEAR)
+    assert rig.machine.now_us == STEP_US_MAX
+    rig.read("c", start)
+    assert rig.machine.now_us == 2 * STEP_US_MAX
+    # They are put right before long: time goes on from where it is, not years later.
+    read_all(rig, a=start + SECOND, b=start + SECOND)
+    now_us = rig.machine.now_us
+    read_all(rig, a=start + 2 * SECOND, b=start + 2 * SECOND, c=start + 2 * SECOND)
+    assert rig.machine.now_us == now_us + SECOND
+
+
+def test_time_never_goes_back(rig: Rig) -> None:
+    long_lived(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    seen = 0
+    for date in (3, 1, 2, 7, 4, 9):
+        read_all(rig, a=start + date * SECOND, b=start + date * SECOND)
+        assert rig.machine.now_us >= seen
+        seen = rig.machine.now_us
+
+
+def test_an_idle_time_counts_for_nobody(rig: Rig) -> None:
+    """Without a deadline nobody ticks, however long; the next message lives its whole life."""
+    client = mortal(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    client.purge("q")
+    assert not rig.machine.wants_tick
+    assert not rig.machine.clocks
+    assert rig.read("a", start + SECOND) == c.IGNORED, "one that was under way"
+    rig.time_us = late = start + 3600 * SECOND
+    client.publish("q", b"m", properties=EXPIRES_IN_A_SECOND)
+    read_all(rig, a=late, b=late, c=late)
+    read_all(rig, a=late + 999_000, b=late + 999_000)
+    assert rig.depth("q") == 1
+    read_all(rig, a=late + SECOND, b=late + SECOND)
+    assert rig.depth("q") == 0
+
+
+def test_a_time_without_a_primary_counts_for_the_old_and_not_for_the_new(rig: Rig) -> None:
+    """G17: an hour without a primary, and a message of a client that comes back first."""
+    mortal(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    rig.activate()
+    assert rig.machine.reached_us is None
+    rig.time_us = late = start + 3600 * SECOND
+    client = rig.client("b")
+    client.queue("new")
+    client.publish("new", b"m", properties=EXPIRES_IN_A_SECOND)
+    while rig.machine.now_us < 3600 * SECOND:
+        read_all(rig, a=late, b=late, c=late)
+    assert rig.depth("q") == 0
+    assert rig.depth("new") == 1
+    rig.tick(late + SECOND)
+    assert rig.depth("new") == 0
+
+
+def test_a_reading_of_another_epoch_is_out_of_date(rig: Rig) -> None:
+    mortal(rig)
+    session = rig.machine.sessions["a"].session
+    old = c.Tick(c.TICK, rig.machine.epoch, rig.time_us)
+    rig.activate()
+    assert rig.apply(session, old) == c.IGNORED
+    assert not rig.machine.clocks
+
+
+def test_a_clock_that_was_put_right_counts_again(rig: Rig) -> None:
+    long_lived(rig)
+    start = rig.time_us
+    read_all(rig, a=start + 50 * SECOND, b=start, c=start)
+    for moment in range(start + SECOND, start + 3 * SECOND + ASTRAY_KEPT_US, SECOND):
+        assert rig.machine.clocks["a"].shift_us == start + 50 * SECOND
+        read_all(rig, b=moment, c=moment, a=moment)  # a was 50 s ahead, and is right now
+    assert rig.machine.clocks["a"].shift_us == start
+    read_all(rig, b=moment + SECOND, c=moment + SECOND, a=moment + SECOND)
+    assert rig.machine.clocks["a"].astray_us == NOT_YET
+
+
+def test_a_joiner_is_read_anew_and_holds_nothing_up(rig: Rig) -> None:
+    mortal(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    rig.activate(members=("a", "b"))
+    read_all(rig, a=start + 100_000, b=start + 100_000)
+    rig.activate("c")  # it joins, and says nothing until it has the state
+    read_all(rig, a=start + 500_000, b=start + 500_000)
+    assert rig.machine.now_us == 500_000
+    rig.read("c", start + YEAR)
+    assert rig.machine.clocks["c"].shift_us == start + YEAR - 500_000
+
+
+def test_clocks_are_part_of_the_state(rig: Rig) -> None:
+    mortal(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start + 3, c=start)
+    read_all(rig, a=start + 100_000, b=start + YEAR)
+    rig.machines["d"] = Machine.restore("d", rig.machine.snapshot())
+    assert rig.machines["d"].clocks == rig.machine.clocks
+    assert rig.machines["d"].reached_us == rig.machine.reached_us
+    read_all(rig, a=start + SECOND, b=start + YEAR, c=start + SECOND)
+    assert rig.depth("q") == 0
+
+
+def test_a_queue_that_is_consumed_from_has_no_deadline(rig: Rig) -> None:
+    client = rig.client()
+    client.queue("q", {"x-expires": 1000})
+    assert rig.machine.wants_tick
+    client.consume("q")
+    assert not rig.machine.wants_tick
+    client.cancel()
+    assert rig.machine.wants_tick
+    client.delete("q")
+    assert not rig.machine.wants_tick
+
+
+def test_only_messages_that_can_expire_want_ticks(rig: Rig) -> None:
+    client = mortal(rig)
+    client.publish("q", b"immortal")
+    rig.tick(rig.time_us + SECOND)
+    assert rig.depth("q") == 1
+    assert not rig.machine.wants_tick
+
+
+def test_how_long_nothing_is_due(rig: Rig) -> None:
+    client = rig.client()
+    client.queue("q", {"x-message-ttl": 60_000})
+    client.publish("q", b"m")
+    rig.tick(rig.time_us)
+    assert rig.machine.due_in_us == 60 * SECOND
+    client.publish("q", b"m", properties=EXPIRES_IN_A_SECOND)
+    assert rig.machine.due_in_us <= SECOND
+    rig.tick(rig.time_us + SECOND)
+    assert rig.depth("q") == 2, "it waits behind the first"
+    assert rig.machine.due_in_us == 59 * SECOND
+    client.get("q")
+    assert rig.machine.due_in_us <= 0, "what is at the head now may be dead already"
