@@ -103,6 +103,8 @@ class Gather:
         if before == (len(self.proc), len(self.failed)):
             return Verdict.SUBSET
         self._changed()
+        if proc == self.proc and failed == self.failed:
+            self.agreed.add(sender)  # it said first what I say now
         return Verdict.CHANGED
 
     def _changed(self) -> None:

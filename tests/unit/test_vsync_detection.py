@@ -8,10 +8,8 @@ from tests.unit.vsync_net import Net
 from vsync.config import RingConfig
 from vsync.errors import ConfigError
 from vsync.events import Note
-from vsync.messages import Kind
-from vsync.phases import Phase
 from vsync.suspicion import Finding, Suspicion
-from vsync.types import Guarantee, Member
+from vsync.types import Member
 
 B, C = (Member(n, 1, f"{n}:1") for n in "bc")
 CONFIG = RingConfig()
@@ -157,7 +155,7 @@ def test_a_hint_about_nobody_of_the_ring_is_counted() -> None:
     assert net.settled("abc")
 
 
-@pytest.mark.parametrize("after_ms", range(0, 12))
+@pytest.mark.parametrize("after_ms", range(12))
 def test_a_candidate_that_dies_while_the_ring_forms_is_not_waited_for(after_ms: int) -> None:
     net = Net("abcd")
     net.settle("abcd")
