@@ -1,4 +1,4 @@
-"""PROTOCOL.md says what the code does: moves, defaults and cited tests are compared with it."""
+"""PROTOCOL.md says what the code does: generated tables are up to date, cited tests exist."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+from tests.protocol_tables import PAGE, renewed
+from tests.unit.test_vsync_pitfalls_bite import BITES
 from vsync.config import RingConfig
+from vsync.messages import Kind
 from vsync.phases import MOVES
 
-ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
+TEXT = PAGE.read_text(encoding="utf-8")
+SOURCES = {
+    path.stem.removeprefix("test_vsync_"): path.read_text(encoding="utf-8")
+    for path in Path(__file__).parent.glob("test_vsync_*.py")
+}
 
 
 def rows(columns: int) -> list[tuple[str, ...]]:
@@ -22,30 +28,42 @@ def rows(columns: int) -> list[tuple[str, ...]]:
     return found
 
 
-def test_the_table_of_moves_is_the_code() -> None:
-    told = [r for r in rows(3) if r[0].isupper()]
+def test_the_generated_blocks_are_up_to_date() -> None:
+    assert renewed(TEXT) == TEXT, "python -m tests.protocol_tables --write"
+
+
+def test_the_blocks_hold_every_move_and_every_default() -> None:
+    """The generator is checked too: what it draws is the code's own table."""
+    told = [r for r in rows(3) if r[0].isupper() and r[2].isupper()]
     assert told == [(p.name, r.name, after.name) for (p, r), after in MOVES.items()]
-
-
-def test_the_diagram_has_every_move() -> None:
     drawn = set(re.findall(r"^    ([A-Z]+) --> ([A-Z]+):", TEXT, re.MULTILINE))
     assert drawn == {(p.name, after.name) for (p, _), after in MOVES.items()}
-
-
-def test_the_defaults_are_the_code() -> None:
     config = RingConfig()
     names = [f.name for f in fields(config)]
-    told = {r[0]: r[1] for r in rows(3) if r[0] in names}
-    assert told == {name: str(getattr(config, name)) for name in names}
+    defaults = {r[0]: r[1] for r in rows(3) if r[0] in names}
+    assert defaults == {name: str(getattr(config, name)) for name in names}
+    relations = {r[0]: r[1] for r in rows(2)}
+    assert all(relations[r.name] == r.words for r in config.relations())
 
 
-def test_all_pitfalls_are_there_and_the_cited_tests_exist() -> None:
-    found = [r for r in rows(3) if r[0].isdigit()]
+def test_every_frame_is_in_the_table_of_frames() -> None:
+    told = {r[0].partition(",")[0] for r in rows(5) if r[0].partition(",")[0].isupper()}
+    assert told == {kind.name for kind in Kind}
+
+
+def cited(cell: str) -> list[tuple[str, str]]:
+    return re.findall(r"`(\w+): (test_\w+)`", cell)
+
+
+def test_all_pitfalls_have_a_test_that_exists() -> None:
+    found = [r for r in rows(4) if r[0].isdigit()]
     assert [int(r[0]) for r in found] == list(range(1, 38))
-    sources = {
-        path.stem.removeprefix("test_vsync_"): path.read_text(encoding="utf-8")
-        for path in (ROOT / "tests" / "unit").glob("test_vsync_*.py")
-    }
-    for number, _, here in found:
-        for module, test in re.findall(r"`(\w+): (test_\w+)", here):
-            assert f"def {test}" in sources[module], (number, module, test)
+    for number, _, _, tests in found:
+        assert cited(tests), f"pitfall {number} has no test"
+    for module, test in cited(TEXT):
+        assert f"def {test}(" in SOURCES[module], f"{module}: {test} is cited and does not exist"
+
+
+def test_all_pitfalls_have_a_mistake_that_their_test_sees() -> None:
+    """But those of the groups above the ring, whose tests are in `test_vsync_cpg`."""
+    assert {bite.pitfall for bite in BITES} == set(range(1, 38)) - {16, 29}

@@ -1,0 +1,92 @@
+"""The tables of PROTOCOL.md that the code knows better: drawn from it, and put into the text.
+
+    python -m tests.protocol_tables            # say whether the text is up to date
+    python -m tests.protocol_tables --write    # bring it up to date
+
+A block stands between `<!-- generated: NAME -->` and `<!-- end -->`.  Of the settings the name and
+the default come from the code, the meaning from the text: it is for people to write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+from vsync.config import RingConfig
+from vsync.phases import MOVES, Phase
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "PROTOCOL.md"
+_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def diagram(_old: str) -> str:
+    """One arrow for each pair of phases, with all reasons for it."""
+    arrows: dict[tuple[Phase, Phase], list[str]] = {}
+    for (phase, reason), after in MOVES.items():
+        arrows.setdefault((phase, after), []).append(reason.value)
+    lines = [f"    {a.name} --> {b.name}: {', '.join(why)}" for (a, b), why in arrows.items()]
+    start = f"    [*] --> {Phase.IDLE.name}"
+    end = f"    {Phase.LEFT.name} --> [*]"
+    return "\n".join(["```mermaid", "stateDiagram-v2", start, *lines, end, "```", ""])
+
+
+def moves(_old: str) -> str:
+    """Every legal move, in the order of the code."""
+    rows = [f"| {p.name} | {r.name} | {after.name} |" for (p, r), after in MOVES.items()]
+    return "\n".join(["| from | reason | to |", "| --- | --- | --- |", *rows, ""])
+
+
+def settings(old: str) -> str:
+    """Every setting with its default; one that the text does not explain is an error."""
+    meanings = {
+        cells[1].strip(): cells[3].strip()
+        for line in old.splitlines()
+        if len(cells := line.split("|")) == 5
+    }
+    config = RingConfig()
+    names = [f.name for f in fields(config)]
+    unknown = [name for name in names if not meanings.get(name)]
+    if unknown:
+        raise SystemExit(f"{PAGE.name} does not say what these mean: {', '.join(unknown)}")
+    rows = [f"| {name} | {getattr(config, name)} | {meanings[name]} |" for name in names]
+    return "\n".join(["| setting | default | meaning |", "| --- | --- | --- |", *rows, ""])
+
+
+def relations(_old: str) -> str:
+    """What is asserted between the settings when the record is built."""
+    rows = [f"| {r.name} | {r.words} |" for r in RingConfig().relations()]
+    return "\n".join(["| relation | asserted |", "| --- | --- |", *rows, ""])
+
+
+BLOCKS: dict[str, Callable[[str], str]] = {
+    "diagram": diagram,
+    "moves": moves,
+    "settings": settings,
+    "relations": relations,
+}
+
+
+def renewed(text: str) -> str:
+    """The page with every block drawn anew."""
+    found = [match[2] for match in _BLOCK.finditer(text)]
+    assert sorted(found) == sorted(BLOCKS), f"blocks of {PAGE.name}: {found}"
+    return _BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]](m[3]) + m[4], text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="change the page")
+    options = parser.parse_args()
+    text = PAGE.read_text(encoding="utf-8")
+    new = renewed(text)
+    if new != text and not options.write:
+        raise SystemExit(f"{PAGE.name} is behind the code: python -m tests.protocol_tables --write")
+    if new != text:
+        PAGE.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""The mistakes of other implementations, as small patches of this one.
+
+Each generator yields (owner, attribute, replacement); `test_vsync_pitfalls_bite` says which pitfall
+each belongs to, and which test must not pass with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from struct import Struct
+
+from vsync import codec as codec_module
+from vsync import control, formation, packing
+from vsync.codec import Codec
+from vsync.config import RingConfig
+from vsync.core import Core
+from vsync.gathering import Gathering
+from vsync.meeting import Meeting
+from vsync.membership import Forming, Gather, Shunned
+from vsync.messages import Commit, CommitEntry, Data, Join, Token
+from vsync.node import Node
+from vsync.packing import Reassembly, SendQueue
+from vsync.phases import Phase, Reason
+from vsync.recovery import Recovery
+from vsync.ring import Ring, Source, Visit
+from vsync.types import Member
+from vsync.window import Window
+
+Patches = Iterable[tuple[object, str, object]]
+
+
+def old_life_lives_on() -> Patches:
+    yield Gather, "_supersede", lambda self: None
+
+
+def token_in_gather_is_used() -> Patches:
+    on_token = Node._on_token
+
+    def lenient(self: Node, sender: Member, token: Token, now: float) -> None:
+        gathering = self.phase is Phase.GATHER
+        if gathering:
+            self.phase = Phase.OPERATIONAL
+        on_token(self, sender, token, now)
+        if gathering:
+            self.phase = Phase.GATHER
+
+    yield Node, "_on_token", lenient
+
+
+def any_commit_token() -> Patches:
+    def lenient(self: Gathering, commit: Commit, now: float) -> None:
+        if commit.hop == commit.members.index(self.me):
+            self._commit_to(commit, Reason.COMMIT_TOKEN, now)
+
+    yield Gathering, "_commit_in_gather", lenient
+
+
+def old_state_is_saved_again() -> Patches:
+    """The second attempt starts from the ring that the first one tried."""
+    entry = Core._entry
+
+    def later(self: Core) -> CommitEntry:
+        made = entry(self)
+        return made._replace(old_ring=self.past[-1]) if self.past else made
+
+    yield Core, "_entry", later
+
+
+def data_in_commit() -> Patches:
+    on_data = Node._on_data
+
+    def lenient(self: Node, sender: Member, frame: Data, now: float) -> None:
+        if self.current is not None and frame.ring == self.current.id:
+            self.current.add(frame)
+        else:
+            on_data(self, sender, frame, now)
+
+    yield Node, "_on_data", lenient
+
+
+def touched_before_it_is_checked(touch: Callable[[Node, Ring, Token, float], None]) -> Patches:
+    on_token = Node._on_token
+
+    def hasty(self: Node, sender: Member, token: Token, now: float) -> None:
+        if self.current is not None:
+            touch(self, self.current, token, now)
+        on_token(self, sender, token, now)
+
+    yield Node, "_on_token", hasty
+
+
+def last_aru_is_overwritten() -> Patches:
+    def touch(_node: Node, ring: Ring, token: Token, _now: float) -> None:
+        ring.aru_seen = token.aru - 1
+
+    yield from touched_before_it_is_checked(touch)
+
+
+def loss_timer_is_armed() -> Patches:
+    def touch(node: Node, ring: Ring, _token: Token, now: float) -> None:
+        node._expect_token(len(ring.members), now + 0.001)
+
+    yield from touched_before_it_is_checked(touch)
+
+
+def stray_tokens_count_as_idle() -> Patches:
+    def touch(_node: Node, ring: Ring, _token: Token, _now: float) -> None:
+        ring.idle += 1
+
+    yield from touched_before_it_is_checked(touch)
+
+
+def any_sender_of_tokens() -> Patches:
+    yield Ring, "predecessor", property(lambda self: self.members[self.index - 2])
+
+
+def token_of_any_ring() -> Patches:
+    refuses = Ring.refuses
+    yield Ring, "refuses", lambda self, token: refuses(self, token._replace(ring=self.id))
+
+
+def asks_up_to_what_it_received() -> Patches:
+    missing = Window.missing
+    yield Window, "missing", lambda self, upto, limit: missing(self, min(upto, self.high), limit)
+
+
+def aru_stops_at_64() -> Patches:
+    add = Window.add
+
+    def lame(self: Window, frame: Data, slack: int = 0) -> str:
+        aru = self.aru
+        code = add(self, frame, slack)
+        self.aru = min(self.aru, aru + 64)
+        return code
+
+    yield Window, "add", lame
+
+
+def small_recovery_store() -> Patches:
+    init = Recovery.__init__
+
+    def small(
+        self: Recovery, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]
+    ) -> None:
+        init(self, ring, old, entries)
+        ring.window.limit = 128
+
+    yield Recovery, "__init__", small
+    yield Ring, "consume_recovered", lambda self: None
+
+
+def flag_stays_up() -> Patches:
+    def flag(self: Recovery, token: Token) -> Token:
+        return token._replace(recovering=True) if self._queue else token
+
+    yield Recovery, "flag", flag
+
+
+def comes_along_by_name() -> Patches:
+    init = Recovery.__init__
+
+    def by_name(
+        self: Recovery, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]
+    ) -> None:
+        mine = entries[ring.index].old_ring
+        init(self, ring, old, tuple(e._replace(old_ring=mine) for e in entries))
+
+    yield Recovery, "__init__", by_name
+
+
+def no_room_for_the_wrapping() -> Patches:
+    init = Codec.__init__
+
+    def tight(self: Codec, me: Member, cluster: str, frame_bytes_max: int) -> None:
+        init(self, me, cluster, frame_bytes_max)
+        self.bytes_max = frame_bytes_max
+
+    yield Codec, "__init__", tight
+
+
+def holes_are_ignored() -> Patches:
+    close = Recovery.close
+
+    def generous(self: Recovery) -> object:
+        assert self.old is not None
+        self.obliged |= set(self.old.members)
+        return close(self)
+
+    yield Recovery, "close", generous
+
+
+def recovered_frames_are_freed_at_once() -> Patches:
+    def eager(self: Ring) -> None:
+        upto = min(self.delivered, self.window.aru)
+        self.safe = max(self.safe, upto)
+        self.window.release(upto)
+
+    yield Ring, "release", eager
+
+
+def half_a_payload_stays() -> Patches:
+    yield SendQueue, "restart", lambda self: False
+    yield Reassembly, "forget", lambda self: 0
+
+
+def buffers_are_switched_early() -> Patches:
+    begin = formation.Formation._begin_recovery
+
+    def early(self: formation.Formation, commit: Commit, now: float) -> None:
+        self.assembly.forget()
+        begin(self, commit, now)
+
+    yield formation.Formation, "_begin_recovery", early
+
+
+def believes_everybody() -> Patches:
+    absorb = Gather.absorb
+
+    def naive(self: Gather, sender: Member, join: Join) -> object:
+        self.old |= {sender}
+        return absorb(self, sender, join)
+
+    yield Gather, "absorb", naive
+
+
+def takes_joins_that_reject_it() -> Patches:
+    on_join = Meeting._on_join
+
+    def naive(self: Meeting, sender: Member, join: Join, now: float) -> None:
+        on_join(self, sender, join._replace(failed=()), now)
+
+    yield Meeting, "_on_join", naive
+
+
+def drops_joins_without_news() -> Patches:
+    on_join = Meeting._on_join
+
+    def deaf(self: Meeting, sender: Member, join: Join, now: float) -> None:
+        if self.phase is not Phase.OPERATIONAL or not set(join.proc) <= set(self.members):
+            on_join(self, sender, join, now)
+
+    yield Meeting, "_on_join", deaf
+
+
+def fails_itself() -> Patches:
+    def fail(self: Gather, members: Iterable[Member]) -> bool:
+        self.failed |= set(members)
+        return True
+
+    yield Gather, "fail", fail
+
+
+def members_in_another_order() -> Patches:
+    candidates = Gather.candidates
+
+    def turned(self: Gather) -> tuple[Member, ...]:
+        found = candidates(self)
+        at = found.index(self.me)
+        return found[at:] + found[:at]
+
+    yield Gather, "candidates", turned
+
+
+def leaves_without_a_word() -> Patches:
+    yield Node, "_say_farewell", lambda self, now: None
+
+
+def first_token_twice() -> Patches:
+    yield Forming, "advance", lambda self: None
+
+
+def holds_although_frames_are_lost() -> Patches:
+    def accept(self: Ring, token: Token) -> None:
+        self.hop = token.hop
+        self.idle = self.idle + 1 if token.seq == self.forwarded else 0
+
+    yield Ring, "accept", accept
+
+
+def asks_for_the_youngest() -> Patches:
+    visit = Ring.visit
+
+    def impatient(self: Ring, token: Token, source: Source, mark: int, ahead: int) -> Visit:
+        self.forwarded = token.seq
+        return visit(self, token, source, mark, ahead)
+
+    yield Ring, "visit", impatient
+
+
+def stale_joins_count() -> Patches:
+    yield Node, "_was_away", lambda self, now: False
+
+
+def tries_strangers_for_ever() -> Patches:
+    yield Shunned, "has", lambda self, member, now: False
+    yield Shunned, "has_since", lambda self, member, now, least: False
+
+
+def what_is_wanted_stays_wanted() -> Patches:
+    serve = Ring._serve
+
+    def stubborn(
+        self: Ring, token: Token, allowed: int
+    ) -> tuple[list[bytes], tuple[int, ...], int]:
+        resent, wanted, asked = serve(self, token, allowed)
+        return resent, tuple(dict.fromkeys((*token.wanted, *wanted)))[:256], asked
+
+    yield Ring, "_serve", stubborn
+
+
+def numbers_of_32_bits() -> Patches:
+    yield codec_module, "_TOKEN", Struct("<IIIHIQBHH")
+
+
+def lengths_are_trusted() -> Patches:
+    yield control, "_list", lambda value, size=None: value
+
+
+def pieces_overlap() -> Patches:
+    yield packing, "FRAGMENT_HEAD_BYTES", 12
+
+
+def nothing_is_forgotten() -> Patches:
+    init = Core.__init__
+
+    def hoarding(self: Core, me: Member, cluster: str, config: RingConfig, rng: object) -> None:
+        init(self, me, cluster, config, rng)  # type: ignore[arg-type]
+        self.past = deque()
+
+    yield Core, "__init__", hoarding
+
+
+def array_of_16() -> Patches:
+    yield control, "MEMBERS_MAX", 16

@@ -1,0 +1,186 @@
+"""Each pitfall's test fails on a ring that has the mistake: put in, seen, taken out again.
+
+`BITES` names, for a pitfall, the mistake as a small patch of the core, and the test that must not
+pass with it.  A pitfall without a line here has a reason in PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from struct import error as StructError
+from typing import NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from tests.unit import pitfall_mistakes as mistakes
+from tests.unit import test_vsync_codec as codec_tests
+from tests.unit import test_vsync_leaves as leaves
+from tests.unit import test_vsync_membership as membership
+from tests.unit import test_vsync_node as nodes
+from tests.unit import test_vsync_pitfalls as pitfalls
+from tests.unit import test_vsync_pitfalls_views as views
+from tests.unit import test_vsync_recovery as recoveries
+from tests.unit.pitfall_mistakes import Patches
+
+
+class Bite(NamedTuple):
+    """One mistake of another implementation, and the test that stands against it here."""
+
+    pitfall: int
+    mistake: Callable[[], Patches]
+    test: Callable[[], object]
+    error: type[Exception] = AssertionError
+
+
+def every(test: Callable[..., None]) -> Callable[[], None]:
+    """The test with all its parameters."""
+    (mark,) = test.pytestmark  # type: ignore[attr-defined]
+
+    def run() -> None:
+        for values in mark.args[1]:
+            test(*(values if isinstance(mark.args[0], tuple) else (values,)))
+
+    return run
+
+
+BITES = (
+    Bite(
+        1,
+        mistakes.old_life_lives_on,
+        views.test_1_a_representative_that_restarts_is_in_the_next_ring_at_once,
+    ),
+    Bite(2, mistakes.token_in_gather_is_used, views.test_2_a_regular_token_in_gather_is_not_used),
+    Bite(
+        3, mistakes.any_commit_token, views.test_3_the_commit_token_of_an_aborted_attempt_is_refused
+    ),
+    Bite(3, mistakes.any_commit_token, views.test_3_a_commit_token_for_other_members_is_refused),
+    Bite(
+        4,
+        mistakes.old_state_is_saved_again,
+        lambda: views.test_4_who_comes_along_is_the_same_after_several_attempts(2),
+    ),
+    Bite(5, mistakes.last_aru_is_overwritten, pitfalls.test_5_6_7_37_stray_tokens_touch_nothing),
+    Bite(6, mistakes.loss_timer_is_armed, pitfalls.test_5_6_7_37_stray_tokens_touch_nothing),
+    Bite(7, mistakes.stray_tokens_count_as_idle, pitfalls.test_5_6_7_37_stray_tokens_touch_nothing),
+    Bite(
+        7,
+        mistakes.any_sender_of_tokens,
+        pitfalls.test_7_a_token_from_another_than_the_predecessor_is_refused,
+    ),
+    Bite(8, mistakes.asks_up_to_what_it_received, nodes.test_the_lost_tail_of_a_burst_is_asked_for),
+    Bite(
+        9,
+        mistakes.aru_stops_at_64,
+        leaves.test_the_window_advances_over_any_gap_and_names_what_is_missing,
+    ),
+    Bite(10, mistakes.small_recovery_store, views.test_10_a_recovery_as_large_as_the_store_ends),
+    Bite(
+        11,
+        mistakes.flag_stays_up,
+        recoveries.test_11_the_flag_is_raised_and_lowered_by_the_same_member,
+    ),
+    Bite(
+        12,
+        mistakes.comes_along_by_name,
+        recoveries.test_12_the_same_name_with_another_old_ring_does_not_come_along,
+    ),
+    Bite(
+        13,
+        mistakes.no_room_for_the_wrapping,
+        lambda: pitfalls.test_13_a_full_frame_survives_wrapping(0),
+    ),
+    Bite(14, mistakes.holes_are_ignored, lambda: pitfalls.test_14_holes_at_the_end_of_a_ring(True)),
+    Bite(14, mistakes.data_in_commit, views.test_a_frame_that_comes_in_commit_is_not_taken),
+    Bite(
+        15,
+        mistakes.recovered_frames_are_freed_at_once,
+        views.test_15_recovered_frames_are_kept_until_all_have_them,
+    ),
+    Bite(
+        17,
+        mistakes.half_a_payload_stays,
+        leaves.test_17_a_half_sent_payload_starts_again_and_half_received_ones_are_forgotten,
+    ),
+    Bite(
+        18,
+        mistakes.buffers_are_switched_early,
+        views.test_18_a_payload_completed_by_the_recovery_is_whole_and_before_the_view,
+    ),
+    Bite(
+        19,
+        mistakes.takes_joins_that_reject_it,
+        membership.test_19_a_join_that_rejects_me_does_not_break_my_ring,
+    ),
+    Bite(
+        20,
+        mistakes.drops_joins_without_news,
+        membership.test_20_a_join_breaks_the_ring_even_if_it_says_nothing_new,
+    ),
+    Bite(
+        21,
+        mistakes.believes_everybody,
+        membership.test_21_a_stranger_accuses_in_vain_an_old_companion_does_not,
+    ),
+    Bite(22, mistakes.fails_itself, membership.test_22_i_never_fail_myself),
+    Bite(
+        23,
+        mistakes.members_in_another_order,
+        membership.test_any_order_of_joins_ends_in_the_same_sets,
+    ),
+    Bite(24, mistakes.leaves_without_a_word, nodes.test_a_clean_leave_takes_no_timeout),
+    Bite(
+        25, mistakes.first_token_twice, pitfalls.test_25_duplicate_commit_tokens_start_one_ring_once
+    ),
+    Bite(
+        26,
+        mistakes.holds_although_frames_are_lost,
+        pitfalls.test_26_a_frame_lost_while_idle_is_back_in_milliseconds,
+    ),
+    Bite(
+        27,
+        mistakes.asks_for_the_youngest,
+        pitfalls.test_27_a_token_that_overtakes_data_causes_no_retransmission,
+    ),
+    Bite(
+        28,
+        mistakes.stale_joins_count,
+        membership.test_28_control_frames_that_queued_during_a_pause_are_dropped,
+    ),
+    Bite(
+        30,
+        mistakes.tries_strangers_for_ever,
+        pitfalls.test_19_20_30_a_pairwise_cut_costs_a_bounded_share_of_time,
+    ),
+    Bite(
+        31,
+        mistakes.what_is_wanted_stays_wanted,
+        lambda: views.test_31_unequal_members_and_a_recovery_with_losses_come_to_rest(1),
+    ),
+    Bite(
+        32,
+        mistakes.numbers_of_32_bits,
+        every(codec_tests.test_what_is_written_is_read_back),
+        StructError,
+    ),
+    Bite(33, mistakes.lengths_are_trusted, every(codec_tests.test_join_shapes), ValueError),
+    Bite(34, mistakes.pieces_overlap, lambda: leaves.test_pieces_make_the_whole_again(200)),
+    Bite(35, mistakes.nothing_is_forgotten, pitfalls.test_35_reconfigurations_leave_nothing_behind),
+    Bite(36, mistakes.array_of_16, pitfalls.test_23_36_many_members_in_any_order),
+    Bite(37, mistakes.token_of_any_ring, views.test_37_a_token_of_another_ring_touches_nothing),
+)
+
+
+@contextmanager
+def broken(mistake: Callable[[], Patches]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for target, attribute, replacement in mistake():
+            stack.enter_context(patch.object(target, attribute, replacement))
+        yield
+
+
+@pytest.mark.parametrize("bite", BITES, ids=lambda b: f"{b.pitfall}-{b.mistake.__name__}")
+def test_the_mistake_is_seen(bite: Bite) -> None:
+    with broken(bite.mistake), pytest.raises(bite.error):
+        bite.test()
