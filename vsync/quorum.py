@@ -168,9 +168,9 @@ class VoterSet:
         """
         record = records.get(self.arbitrator)
         if record is not None and any(
-            epochs.get(name, -1) > record.epoch
-            or (epochs.get(name, -1) == record.epoch and name in record.holders)
+            epochs[name] > record.epoch or name in record.holders
             for name in self.counted
+            if name in epochs
         ):
             return frozenset({*epochs, self.arbitrator})
         return frozenset(epochs)

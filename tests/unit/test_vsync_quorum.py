@@ -151,6 +151,7 @@ def test_an_arbitrator_forms_only_with_a_holder_of_the_last_epoch() -> None:
     assert not one.quorate(one.credible({"b": 4}, record))
     assert not one.quorate(one.credible({"b": 5}, record))  # there, and not yet a holder
     assert one.quorate(one.credible({"a": 5}, record))
+    assert one.quorate(one.credible({"a": 4}, record))  # it held the base, nothing came after
     assert one.quorate(one.credible({"b": 6}, record))
     assert one.quorate(one.credible({"a": 4, "b": 4}, record))
     assert not one.quorate(one.credible({"c": 6}, record))
