@@ -39,9 +39,11 @@ from vsync.group_events import (
     GroupView,
     Kind,
     Level,
+    Listed,
     Sent,
     Synced,
     group_name,
+    history,
     of_ring,
     pack_head,
     pack_list,
@@ -101,10 +103,10 @@ class Groups:
         self._mine: dict[str, bool] = {}  # groups that I asked to join; False: and to leave
         self._heads: dict[tuple[Kind, str], bytes] = {}  # of this ring
         self._names: dict[bytes, str] = {}
-        self._lists: dict[Member, tuple[str, ...]] = {}
+        self._lists: dict[Member, Listed] = {}
         self._list_due = False
-        self._base = 0  # the largest position that a list told
-        self._away: dict[Member, None] = {}  # not with me all the time since the last barrier
+        self._barrier = NO_RING  # the ring in which all knew all, last
+        self._history = b""  # since then; empty while all know all
         self._outbox: deque[_Item] = deque()  # accepted, in order
         self._flying: deque[_Item] = deque()  # sent in this ring, not delivered here yet
         self._flying_bytes = 0
@@ -147,8 +149,8 @@ class Groups:
         self._port.set_mark(position)
 
     def views(self) -> dict[str, tuple[Member, ...]]:
-        """The members of every group of the ring, sorted."""
-        return {g: tuple(sorted(self._groups[g])) for g in sorted(self._groups)}
+        """The members of every group of the ring, in order of seniority."""
+        return {g: tuple(self._groups[g]) for g in sorted(self._groups)}
 
     @property
     def pending(self) -> int:
@@ -184,8 +186,8 @@ class Groups:
     def pump(self) -> None:
         """Give the ring what it has room for.  It calls for more with each delivery."""
         if self._list_due:
-            mine = [g for g in sorted(self._groups) if self.me in self._groups[g]]
-            listed = pack_list(self.ring, self.position, mine)
+            mine = [(g, list(m).index(self.me)) for g, m in self.views().items() if self.me in m]
+            listed = pack_list(self.ring, self.position, self._history, mine)
             self._list_due = not self._port.submit(listed, Guarantee.AGREED)
         while self.synced and self._outbox and self._flying_bytes < FLYING_BYTES_MAX:
             item = self._outbox[0]
@@ -213,51 +215,62 @@ class Groups:
         self._durability.new_ring()
         self._events += self._durability.gone(view.left)
         self.ring, self.members = view.ring, view.members
-        self._away.update(dict.fromkeys((*view.left, *view.joined)))
         if self.synced and not view.joined:
-            self._level_up({m: self._known(m) for m in view.members})
+            here = frozenset(view.members)
+            kept = {g: [m for m in members if m in here] for g, members in self._groups.items()}
+            self._level_up(kept, frozenset())
             return
+        if not self._history:
+            self._history = history(self._barrier, view.ring)
         self.synced = False
         self._list_due = True
         self._lists = {}
-        self._base = self.position
-
-    def _known(self, member: Member) -> tuple[str, ...]:
-        return tuple(g for g, members in self._groups.items() if member in members)
 
     def _on_list(self, frame: Deliver, payload: bytes) -> None:
         listed = read_list(payload)
         if self.synced or not of_ring(listed.ring, frame.ring) or frame.sender in self._lists:
             self.counters["list_void"] += 1
             return
-        self._lists[frame.sender] = listed.groups
-        self._base = max(self._base, listed.position)
+        self._lists[frame.sender] = listed
         if len(self._lists) == len(self.members):
-            self.position = self._base
-            self._level_up(self._lists)
+            self.position = max(self.position, *(one.position for one in self._lists.values()))
+            others = {m for m, one in self._lists.items() if one.history != self._history}
+            self._level_up(self._merged(), frozenset(others))
 
-    def _level_up(self, lists: dict[Member, tuple[str, ...]]) -> None:
-        """All know all: one change a group for everything since the last barrier."""
-        held, self._groups = self._groups, {}
-        for member in sorted(lists):
-            for group in lists[member]:
-                self._groups.setdefault(group, {})[member] = None
-        self.synced = True
+    def _merged(self) -> dict[str, list[Member]]:
+        """Each group's members in order of seniority, side by side as `GroupView` tells it."""
+        sides: dict[str, dict[bytes, list[tuple[int, Member]]]] = {}
+        for member, listed in sorted(self._lists.items()):
+            for group, rank in listed.groups:
+                side = sides.setdefault(group, {}).setdefault(listed.history, [])
+                side.append((rank, member))
+        return {
+            group: [
+                member
+                for side in sorted(found.values(), key=lambda s: (-len(s), min(m for _, m in s)))
+                for _, member in sorted(side)
+            ]
+            for group, found in sides.items()
+        }
+
+    def _level_up(self, groups: dict[str, list[Member]], others: frozenset[Member]) -> None:
+        """All know all: one change a group for everything since the last barrier.
+
+        `others` have seen something else than I since then, even if they are in my old list.
+        """
+        held = self._groups
+        self._groups = {g: dict.fromkeys(members) for g, members in groups.items() if members}
+        self.synced, self._barrier, self._history = True, self.ring, b""
         names = {m.name for m in self.members}
         for group in sorted({*held, *self._groups}):
             before, after = held.get(group, {}), self._groups.get(group, {})
             left = []
-            for member in sorted(before):
-                if member in self._away or member not in after:
+            for member in before:
+                if member in others or member not in after:
                     again = member not in self.members and member.name in names
                     left.append((member, Cause.PROCDOWN if again else Cause.NODEDOWN))
-            joined = [
-                (member, Cause.NODEUP)
-                for member in sorted(after)
-                if member in self._away or member not in before
-            ]
+            joined = [(m, Cause.NODEUP) for m in after if m in others or m not in before]
             self._tell(group, joined, left)
-        self._away = {}
         self._events.append(Synced(self.ring, self.members, self.position))
 
     # -- ordered payloads ------------------------------------------------------------------------
@@ -324,8 +337,9 @@ class Groups:
         """Tell the application of a change, if it takes part; also of its own leave."""
         members = self._groups.get(group, {})
         if (joined or left) and (self.me in members or any(m == self.me for m, _ in left)):
-            now = tuple(sorted(members))
-            self._events.append(GroupView(group, now, tuple(joined), tuple(left), self.position))
+            self._events.append(
+                GroupView(group, tuple(members), tuple(joined), tuple(left), self.position)
+            )
 
     # -- what I send -----------------------------------------------------------------------------
 
@@ -354,7 +368,7 @@ class Groups:
         self._flying_bytes -= len(item.data)
         self._pending -= len(item.data) + ITEM_BYTES
         if item.level is Level.DURABLE:
-            members = tuple(sorted(self._groups.get(group, ())))
+            members = tuple(self._groups.get(group, ()))
             self._durability.add(item.ticket, self.position, group, members)
         else:
             self._events.append(Sent(item.ticket, self.position))
@@ -365,7 +379,10 @@ class Groups:
         assert self._pending == sum(len(i.data) + ITEM_BYTES for i in items), "pending drifted"
         assert [i.ticket for i in items] == sorted(i.ticket for i in items), "not in order"
         assert self.synced or not self._flying, "sent before the barrier"
-        assert all(m in self.members for g in self._groups.values() for m in g) or self._away
+        assert self.synced or self._history or self.ring == NO_RING, self.describe()
+        if self.synced:
+            here = frozenset(self.members)
+            assert all(m in here for g in self._groups.values() for m in g), self.describe()
 
     def describe(self) -> str:
         """As a trace prints it."""

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from vsync.group_events import Failed, Sent
+from vsync.marks import durable_up_to
 from vsync.types import Member
 
 
@@ -41,7 +42,8 @@ class _Electorate:
 
     def durable(self) -> int:
         """The position that a majority has on disk."""
-        return sorted(self.marks.values(), reverse=True)[majority(len(self.marks)) - 1]
+        need = majority(len(self.marks))
+        return durable_up_to(self.marks, lambda members: len(members) >= need)
 
     def reachable(self, position: int) -> int:
         """How many members have this position, or may have it some day."""

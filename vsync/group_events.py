@@ -13,10 +13,12 @@ was sent in: the rings that one sender installs have rising numbers.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from enum import Enum, IntEnum
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from vsync.errors import FrameError, GroupError
 from vsync.types import Guarantee, Member, RingId
@@ -26,7 +28,8 @@ HEAD_BYTES_MAX = 6 + GROUP_NAME_BYTES_MAX
 """What a group payload may carry in front of its data."""
 
 _HEAD = Struct("<BIB")  # kind, ring seq, length of the group's name
-_LIST = Struct("<BIQI")  # kind, ring seq, position, groups
+_LIST = Struct("<BIQ8sI")  # kind, ring seq, position, history, groups
+_ENTRY = Struct("<IB")  # rank, length of the group's name
 _RING_BITS = 0xFFFFFFFF
 
 
@@ -45,6 +48,11 @@ class Level(IntEnum):
     def guarantee(self) -> Guarantee:
         """What the ring has to promise for this level."""
         return Guarantee.AGREED if self is Level.AGREED else Guarantee.SAFE
+
+
+AGREED: Final = Level.AGREED
+SAFE: Final = Level.SAFE
+DURABLE: Final = Level.DURABLE
 
 
 class Cause(Enum):
@@ -69,7 +77,12 @@ class GroupMessage(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """The new list of a group of mine; who left is not in it, and who left may be myself."""
+    """The new list of a group of mine; who left is not in it, and who left may be myself.
+
+    `members` are in order of seniority, the same everywhere: who joined first is first.  When two
+    sides merge, those of the side with more members of the group come first, and of equal sides
+    those of the one with the lowest member.  So the first one always has seen the most.
+    """
 
     group: str
     members: tuple[Member, ...]
@@ -157,37 +170,50 @@ def of_ring(ring: int, found: RingId) -> bool:
 
 
 class Listed(NamedTuple):
-    """What a member tells after a view change: where its order stands, and its groups."""
+    """What a member tells after a view change: what it has behind it, and its groups."""
 
     ring: int
     position: int
-    groups: tuple[str, ...]
+    history: bytes  # 8; equal for those who delivered the same up to their last barrier
+    groups: tuple[tuple[str, int], ...]  # name, and my place in its order of seniority
 
 
-def pack_list(ring: RingId, position: int, groups: list[str]) -> bytes:
+def pack_list(
+    ring: RingId, position: int, history: bytes, groups: Iterable[tuple[str, int]]
+) -> bytes:
     """The list of my groups."""
-    parts = [_LIST.pack(Kind.LIST, ring.seq & _RING_BITS, position, len(groups))]
-    for name in map(group_name, groups):
-        parts += [bytes((len(name),)), name]
+    entries = list(groups)
+    parts = [_LIST.pack(Kind.LIST, ring.seq & _RING_BITS, position, history, len(entries))]
+    for group, rank in entries:
+        name = group_name(group)
+        parts += [_ENTRY.pack(rank, len(name)), name]
     return b"".join(parts)
 
 
 def read_list(payload: bytes) -> Listed:
     """Read a list; anything odd is a FrameError."""
+    groups = []
     try:
-        _, ring, position, count = _LIST.unpack_from(payload)
+        _, ring, position, history, count = _LIST.unpack_from(payload)
+        at = _LIST.size
+        for _ in range(count):
+            rank, size = _ENTRY.unpack_from(payload, at)
+            at += _ENTRY.size + size
+            if not size or at > len(payload):
+                raise FrameError("group_short")
+            groups.append((payload[at - size : at].decode(), rank))
     except struct_error as err:
         raise FrameError("group_short") from err
-    at, groups = _LIST.size, []
-    for _ in range(count):
-        end = at + 1 + (payload[at] if at < len(payload) else 0)
-        if end > len(payload) or end == at + 1:
-            raise FrameError("group_short")
-        try:
-            groups.append(payload[at + 1 : end].decode())
-        except UnicodeDecodeError as err:
-            raise FrameError("group_text") from err
-        at = end
+    except UnicodeDecodeError as err:
+        raise FrameError("group_text") from err
     if at != len(payload):
         raise FrameError("group_trailing")
-    return Listed(ring, position, tuple(groups))
+    return Listed(ring, position, history, tuple(groups))
+
+
+def history(synced: RingId, following: RingId) -> bytes:
+    """The name of what was delivered by those who went from one barrier's ring to the next ring.
+
+    Members that installed both rings, one after the other, moved together (G2).
+    """
+    return hashlib.blake2b(repr((*synced, *following)).encode(), digest_size=8).digest()

@@ -1,58 +1,58 @@
-"""A dictionary that every member of a group holds: the ring used as a library.
-
-    python -m docs.examples.replicated_dict a 127.0.0.1:5401 127.0.0.1:5402   # and b, the other way
-
-Type `key value`.  All members apply all changes in the same order; a late one only the later ones.
+"""A dictionary that every member of a group holds.  Type `key value`; reads are local.  To start:
+python -m docs.examples.replicated_dict a 127.0.0.1:5401 127.0.0.1:5402   # and b, the other way
 """
 
-from __future__ import annotations
-
 import asyncio
-import random
+import json
 import sys
-import time
 
-from vsync.config import RingConfig
-from vsync.driver import Driver
-from vsync.events import Deliver, Output, View
-from vsync.node import Node
-from vsync.transport import ZmqTransport
-from vsync.types import Member
+from vsync import Cluster, Group, GroupMessage, GroupView
 
 
 class ReplicatedDict:
-    """Reads are local; a write takes effect when it is delivered, here as everywhere."""
+    def __init__(self, group: Group) -> None:
+        self.group, self.items = group, dict[str, str]()
+        self.lacking = 0  # the position since which I lack the state: I am new, or was cut off
+        self.late = list[tuple[int, str, str]]()  # changes that came meanwhile
 
-    def __init__(self, name: str, address: str, peers: list[str]) -> None:
-        self.items: dict[str, str] = {}
-        self.members: tuple[str, ...] = ()
-        transport = ZmqTransport(address, max_frame_bytes=70_000)
-        me = Member(name, time.time_ns(), transport.address)  # a new life with each start
-        node = Node(me, "dictionary", RingConfig(), random.Random())
-        self.driver = Driver(node, transport, self.on_event)
-        self.driver.start(peers)
+    async def write(self, key: str, value: str) -> None:
+        await self.group.mcast(json.dumps([key, value]).encode())
 
-    def write(self, key: str, value: str) -> bool:
-        """False: the ring is busy, try again later."""
-        return self.driver.submit(f"{key} {value}".encode())
+    async def run(self) -> None:
+        async for event in self.group:
+            self.on_view(event) if isinstance(event, GroupView) else self.on_message(event)
 
-    def on_event(self, event: Output) -> None:
-        if isinstance(event, View):
-            self.members = tuple(member.name for member in event.members)
-        elif isinstance(event, Deliver):
-            for payload in event.payloads:
-                key, _, value = payload.decode().partition(" ")
-                self.items[key] = value
+    def on_view(self, view: GroupView) -> None:
+        senior, me = view.members[:1], self.group.me
+        if {me, *senior} & {member for member, _ in view.joined}:
+            self.lacking = view.position
+        if senior == (me,):  # nobody knows more than I do
+            self.catch_up()
+            state = json.dumps({"at": view.position, "items": self.items}).encode()
+            self.sending = asyncio.create_task(self.group.mcast(state))
+
+    def on_message(self, message: GroupMessage) -> None:
+        said = json.loads(message.payload)
+        if isinstance(said, list):
+            self.late.append((message.position, *said))
+        elif self.lacking and said["at"] >= self.lacking:
+            self.items, self.lacking = said["items"], 0
+            self.late = [change for change in self.late if change[0] > said["at"]]
+        if not self.lacking:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        self.items.update((key, value) for _, key, value in self.late)
+        self.late, self.lacking = [], 0
 
 
 async def main(name: str, address: str, *peers: str) -> None:
-    shared = ReplicatedDict(name, address, list(peers))
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        shared.write(*line.strip().partition(" ")[::2])
-        await asyncio.sleep(0.1)
-        print(shared.members, shared.items)
-    shared.driver.leave()
-    shared.driver.stop(linger_ms=100)
+    async with Cluster("dictionary", name, address, peers) as cluster:
+        shared = ReplicatedDict(await cluster.join("items"))
+        reader = asyncio.create_task(shared.run())
+        while not reader.done() and (line := await asyncio.to_thread(sys.stdin.readline)):
+            await shared.write(*line.strip().partition(" ")[::2])
+            print(len(shared.group.members), "members hold", shared.items, flush=True)
 
 
 if __name__ == "__main__":

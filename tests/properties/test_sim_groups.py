@@ -27,19 +27,14 @@ class Broken(NamedTuple):
     instead: Callable[..., object]
 
 
-def _no_barrier(self: Groups, _: object) -> None:
-    """Go on as soon as there is a view, each member with what it knew."""
-    known = {m: tuple(g for g, held in self._groups.items() if m in held) for m in self.members}
-    self._level_up(known)
-
-
 _on_view = Groups._on_view
 
 
 def _view_without_barrier(self: Groups, view: object) -> None:
     _on_view(self, view)  # type: ignore[arg-type]
     if not self.synced:
-        _no_barrier(self, view)
+        here = {g: [m for m in held if m in self.members] for g, held in self._groups.items()}
+        self._level_up(here, frozenset())
 
 
 def _view_that_forgets(self: Groups, view: object) -> None:

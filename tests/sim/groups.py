@@ -220,9 +220,9 @@ class GroupUpper:
             self.position = event.position
         elif isinstance(event, GroupView):
             left = {m for m, _ in event.left}
-            told = tuple(m for m in self.lists.get(event.group, ()) if m not in left)
-            told = tuple(sorted({*told, *(m for m, _ in event.joined)}))
-            if event.group in self.lists and told != event.members:
+            told = {m for m in self.lists.get(event.group, ()) if m not in left}
+            told |= {m for m, _ in event.joined}
+            if event.group in self.lists and told != set(event.members):
                 judge.blame("V-list", f"{me} had {self.lists.get(event.group)}: {event}")
             self.lists[event.group] = event.members
             judge.listed(me, self._conf, event)

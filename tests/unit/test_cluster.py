@@ -1,0 +1,355 @@
+"""The asyncio face over real sockets: what is accepted is answered, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+import pytest
+
+import vsync
+from vsync import (
+    AGREED,
+    DURABLE,
+    SAFE,
+    Cause,
+    Cluster,
+    ClusterClosed,
+    ConfigError,
+    Group,
+    GroupError,
+    GroupMessage,
+    GroupView,
+    NotDurable,
+    PayloadTooLarge,
+    RingConfig,
+    TransportError,
+)
+from vsync.group import Told
+
+CONFIG = RingConfig(token_timeout_ms=500, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50)
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Bounded, so that a hang becomes a failure; asserts nothing about time."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(40):
+            await main()
+
+    asyncio.run(bounded())
+
+
+@contextlib.asynccontextmanager
+async def together(
+    names: str, voters: Iterable[str] = (), unread_bytes_max: int = 64 << 20
+) -> AsyncIterator[list[Cluster]]:
+    """Members on one ring."""
+    async with contextlib.AsyncExitStack() as stack:
+        found: list[Cluster] = []
+        for name in names:
+            peers = [c.address for c in found]
+            one = Cluster(
+                "test", name, peers=peers, config=CONFIG,
+                voters=voters, unread_bytes_max=unread_bytes_max,
+            )  # fmt: skip
+            found.append(await stack.enter_async_context(one))
+        for one in found:
+            await one.until(lambda one=one: len(one.members) == len(names))  # type: ignore[misc]
+        yield found
+
+
+async def kill(one: Cluster) -> None:
+    """End a member without a word, as a process that is killed."""
+    one._driver.stop()
+    await one.close(0)
+
+
+async def read(group: Group, count: int) -> list[Told]:
+    """The next events."""
+    return [await anext(group) for _ in range(count)]
+
+
+async def read_messages(group: Group, count: int) -> list[GroupMessage]:
+    """Events up to so many messages; the messages."""
+    found: list[GroupMessage] = []
+    while len(found) < count:
+        event = await anext(group)
+        if isinstance(event, GroupMessage):
+            found.append(event)
+    return found
+
+
+def test_every_public_name_is_there() -> None:
+    assert sorted(vsync.__all__) == sorted(n for ns in vsync._HOMES.values() for n in ns)
+    for name in vsync.__all__:
+        assert getattr(vsync, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Klaster'"):
+        importlib.import_module("vsync").Klaster  # noqa: B018
+
+
+def test_positions_are_the_same_everywhere_and_groups_are_apart() -> None:
+    async def main() -> None:
+        async with together("abc") as members:
+            groups = [await one.join("g") for one in members]
+            other = await members[0].join("h")
+            sent = [await g.mcast(b"from %d" % n, SAFE) for n, g in enumerate(groups)]
+            assert sent == sorted(sent)
+            seen = [await read_messages(g, 3) for g in groups]
+            assert [m.position for m in seen[0]] == sent
+            assert seen[0] == seen[1] == seen[2]
+            await other.mcast(b"to h", AGREED)
+            view, message = await read(other, 2)
+            assert isinstance(view, GroupView)
+            assert view.joined == ((members[0].me, Cause.JOIN),)
+            assert isinstance(message, GroupMessage)
+            assert (message.group, message.payload) == ("h", b"to h")
+            assert set(members[2].groups) == {"g", "h"}
+            assert groups[2].members == groups[0].members
+            # A leave ends the iteration, behind everything that was said before.
+            last = asyncio.ensure_future(groups[2].mcast(b"last"))
+            await groups[2].leave()
+            assert last.done()
+            rest = [event async for event in groups[2]]
+            assert isinstance(rest[-1], GroupView)
+            assert rest[-1].left == ((members[2].me, Cause.LEAVE),)
+            with pytest.raises(GroupError, match="not in group 'g'"):
+                await groups[2].mcast(b"")
+            assert (await members[2].join("g")) is not groups[2]
+
+    run(main)
+
+
+def test_members_that_close_or_fail_are_told_apart() -> None:
+    async def main() -> None:
+        async with together("abc") as (a, b, c):
+            group = await a.join("g")
+            await b.join("g")
+            await c.join("g")
+            await a.until(lambda: len(group.members) == 3)
+            await b.close()
+            await kill(c)
+            await a.until(lambda: len(group.members) == 1)
+            causes = [
+                (m.name, cause)
+                for event in await read(group, 5)
+                if isinstance(event, GroupView)
+                for m, cause in event.left
+            ]
+            assert causes == [("b", Cause.LEAVE), ("c", Cause.NODEDOWN)]
+
+    run(main)
+
+
+def test_the_callback_style_is_the_same_thing() -> None:
+    async def main() -> None:
+        heard: list[Told] = []
+        async with together("ab") as (a, b):
+            group = await a.join("g", heard.append)
+            assert isinstance(heard[0], GroupView)
+            talker = await b.join("g")
+            accepted = talker.try_mcast(b"hello", SAFE)
+            assert accepted is not None
+            position = await accepted
+            await a.until(lambda: any(e.position == position for e in heard))
+            assert isinstance(heard[-1], GroupMessage)
+            with pytest.raises(GroupError, match="go to a callback"):
+                await anext(group)
+
+    run(main)
+
+
+def test_a_callback_that_raises_ends_the_member_with_its_reason() -> None:
+    def stumble(event: Told) -> None:
+        if isinstance(event, GroupMessage):
+            raise RuntimeError("no such key")
+
+    async def main() -> None:
+        async with together("ab") as (a, b):
+            await a.join("g", stumble)
+            group = await b.join("g")
+            other = await a.join("h")
+            reading = asyncio.ensure_future(read(other, 5))
+            await group.mcast(b"")
+            with pytest.raises(ClusterClosed, match="no such key"):
+                await reading
+            with pytest.raises(ClusterClosed, match="no such key"):
+                await a.join("i")
+            await b.until(lambda: b.members == (b.me,))
+
+    run(main)
+
+
+def test_durable_needs_the_disks_of_a_majority() -> None:
+    async def main() -> None:
+        async with together("abc") as members:
+            groups = [await one.join("g") for one in members]
+            waiting = asyncio.ensure_future(groups[0].mcast(b"precious", DURABLE))
+            (message,) = await read_messages(groups[1], 1)
+            assert not waiting.done()
+            groups[1].durable(message.position)
+            await members[0].until(lambda: members[0].core.position >= message.position)
+            members[0].durable(message.position)
+            assert await waiting == message.position
+            with pytest.raises(GroupError, match="not delivered yet"):
+                groups[1].durable(message.position + 100)
+            hopeless = asyncio.ensure_future(groups[0].mcast(b"lost", DURABLE))
+            await read_messages(groups[0], 2)
+            for one in members[1:]:
+                await kill(one)
+            with pytest.raises(NotDurable, match="2 of 3"):
+                await hopeless
+
+    run(main)
+
+
+def test_a_full_member_refuses_or_lets_wait_in_turn() -> None:
+    async def main() -> None:
+        async with together("ab") as (a, b):
+            group = await a.join("g")
+            reader = await b.join("g")
+            await a.until(lambda: len(group.members) == 2)
+            accepted = []
+            while (one := group.try_mcast(bytes(200_000))) is not None:
+                accepted.append(one)
+            assert len(accepted) > 30
+            waiting = [asyncio.ensure_future(group.mcast(b"%d" % n * 100_000)) for n in range(9)]
+            given_up = asyncio.ensure_future(group.mcast(b"never"))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            with pytest.raises(PayloadTooLarge, match="at most"):
+                group.try_mcast(bytes(65 << 20))
+            positions = [*[await one for one in accepted], *[await one for one in waiting]]
+            assert positions == sorted(positions)
+            seen = await read_messages(reader, len(positions))
+            assert [m.payload[:1] for m in seen[-9:]] == [b"%d" % n for n in range(9)]
+
+    run(main)
+
+
+def test_what_is_left_at_close_is_told() -> None:
+    async def main() -> None:
+        async with Cluster("test", "a", config=CONFIG) as alone:
+            group = await alone.join("g")
+            ordered = group.try_mcast(b"in time")
+            never = group.try_mcast(b"durable where?", DURABLE)
+            assert ordered is not None
+            assert never is not None
+            reading = asyncio.ensure_future(read(group, 4))
+            await alone.close(timeout=0.2)
+            assert ordered.result()
+            with pytest.raises(NotDurable, match="1 of 1"):
+                await never
+            assert len(await reading) == 4
+            with pytest.raises(ClusterClosed, match="closed here"):
+                await group.mcast(b"")
+            with pytest.raises(ClusterClosed):
+                await alone.until(lambda: False)
+            await alone.close()
+
+    run(main)
+
+
+def test_a_reader_that_lags_makes_the_member_stand_still_and_go_on() -> None:
+    async def main() -> None:
+        async with together("ab", unread_bytes_max=300_000) as (a, b):
+            group = await a.join("g", lambda _: None)
+            lazy = await b.join("g")
+            sent = [asyncio.ensure_future(group.mcast(bytes(50_000), AGREED)) for _ in range(12)]
+            await b.until(lambda: b._driver.paused)
+            seen = await read_messages(lazy, 12)
+            assert [m.position for m in seen] == [await one for one in sent]
+            assert not b._driver.paused
+
+    run(main)
+
+
+def test_a_reader_that_never_reads_ends_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vsync.cluster.PATIENCE_S", 0.05)
+
+    async def main() -> None:
+        async with Cluster("test", "a", config=CONFIG, unread_bytes_max=1000) as alone:
+            group = await alone.join("g")
+
+            async def flood() -> None:
+                while True:
+                    await group.mcast(bytes(300))
+
+            with pytest.raises(ClusterClosed, match="read every group that was joined"):
+                await flood()
+
+    run(main)
+
+
+def test_what_has_no_end_fails_at_close() -> None:
+    async def main() -> None:
+        async with together("ab") as (a, b):
+            group = await a.join("g")
+            await b.join("g")
+            never = group.try_mcast(b"durable where?", DURABLE)
+            assert never is not None
+            turn = asyncio.ensure_future(a.until(lambda: False))
+            await a.close(timeout=0.2)
+            for one in (never, turn):
+                with pytest.raises((ClusterClosed, NotDurable)):
+                    await one
+
+    run(main)
+
+
+def test_a_payload_of_many_frames_survives_a_merge() -> None:
+    async def main() -> None:
+        async with Cluster("test", "a", config=CONFIG) as a:
+            early = await a.join("g")
+            large = asyncio.ensure_future(early.mcast(b"L" * 3_000_000))
+            async with Cluster("test", "b", peers=[a.address], config=CONFIG) as b:
+                await b.until(lambda: len(b.members) == 2)
+                late = await b.join("g")
+                await large
+                position = await early.mcast(b"end")
+                assert (await read_messages(early, 2))[1].position == position
+                assert (await read_messages(late, 1))[-1].position <= position
+
+    run(main)
+
+
+def test_quorate_counts_the_voters() -> None:
+    async def main() -> None:
+        async with together("ab", voters=("a", "b", "c")) as (a, b):
+            assert a.quorate
+            await b.close()
+            await a.until(lambda: len(a.members) == 1)
+            assert not a.quorate
+            assert a.counters()["ring.phase_operational"]
+
+    run(main)
+
+
+def test_wrong_uses_are_refused_in_words() -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="need names"):
+            Cluster("", "a")
+        unstarted = Cluster("test", "a")
+        with pytest.raises(GroupError, match="not started"):
+            _ = unstarted.members
+        await unstarted.close()
+        with pytest.raises(TransportError, match="'nowhere' is not a ring address"):
+            await Cluster("test", "a", "nowhere").start()
+        async with Cluster("test", "a", config=CONFIG) as a:
+            with pytest.raises(GroupError, match="starts once"):
+                await a.start()
+            with pytest.raises(TransportError, match="in use"):
+                await Cluster("test", "b", a.address).start()
+            group = await a.join("g")
+            with pytest.raises(GroupError, match="a member of it"):
+                await a.join("g")
+            await anext(group)
+            reading = asyncio.ensure_future(anext(group))
+            await asyncio.sleep(0)
+            with pytest.raises(GroupError, match="another task"):
+                await anext(group)
+            reading.cancel()
+
+    run(main)

@@ -1,0 +1,94 @@
+"""Who waits for what: for the fate of something accepted, for room, or for anything to happen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from vsync.errors import ClusterClosed, NotDurable
+from vsync.group_events import Failed, Sent
+
+Accepted = asyncio.Future[int]
+"""Something accepted; its result is its position."""
+
+
+class Answers:
+    """The futures of one cluster."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[int, Accepted] = {}
+        self._turns: deque[asyncio.Future[None]] = deque()  # who waits for room, in order
+        self._changes: set[asyncio.Future[None]] = set()
+
+    def __len__(self) -> int:
+        """How much was accepted and has no answer yet."""
+        return len(self._open)
+
+    def promise(self, ticket: int) -> Accepted:
+        """The future of something accepted under `ticket`."""
+        accepted = self._open[ticket] = self._loop.create_future()
+        return accepted
+
+    def answer(self, event: Sent | Failed) -> None:
+        """Tell what became of it; who cancelled does not want to know."""
+        accepted = self._open.pop(event.ticket, None)
+        if accepted is None or accepted.done():
+            return
+        if isinstance(event, Sent):
+            accepted.set_result(event.position)
+        else:
+            accepted.set_exception(NotDurable(event.reason))
+
+    async def accepted(self, ask: Callable[[], Accepted | None]) -> int:
+        """Ask until it is accepted, in turn with others who wait; then wait for the answer."""
+        accepted = None if self._turns else ask()
+        enqueue = self._turns.append
+        while accepted is None:
+            turn: asyncio.Future[None] = self._loop.create_future()
+            enqueue(turn)
+            enqueue = self._turns.appendleft  # whoever asks in vain keeps its place
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self.room()  # it was my turn, and I do not want it
+                raise
+            accepted = ask()
+        self.room()
+        return await accepted
+
+    def room(self) -> None:
+        """There is room: who has waited longest may ask; once accepted, the next one may."""
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    async def change(self) -> None:
+        """Wait until something has happened."""
+        change: asyncio.Future[None] = self._loop.create_future()
+        self._changes.add(change)
+        try:
+            await change
+        finally:
+            self._changes.discard(change)
+
+    def happened(self) -> None:
+        """Something has."""
+        for change in self._changes:
+            if not change.done():
+                change.set_result(None)
+
+    def end(self, ended: ClusterClosed) -> None:
+        """Nothing will happen any more: tell everybody who waits."""
+        for accepted in self._open.values():
+            if not accepted.done():
+                accepted.set_exception(ended)
+        for waiter in (*self._turns, *self._changes):
+            if not waiter.done():
+                waiter.set_exception(ended)
+        self._open.clear()
+        self._turns.clear()

@@ -1,0 +1,354 @@
+"""The ring as a library: one member of a cluster, and its groups, for asyncio programs.
+
+    async with Cluster("shop", "a", "10.0.0.1:5401", ["10.0.0.2:5401"]) as cluster:
+        group = await cluster.join("orders")
+        position = await group.mcast(b"hello", SAFE)
+        async for event in group:
+            ...
+
+This is the shell around `vsync.cpg`: sockets, clock and futures; what happens is decided there.
+docs/VSYNC.md explains it to those who use it.  Everything runs on one event loop and one thread.
+
+What was accepted is answered: the future of a message gets its position, or an error that says why
+there is none.  Nothing is lost at a view change, nor at `close`, without a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from vsync.answers import Accepted, Answers
+from vsync.config import RingConfig
+from vsync.cpg import Groups
+from vsync.discovery import Beacon, Discovery, StaticPeers
+from vsync.errors import ClusterClosed, ConfigError, GroupError, VsyncError
+from vsync.events import Output
+from vsync.group import Group, Told
+from vsync.group_events import Cause, Failed, GroupEvent, GroupMessage, GroupView, Sent, Synced
+from vsync.node import Node
+from vsync.pace import PausingDriver
+from vsync.quorum import Electorate, parse
+from vsync.security import Security
+from vsync.transport import ZmqTransport
+from vsync.types import Member, RingId
+
+UNREAD_BYTES_MAX: Final = 64 << 20
+"""What the application may leave unread, in all its groups, before this member stands still."""
+PATIENCE_S: Final = 10.0
+"""How long it stands still before it gives up."""
+FAREWELL_MS: Final = 100
+
+
+class Cluster:
+    """One life of one member, and the groups that it is in.  Use it with `async with`.
+
+    `cluster`: the name that all members share.  `member`: this one's name.  `bind`: where its ring
+    socket listens.  `peers`: addresses of others, one that is alive is enough; None: find them by
+    multicast.  `config`: the same at all members.  `voters`: who decides about `quorate`, as
+    `vsync.quorum` reads them.  `security`: keys for the ring's connections; without any, whoever
+    reaches the ring's port takes part.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        member: str,
+        bind: str = "127.0.0.1:0",
+        peers: Sequence[str] | None = (),
+        *,
+        config: RingConfig | None = None,
+        voters: Iterable[str] = (),
+        security: Security | None = None,
+        unread_bytes_max: int = UNREAD_BYTES_MAX,
+    ) -> None:
+        if not cluster or not member:
+            raise ConfigError("a cluster and its members need names")
+        self.name = cluster
+        self.config = config if config is not None else RingConfig()
+        self.voters: Electorate = parse(tuple(voters))
+        self._member, self._bind, self._peers, self._security = member, bind, peers, security
+        self._unread_max, self._unread_bytes = unread_bytes_max, 0
+        self._core: Groups | None = None
+        self._joined: dict[str, Group] = {}
+        self._closing = False
+        self._over = False
+        self._failed: ClusterClosed | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._discovery: Discovery | None = None
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close(0.0 if error is not None else 5.0)
+
+    async def start(self) -> None:
+        """Take part; returns in the first view, which may be of this member alone.
+
+        Raises `TransportError` when the address is taken or is none.
+        """
+        if self._core is not None:
+            raise GroupError("a Cluster starts once; make a new one for a new life")
+        self._loop = asyncio.get_running_loop()
+        self._answers = Answers()
+        self._transport = ZmqTransport(
+            self._bind, 3 * self.config.frame_bytes_max, security=self._security
+        )
+        try:
+            self.me = Member(self._member, time.time_ns(), self._transport.address)
+            self._discovery = self._find()
+            self._node = Node(self.me, self.name, self.config, random.Random())
+            self._driver = PausingDriver(self._node, self._transport, self._on_output)
+            self._core = Groups(
+                self.me,
+                self._driver,
+                payload_bytes_max=self.config.message_bytes_max,
+                pending_bytes_max=self.config.queue_bytes_max,
+            )
+            self._driver.closed.add_done_callback(self._on_driver_closed)
+            self._driver.start()
+            self._discovery.start(self.add_peer)
+        except BaseException:
+            self._transport.close()
+            raise
+        await self.until(lambda: self.core.synced)
+
+    def _find(self) -> Discovery:
+        if self._peers is not None:
+            return StaticPeers(self._peers)
+        interface = self.me.address.rsplit(":", 1)[0]
+        return Beacon(self.name, self.me.name, self.me.address, self._warn, interface=interface)
+
+    def _warn(self, sentence: str) -> None:
+        self._loop.call_exception_handler({"message": f"vsync: {sentence}"})
+
+    def add_peer(self, address: str) -> None:
+        """One more address where a member may be.  Raises `TransportError` if it is none."""
+        if address != self.me.address:
+            self._driver.add_peer(address)
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Leave all groups, behind what was accepted, then the ring.  Idempotent.
+
+        What has not reached its level within `timeout` seconds fails with `ClusterClosed`.
+        """
+        if self._core is None or self._closing:
+            return
+        self._closing = True
+        with contextlib.suppress(TimeoutError, VsyncError):
+            async with asyncio.timeout(timeout):
+                await self._drain()
+        self._finish(ClusterClosed("the cluster was closed here before this was done"))
+
+    async def _drain(self) -> None:
+        for name in sorted(self._joined):
+            with contextlib.suppress(GroupError):  # it is leaving already
+                while (left := self._take(lambda core: core.leave(name))) is None:  # noqa: B023
+                    await self._change()
+                left.add_done_callback(_look)
+        while len(self._answers):
+            await self._change()
+
+    def _finish(self, ended: ClusterClosed) -> None:
+        """The end, orderly or not: everybody who waits is told."""
+        if self._over:
+            return
+        self._closing = self._over = True
+        if self._discovery is not None:
+            self._discovery.stop()
+        if self._patience is not None:
+            self._patience.cancel()
+        self._driver.leave()
+        self._driver.stop(FAREWELL_MS)
+        self.core.drop()
+        self._answers.end(ended)
+        for group in self._joined.values():
+            group.end()
+
+    def _fail(self, failed: ClusterClosed) -> None:
+        if not self._over:
+            self._failed = failed
+            self._finish(failed)
+
+    def _on_driver_closed(self, closed: asyncio.Future[None]) -> None:
+        error = closed.exception()
+        if error is not None:
+            failed = ClusterClosed(f"this member failed and left the ring: {error!r}")
+            failed.__cause__ = error
+            self._fail(failed)
+
+    # -- what there is to know -------------------------------------------------------------------
+
+    @property
+    def core(self) -> Groups:
+        """The layer below."""
+        if self._core is None:
+            raise GroupError("this cluster is not started: use `async with Cluster(...)`")
+        return self._core
+
+    @property
+    def address(self) -> str:
+        """Where this member's ring socket listens, with the port that was really bound."""
+        return self.me.address
+
+    @property
+    def ring(self) -> RingId:
+        """The ring installed last."""
+        return self.core.ring
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members of that ring."""
+        return self.core.members
+
+    @property
+    def groups(self) -> dict[str, tuple[Member, ...]]:
+        """All groups of the ring, also those that this member is not in."""
+        return self.core.views()
+
+    @property
+    def quorate(self) -> bool:
+        """Whether this view has a quorum of the `voters`; always, when none were named."""
+        return not self.voters.sets or self.voters.quorate({m.name for m in self.members})
+
+    def counters(self) -> dict[str, int]:
+        """What was counted, by part."""
+        parts: dict[str, dict[str, int]] = {
+            "ring": self._node.counters,
+            "driver": self._driver.counters,
+            "transport": self._transport.counters,
+            "groups": self.core.counters,
+        }
+        return {f"{part}.{k}": v for part, found in parts.items() for k, v in found.items()}
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds; it is asked whenever something has happened here."""
+        while not condition():
+            await self._change()
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    async def join(self, group: str, on_event: Callable[[Told], None] | None = None) -> Group:
+        """Become a member of a group; returns when the join has its place in the order.
+
+        `on_event` gets the events as they happen, on the loop's thread, instead of the iteration;
+        it must return soon, and what it raises ends this member.
+        """
+        joined = Group(self, group, on_event)
+
+        def ask() -> Accepted | None:
+            asked = self.accept(lambda core: core.join(group))
+            if asked is not None:
+                self._joined[group] = joined
+            return asked
+
+        await self.wait_for_room(ask)
+        return joined
+
+    def durable(self, position: int) -> None:
+        """Everything up to `position`, of all my groups, is on this member's disk."""
+        self.raise_if_closed()
+        self.core.set_durable(position)
+
+    # -- for the groups --------------------------------------------------------------------------
+
+    def accept(self, call: Callable[[Groups], int | None]) -> Accepted | None:
+        """Make a call that takes a ticket; None when there is no room."""
+        self.raise_if_closed()
+        return self._take(call)
+
+    def _take(self, call: Callable[[Groups], int | None]) -> Accepted | None:
+        ticket = call(self.core)
+        if ticket is None:
+            return None
+        return self._answers.promise(ticket)
+
+    async def wait_for_room(self, ask: Callable[[], Accepted | None]) -> int:
+        """Ask until it is accepted, in turn with others who wait; then wait for the answer."""
+        return await self._answers.accepted(ask)
+
+    async def _change(self) -> None:
+        self.raise_if_over()
+        await self._answers.change()
+
+    def unread(self, more: int) -> None:
+        """The application has more, or less, to read: stand still before memory is the limit."""
+        self._unread_bytes += more
+        if self._unread_bytes > self._unread_max and not self._driver.paused:
+            self._driver.pause()
+            self._patience = self._loop.call_later(PATIENCE_S, self._give_up)
+        elif self._driver.paused and self._unread_bytes <= self._unread_max // 2:
+            if self._patience is not None:
+                self._patience.cancel()
+            self._driver.resume()
+
+    def _give_up(self) -> None:
+        sentence = (
+            f"the application left {self._unread_bytes} bytes of events unread for {PATIENCE_S:g} "
+            f"s: read every group that was joined, and do not wait for an mcast in the task that "
+            f"reads"
+        )
+        self._fail(ClusterClosed(sentence))
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended this member, if it did not end in order."""
+        if self._failed is not None:
+            raise self._failed
+
+    def raise_if_over(self) -> None:
+        """Raise when nothing will happen any more."""
+        self.raise_if_failed()
+        if self._over:
+            raise ClusterClosed("the cluster is closed here")
+
+    def raise_if_closed(self) -> None:
+        """Raise when nothing is accepted any more."""
+        self.raise_if_over()
+        if self._closing:
+            raise ClusterClosed("the cluster is being closed here")
+
+    # -- what happened ---------------------------------------------------------------------------
+
+    def _on_output(self, output: Output) -> None:
+        core = self.core
+        before = core.pending
+        for event in core.on_output(output):
+            self._route(event)
+        if core.pending < before:
+            self._answers.room()
+        self._answers.happened()
+
+    def _route(self, event: GroupEvent) -> None:
+        match event:
+            case GroupMessage():
+                self._joined[event.group].tell(event)
+            case Sent() | Failed():
+                self._answers.answer(event)
+            case GroupView():
+                group = self._joined[event.group]
+                group.tell(event)
+                if (self.me, Cause.LEAVE) in event.left:
+                    del self._joined[event.group]
+                    group.end()
+            case Synced():
+                pass
+
+
+def _look(future: Accepted) -> None:
+    """Whoever closes the cluster knows of these."""
+    if not future.cancelled():
+        future.exception()
