@@ -1,85 +1,150 @@
 """Digests vote, not errors: who computed something else, decided at one point of the order.
 
-Every `interval` positions each member that is level multicasts (epoch, position, chain, root) as
-an ordered command.  All members count the same votes at the same positions, so they reach the same
-verdict without another message: a value held by a majority of the configured voters wins, and a
-member that voted otherwise is divergent.  It fences itself, keeps its store as evidence, and comes
-back by full transfer.  Silence is never agreement.
+At each activation and every `interval` positions each member that is level multicasts (epoch,
+position, chain, root) as an ordered command.  All members count the same votes at the same
+positions, so they reach the same verdict without another message:
+
+- a value that a majority of the configured voters holds wins, and a member that voted otherwise is
+  divergent: it fences itself, keeps its store as evidence, and comes back by full transfer;
+- a voter that got its state from another is on *probation*: it is judged, but it outvotes nobody,
+  as its opinion is its donor's, until a majority of voters other than itself held what it voted;
+- votes that differ so that no value can win any more are *split*: nobody guesses (see `dispute`).
+
+Silence is never agreement, and it holds nothing up: who votes at later positions, or not at all
+for `SILENT_CUTS`, is not waited for.
 
 Pure: votes in, verdicts out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
-from vsync.standing import majority
+from vsync.quorum import majority
 
 Value = tuple[int, bytes, int]  # epoch, chain, root
 
 CUTS_KEPT = 64
 """How many positions of own values and open votes are remembered; older ones can no longer be
 decided and are counted as undecided."""
+SILENT_CUTS = 3
+"""Who let the others vote at so many later positions is not waited for any more."""
 
 
 class Verdict(NamedTuple):
-    """The decision about one position.  `split`: all voters spoke and no value has a majority."""
+    """The decision about one position.  `split`: votes differ, and no value can win any more."""
 
     position: int
     value: Value | None
     divergent: tuple[str, ...]
     split: bool
+    votes: dict[str, Value]
+
+
+class _End(NamedTuple):
+    """How the vote about a position ended; `value` None: split, it may only end once more when
+    somebody else votes."""
+
+    value: Value | None
+    firm: bool  # a majority of voters off probation was for it
 
 
 class DigestVote:
-    """Collects the votes of all members; the same at every member that applies the same order."""
+    """Collects the votes of all members; the same at every member that applies the same order.
 
-    def __init__(self, voters: tuple[str, ...], interval: int) -> None:
+    `present` are the members of the view, `fresh` those of them whose state is another's.
+    """
+
+    def __init__(
+        self,
+        voters: tuple[str, ...],
+        interval: int,
+        present: tuple[str, ...],
+        fresh: tuple[str, ...] = (),
+    ) -> None:
         assert interval > 0
         self.voters = voters
         self.interval = interval
-        self.counters: dict[str, int] = {"agreed": 0, "undecided": 0, "divergent": 0}
+        self.counters: dict[str, int] = {"agreed": 0, "undecided": 0, "divergent": 0, "split": 0}
+        self.probation = {name: True for name in fresh if name in voters}
+        self._present = tuple(name for name in present if name in voters)
         self._votes: dict[int, dict[str, Value]] = {}
-        self._decided: dict[int, Value] = {}
+        self._ended: dict[int, _End] = {}
+        self._latest: dict[str, int] = {}
 
     def is_cut(self, before: int, after: int) -> bool:
         """Whether an item that moved the position from `before` to `after` ends at a cut."""
         return before // self.interval != after // self.interval
 
-    def vote(self, member: str, position: int, value: Value) -> Verdict | None:
-        """Count one member's ordered vote; return the verdict when it decides something new."""
-        if position in self._decided:
-            if value == self._decided[position]:
-                return None
-            self.counters["divergent"] += 1
-            return Verdict(position, self._decided[position], (member,), False)
-        votes = self._votes.setdefault(position, {})
-        votes[member] = value
-        tally: dict[Value, int] = {}
-        for name in self.voters:
-            if name in votes:
-                tally[votes[name]] = tally.get(votes[name], 0) + 1
-        for candidate, count in tally.items():
-            if count >= majority(len(self.voters)):
-                return self._decide(position, candidate, votes)
-        if len(tally) > 1 and sum(tally.values()) == len(self.voters):
-            del self._votes[position]
-            self.counters["divergent"] += 1
-            return Verdict(position, None, (), True)
+    def vote(self, member: str, position: int, value: Value) -> list[Verdict]:
+        """Count one member's ordered vote; return what it decides that was not decided before."""
+        self._latest[member] = max(position, self._latest.get(member, 0))
+        self._votes.setdefault(position, {})[member] = value
+        end = self._ended.get(position)
+        if end is not None:
+            if end.value == value:
+                self._acquit(position)
+                self._ended[position] = _End(value, end.firm or self._is_firm(position, value))
+                return []
+            if end.value is None and member not in self.voters:
+                return []
+            if end.firm or member not in self.voters:
+                self.counters["divergent"] += 1
+                return [Verdict(position, end.value, (member,), False, {member: value})]
+            # Not enough voters off probation were for it, but nobody objected; now somebody does.
+            del self._ended[position]
+        found = [self._judge(at) for at in sorted(self._votes) if at not in self._ended]
         self._forget()
-        return None
+        return [verdict for verdict in found if verdict is not None]
 
-    def _decide(self, position: int, value: Value, votes: dict[str, Value]) -> Verdict:
-        del self._votes[position]
-        self._decided[position] = value
-        self._forget()
-        divergent = tuple(name for name, vote in votes.items() if vote != value)
-        self.counters["divergent" if divergent else "agreed"] += 1
-        return Verdict(position, value, divergent, False)
+    def _judge(self, position: int) -> Verdict | None:
+        votes = self._votes[position]
+        need = majority(len(self.voters))
+        held = Counter(votes[name] for name in self.voters if name in votes)
+        sure = self._sure(position)
+        for value, count in held.items():
+            if sure[value] >= need or (count >= need and len(held) == 1):
+                self._ended[position] = _End(value, sure[value] >= need)
+                divergent = tuple(name for name, vote in votes.items() if vote != value)
+                self.counters["divergent" if divergent else "agreed"] += 1
+                self._acquit(position)
+                return Verdict(position, value, divergent, False, dict(votes))
+        if len(held) < 2:
+            return None
+        to_come = sum(self._awaits(name, position, votes) for name in self._present)
+        if any(sure[value] + to_come >= need for value in held):
+            return None
+        self._ended[position] = _End(None, False)
+        self.counters["split"] += 1
+        return Verdict(position, None, (), True, dict(votes))
+
+    def _sure(self, position: int) -> Counter[Value]:
+        """How many voters off probation hold each value."""
+        votes = self._votes[position]
+        return Counter(
+            votes[name] for name in self.voters if name in votes and name not in self.probation
+        )
+
+    def _is_firm(self, position: int, value: Value) -> bool:
+        return self._sure(position)[value] >= majority(len(self.voters))
+
+    def _awaits(self, name: str, position: int, votes: dict[str, Value]) -> bool:
+        if name in votes or name in self.probation or self._latest.get(name, 0) > position:
+            return False
+        newest = max(self._latest.values(), default=0)
+        return newest < position + SILENT_CUTS * self.interval
+
+    def _acquit(self, position: int) -> None:
+        """End the probation of voters that a majority of the voters other than itself confirms."""
+        votes = self._votes[position]
+        held = Counter(votes[name] for name in self.voters if name in votes)
+        for name in list(self.probation):
+            if name in votes and held[votes[name]] > majority(len(self.voters)):
+                del self.probation[name]
 
     def _forget(self) -> None:
         while len(self._votes) > CUTS_KEPT:
-            del self._votes[min(self._votes)]
-            self.counters["undecided"] += 1
-        while len(self._decided) > CUTS_KEPT:
-            del self._decided[min(self._decided)]
+            oldest = min(self._votes)
+            del self._votes[oldest]
+            self.counters["undecided"] += self._ended.pop(oldest, None) is None

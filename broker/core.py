@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from broker.consensus import DigestVote, Verdict
+from broker.consensus import Verdict
 from broker.exits import Exit
 from broker.history import History, steps_to
 from broker.machine.blob import pack_blob
-from broker.machine.commands import DIGEST, Command, Digest
+from broker.machine.commands import DIGEST, Command, Digest, Reexecuted
 from broker.machine.effects import Effect
 from broker.promise import Promise
 from broker.replica import Item, Replica
 from broker.submission import Submissions
+from broker.tribunal import Tribunal
 from vsync.events import Output, View
 from vsync.primary import Primary
 from vsync.primary_events import (
@@ -92,15 +93,14 @@ class Core:
     def __init__(
         self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool,
         size: int, proposal: str, patient: bool, label: str,
-        digest_interval: int = DIGEST_INTERVAL,
+        digest_interval: int = DIGEST_INTERVAL,  # the same at all members
     ) -> None:  # fmt: skip
         self.me, self.shell, self.replica, self.promise = me, shell, replica, promise
         self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient
         self.label = label
         self.primary = Primary(me, self)
         self.submissions = Submissions(self._send, pack_blob, shell.now_us)
-        self.digest_interval = digest_interval  # the same at all members
-        self.vote = DigestVote(promise.voters, digest_interval)
+        self.tribunal = Tribunal(me.name, promise.voters, digest_interval)
         self.ran = False
         self.speaking = False
         self.halted = ""
@@ -208,11 +208,12 @@ class Core:
         activation = event.activation
         self._apply(Item(activation.epoch, event.ring, event.seq, event.sender.name, activation))
         self._enter_session()
+        self._claim()
 
     def _entered(self, event: Activated) -> None:
         activation = event.activation
         self.promise = Promise(activation.cluster_id, activation.voters, activation.epoch)
-        self.vote = DigestVote(activation.voters, self.digest_interval)
+        self.tribunal.entered(activation)
         self.ran = True
         base = self.replica.history
         if base.position != activation.base:
@@ -230,35 +231,46 @@ class Core:
         if self.replica.effects:
             effects, self.replica.effects = self.replica.effects, []
             self.shell.effects(effects)
-        if self.replica.digests:
+        if self.replica.digests or self.replica.reports:
             self._count_votes()
         if self.replica.shutdown_id and not self.shutdown_position:
             self.shutdown_position = history.position
             self.submissions.suspend()
-        if self.vote.is_cut(before, history.position) and self._votes():
+        if self.tribunal.votes.is_cut(before, history.position):
+            self._claim()
+
+    def _claim(self) -> None:
+        """Say what this member computed, for the others to compare."""
+        voters, history = self.promise.voters, self.replica.history
+        if self.primary.level and len(voters) > 1 and self.me.name in voters:
             claim = (history.epoch, history.position, history.chain, self.replica.machine.root())
             self.admit([Digest(DIGEST, *claim)])
 
-    def _votes(self) -> bool:
-        voters = self.vote.voters
-        return self.primary.level and len(voters) > 1 and self.me.name in voters
-
     def _count_votes(self) -> None:
+        tribunal = self.tribunal
         digests, self.replica.digests = self.replica.digests, []
         for member, (_, epoch, position, chain, root) in digests:
-            verdict = self.vote.vote(member, position, (epoch, chain, root))
-            if verdict is None:
-                continue
-            self.shell.voted(verdict)
-            if verdict.split:
-                self.halted = f"no majority of the voters agrees about position {position}"
-                self._stop_speaking(self.halted)
-            elif self.me.name in verdict.divergent:
-                self.shell.stop(
-                    Exit.INTERNAL,
-                    f"this member computed something else at position {position} than the majority",
-                    inconsistent=True,
-                )
+            for verdict in tribunal.vote(member, position, (epoch, chain, root)):
+                self.shell.voted(verdict)
+        reports, self.replica.reports = self.replica.reports, []
+        for member, said in reports:
+            tribunal.report(member, said)
+        if tribunal.guilty:
+            inconsistent = not tribunal.disk_is_right
+            self.shell.stop(Exit.INTERNAL, tribunal.guilty, inconsistent=inconsistent)
+        elif tribunal.fenced and not self.halted:
+            # Own commands, digests among them, still take their place in the order: who is right
+            # is found out there. The shell takes no more of clients.
+            self.speaking = False
+            self.shell.hold(tribunal.fenced)
+        elif self.halted and not tribunal.fenced and tribunal.resumes and self.primary.level:
+            self.speaking = True
+            self.shell.speak()
+        self.halted = tribunal.fenced
+
+    def reexecuted(self, said: Reexecuted) -> None:
+        """The own store was re-executed to a disputed position: tell the others what it gives."""
+        self.admit([said])
 
     # -- sessions and speaking -------------------------------------------------------------------
 
@@ -326,6 +338,7 @@ class Core:
         assert known >= 0
         contained, backlog = self._backlog[:known], self._backlog[known:]
         self.replica, self._transfer, self._backlog = replica, None, []
+        self.tribunal.replaced()
         self.filled = True
         plan = self.primary.plan
         if plan is not None:  # whose state this is holds even if the view is over by now

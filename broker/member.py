@@ -105,6 +105,7 @@ class BrokerMember:
             proposal=uuid.uuid4().hex,
             patient=options.clustered, label=url,
         )  # fmt: skip
+        self.care.attend(self.core, self.keeper, self.logbook)
         self.donations = joining.Donations(
             identity.data_dir, lambda: self.keeper.store, loop, self.send_direct,
             self.keeper.wish_checkpoint,
@@ -233,14 +234,13 @@ class BrokerMember:
         except Exception as error:  # ours, whatever it is: this member must not go on (decision 4)
             self._broken(error)
             return
-        commands = self.clients.take_commands()
-        if commands:
+        if not core.halted and (commands := self.clients.take_commands()):
             core.admit(commands)
         self.keeper.keep(self.core.replica, self.core.promise)
         self._speak()
-        self.clients.throttle(full=core.submissions.full)
+        self.clients.throttle(full=core.submissions.full or bool(core.halted))
         self.counters["turns"] += 1
-        if core.busy or self.clients.gateway.has_work:
+        if core.busy or (self.clients.gateway.has_work and not core.halted):
             self._schedule()
 
     def _broken(self, error: Exception) -> None:
@@ -270,6 +270,7 @@ class BrokerMember:
         self.donations.sender.wake(now)
         self.clients.wake(time.monotonic())
         self.duties.wake(now)
+        self.care.wake()
         self._schedule()
         self._beat_handle = self.loop.call_later(BEAT_S, self._beat)
 
@@ -352,11 +353,7 @@ class BrokerMember:
 
     def voted(self, verdict: Verdict) -> None:
         """Note a verdict."""
-        if verdict.divergent or verdict.split:
-            log.critical("digest vote at position %d: %s", verdict.position, verdict)
-        word = "undecided" if verdict.split else "divergent" if verdict.divergent else "agreed"
-        _, chain, root = verdict.value or (0, bytes(16), 0)
-        self.logbook.vote(verdict.position, chain, root, word)
+        self.care.voted(verdict)
 
     def now_us(self) -> int:
         """Return the wall clock."""
@@ -389,7 +386,7 @@ class BrokerMember:
             "primary": self.core.primary.counters,
             "replica": self.core.replica.counters,
             "store": self.keeper.counters(),
-            "votes": self.core.vote.counters,
+            "votes": self.core.tribunal.counters,
             "clients": self.clients.counters,
             "care": self.care.counters,
         }

@@ -2,54 +2,126 @@
 
 from __future__ import annotations
 
-from broker.consensus import DigestVote
+from broker.consensus import CUTS_KEPT, SILENT_CUTS, DigestVote, Verdict
 
 GOOD = (1, b"c" * 16, 7)
 BAD = (1, b"d" * 16, 8)
+VOTERS = ("a", "b", "c")
+
+
+def votes(present: str = "a b c", fresh: str = "", voters: tuple[str, ...] = VOTERS) -> DigestVote:
+    return DigestVote(voters, 10, tuple(present.split()), tuple(fresh.split()))
+
+
+def only(verdicts: list[Verdict]) -> Verdict:
+    assert len(verdicts) == 1
+    return verdicts[0]
 
 
 def test_a_majority_agrees_and_a_late_wrong_vote_is_divergent() -> None:
-    vote = DigestVote(("a", "b", "c"), 10)
-    assert vote.vote("a", 10, GOOD) is None
-    verdict = vote.vote("b", 10, GOOD)
-    assert verdict is not None
-    assert not verdict.divergent
-    late = vote.vote("c", 10, BAD)
-    assert late is not None
-    assert late.divergent == ("c",)
+    vote = votes()
+    assert not vote.vote("a", 10, GOOD)
+    assert not only(vote.vote("b", 10, GOOD)).divergent
+    assert only(vote.vote("c", 10, BAD)).divergent == ("c",)
 
 
 def test_the_minority_is_named_when_it_spoke_first() -> None:
-    vote = DigestVote(("a", "b", "c"), 10)
-    assert vote.vote("c", 10, BAD) is None
-    assert vote.vote("a", 10, GOOD) is None
-    verdict = vote.vote("b", 10, GOOD)
-    assert verdict is not None
+    vote = votes()
+    assert not vote.vote("c", 10, BAD)
+    assert not vote.vote("a", 10, GOOD)
+    verdict = only(vote.vote("b", 10, GOOD))
     assert verdict.divergent == ("c",)
     assert verdict.value == GOOD
 
 
 def test_silence_is_not_agreement_and_no_majority_is_a_split() -> None:
-    vote = DigestVote(("a", "b"), 10)
-    assert vote.vote("a", 10, GOOD) is None
-    verdict = vote.vote("b", 10, BAD)
-    assert verdict is not None
+    vote = votes("a b", voters=("a", "b"))
+    assert not vote.vote("a", 10, GOOD)
+    verdict = only(vote.vote("b", 10, BAD))
     assert verdict.split
     assert verdict.value is None
+    assert verdict.votes == {"a": GOOD, "b": BAD}
+
+
+def test_two_that_disagree_while_the_third_is_down_are_split_at_once() -> None:
+    """G10: nobody waits for a voter that is not in the view."""
+    vote = votes("a b")
+    assert not vote.vote("a", 10, GOOD)
+    assert only(vote.vote("b", 10, BAD)).split
+    assert vote.counters["split"] == 1
+
+
+def test_a_silent_member_of_the_view_is_waited_for_a_bounded_time() -> None:
+    vote = votes()
+    for cut in range(SILENT_CUTS):
+        assert not vote.vote("a", 10 + 10 * cut, GOOD)
+        assert not vote.vote("b", 10 + 10 * cut, BAD)
+    split = vote.vote("a", 10 + 10 * SILENT_CUTS, GOOD)
+    assert [one.position for one in split if one.split] == [10]
+    assert only([v for v in vote.vote("c", 10, GOOD) if v.position == 10]).divergent == ("b",)
 
 
 def test_a_member_without_a_vote_is_judged_but_does_not_decide() -> None:
-    vote = DigestVote(("a", "b", "c"), 10)
-    assert vote.vote("x", 10, BAD) is None
-    assert vote.vote("y", 10, BAD) is None
-    assert vote.vote("a", 10, GOOD) is None
-    verdict = vote.vote("b", 10, GOOD)
-    assert verdict is not None
-    assert set(verdict.divergent) == {"x", "y"}
+    vote = votes("a b c x y")
+    assert not vote.vote("x", 10, BAD)
+    assert not vote.vote("y", 10, BAD)
+    assert not vote.vote("a", 10, GOOD)
+    assert set(only(vote.vote("b", 10, GOOD)).divergent) == {"x", "y"}
+
+
+def test_a_joiner_outvotes_nobody_until_a_majority_of_others_held_its_value() -> None:
+    """G10: c's state is a's. Had c a vote at once, a wrong a and its copy would eject b."""
+    vote = votes(fresh="c")
+    assert not vote.vote("a", 10, BAD)
+    assert only(vote.vote("c", 10, BAD)).value == BAD  # nobody objects yet
+    assert only(vote.vote("b", 10, GOOD)).split
+    vote = votes(fresh="c")
+    vote.vote("a", 10, GOOD)
+    assert only(vote.vote("b", 10, GOOD)).value == GOOD
+    assert "c" in vote.probation
+    assert not vote.vote("c", 10, GOOD)
+    assert not vote.probation
+    vote.vote("a", 20, GOOD)
+    assert only(vote.vote("c", 20, GOOD)).value == GOOD
+
+
+def test_a_joiner_on_probation_is_judged() -> None:
+    vote = votes(fresh="c")
+    vote.vote("c", 10, BAD)
+    vote.vote("a", 10, GOOD)
+    assert only(vote.vote("b", 10, GOOD)).divergent == ("c",)
+
+
+def test_members_that_all_agree_need_no_probation_served_but_an_objection_reopens_it() -> None:
+    vote = votes(fresh="b c")
+    vote.vote("b", 10, BAD)
+    assert only(vote.vote("c", 10, BAD)).value == BAD
+    assert only(vote.vote("a", 10, GOOD)).split
+    vote = votes("a b", fresh="b")
+    vote.vote("a", 10, GOOD)
+    assert only(vote.vote("b", 10, GOOD)).value == GOOD
+    assert "b" in vote.probation  # no majority of voters other than b was there
+
+
+def test_a_majority_off_probation_makes_an_agreement_firm() -> None:
+    vote = votes(fresh="b")
+    vote.vote("b", 10, GOOD)
+    assert only(vote.vote("a", 10, GOOD)).value == GOOD
+    assert not vote.vote("c", 10, GOOD)
+    assert not vote.probation
+    assert only(vote.vote("c", 10, BAD)).divergent == ("c",)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    vote = votes()
+    for cut in range(3 * CUTS_KEPT):
+        vote.vote("a", 10 * cut, GOOD)
+    assert vote.counters["undecided"] == 2 * CUTS_KEPT
+    assert len(vote._votes) == CUTS_KEPT
 
 
 def test_cuts_are_the_items_that_cross_a_multiple() -> None:
-    vote = DigestVote(("a",), 10)
+    vote = votes()
     assert [vote.is_cut(b, a) for b, a in ((0, 9), (9, 10), (9, 25), (10, 19))] == [
         False, True, True, False,
     ]  # fmt: skip

@@ -1,0 +1,57 @@
+"""Re-executing the own store up to a position, beside a member that runs: who am I to trust?
+
+Runs on a worker thread, from the store alone; the machine in memory is not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.dispute import ABSENT, FAILED, PROVEN, UNPROVEN
+from broker.machine.entities import QueueRow
+from broker.recovery import restored
+from broker.replica import Divergence, ExecutionFailed
+from store.api import Store
+from store.errors import StoreError
+
+
+class Reexecution(NamedTuple):
+    """What the store gives at `position`.  `base` is where its checkpoint stands."""
+
+    position: int
+    base: int
+    verdict: int
+    chain: bytes
+    root: int
+    rows: list[QueueRow]
+    reason: str
+
+
+def reexecute(local: str, store: Store, position: int, agreed: int) -> Reexecution:
+    """Return what `store`, which must reach `position`, gives there.
+
+    `agreed` is the highest position at which a vote agreed with this member.
+    """
+    saved = store.checkpoint()
+    base = saved[0] if saved is not None else 0
+    if base > position:
+        reason = f"the checkpoint is of position {base} already"
+        return Reexecution(position, base, ABSENT, bytes(16), 0, [], reason)
+    try:
+        replica = restored(local, store)
+        for first, entry in store.log(base):
+            if first > position:
+                break
+            replica.replay(entry, position)
+    except (StoreError, Divergence, ExecutionFailed, ValueError) as error:
+        reason = f"the store cannot be re-executed: {error}"
+        return Reexecution(position, base, FAILED, bytes(16), 0, [], reason)
+    if replica.history.position != position:
+        reason = f"the store gives {replica.history}, not position {position}"
+        return Reexecution(position, base, FAILED, bytes(16), 0, [], reason)
+    machine = replica.machine
+    verdict = PROVEN if base <= agreed else UNPROVEN
+    return Reexecution(
+        position, base, verdict, replica.history.chain, machine.root(), machine.queue_rows(),
+        f"re-executed from the checkpoint at position {base}",
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""What the votes mean for this member: guilty, fenced, or free to speak.
+
+Joins the digest votes to the disputes that split votes open.  Everything but `guilty` and `fenced`
+is the same at every member that applies the same order; these two are what it means for `me`.
+"""
+
+from __future__ import annotations
+
+from broker.consensus import DigestVote, Value, Verdict
+from broker.dispute import Dispute, Settlement
+from broker.machine.commands import Reexecuted
+from broker.machine.voters import voter_names
+from vsync.primary_events import Activation
+
+
+class Tribunal:
+    """One member's view of who computed something else."""
+
+    def __init__(self, me: str, voters: tuple[str, ...], interval: int) -> None:
+        self.me, self.interval = me, interval
+        self.votes = DigestVote(voters, interval, ())
+        self.dispute: Dispute | None = None
+        self.fenced = ""  # why this member may say nothing, however many it is together with
+        self.guilty = ""  # why this member must stop
+        self.disk_is_right = False  # of a guilty member: its store, executed again, is the agreed
+        self.resumes = False  # of an unfenced member: it need not wait for another view
+        self.agreed = 0
+        """The highest position at which a vote agreed with this member's state."""
+        self._settlements: list[Settlement] = []
+        self._before: dict[str, int] = {}  # counters of the votes of earlier views
+
+    def entered(self, activation: Activation) -> None:
+        """A primary view begins: its members vote anew, and a dispute of the old one is void."""
+        self._before = self.counters
+        members = activation.members
+        self.votes = DigestVote(
+            voter_names(activation.voters), self.interval,
+            tuple(name for name, *_ in members), tuple(name for name, _, fresh in members if fresh),
+        )  # fmt: skip
+        if self.dispute is not None:
+            self.fenced = (
+                f"no majority of the voters agreed about position {self.dispute.position}, and the "
+                "view changed; the members vote again"
+            )
+        self.dispute = None
+
+    def replaced(self) -> None:
+        """This member goes on from another's state: what was agreed of the old one is void."""
+        self.agreed = 0
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was decided since this member started."""
+        return {k: n + self._before.get(k, 0) for k, n in self.votes.counters.items()}
+
+    def vote(self, member: str, position: int, value: Value) -> list[Verdict]:
+        """Count one ordered vote."""
+        verdicts = self.votes.vote(member, position, value)
+        for verdict in verdicts:
+            if verdict.split:
+                self._open(verdict)
+            elif self.me in verdict.divergent:
+                self.guilty = (
+                    f"this member computed something else at position {verdict.position} than "
+                    "the majority"
+                )
+            elif verdict.votes.get(self.me) == verdict.value:
+                self.agreed = max(self.agreed, verdict.position)
+                self._free(resumes=True)
+        return verdicts
+
+    def _open(self, verdict: Verdict) -> None:
+        if self.dispute is None:
+            self.dispute = Dispute(verdict, self.votes.voters)
+            self.fenced, self.resumes = self.dispute.reason, False
+
+    def take_settlements(self) -> list[Settlement]:
+        """Return how disputes ended since the last call."""
+        settlements, self._settlements = self._settlements, []
+        return settlements
+
+    def report(self, member: str, said: Reexecuted) -> None:
+        """Count one ordered report about the dispute."""
+        dispute = self.dispute
+        if dispute is None:
+            return
+        settlement = dispute.report(member, said)
+        if settlement is None:
+            self.fenced = self.fenced and dispute.reason
+            return
+        self._settlements.append(settlement)
+        self.dispute = None
+        if self.me in settlement.culprits:
+            self.guilty = settlement.reason
+            self.disk_is_right = dispute.proves_disk(self.me, settlement)
+        elif settlement.value is not None and self.me in dispute.votes:
+            self._free(resumes=settlement.goes_on)
+        elif self.me in dispute.votes:
+            self.fenced = settlement.reason
+
+    def _free(self, *, resumes: bool) -> None:
+        if self.fenced and self.dispute is None:
+            self.fenced, self.resumes = "", resumes

@@ -1,0 +1,268 @@
+"""No majority on a digest: whoever cannot reproduce itself is named, the rest goes on (G10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.consensus import Value, Verdict
+from broker.dispute import ABSENT, FAILED, PROVEN, UNPROVEN, Dispute, Settlement, report_of
+from broker.exits import Exit
+from broker.machine import commands as c
+from broker.machine.digest import MASK
+from broker.machine.machine import Machine
+from broker.recovery import checkpoint_of
+from broker.reexecution import reexecute
+from store.memory import MemoryDisk, MemoryStore
+from tests.unit.core_rig import Bus
+from tests.unit.quarantine_rig import META, Author, publish, raising
+from tests.unit.test_core import formed, hello, same_everywhere
+from tests.unit.test_core import publish as publish_q
+
+GOOD = (1, b"c" * 16, 7)
+BAD = (1, b"d" * 16, 8)
+VOTERS = ("a", "b", "c")
+
+
+def settle(votes: dict[str, Value], **said: tuple[int, Value]) -> Settlement:
+    dispute = Dispute(Verdict(10, None, (), True, votes), VOTERS)
+    settlement = None
+    for member, (verdict, value) in said.items():
+        assert settlement is None
+        settlement = dispute.report(member, report_of(10, verdict, *value[1:]))
+    assert settlement is not None
+    return settlement
+
+
+def test_who_cannot_reproduce_itself_is_named_and_a_majority_goes_on() -> None:
+    three: dict[str, Value] = {"a": GOOD, "b": BAD, "c": GOOD}
+    found = settle(three, a=(PROVEN, GOOD), b=(PROVEN, GOOD), c=(PROVEN, GOOD))
+    assert (found.culprits, found.value, found.goes_on) == (("b",), GOOD, True)
+    assert "b cannot reproduce" in found.reason
+    two: dict[str, Value] = {"a": GOOD, "b": BAD}
+    found = settle(two, b=(PROVEN, GOOD), a=(PROVEN, GOOD))
+    assert (found.culprits, found.value, found.goes_on) == (("b",), GOOD, False)
+
+
+def test_when_all_reproduce_themselves_nobody_goes_on() -> None:
+    found = settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(PROVEN, BAD))
+    assert (found.culprits, found.value, found.goes_on) == ((), None, False)
+    assert "not deterministic" in found.reason
+
+
+def test_a_store_that_cannot_be_executed_convicts_and_a_late_checkpoint_does_not_acquit() -> None:
+    zero = (0, bytes(16), 0)
+    assert settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(FAILED, zero)).culprits == ("b",)
+    for verdict, value in ((UNPROVEN, BAD), (ABSENT, zero)):
+        found = settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(verdict, value))
+        assert found.culprits == ()
+        assert found.unproven == ("b",)
+        assert found.value is None
+        assert "checkpoint of b" in found.reason
+    assert settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(UNPROVEN, GOOD)).culprits == ("b",)
+
+
+def test_reports_of_others_and_of_other_positions_do_not_count() -> None:
+    votes: dict[str, Value] = {"a": GOOD, "b": BAD}
+    dispute = Dispute(Verdict(10, None, (), True, votes), VOTERS)
+    for member, position in (("x", 10), ("a", 9)):
+        assert dispute.report(member, report_of(position, PROVEN, *BAD[1:])) is None
+    assert dispute.report("a", report_of(10, PROVEN, *GOOD[1:])) is None
+    assert dispute.report("a", report_of(10, PROVEN, *BAD[1:])) is None
+    assert "waiting for b" in dispute.reason
+
+
+def store_of(author: Author) -> MemoryStore:
+    store = MemoryStore(MemoryDisk(), META)
+    author.keep(store)
+    return store
+
+
+def test_the_store_is_re_executed_to_the_disputed_position_and_no_further() -> None:
+    author = Author()
+    author.say(publish(1, b"one"))
+    point, root = author.replica.history, author.replica.machine.root()
+    author.say(publish(2, b"two"), publish(3, b"three"))
+    store = store_of(author)
+    found = reexecute("a", store, point.position, 0)
+    assert (found.verdict, found.chain, found.root) == (PROVEN, point.chain, root)
+    assert found.rows[0].ready == 1
+    store.write_checkpoint(
+        author.replica.history.position, checkpoint_of(author.replica), store.meta
+    )
+    assert reexecute("a", store, point.position, 0).verdict == ABSENT
+    end = author.replica.history.position
+    assert reexecute("a", store, end, end - 1).verdict == UNPROVEN
+    assert reexecute("a", store, end, end).verdict == PROVEN
+    assert reexecute("a", store, end + 1, end).verdict == FAILED
+
+
+def test_a_store_that_raises_or_is_corrupt_fails() -> None:
+    author = Author()
+    author.say(publish(1, b"one"))
+    store = store_of(author)
+    end = author.replica.history.position
+    with raising(containing=b"one"):
+        assert reexecute("a", store, end, end).verdict == FAILED
+    chunks = checkpoint_of(author.replica)
+    chunks[1] = chunks[1].replace(b"one", b"0ne")
+    store.write_checkpoint(end, chunks, store.meta)
+    assert "root" in reexecute("a", store, end, end).reason
+
+
+# -- three members that each hold a store ------------------------------------------------------
+
+
+class Trial:
+    """Members on a scripted ring whose stores are re-executed when votes split."""
+
+    def __init__(self, names: str = "a b c") -> None:
+        self.bus = formed()
+        self.names = names
+        if names != "a b c":
+            self.bus.change(names)
+        self.bus.cores["a"].admit([*hello(), publish_q(1), publish_q(2)])
+        self.bus.run(names)
+
+    def vote(self) -> None:
+        """All members vote at the present position."""
+        for name in self.names.split():
+            self.bus.cores[name]._claim()
+        self.bus.run(self.names)
+
+    def reexecute(self) -> None:
+        """What each store gives: that of members whose memory is right."""
+        right = self.bus.cores["a"].tribunal.dispute
+        assert right is not None
+        for name in self.names.split():
+            _, chain, root = right.votes[self.healthy]
+            self.bus.cores[name].reexecuted(report_of(right.position, PROVEN, chain, root))
+        self.bus.run(self.names)
+
+    healthy = "a"
+
+
+def flip_a_body(bus: Bus, name: str) -> None:
+    """A bit of a message turned over in memory, and the message left the queue since."""
+    machine = bus.cores[name].replica.machine
+    queue = machine.vhosts["/"].queues["q"]
+    message = queue.ready[0]
+    queue.ready[0] = (*message[:8], bytes([message[8][0] ^ 1]) + message[8][1:])
+
+
+def get_all(bus: Bus, names: str) -> None:
+    get = c.Get(c.GET, 1, 1, "q", False)
+    bus.cores["a"].admit([get, get, c.Ack(c.ACK, 1, 1, 0, True)])
+    bus.run(names)
+
+
+def break_memory(bus: Bus, name: str) -> None:
+    machine = bus.cores[name].replica.machine
+    machine.digest = (machine.digest + 1) & MASK
+
+
+def test_a_flipped_byte_of_a_body_is_found_when_the_message_leaves() -> None:
+    """G10: it does not cancel out, and the right member is named at the next vote."""
+    trial = Trial()
+    flip_a_body(trial.bus, "b")
+    get_all(trial.bus, trial.names)
+    trial.vote()
+    assert trial.bus.shells["a"].verdicts[-1].divergent == ("b",)
+    stopped = trial.bus.shells["b"].stopped
+    assert stopped is not None
+    assert stopped[0] is Exit.INTERNAL
+    assert trial.bus.shells["a"].stopped is None
+    assert trial.bus.shells["c"].stopped is None
+
+
+def test_two_disagree_while_the_third_is_down() -> None:
+    """G10: the wrong one is named; the other is no majority, and serves again when the third is
+    back, which takes its state from the one that is right."""
+    trial = Trial("a b")
+    bus = trial.bus
+    flip_a_body(bus, "b")
+    get_all(bus, trial.names)
+    trial.vote()
+    for name in "ab":
+        assert not bus.cores[name].speaking
+        assert "cannot reproduce its own state" in bus.cores[name].halted
+    trial.reexecute()
+    stopped = bus.shells["b"].stopped
+    assert stopped is not None
+    assert "b cannot reproduce the state that it voted for" in stopped[1]
+    assert bus.shells["a"].stopped is None
+    assert not bus.cores["a"].halted
+    assert not bus.cores["a"].speaking  # alone it may not
+    bus.change("a")
+    assert not bus.cores["a"].speaking
+    bus.start("c", incarnation=2, keep=True)
+    bus.change("a c")
+    assert bus.cores["a"].speaking
+    assert bus.cores["c"].speaking
+    same_everywhere(bus, "a c")
+
+
+@pytest.mark.parametrize("wrong", ["b", "c"])
+def test_the_others_go_on_at_once_when_they_are_a_majority(wrong: str) -> None:
+    """Three differ from each other in pairs: b and c voted alone, but only one cannot repeat it."""
+    trial = Trial()
+    bus = trial.bus
+    position = bus.cores["a"].replica.history.position
+    epoch = bus.cores["a"].primary.epoch
+    dispute: dict[str, Value] = {}
+    for name, root in zip("abc", (1, 2, 3), strict=True):
+        dispute[name] = (epoch, b"x" * 16, root)
+        bus.cores[name].admit([c.Digest(c.DIGEST, epoch, position, b"x" * 16, root)])
+    bus.run("a b c")
+    assert all(bus.cores[name].halted for name in "abc")
+    for name in "abc":
+        root = dispute[name][2] if name != wrong else 1
+        bus.cores[name].reexecuted(report_of(position, PROVEN, b"x" * 16, root))
+    bus.run("a b c")
+    assert bus.shells[wrong].stopped is not None
+    # The other two differ and reproduce themselves: nobody may go on.
+    rest = [name for name in "abc" if name != wrong]
+    assert all(bus.cores[name].halted and not bus.cores[name].speaking for name in rest)
+    assert "still do not agree" in bus.cores["a"].halted
+
+
+def test_a_machine_that_gives_another_outcome_at_one_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G10: the chain differs from that item on; the majority names the member at the next vote."""
+    trial = Trial()
+    bus = trial.bus
+    machine = bus.cores["c"].replica.machine
+    right = type(machine).apply
+
+    def apply(self: Machine, position: int, session: int, time_us: int, command: c.Command) -> int:
+        outcome = right(self, position, session, time_us, command)
+        return 404 if self is machine and command[0] == c.PUBLISH else outcome
+
+    monkeypatch.setattr(type(machine), "apply", apply)
+    bus.cores["a"].admit([publish_q(3)])
+    bus.run("a b c")
+    trial.vote()
+    assert bus.shells["c"].stopped is not None
+    assert bus.shells["a"].verdicts[-1].divergent == ("c",)
+
+
+def test_a_new_view_votes_again_and_a_majority_ends_the_silence() -> None:
+    """G10: a dispute that a view change cut short is settled by the votes of the next view."""
+    trial = Trial("a b")
+    bus = trial.bus
+    break_memory(bus, "b")
+    trial.vote()
+    assert bus.cores["a"].halted
+    bus.start("c", incarnation=2, keep=True)
+    bus.change("a b c")
+    # c has its state from a or from b, so it outvotes neither: both repeat what they have on disk.
+    trial.names = "a b c"
+    assert bus.shells["c"].stopped is None
+    assert bus.cores["a"].tribunal.dispute is not None
+    trial.reexecute()
+    assert bus.shells["b"].stopped is not None
+    assert not bus.cores["a"].halted
+    bus.change("a c")
+    assert bus.cores["a"].speaking
+    assert bus.cores["c"].speaking
+    same_everywhere(bus, "a c")
