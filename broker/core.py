@@ -26,6 +26,7 @@ from vsync.primary import Primary
 from vsync.primary_events import (
     Activated,
     Activation,
+    Decided,
     DurableMark,
     Inquorate,
     Ordered,
@@ -35,6 +36,7 @@ from vsync.primary_events import (
     Suspended,
     Transfer,
 )
+from vsync.quorum import Terms, parse
 from vsync.standing import Standing
 from vsync.types import Member
 
@@ -74,8 +76,14 @@ class Shell(Protocol):
     def session_started(self, session: int) -> None:
         """All connections of an older session are void."""
 
-    def activated(self, event: Activated, base: History) -> None:
-        """Record that this member is in the primary view whose first command follows `base`."""
+    def activated(self, event: Activated, base: History | None) -> None:
+        """Record that this member is in the primary view whose first command follows `base`.
+
+        None: the activation came inside a transferred state.
+        """
+
+    def decided(self, epoch: int) -> None:
+        """Record that the primary view of `epoch` decided what is applied next."""
 
     def voted(self, verdict: Verdict) -> None:
         """Record a verdict on a digest."""
@@ -94,13 +102,16 @@ class Core:
         self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool,
         size: int, proposal: str, patient: bool, label: str,
         digest_interval: int = DIGEST_INTERVAL,  # the same at all members
+        wish: Terms = (),
     ) -> None:  # fmt: skip
         self.me, self.shell, self.replica, self.promise = me, shell, replica, promise
         self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient
-        self.label = label
+        self.label, self.wish = label, wish
         self.primary = Primary(me, self)
         self.submissions = Submissions(self._send, pack_blob, shell.now_us)
-        self.tribunal = Tribunal(me.name, promise.voters, digest_interval)
+        self.tribunal = Tribunal(me.name, parse(promise.voters).data_names, digest_interval)
+        self.voters_since = 0  # the position at which the present voters began to vote
+        self._released = 0
         self.ran = False
         self.speaking = False
         self.halted = ""
@@ -118,6 +129,7 @@ class Core:
             self.filled, self.ran, self.ran, self.patient, promise.cluster_id, self.proposal,
             promise.voters, self.size, promise.promised_epoch,
             history.epoch, history.position, history.chain, history.order, self.label,
+            wish=self.wish,
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
@@ -158,9 +170,14 @@ class Core:
                 self._on_ordered(event)
             case Activated():
                 self._on_activated(event)
-            case DurableMark(position):
-                self.shell.release(position)
+            case Decided(epoch):
+                if self._transfer is None:
+                    self.shell.decided(epoch)
+            case DurableMark():
+                self._release()
             case PersistEpoch(epoch, cluster_id, voters):
+                if self.replica.history.position:
+                    voters = self.promise.voters  # those of the state, which may be newer
                 self.promise = Promise(cluster_id, voters, epoch)
                 self.filled = True
                 self.shell.persist_promise(self.promise)
@@ -204,22 +221,18 @@ class Core:
         if self._transfer is not None:
             self._backlog.append(event)
             return
-        self._entered(event)
+        self._entered(event, self.replica.history)
         activation = event.activation
         self._apply(Item(activation.epoch, event.ring, event.seq, event.sender.name, activation))
-        self._enter_session()
+        self._enter_session(event)
         self._claim()
 
-    def _entered(self, event: Activated) -> None:
+    def _entered(self, event: Activated, base: History | None) -> None:
         activation = event.activation
-        self.promise = Promise(activation.cluster_id, activation.voters, activation.epoch)
+        promised = max(activation.epoch, self.promise.promised_epoch)
+        self.promise = Promise(activation.cluster_id, activation.voters, promised)
         self.tribunal.entered(activation)
         self.ran = True
-        base = self.replica.history
-        if base.position != activation.base:
-            plan = self.primary.plan
-            assert plan is not None
-            base = History(base.epoch, activation.base, plan.chain, plan.order)
         self.shell.activated(event, base)
 
     def _apply(self, item: Item) -> None:
@@ -238,10 +251,29 @@ class Core:
             self.submissions.suspend()
         if self.tribunal.votes.is_cut(before, history.position):
             self._claim()
+        self._follow_voters()
+        if self.primary.durable() > self._released:
+            self._release()
+
+    def _follow_voters(self) -> None:
+        """From the position on that was applied last, those vote whom the state names."""
+        voters = self.replica.machine.voters
+        if voters and voters != self.promise.voters:
+            self.promise = Promise(self.promise.cluster_id, voters, self.promise.promised_epoch)
+            self.voters_since = self.replica.history.position
+        self.primary.voters_changed(self.promise.voters)
+        self._work.extend(self.primary.take())
+
+    def _release(self) -> None:
+        """Speak what is durable, by the voters of what was applied: others may be further."""
+        position = min(self.primary.durable(), self.replica.history.position)
+        if position > self._released:
+            self._released = position
+            self.shell.release(position)
 
     def _claim(self) -> None:
         """Say what this member computed, for the others to compare."""
-        voters, history = self.promise.voters, self.replica.history
+        voters, history = self.tribunal.votes.voters, self.replica.history
         if self.primary.level and len(voters) > 1 and self.me.name in voters:
             claim = (history.epoch, history.position, history.chain, self.replica.machine.root())
             self.admit([Digest(DIGEST, *claim)])
@@ -279,10 +311,12 @@ class Core:
         if self.submissions.session and not self.shutdown_position:
             self.submissions.submit(commands)
 
-    def _enter_session(self) -> None:
+    def _enter_session(self, event: Activated) -> None:
+        if event.ring != self.primary.ring or not self.primary.active:
+            return  # that view is over: it was undecided, and is applied for what comes after it
+        self.primary.activation_applied(self.replica.history.position)
+        self._work.extend(self.primary.take())
         record = self.replica.machine.sessions.get(self.me.name)
-        if not self.primary.active:
-            return  # an undecided activation of a view that is over was applied to get level
         if record is None or record.incarnation != self.me.incarnation:
             return
         if record.session != self.submissions.session:
@@ -338,6 +372,7 @@ class Core:
         assert known >= 0
         contained, backlog = self._backlog[:known], self._backlog[known:]
         self.replica, self._transfer, self._backlog = replica, None, []
+        self.primary.state_replaced()
         self.tribunal.replaced()
         self.filled = True
         plan = self.primary.plan
@@ -346,8 +381,10 @@ class Core:
         for event in contained:
             if isinstance(event, Activated):
                 # The state is newer than the activation: this member's session is already in it.
-                self._entered(event)
-                self._enter_session()
+                self._entered(event, None)
+                self._enter_session(event)
+        if plan is not None and replica.history.epoch >= plan.epoch:
+            self._follow_voters()
         for event in backlog:
             if isinstance(event, Activated):
                 self._on_activated(event)

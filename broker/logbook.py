@@ -11,6 +11,7 @@ from broker.memberlog.records import (
     Active,
     Batch,
     Confirm,
+    Decided,
     Durable,
     Inactive,
     Snapshot,
@@ -41,17 +42,25 @@ class Logbook:
         named = tuple((m.name, m.incarnation) for m in members)
         self._writer.append(ViewSeen(ring.seq, ring.rep, regular, named))
 
-    def activated(self, event: Activated, base: History) -> None:
-        """This member is in a primary view whose first command follows `base`."""
+    def activated(self, event: Activated, base: History | None) -> None:
+        """This member is in a primary view whose first command follows `base`.
+
+        None, written as position 0, when the activation came inside a transferred state.
+        """
         a = event.activation
+        base = base if base is not None else History()
         self._writer.cluster_id = a.cluster_id
         self._active_epoch = a.epoch
         self._writer.append(
             Active(
-                a.epoch, event.ring.seq, event.ring.rep, a.base, base.chain,
+                a.epoch, event.ring.seq, event.ring.rep, base.position, base.chain,
                 a.members, a.voters, a.cold,
             )
         )  # fmt: skip
+
+    def decided(self, epoch: int) -> None:
+        """What is applied next was undecided; the primary of `epoch` decided it."""
+        self._writer.append(Decided(epoch))
 
     def inactive(self, reason: str) -> None:
         """This member is in no primary view any more."""

@@ -22,7 +22,9 @@ from broker.consensus import Verdict
 from broker.core import Core
 from broker.duties import Duties
 from broker.ending import close_books
+from broker.elections import Elections
 from broker.exits import Exit
+from broker.health import Health
 from broker.history import History
 from broker.identity import Identity
 from broker.keeper import Keeper
@@ -35,6 +37,7 @@ from broker.peers import discovery_for
 from broker.promise import Promise
 from broker.replica import Replica
 from broker.resume import resume
+from broker.status import counters_of
 from broker.transfer import Tag, decode, is_transfer
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
@@ -103,7 +106,7 @@ class BrokerMember:
             Promise(meta.cluster_id, meta.voters, meta.promised_epoch),
             filled=filled, size=options.cluster_size,
             proposal=uuid.uuid4().hex,
-            patient=options.clustered, label=url,
+            patient=options.clustered, label=url, wish=options.wish,
         )  # fmt: skip
         self.care.attend(self.core, self.keeper, self.logbook)
         self.donations = joining.Donations(
@@ -114,10 +117,12 @@ class BrokerMember:
             identity.data_dir, lambda: self.keeper.meta, loop, self.send_direct,
             self._state_ready, self._transfer_failed, self.care.quarantine,
         )  # fmt: skip
-        self.attendant = Attendant(self, self.core, self.clients, options.cluster_name)
+        elections = Elections(self.core)
+        self.attendant = Attendant(self, self.core, elections, self.clients, options.cluster_name)
         self.counters: dict[str, int] = {"turns": 0}
         self._pumping = False
-        self.duties = Duties(self.core, self.node, self.stop, loop.time())
+        self.health = Health(self, options.bounds)
+        self.duties = Duties(self.core, self.node, elections, self.stop, loop.time())
         self._beat_handle: asyncio.TimerHandle | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -172,7 +177,8 @@ class BrokerMember:
         )
         self.driver.stop(FAREWELL_MS)
         self.identity.store = self.keeper.store
-        self.identity.close()
+        if not self.keeper.stuck:
+            self.identity.close()
         return code
 
     # -- from the ring ---------------------------------------------------------------------------
@@ -187,6 +193,7 @@ class BrokerMember:
         if isinstance(output, View):
             log.info("view %s: %s", output.ring, ", ".join(m.name for m in output.members))
             self.logbook.view(output.ring, output.members, regular=True)
+            self.health.on_view(output.members)
         elif isinstance(output, Transitional):
             self.logbook.view(output.ring, output.members, regular=False)
         if self.stopping and not self.core.shutdown_position:
@@ -204,7 +211,7 @@ class BrokerMember:
     def _on_direct(self, direct: Direct) -> None:
         if direct.payload == STOP_DATAGRAM:
             self.stop(Exit.OK, f"stopped by an operator through {direct.sender.name}")
-        elif is_transfer(direct.payload):
+        elif not self.health.takes(direct) and is_transfer(direct.payload):
             message = decode(direct.payload)
             if message is not None and message[0] in (Tag.ASK, Tag.GET, Tag.DONE):
                 self.donations.sender.on_message(direct.sender, *message, self.loop.time())
@@ -271,6 +278,7 @@ class BrokerMember:
         self.clients.wake(time.monotonic())
         self.duties.wake(now)
         self.care.wake()
+        self.health.wake()
         self._schedule()
         self._beat_handle = self.loop.call_later(BEAT_S, self._beat)
 
@@ -282,6 +290,9 @@ class BrokerMember:
 
     def persist_promise(self, promise: Promise) -> None:
         """Make the promise durable behind everything that was applied."""
+        self.health.when_clock_is_right(lambda: self._persist(promise))
+
+    def _persist(self, promise: Promise) -> None:
         self.keeper.keep(self.core.replica, promise)
         self.keeper.promise(promise, lambda: self._promised(promise.promised_epoch))
 
@@ -291,11 +302,11 @@ class BrokerMember:
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Fetch the donor's state."""
-        self.joining.begin(donor, base)
+        self.health.when_clock_is_right(lambda: self.joining.begin(donor, base))
 
     def abort_transfer(self) -> None:
         """Drop a transfer under way."""
-        self.joining.abort()
+        self.health.when_clock_is_right(self.joining.abort)
 
     def _transfer_failed(self, reason: str) -> None:
         log.warning("state transfer failed, trying again: %s", reason)
@@ -379,18 +390,12 @@ class BrokerMember:
 
     def all_counters(self) -> dict[str, int]:
         """Return the counters of all parts, prefixed by the part."""
-        parts: dict[str, dict[str, int]] = {
-            "member": self.counters,
-            "ring": self.node.counters,
-            "transport": self.transport.counters,
-            "primary": self.core.primary.counters,
-            "replica": self.core.replica.counters,
-            "store": self.keeper.counters(),
-            "votes": self.core.tribunal.counters,
-            "clients": self.clients.counters,
-            "care": self.care.counters,
-        }
-        return {f"{part}.{k}": v for part, found in parts.items() for k, v in found.items()}
+        return counters_of(
+            member=self.counters, ring=self.node.counters, transport=self.transport.counters,
+            primary=self.core.primary.counters, replica=self.core.replica.counters,
+            store=self.keeper.counters(), votes=self.core.tribunal.counters,
+            clients=self.clients.counters, care=self.care.counters, **self.health.counters,
+        )  # fmt: skip
 
 
 def _wall_us() -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import metadata
 
 from broker.core import Core
 from broker.management import Json
-from vsync.primary import Phase
+from vsync.primary_events import Phase
+from vsync.quorum import parse
 
 DISTRIBUTION = "qpid-cluster-py"
 
@@ -19,14 +21,20 @@ def version() -> str:
         return "source tree"
 
 
-def status_of(core: Core, cluster_name: str, progress: str) -> Json:
+def counters_of(**parts: Mapping[str, int]) -> dict[str, int]:
+    """Return the counters of all parts of a member, prefixed by the part."""
+    return {f"{part}.{k}": v for part, found in parts.items() for k, v in found.items()}
+
+
+def status_of(core: Core, cluster_name: str, progress: str, health: Json) -> Json:
     """Return the answer to `status`: the cluster as this member sees it."""
     primary = core.primary
     labels, marks = primary.labels(), primary.marks()
     here = {m.name: m for m in primary.members}
     here.setdefault(core.me.name, core.me)
     members: list[Json] = []
-    for name in sorted({*here, *core.promise.voters}):
+    electorate = parse(core.promise.voters)
+    for name in sorted({*here, *electorate.names}):
         state = "DOWN"
         if name in here:
             level = primary.active and name in primary.level_names
@@ -37,7 +45,9 @@ def status_of(core: Core, cluster_name: str, progress: str) -> Json:
                 "id": name,
                 "url": core.label if name == core.me.name else labels.get(name, ""),
                 "state": state,
-                "voter": name in core.promise.voters,
+                "voter": name in electorate.names,
+                "votes": electorate.latest.votes_of((name,)) if electorate.sets else 0,
+                "arbitrator": name in primary.arbitrators | electorate.arbitrators,
                 "position": position,
                 "local": name == core.me.name,
             }
@@ -51,9 +61,27 @@ def status_of(core: Core, cluster_name: str, progress: str) -> Json:
         "epoch": core.replica.history.epoch,
         "position": core.replica.history.position,
         "members": members,
-        "voters": list(core.promise.voters),
+        "voters": list(electorate.names),
+        "voter_set": list(core.promise.voters),
+        "quorum": _quorum(core),
         "reason": core.halted or progress or reason,
         "version": version(),
+        **health,
+    }
+
+
+def _quorum(core: Core) -> Json:
+    """The votes by the set in force, or the one that is coming."""
+    electorate = parse(core.promise.voters)
+    if not electorate.sets:
+        return {"expected_votes": 0, "total_votes": 0, "quorum": 0, "quorate": False}
+    latest = electorate.latest
+    present = latest.votes_of(core.primary.level_names)
+    return {
+        "expected_votes": latest.total,
+        "total_votes": present,
+        "quorum": latest.quorum,
+        "quorate": core.primary.active,
     }
 
 

@@ -40,6 +40,7 @@ class Kind(IntEnum):
     DURABLE = 9
     STOP = 10
     VOTE = 11
+    DECIDED = 12
 
 
 class Header(NamedTuple):
@@ -91,6 +92,12 @@ class Inactive(NamedTuple):
     """From here this member is in no primary view."""
 
     reason: str
+
+
+class Decided(NamedTuple):
+    """The batches up to the next ACTIVE were undecided as their view ended; `epoch` decided."""
+
+    epoch: int
 
 
 class Batch(NamedTuple):
@@ -160,6 +167,7 @@ Record: TypeAlias = (
     | ViewSeen
     | Active
     | Inactive
+    | Decided
     | Batch
     | Confirm
     | Snapshot
@@ -174,6 +182,7 @@ _KIND_OF: dict[type[Record], Kind] = {
     ViewSeen: Kind.VIEW,
     Active: Kind.ACTIVE,
     Inactive: Kind.INACTIVE,
+    Decided: Kind.DECIDED,
     Batch: Kind.BATCH,
     Confirm: Kind.CONFIRM,
     Snapshot: Kind.SNAPSHOT,
@@ -316,4 +325,5 @@ _BUILD: dict[int, _Build] = {
     Kind.DURABLE: _builder(Durable, _INT),
     Kind.STOP: _builder(Stop, _STR, _INT, _BYTES),
     Kind.VOTE: _builder(Vote, _INT, _BYTES, _INT, _STR),
+    Kind.DECIDED: _builder(Decided, _INT),
 }

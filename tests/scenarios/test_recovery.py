@@ -18,7 +18,7 @@ RING = RingId(1, "a", 1)
 
 def activated() -> Replica:
     replica = Replica("a", Machine("a"), History())
-    activation = Activation(1, 0, (("a", 1, False),), True, ("a",), "c")
+    activation = Activation(1, (("a", 1, False),), True, ("a",), "c")
     replica.apply(Item(1, RING, 1, "a", activation))
     return replica
 

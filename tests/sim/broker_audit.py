@@ -165,24 +165,50 @@ def _places(path: list[Node]) -> dict[bytes, Node]:
 def _compare_heard(judge: BrokerJudge, path: list[Node], witness: Witness) -> None:
     """What a client heard is what the history says, if its history is the one that survived."""
     survived = _places(path)
-    phantoms: dict[Copy, Heard] = {}
+    phantoms: dict[Copy, list[Heard]] = {}
     for heard in judge.heard:
         d = heard.effect
         if heard.chain not in survived:
             judge.counters["phantom_deliveries"] += 1
-            phantoms[d.consumer_tag.partition("/")[0], message_id(d.body)] = heard
+            copy = d.consumer_tag.partition("/")[0], message_id(d.body)
+            phantoms.setdefault(copy, []).append(heard)
             continue
         said = witness.deliveries.get((heard.position, d.conn, d.chan, d.delivery_tag))
         if said != d:
             text = f"{heard.member} told a client at {heard.position} {d}, the history says {said}"
             judge.broken("G11", text)
-    firsts = {
-        (d.consumer_tag.partition("/")[0], message_id(d.body)): d
-        for d in reversed(witness.deliveries.values())
-    }
-    for copy in phantoms:
-        if copy in firsts and not firsts[copy].redelivered:
-            judge.counters["phantoms_again_unflagged"] += 1
+    again: dict[Copy, list[tuple[int, DeliverEffect]]] = {}
+    for (position, *_), d in witness.deliveries.items():
+        copy = d.consumer_tag.partition("/")[0], message_id(d.body)
+        if copy in phantoms:
+            again.setdefault(copy, []).append((position, d))
+    at = {position: node for node in path for position in range(node.first, node.position + 1)}
+    for copy in again:
+        for heard in phantoms[copy]:
+            _flagged_again(judge, heard, copy, again[copy], at[witness.entered[copy[1]]], survived)
+
+
+def _flagged_again(
+    judge: BrokerJudge,
+    heard: Heard,
+    copy: Copy,
+    again: list[tuple[int, DeliverEffect]],
+    entered: Node,
+    survived: dict[bytes, Node],
+) -> None:
+    """G11: what was heard from a history that is gone comes back with its flag.
+
+    What its client published anew after a loss is another message to everybody.
+    """
+    gone = list(judge.path(heard.chain))
+    if not any(node.item.body == entered.item.body for node in gone):
+        judge.counters["phantoms_published_anew"] += 1
+        return
+    fork = max((node.position for node in gone if node.chain in survived), default=0)
+    after = [(position, d) for position, d in again if position > fork]
+    if after and not min(after, key=lambda one: one[0])[1].redelivered:
+        text = f"{heard.member} delivered {copy} at {heard.position} of a history that is gone"
+        judge.broken("G11", f"{text}, and it came again unflagged")
 
 
 def _look_for_confirmed(

@@ -364,14 +364,21 @@ class BrokerUpper:
         self._held.clear()
         self.clients.session_started(session)
 
-    def activated(self, event: Activated, base: History) -> None:
+    def decided(self, epoch: int) -> None:
+        self.note("decided", f"by epoch {epoch}")
+        self.judge.counters["decided"] += 1
+        if self.book is not None:
+            self.book.decided(epoch)
+
+    def activated(self, event: Activated, base: History | None) -> None:
         activation = event.activation
         fresh = ",".join(name for name, _, fresh in activation.members if fresh)
-        text = f"epoch {activation.epoch} base {activation.base} fresh {fresh or 'none'}"
+        text = f"epoch {activation.epoch} base {base or 'unknown'} fresh {fresh or 'none'}"
         self.note("activated", text + (" cold" if activation.cold else ""))
         primary = self.core.primary
         level = primary.level_names if primary.ring == event.ring else frozenset()
-        self.judge.activated(self.name, event, base, level)
+        if base is not None:
+            self.judge.activated(self.name, event, base, level)
         if self.book is not None:
             self.book.activated(event, base)
 
@@ -388,7 +395,7 @@ class BrokerUpper:
         self.judge.broken("G10" if inconsistent else "G0", f"{self.name} stops: {reason}")
 
     def now_us(self) -> int:
-        return TICK_US + int(self.world.now * 1e6)
+        return TICK_US + int(self.world.now * 1e6) + self.member.wall_offset_us
 
     # -- told by the replica ---------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from tests.sim.toylog import ToyLog
 from tests.sim.verdict import Violation
 from vsync.primary import Primary
 from vsync.primary_events import Activated
+from vsync.standing import ZERO_CHAIN
 from vsync.types import RingId
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Judge:
         self.confirmed_orders: dict[int, bytes] = {}
         self.confirmed_position = 0
         self.latest: dict[int, tuple[int, bytes]] = {}  # position -> highest epoch, chain there
+        self.top: dict[int, tuple[int, bytes]] = {}  # epoch -> highest position, chain there
         self.violations: list[Violation] = []
 
     def _broken(self, promise: str, text: str) -> None:
@@ -50,24 +52,26 @@ class Judge:
         """A member is about to apply the activation on top of `log`."""
         activation = event.activation
         epoch = activation.epoch
-        if log.position != activation.base:
-            text = f"{name} activates epoch {epoch} at {log.position}, base {activation.base}"
-            self._broken("G8", text)
         known = self.epochs.setdefault(
-            epoch, Epoch(event.ring, activation.base, log.order, activation.voters, set())
+            epoch, Epoch(event.ring, log.position, log.order, activation.voters, set())
         )
-        if (known.ring, known.base, known.order) != (event.ring, activation.base, log.order):
+        if (known.ring, known.base, known.order) != (event.ring, log.position, log.order):
             text = f"epoch {epoch} is ring {known.ring} and at {name} ring {event.ring}"
             self._broken("G7", text)
         if event.level:
             known.level.add(name)
             known.level.update(primary.level_names)
         newer = max(self.epochs)
-        if newer > epoch and primary.active:
+        if newer > epoch and primary.active and primary.ring == event.ring:
             shared = known.level & self.epochs[newer].level
             if shared:
                 self._broken("G7", f"{name} enters epoch {epoch} after {newer}; {shared} in both")
         self._contains_confirmed(name, log, f"activates epoch {epoch}")
+        position, order = self.top.get(log.epoch, (0, ZERO_CHAIN))
+        if not activation.cold and log.order_at(position) != order:
+            # Whoever applied it may have spoken about it, and somebody lives who received it.
+            text = f"{name} activates epoch {epoch} at {log.position} without {position}"
+            self._broken("G11", f"{text}, which was applied in epoch {log.epoch}")
 
     def _contains_confirmed(self, name: str, log: ToyLog, what: str) -> None:
         position = self.confirmed_position
@@ -85,6 +89,8 @@ class Judge:
             self._broken("G7", f"{name} applies another {position} in epoch {epoch}")
         if epoch >= highest:
             self.latest[position] = (epoch, order)
+        if position > self.top.get(epoch, (0, order))[0]:
+            self.top[epoch] = (position, order)
 
     def confirmed(self, name: str, position: int, log: ToyLog) -> None:
         """A member tells its clients that everything up to `position` will stay."""

@@ -19,6 +19,7 @@ from vsync.primary import Primary
 from vsync.primary_events import (
     Activated,
     Activation,
+    Decided,
     DurableMark,
     Inquorate,
     Ordered,
@@ -127,6 +128,8 @@ class Replica:
                     self.backlog.append(event)
                 else:
                     self._apply(event)
+            case Decided():
+                pass
             case DurableMark(position):
                 self._confirm(position)
             case PersistEpoch(epoch, cluster_id, voters):
@@ -148,16 +151,21 @@ class Replica:
     def _apply(self, event: Ordered | Activated) -> None:
         if isinstance(event, Activated):
             activation = event.activation
-            self._note("activated", f"epoch {activation.epoch} base {activation.base}")
+            self._note("activated", f"epoch {activation.epoch} base {self.log.position}")
             self.log.promised_epoch = max(self.log.promised_epoch, activation.epoch)
             self.judge.activated(self.member.name, event, self.log, self.primary)
             self.ran = True
-            self.active = self.primary.active
             self.log.apply(activation.epoch, activation)
+            self._entered(event)
         else:
             self.log.apply(event.epoch, event.payload)
         self.judge.applied(self.member.name, self.log)
         self._commit(None)
+
+    def _entered(self, event: Activated) -> None:
+        if event.ring == self.primary.ring and self.primary.active:
+            self.active = True
+            self.primary.activation_applied(self.log.position)
 
     def _confirm(self, position: int) -> None:
         """The durable mark moved: speak about what this member has applied itself."""
@@ -181,7 +189,7 @@ class Replica:
         waiting, self._waiting = self._waiting, []
         self.disk.begin(self.log.image())
         self.world.after(
-            self.tape.gap(self.world.plan.fsync_s), self._committed, self.disk.writing, waiting
+            self.member.fsync_s(self.tape), self._committed, self.disk.writing, waiting
         )
 
     def _committed(self, image: Image, waiting: list[Callable[[], None]]) -> None:
@@ -189,6 +197,8 @@ class Replica:
             return
         if self.member.paused:
             self.world.after(0.01, self._committed, image, waiting)
+            return
+        if self.member.disk_failed():
             return
         assert self.disk.writing is image
         self.disk.finish()
@@ -245,6 +255,7 @@ class Replica:
             setattr(self.log, name, getattr(copy, name))
         self.log.entries = copy.entries
         self.log.filled = True
+        self.primary.state_replaced()
         contained, backlog = self.backlog[:known], self.backlog[known:]
         self._fetched = transfer = self.transfer
         self.transfer, self.backlog = None, []
@@ -252,7 +263,8 @@ class Replica:
         for event in contained:
             if isinstance(event, Activated):
                 self.log.promised_epoch = max(self.log.promised_epoch, event.activation.epoch)
-                self.ran, self.active = True, self.primary.active
+                self.ran = True
+                self._entered(event)
         for event in backlog:
             self._apply(event)
         self._commit(lambda: self._caught_up(transfer))

@@ -8,16 +8,20 @@ from broker.history import History
 from broker.machine.commands import (
     CHANNEL_OPEN,
     CONNECTION_OPEN,
+    CONSUME,
+    GET,
     PUBLISH,
     QUEUE_DECLARE,
     ChannelOpen,
     Command,
     ConnectionOpen,
+    Consume,
     Digest,
+    Get,
     Publish,
     QueueDeclare,
 )
-from broker.machine.effects import Confirm
+from broker.machine.effects import Confirm, DeliverEffect, GetOk
 from tests.unit.core_rig import Bus
 from vsync.events import Deliver, Marks, Transitional, View
 from vsync.primary_events import ACTIVATE
@@ -178,19 +182,107 @@ def test_undecided_messages_that_the_donor_applied_are_applied_by_who_holds_them
     assert len(bus.shells["c"].sessions) == 1
 
 
-def test_undecided_messages_that_nobody_applied_are_dropped_by_all() -> None:
+def undecided_when_a_died() -> Bus:
+    """a published a message and learnt that it is safe; b and c hold it as a is gone."""
+    bus = formed()
+    bus.cores["a"].admit(
+        [*hello(), Consume(CONSUME, 1, 1, "q", "t", False, False, False, False, {}, 0)]
+    )
+    bus.run("a b c")
+    bus.cores["a"].admit([publish(1)])
+    sender, payload = bus.queue.pop()
+    bus.deliver("a", sender, payload)
+    bus.seq -= 1
+    bus.transitional("b c")
+    bus.deliver("b c", sender, payload, transitional="b c")
+    return bus
+
+
+def test_the_donor_keeps_what_is_undecided_and_it_is_applied_before_the_activation() -> None:
+    """G11: what a told its consumer is delivered a second time, and flagged (decision 0005)."""
+    bus = undecided_when_a_died()
+    heard = [e for _, e in bus.shells["a"].spoken if isinstance(e, DeliverEffect)]
+    assert [e.body for e in heard] == [b"m1"]
+    before = bus.cores["b"].replica.history.position
+    bus.view("b c")
+    bus.run("b c")
+    same_everywhere(bus, "b c")
+    assert bus.cores["b"].replica.history.position == before + 2 + CLAIMS
+    assert bus.cores["b"].replica.history.order != bus.cores["a"].replica.history.order
+    assert bus.shells["c"].decisions == [2]
+    bus.cores["b"].admit([*hello()[:2], Get(GET, 1, 1, "q", True)])
+    bus.run("b c")
+    (again,) = [e for _, e in bus.shells["b"].spoken if isinstance(e, GetOk)]
+    assert again.body == b"m1"
+    assert again.redelivered
+
+
+def test_undecided_messages_outlast_a_view_that_may_not_go_on() -> None:
+    """b alone is inquorate; with c it is the donor, and c, which is level, learns them from it."""
     bus = formed()
     bus.cores["a"].admit(hello())
     bus.run("a b c")
     bus.cores["a"].admit([publish(1)])
     sender, payload = bus.queue.pop()
-    before = bus.cores["b"].replica.history.position
-    bus.transitional("b c")
-    bus.deliver("b c", sender, payload, transitional="b c")
+    bus.transitional("b")
+    bus.deliver("b", sender, payload, transitional="b")
+    bus.view("b")
+    bus.run("b")
+    position = bus.cores["b"].replica.history.position
+    assert not bus.cores["b"].speaking
+    bus.transitional("b")
+    bus.transitional("c")
     bus.view("b c")
     bus.run("b c")
     same_everywhere(bus, "b c")
-    assert bus.cores["b"].replica.history.position == before + 1 + CLAIMS  # the activation, and digests
+    assert bus.cores["b"].replica.history.position == position + 2 + CLAIMS
+    assert not bus.shells["c"].transfers
+
+
+def test_a_member_that_lives_beats_a_store_that_is_further() -> None:
+    """b died after it had applied a message; c holds it undecided, and the one after it, too."""
+    bus = formed()
+    bus.cores["a"].admit(hello())
+    bus.run("a b c")
+    bus.cores["a"].admit([publish(1)])
+    first = bus.queue.pop()
+    bus.cores["a"].admit([publish(2)])
+    second = bus.queue.pop()
+    bus.deliver("a b", *first)
+    bus.deliver("a", *second)
+    bus.shells["b"].flush_disk()
+    bus.seq -= 2
+    bus.transitional("c")
+    bus.deliver("c", *first, transitional="c")
+    bus.deliver("c", *second, transitional="c")
+    bus.start("b", incarnation=2, keep=True)
+    assert bus.cores["b"].replica.history.position > bus.cores["c"].replica.history.position
+    bus.view("b c")
+    bus.run("b c")
+    same_everywhere(bus, "b c")
+    (queue,) = bus.cores["b"].replica.machine.queue_rows()
+    assert queue.ready == 2
+    plan = bus.cores["b"].primary.plan
+    assert plan is not None
+    assert plan.donor == bus.cores["c"].me
+
+
+def test_an_activation_seen_only_as_its_view_ended_is_kept_with_what_it_decided() -> None:
+    """b alone saw the primary of b and c; c has the messages and the activation undecided."""
+    bus = undecided_when_a_died()
+    bus.view("b c")
+    agree(bus, "b c")
+    activation = bus.withheld.pop()
+    bus.deliver("b", *activation)
+    bus.seq -= 1
+    bus.transitional("b c")
+    bus.deliver("c", *activation, transitional="c")
+    assert bus.cores["c"].replica.history.position < bus.cores["b"].replica.history.position
+    bus.view("b c")
+    bus.run("b c")
+    same_everywhere(bus, "b c")
+    assert not bus.shells["c"].transfers
+    assert bus.cores["c"].primary.epoch == 3
 
 
 def test_a_returning_member_is_transferred_and_gets_a_new_session() -> None:
@@ -292,6 +384,8 @@ def agree(bus: Bus, names: str) -> None:
         sender, payload = bus.queue.pop(0)
         if payload[:1] != ACTIVATE:
             bus.deliver(names, sender, payload)
+        else:
+            bus.withheld.append((sender, payload))
 
 
 def test_a_replaced_state_means_a_new_session_although_the_view_fell_apart() -> None:
@@ -301,15 +395,10 @@ def test_a_replaced_state_means_a_new_session_although_the_view_fell_apart() -> 
     bus = formed()
     bus.cores["c"].admit(hello())
     bus.run("a b c")
-    bus.cores["c"].admit([publish(1)])
-    sender, payload = bus.queue.pop()
-    bus.deliver("a", sender, payload)
-    bus.transitional("b c")
-    bus.deliver("b c", sender, payload, transitional="b c")
-    bus.view("b c")
-    agree(bus, "b c")  # nobody here has applied it: it is dropped
-    bus.transitional("b c")
-    bus.transitional("a")
+    history = bus.cores["c"].replica.history
+    other = History(history.epoch, history.position, b"w" * 16, history.order)
+    bus.cores["c"].replica.history = other  # c computed something else
+    bus.transitional("a b c")
     bus.view("a b c")
     agree(bus, "a b c")
     assert bus.shells["c"].transfers

@@ -34,6 +34,12 @@ class Primary(NamedTuple):
     voters: tuple[str, ...]
     cold: bool
 
+    def agrees(self, other: Primary) -> bool:
+        """Whether both describe one primary; a member that received its state knows no base."""
+        if 0 in (self.base, other.base):
+            other = other._replace(base=self.base, base_chain=self.base_chain)
+        return self == other
+
     def names(self) -> set[str]:
         """Return the members without their lives."""
         return {name.rsplit("/", 1)[0] for name in self.members}
@@ -179,7 +185,8 @@ def primaries(rows: Iterable[Row]) -> dict[int, Primary]:
     for row in rows:
         if row.kind == Kind.ACTIVE:
             primary = _primary(row)
-            found.setdefault(primary.epoch, primary)
+            if found.setdefault(primary.epoch, primary).base == 0:
+                found[primary.epoch] = primary
     return dict(sorted(found.items()))
 
 
@@ -194,7 +201,9 @@ def check_primaries(rows: list[Row]) -> Iterator[Finding]:
             primary = _primary(row)
             base = primary.base
             known, first = told.setdefault(primary.epoch, (primary, row))
-            if known != primary:
+            if not known.base_chain.strip(b"\0") and known.agrees(primary):
+                told[primary.epoch] = (primary, row)  # the first to say where it started
+            elif not known.agrees(primary):
                 what = (
                     f"a second primary in epoch {primary.epoch}: {primary}; "
                     f"{first.member} says {known}"

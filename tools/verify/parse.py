@@ -19,6 +19,7 @@ from broker.memberlog.records import (
     Active,
     Batch,
     Confirm,
+    Decided,
     Durable,
     Header,
     Inactive,
@@ -140,6 +141,8 @@ class _Parser:
                 yield self._control(lsn, record)
             case Inactive():
                 self._active = False
+            case Decided():
+                self._active = True  # a primary view decided the batches that follow
             case Header():
                 self._who = (self._file, record.member, record.incarnation, record.segment)
                 ends["prev_link"] = record.prev_link.hex()
