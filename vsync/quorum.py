@@ -37,6 +37,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vsync.errors import ConfigError
+from vsync.marks import durable_up_to
 from vsync.types import record
 
 CHANGE = "->"
@@ -149,12 +150,7 @@ class VoterSet:
         that may not be ours.
         """
         held = {n: marks.get(n, 0) for n in self.counted if n in level}
-        enough = (
-            position
-            for position in sorted(set(held.values()), reverse=True)
-            if self.quorate({n for n in held if held[n] >= position})
-        )
-        position = next(enough, 0)
+        position = durable_up_to(held, self.quorate)
         recorded = self.arbitrator in level and marks.get(self.arbitrator, 0) >= epoch
         if recorded and self.quorate({*held, self.arbitrator}):
             position = max(position, min(held.values()))

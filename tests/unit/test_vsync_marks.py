@@ -1,0 +1,75 @@
+"""Durable up to: one rule for a broker's voters and for a group's members."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+
+from tests.unit.vsync_net import Net
+from vsync.durability import Durability
+from vsync.events import Marks
+from vsync.group_events import Sent
+from vsync.marks import durable_up_to
+from vsync.quorum import parse
+from vsync.types import Member
+
+
+def test_the_position_that_some_sufficient_set_has_reached() -> None:
+    marks = {"a": 9, "b": 7, "c": 3}
+    assert [durable_up_to(marks, lambda s, n=n: len(s) >= n) for n in (1, 2, 3, 4)] == [9, 7, 3, 0]  # type: ignore[misc]
+    assert durable_up_to(marks, lambda s: "c" in s) == 3
+    assert durable_up_to({}, lambda s: True) == 0
+
+
+def test_it_is_what_looking_at_all_subsets_finds() -> None:
+    """With votes, and members that do not count."""
+    for seed in range(200):
+        rng = random.Random(seed)
+        names = "abcde"[: rng.randrange(1, 6)]
+        voters = parse(tuple(f"{n}={rng.randrange(1, 4)}" for n in names))
+        marks = {n: rng.randrange(6) for n in names}
+        level = frozenset(n for n in names if rng.random() < 0.8)
+        best = 0
+        for size in range(1, len(names) + 1):
+            for some in combinations(names, size):
+                if set(some) <= level and all(one.quorate(set(some)) for one in voters.sets):
+                    best = max(best, min(marks[n] for n in some))
+        assert voters.durable(marks, level, 0) == best, (seed, marks, level)
+
+
+def test_broker_and_group_agree_where_both_ask() -> None:
+    names = ("a", "b", "c")
+    members = tuple(Member(n, 1, f"{n}:1") for n in names)
+    for seed in range(50):
+        rng = random.Random(seed)
+        marks = {n: rng.randrange(20) for n in names}
+        group = Durability()
+        for position in range(1, 20):
+            group.add(position, position, "g", members)
+        told = [e.position for e in group.on_marks(marks) if isinstance(e, Sent)]
+        durable = parse(names).durable(marks, frozenset(names), 0)
+        assert told == list(range(1, durable + 1))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_all_members_know_what_is_durable_without_any_message(size: int) -> None:
+    """The marks ride on the token: no frame but tokens and WAKE goes out for them."""
+    names = "abcde"[:size]
+    net = Net(names)
+    net.settle(names)
+    net.run(0.5)
+    kinds: set[int] = set()
+    net.drop = lambda _s, _t, f: bool(kinds.add(f[1]))  # type: ignore[func-returns-value]
+    for position, name in enumerate(names, start=10):
+        net.nodes[name].set_mark(position, net.now)
+        net.flush(name)
+    want = 10 + size - (size // 2 + 1)
+
+    def durable(name: str) -> int:
+        shown = [o for o in net.seen[name] if isinstance(o, Marks)]
+        return durable_up_to(shown[-1].marks, lambda s: 2 * len(s) > size)
+
+    net.run(0.01, lambda: all(durable(n) == want for n in names))
+    assert kinds <= {1, 5, 6}  # TOKEN, MERGE, WAKE
