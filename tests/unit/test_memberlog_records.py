@@ -13,6 +13,7 @@ from broker.memberlog.records import (
     Active,
     Batch,
     Confirm,
+    Decided,
     Durable,
     Header,
     Inactive,
@@ -37,6 +38,7 @@ SAMPLES: list[Record] = [
     ViewSeen(9, "a", True, (("a", 1), ("b", 2))),
     Active(5, 9, "a", 100, b"c" * 16, (("a", 1, False), ("b", 2, True)), ("a", "b", "c"), False),
     Inactive("view ended"),
+    Decided(5),
     Batch(
         5, 9, 77, 101, 3, "a", 90, 12, 1_700_000, bytes([14, 14, 18]), b"\0\0\xc8\0\x94\1",
         b"h" * 16, b"C" * 16, U64, b"o" * 16,
