@@ -26,8 +26,12 @@ class Exit(IntEnum):
     """An address is taken or not ours to bind; for clients: no broker could be reached."""
     INTERNAL = 70
     """We broke our own rules (or the store failed a commit): the member stopped itself."""
+    CLOCK = 71
+    """This machine's clock is further from the cluster's time than --clock-bound allows."""
     CANNOT_CREATE = 73
     """The data directory, or an output file, cannot be created or written."""
+    DISK = 74
+    """The disk did not keep up: the member left, so that the others go on."""
     BUSY = 75
     """The data directory belongs to another broker that runs now."""
     PROTOCOL = 76

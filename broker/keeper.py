@@ -17,11 +17,14 @@ from broker.promise import Promise
 from broker.recovery import checkpoint_of
 from broker.replica import Commit, Replica
 from store.api import Marker, Meta
-from store.errors import StoreError
+from store.errors import StoreError, StoreStuck
 from store.lmdb_store import LmdbStore
 from store.writer import StoreWriter
 
 CHECKPOINT_BYTES_MIN = 64 << 20
+
+PATIENCE_S = 10.0
+"""How long a member that ends waits for its disk."""
 
 
 class Keeper:
@@ -38,6 +41,7 @@ class Keeper:
     ) -> None:
         self.store, self.meta = store, meta
         self.checkpoints = 0
+        self.stuck = False  # the disk did not answer in the end: hands off the store
         self._dir, self._loop = data_dir, loop
         self._on_durable, self._on_failed = on_durable, on_failed
         self._log_bytes = 0
@@ -118,7 +122,11 @@ class Keeper:
 
         A clean end leaves a checkpoint of the last state: the next start re-executes nothing.
         """
-        await self.writer.drain()
+        try:
+            await self.writer.drain(PATIENCE_S)
+        except StoreStuck:
+            self.stuck = True
+            raise
         if marker is Marker.DIRTY:
             return
         meta = replace(self.meta, marker=marker, shutdown_id=shutdown_id, note=note)
@@ -130,4 +138,5 @@ class Keeper:
 
     def counters(self) -> dict[str, int]:
         """Return what was written."""
-        return {**self.writer.counters, "backlog": self.writer.backlog()}
+        lag = self.writer.lag()
+        return {**self.writer.counters, "waiting": lag.waiting, "waiting_bytes": lag.bytes}

@@ -37,6 +37,9 @@ DEFAULTS: Mapping[str, str] = {
     "interface": "127.0.0.1",
     "data-dir": "",
     "log-level": "info",
+    "clock-bound": "10",
+    "disk-lag-max": "30",
+    "disk-backlog-max": "256",
     **quorum_options.DEFAULTS,
     **security_options.DEFAULTS,
 }
@@ -62,6 +65,14 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class Bounds(NamedTuple):
+    """What an operator allows of a member's own machine (`broker.health`)."""
+
+    clock_s: float
+    lag_s: float
+    backlog_bytes: int
+
+
 @record
 class BrokerOptions:
     """What one broker was told.  Built whole by `broker_options`, then only read."""
@@ -84,6 +95,8 @@ class BrokerOptions:
     """Absolute.  None: a temporary one, gone with the process; a restart comes back empty."""
     log_level: str
     """One of LOG_LEVELS."""
+    bounds: Bounds
+    """How far this member's clock and disk may be off before it may not join, or leaves."""
     wish: Terms
     """What the quorum options ask of the voter set of a new cluster (`vsync.quorum`)."""
     arbitrator: bool
@@ -140,6 +153,11 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         port=port,
         interface=interface,
         data_dir=Path(text["data-dir"]).expanduser().absolute() if text["data-dir"] else None,
+        bounds=Bounds(
+            _number("clock-bound", text["clock-bound"], 1, 86_400),
+            _number("disk-lag-max", text["disk-lag-max"], 1, 3600),
+            _number("disk-backlog-max", text["disk-backlog-max"], 8, 1 << 20) << 20,
+        ),
         log_level=_choice("log-level", text["log-level"].lower(), LOG_LEVELS),
         wish=wish,
         arbitrator=arbitrator == str(bind),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 from typing import cast
@@ -153,6 +154,9 @@ async def _serve(options: BrokerOptions) -> Exit:
         await server.start_serving()
         log.info("listening for clients on %s:%d", options.interface, port)
         code = await member.done
+        if member.keeper.stuck:
+            logging.shutdown()
+            os._exit(code)  # a thread is in the disk: nothing of this process can be tidied up
     finally:
         server.close()
         with contextlib.suppress(TimeoutError):

@@ -51,5 +51,9 @@ class StoreFailed(StoreError):
     """
 
 
+class StoreStuck(StoreError):
+    """The disk does not answer: the store's thread waits for it, so nothing may touch the store."""
+
+
 class StoreFull(StoreFailed):
     """The store reached the size limit that it was opened with."""

@@ -10,15 +10,26 @@ After the first failure nothing more is written: `on_failed` is called once, and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from store.api import Meta, Staging, Store
-from store.errors import StoreError, StoreFailed
+from store.errors import StoreError, StoreFailed, StoreStuck
 
 CHECKPOINT_SLICE_BYTES = 1 << 20
+
+
+class Lag(NamedTuple):
+    """What was submitted and is not durable yet: how much, and since when the oldest of it waits
+    (the loop's time; meaningless when nothing waits)."""
+
+    waiting: int
+    bytes: int
+    since: float
 
 
 @dataclass(slots=True)
@@ -29,6 +40,7 @@ class _Work:
     first: int
     last: int
     meta: Meta
+    submitted: int  # how many submissions are durable when this is
 
 
 @dataclass(slots=True)
@@ -64,6 +76,9 @@ class StoreWriter:
         self._meta: Meta | None = None
         self._metas_done: list[Callable[[], object]] = []
         self._checkpoints: deque[_Checkpoint] = deque()
+        # On the loop's side: (number, time, bytes) of each submission that is not durable.
+        self._waiting: deque[tuple[int, float, int]] = deque()
+        self._submitted = self._waiting_bytes = 0
         self._stopping = False
         self._failed: StoreError | None = None
         self.counters: dict[str, int] = {"commits": 0, "entries": 0, "checkpoints": 0}
@@ -85,6 +100,7 @@ class StoreWriter:
             self._entries.append(entry)
             self._last = last
             self._meta = meta
+            self._note(len(entry))
             self._wake.notify()
 
     def submit_meta(self, meta: Meta, done: Callable[[], object] | None = None) -> None:
@@ -95,6 +111,7 @@ class StoreWriter:
             self._meta = meta
             if done is not None:
                 self._metas_done.append(done)
+            self._note(0)
             self._wake.notify()
 
     def submit_checkpoint(
@@ -110,10 +127,25 @@ class StoreWriter:
             self._checkpoints.append(_Checkpoint(position, iter(chunks), done))
             self._wake.notify()
 
+    def _note(self, size: int) -> None:
+        self._submitted += 1
+        self._waiting.append((self._submitted, self._loop.time(), size))
+        self._waiting_bytes += size
+
+    def _landed(self, submitted: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= submitted:
+            self._waiting_bytes -= waiting.popleft()[2]
+
     def backlog(self) -> int:
         """Return how many positions were submitted and are not yet taken into a commit."""
         with self._wake:
             return self._last - self._first + 1 if self._entries else 0
+
+    def lag(self) -> Lag:
+        """Return how far the disk is behind.  To be asked on the loop."""
+        waiting = self._waiting
+        return Lag(len(waiting), self._waiting_bytes, waiting[0][1] if waiting else 0.0)
 
     def close(self) -> None:
         """Commit what was submitted, then end the thread.  The store stays open.
@@ -125,9 +157,30 @@ class StoreWriter:
             self._wake.notify()
         self._thread.join()
 
-    async def drain(self) -> None:
-        """Close without blocking the loop."""
-        await asyncio.get_running_loop().run_in_executor(None, self.close)
+    async def drain(self, patience_s: float | None = None) -> None:
+        """Close without blocking the loop.
+
+        Raises `StoreStuck` when that takes longer than `patience_s`: the thread is in the disk,
+        and the store must not be touched any more, not even closed.
+        """
+        ended: asyncio.Future[None] = self._loop.create_future()  # cancelled: it has ended
+
+        def close() -> None:
+            self.close()
+            with contextlib.suppress(RuntimeError):  # nobody waits any more
+                self._loop.call_soon_threadsafe(ended.cancel)
+
+        # No executor: the process would wait for its threads when it ends.
+        threading.Thread(target=close, name="store-closing", daemon=True).start()
+        try:
+            async with asyncio.timeout(patience_s):
+                await asyncio.wait([ended])
+        except TimeoutError:
+            lag = self.lag()
+            raise StoreStuck(
+                f"the disk took nothing for {patience_s} s; {lag.bytes} bytes that were not "
+                "durable here are given up"
+            ) from None
 
     def _refuse_if_over(self) -> None:
         if self._failed is not None:
@@ -160,7 +213,7 @@ class StoreWriter:
     def _take(self) -> tuple[_Work | None, list[Callable[[], object]]]:
         if self._meta is None:
             return None, []
-        work = _Work(self._entries, self._first, self._last, self._meta)
+        work = _Work(self._entries, self._first, self._last, self._meta, self._submitted)
         told, self._metas_done = self._metas_done, []
         self._entries, self._meta = [], None
         return work, told
@@ -173,6 +226,7 @@ class StoreWriter:
             self._tell(lambda: self._on_durable(work.last))
         else:
             self._store.put_meta(work.meta)
+        self._tell(lambda: self._landed(work.submitted))
         for done in told:
             self._tell(done)
 

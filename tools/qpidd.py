@@ -45,8 +45,9 @@ the environment, as QPIDD_NAME (QPIDD_CLUSTER_NAME, QPIDD_PORT ...). The command
 wins over the environment, the environment over the file.
 \b
 Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken,
-70 internal error, 73 data directory not writable, 75 data directory in use,
-76 mixed versions or settings, 77 not let in, 78 bad option or key file.
+70 internal error, 71 clock too far off, 73 data directory not writable,
+74 disk too slow, 75 data directory in use, 76 mixed versions or settings,
+77 not let in, 78 bad option or key file.
 """
 
 
@@ -165,6 +166,23 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     type=str,
     help="Where durable state and the member log live. "
     "Default: a temporary one, gone when the broker stops.",
+)
+@click.option(
+    "--clock-bound",
+    metavar="SECONDS",
+    help="A member whose clock is further from the cluster's time may not join, and is named "
+    "when it drifts off later. Default 10.",
+)
+@click.option(
+    "--disk-lag-max",
+    metavar="SECONDS",
+    help="A member whose disk is longer behind leaves; from a tenth of it on it slows all down. "
+    "Default 30.",
+)
+@click.option(
+    "--disk-backlog-max",
+    metavar="MB",
+    help="The same in megabytes that were applied and are not durable. Default 256.",
 )
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default info.")
 @click.option("--config", metavar="FILE", envvar="QPIDD_CONFIG", help="An option file; see below.")

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from store.api import Marker, Meta
-from store.errors import StoreError, StoreFailed
+from store.api import Marker, Meta, Staging
+from store.errors import StoreError, StoreFailed, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
 from store.writer import StoreWriter
 
@@ -24,6 +24,27 @@ class SlowStore(MemoryStore):
         super().__init__(disk, FRESH)
         self.gate = threading.Semaphore(0)
         self.commits: list[tuple[int, int]] = []
+        self.broken = ""  # the method that meets a full disk
+
+    def put_meta(self, meta: Meta) -> None:
+        self._break("put_meta")
+        super().put_meta(meta)
+
+    def stage(self, position: int) -> Staging:
+        self._break("stage")
+        return super().stage(position)
+
+    def switch(self, position: int, chunks: list[bytes], meta: Meta | None) -> None:
+        self._break("switch")
+        super().switch(position, chunks, meta)
+
+    def trim(self, entries_max: int = 256) -> bool:
+        self._break("trim")
+        return super().trim(entries_max)
+
+    def _break(self, name: str) -> None:
+        if self.broken == name:
+            raise OSError(28, "No space left on device")
 
     def commit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
         assert self.gate.acquire(timeout=5)
@@ -174,5 +195,55 @@ def test_gaps_are_our_bug() -> None:
             rig.submit(2, 2)
         with pytest.raises(AssertionError):
             rig.writer.submit_meta(replace(FRESH, position=1))
+
+    run(story)
+
+
+def test_the_lag_is_what_is_not_durable_and_since_when() -> None:
+    async def story(rig: Rig) -> None:
+        started = asyncio.get_running_loop().time()
+        rig.submit(1, 1)
+        await rig.until(lambda: rig.writer.backlog() == 0)
+        rig.submit(2, 4)
+        rig.writer.submit_meta(replace(FRESH, position=4))
+        lag = rig.writer.lag()
+        assert (lag.waiting, lag.bytes) == (3, 4), "what is in flight waits too"
+        assert lag.since >= started
+        rig.store.gate.release(1)
+        await rig.until(lambda: rig.durable == [1] and rig.writer.lag().waiting == 2)
+        rig.store.gate.release(1)
+        await rig.until(lambda: rig.writer.lag().waiting == 0)
+        assert rig.writer.lag().bytes == 0
+
+    run(story)
+
+
+def test_closing_does_not_wait_for_a_dead_disk_for_ever() -> None:
+    async def story(rig: Rig) -> None:
+        rig.submit(1, 1)
+        with pytest.raises(StoreStuck, match="2 bytes"):
+            await rig.writer.drain(0.01)
+
+    run(story)
+
+
+@pytest.mark.parametrize("what", ["put_meta", "stage", "switch", "trim"])
+def test_whatever_cannot_be_written_stops_everything(what: str) -> None:
+    """Decision 4.11: a meta record and each step of a checkpoint count like a commit."""
+
+    async def story(rig: Rig) -> None:
+        rig.store.gate.release(10)
+        rig.submit(1, 1)
+        await rig.until(lambda: rig.durable)
+        rig.store.broken = what
+        if what == "put_meta":
+            rig.writer.submit_meta(replace(FRESH, position=1))
+        else:
+            rig.writer.submit_checkpoint(1, [b"x"], int)
+        await rig.until(lambda: rig.failed)
+        assert "No space left" in str(rig.failed[0])
+        with pytest.raises(StoreFailed):
+            rig.submit(2, 2)
+        assert len(rig.failed) == 1
 
     run(story)

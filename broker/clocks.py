@@ -1,0 +1,173 @@
+"""How far the members' clocks are apart: who may not join, and whom an operator should look after.
+
+Members ask each other for the time by datagrams, as NTP does: half of the round trip is taken off,
+and a slow round trip says nothing.  This needs no order and no ring, so it works in an idle cluster
+and in a member that is no part of the primary yet.  A newcomer whose clock is further off than the
+bound is refused, by itself, before it promises or receives anything.  A member that drifts off
+later goes on, as the machine's time does not depend on one clock (`machine/clock.py`); it is named
+in the log, in a counter and in every member's status until its clock is right again.
+
+Pure: clocks and sending are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgpack
+
+from vsync.types import Member
+
+PREFIX = b"K"
+ASK, ANSWER = 1, 2
+CHECK_S = 5.0
+HURRY_S = 0.2
+"""How often others are asked: usually, and while a newcomer waits for their answers."""
+WAIT_S = 1.0
+"""How long a newcomer waits for all answers.  Who has none then goes on with what it has."""
+ROUND_TRIP_S_MAX = 1.0
+"""A slower answer says nothing: somebody was paused."""
+
+
+class Reading(NamedTuple):
+    """What is known of another member's clock: it is so much ahead of mine."""
+
+    ahead_s: float
+    runs: bool  # whether it has been part of a primary view
+
+
+class ClockWatch:
+    """One member's view of all clocks."""
+
+    def __init__(
+        self,
+        me: Member,
+        bound_s: float,
+        send: Callable[[Member, bytes], None],
+        wall_us: Callable[[], int],
+        ran: Callable[[], bool],
+    ) -> None:
+        self.bound_s = bound_s
+        self.readings: dict[Member, Reading] = {}
+        self.alarms: dict[str, str] = {}  # by member's name, in words
+        self.counters = {"readings": 0, "alarms": 0, "slow_answers": 0, "malformed": 0}
+        self._me, self._send, self._wall_us, self._ran = me, send, wall_us, ran
+        self._others: tuple[Member, ...] = ()
+        self._asked: dict[Member, tuple[int, float]] = {}  # number of the question, when
+        self._number = 0
+        self._waits_until = 0.0
+        self._due = 0.0
+
+    def on_view(self, members: tuple[Member, ...], now: float) -> None:
+        """The ring has a new view."""
+        self._others = tuple(m for m in members if m != self._me)
+        self.readings = {m: r for m, r in self.readings.items() if m in self._others}
+        self._asked = {}
+        self._waits_until = now + WAIT_S
+        self._ask(self._others, now)
+
+    def wake(self, now: float) -> None:
+        """Ask again when it is time."""
+        if now >= self._due:
+            self._raise_alarms()
+            fresh = [m for m in self._others if m not in self.readings]
+            self._ask(tuple(fresh) if fresh and now < self._waits_until else self._others, now)
+
+    def _ask(self, whom: tuple[Member, ...], now: float) -> None:
+        hurry = any(m not in self.readings for m in self._others) and now < self._waits_until
+        self._due = now + (HURRY_S if hurry else CHECK_S)
+        for member in whom:
+            self._number += 1
+            self._asked[member] = (self._number, now)
+            self._say(member, ASK, self._number, 0, False)
+
+    def _say(self, to: Member, *fields: object) -> None:
+        self._send(to, PREFIX + bytes(msgpack.packb(fields)))
+
+    def on_datagram(self, sender: Member, payload: bytes, now: float) -> None:
+        """Take a datagram that begins with `PREFIX`."""
+        try:
+            kind, number, wall_us, runs = msgpack.unpackb(payload[1:])
+            if not (isinstance(number, int) and isinstance(wall_us, int)):
+                raise TypeError(number, wall_us)
+        except (ValueError, TypeError, msgpack.UnpackException):
+            self.counters["malformed"] += 1
+            return
+        if kind == ASK:
+            self._say(sender, ANSWER, number, self._wall_us(), self._ran())
+            return
+        asked, at = self._asked.get(sender, (0, 0.0))
+        if kind != ANSWER or number != asked:
+            return
+        del self._asked[sender]
+        if now - at > ROUND_TRIP_S_MAX:
+            self.counters["slow_answers"] += 1
+            return
+        ahead_s = (wall_us - self._wall_us()) / 1e6 + (now - at) / 2
+        self.readings[sender] = Reading(ahead_s, bool(runs))
+        self.counters["readings"] += 1
+        if not self._asked:
+            self._raise_alarms()  # half a round of readings would name the wrong ones
+
+    # -- a newcomer ------------------------------------------------------------------------------
+
+    def decided(self, now: float) -> bool:
+        """Whether enough is known of this view's clocks to promise or fetch something in it."""
+        known = all(m in self.readings for m in self._others)
+        return self._ran() or known or now >= self._waits_until
+
+    def refusal(self) -> str:
+        """Why this member may not join; empty when it may.
+
+        The cluster's time is that of the members that run.  Where none does, it is that of all who
+        are here; two who differ cannot tell who is right, so neither is refused then.
+        """
+        if self._ran():
+            return ""
+        running = [r.ahead_s for r in self.readings.values() if r.runs]
+        low, high = _middle(running or [0.0, *(r.ahead_s for r in self.readings.values())])
+        if low <= self.bound_s and high >= -self.bound_s:
+            return ""
+        off_s = low if low > self.bound_s else high
+        here_us = self._wall_us()
+        return (
+            f"this member's clock says {_date(here_us)}, the cluster's time is "
+            f"{_date(here_us + int(off_s * 1e6))}: {_apart(-off_s)}, and {self.bound_s:g} s are "
+            "allowed (--clock-bound); set the clock, then start this member again"
+        )
+
+    # -- all -------------------------------------------------------------------------------------
+
+    def off_s(self) -> dict[str, float]:
+        """Return how far each known clock is ahead of the middle of all, mine included."""
+        ahead = {m.name: r.ahead_s for m, r in self.readings.items()} | {self._me.name: 0.0}
+        low, high = _middle(list(ahead.values()))
+        return {n: a - min(max(a, low), high) for n, a in ahead.items()}
+
+    def _raise_alarms(self) -> None:
+        before = self.alarms
+        self.alarms = {
+            name: f"the clock of {name} is {_apart(off_s)} (--clock-bound {self.bound_s:g})"
+            for name, off_s in sorted(self.off_s().items())
+            if abs(off_s) > self.bound_s
+        }
+        self.counters["alarms"] += len([name for name in self.alarms if name not in before])
+
+
+def _middle(values: list[float]) -> tuple[float, float]:
+    """The median; of an even number both values in the middle."""
+    values.sort()
+    return values[(len(values) - 1) // 2], values[len(values) // 2]
+
+
+def _apart(ahead_s: float) -> str:
+    return f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the cluster's time"
+
+
+def _date(us: int) -> str:
+    try:
+        return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"{us / 1e6:.0f} s after 1970"

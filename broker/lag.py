@@ -1,0 +1,69 @@
+"""A disk that lags: it throttles the ring, then its member leaves (decision 11).
+
+Whatever was applied and is not durable yet is held in memory.  Beyond a first bound the member
+keeps each token for a moment, so that all members send less and all publishers wait a little; the
+further behind, the longer.  Beyond the last bound it leaves, and the others go on at their speed.
+
+Pure: the lag and the time are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from store.writer import Lag
+
+SOFT_SHARE = 0.1
+"""The first bound, as a share of the last one."""
+HOLD_S_MAX = 0.05
+HOLD_S_MIN = 0.002
+"""How long a token is kept: at the first bound, and from half of the last bound on."""
+PAUSE_S = 0.5
+"""When nobody looked for so long this process was stopped: the disk is not to blame."""
+
+
+class LagWatch:
+    """Judges one disk, a few times a second."""
+
+    def __init__(
+        self, seconds_max: float, bytes_max: int, throttle: Callable[[float], None]
+    ) -> None:
+        self.seconds_max, self.bytes_max = seconds_max, bytes_max
+        self.counters = {"throttled": 0, "worst_bytes": 0, "worst_ms": 0}
+        self.alarm = ""
+        self.age_s = 0.0
+        self._throttle = throttle
+        self._hold_s = 0.0
+        self._looked_at: float | None = None
+        self._ran_since = 0.0
+
+    def look(self, lag: Lag, now: float) -> str:
+        """Throttle as the lag demands; return why this member must leave, or nothing."""
+        if self._looked_at is None or now - self._looked_at > PAUSE_S:
+            self._ran_since = now
+        self._looked_at = now
+        self.age_s = max(0.0, now - max(lag.since, self._ran_since)) if lag.waiting else 0.0
+        self.counters["worst_bytes"] = max(self.counters["worst_bytes"], lag.bytes)
+        self.counters["worst_ms"] = max(self.counters["worst_ms"], int(self.age_s * 1000))
+        part = max(self.age_s / self.seconds_max, lag.bytes / self.bytes_max)
+        behind = f"{lag.bytes} bytes wait, the oldest for {self.age_s:.1f} s"
+        self._hold(part, behind)
+        if part <= 1:
+            return ""
+        return (
+            f"the disk of this member does not keep up: {behind}; allowed are {self.bytes_max} "
+            f"bytes (--disk-backlog-max) and {self.seconds_max:g} s (--disk-lag-max)"
+        )
+
+    def _hold(self, part: float, behind: str) -> None:
+        hold_s = 0.0
+        if part > SOFT_SHARE:
+            hold_s = min(HOLD_S_MAX, max(HOLD_S_MIN, 2 * part * HOLD_S_MAX))
+            self.alarm = f"the disk lags and slows the cluster down: {behind}"
+        else:
+            self.alarm = ""
+        if hold_s and not self._hold_s:
+            self.counters["throttled"] += 1
+        if hold_s != self._hold_s:
+            self._hold_s = hold_s
+            self._throttle(hold_s)
