@@ -102,6 +102,11 @@ class SimClients:
         """All old connections are gone; the clients come again."""
         self.session = session
         self.commands, self._todo = [], []
+        self._connect()
+        self._consume()
+
+    def _connect(self) -> None:
+        """A new publisher, who declares what it needs."""
         self.unconfirmed.clear()
         self.published = 0
         self.publisher = next(self.numbers)
@@ -110,7 +115,19 @@ class SimClients:
             ChannelOpen(CHANNEL_OPEN, self.publisher, 1),
         ]
         self.commands += [self._declare(self.publisher, 1, queue) for queue in self.queues]
-        self._consume()
+
+    def reconnect(self) -> None:
+        """The publisher hangs up, whatever it waits for, and comes again."""
+        if self.session:
+            self.commands.append(ConnectionClose(CONNECTION_CLOSE, self.publisher))
+            self._connect()
+
+    def abort(self) -> None:
+        """The consumers hang up with messages in their hands, and perhaps come again."""
+        if self.session and not self.calm():
+            self.commands += [*self._todo, ConnectionClose(CONNECTION_CLOSE, self.consuming)]
+            self._todo = []
+            self._consume()
 
     def _consume(self) -> None:
         """A new connection with some consumers."""

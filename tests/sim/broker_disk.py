@@ -105,10 +105,10 @@ class SimWriter:
             self._flying = self._next()
             if self._flying is not None:
                 world = self.member.world
-                world.after(self.tape.gap(world.plan.fsync_s), self._landed, self._flying)
+                world.after(self.member.fsync_s(self.tape), self._landed, self._flying)
 
     def _landed(self, work: Work) -> None:
-        if self._over or self._flying is not work:
+        if self._over or self._flying is not work or self.member.disk_failed():
             return
         self._flying = None
         self._perform(work)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 from broker.identity import filled
+from store.api import Meta
 from store.memory import MemoryDisk
 from tests.sim.broker_audit import Witness, audit
 from tests.sim.broker_judge import BrokerJudge
@@ -15,7 +17,7 @@ from tests.sim.broker_upper import BrokerUpper
 from tests.sim.member import SimMember, Upper
 from tests.sim.tap import Tap
 from tests.sim.verdict import Violation
-from vsync.standing import majority
+from vsync.quorum import majority
 
 
 class BrokerStack:
@@ -54,6 +56,33 @@ class BrokerStack:
         if whole and len(names) - 1 >= majority(len(names)):
             self.lost.setdefault(name, []).append(self.disks[name])
             self.disks[name] = MemoryDisk()
+
+    def backup(self, name: str) -> object:
+        """The disk as it is now, for later."""
+        disk = self.disks[name]
+        return replace(disk, entries=dict(disk.entries), copies={}, owner=None)
+
+    def restore(self, name: str, image: object, names: Sequence[str]) -> bool:
+        """Put an old disk back, if every other holds all that it will forget."""
+        mine = self.disks[name].meta
+        others = [self.disks[other] for other in names if other != name]
+        if not isinstance(image, MemoryDisk) or image.meta is None or not filled(image.meta):
+            return False
+        if mine is None or not others or not all(self._covers(disk, mine) for disk in others):
+            return False
+        self.lost.setdefault(name, []).append(self.disks[name])
+        self.disks[name] = image
+        return True
+
+    def _covers(self, disk: MemoryDisk, mine: Meta) -> bool:
+        """Whether a disk holds all entries and promises that `mine` tells of."""
+        meta = disk.meta
+        if meta is None or not filled(meta) or meta.promised_epoch < mine.promised_epoch:
+            return False
+        if meta.position < mine.position:
+            return False
+        there = self.judge.at(meta.chain, mine.position) if mine.position else None
+        return mine.position == 0 or (there is not None and there.chain == mine.chain)
 
     def disks_of(self, name: str) -> list[MemoryDisk]:
         """All disks that a member has had: an fsync is not undone by the loss of the disk later."""

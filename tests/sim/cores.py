@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 from tests.sim.plan import Plan
 from tests.sim.tap import Core
+from tests.sim.tape import Tape
 from vsync.config import RingConfig
+from vsync.events import Output
 from vsync.node import Node
-from vsync.types import Member
+from vsync.phases import Phase
+from vsync.types import Guarantee, Member, RingId
 
 CLUSTER = "simulated"
+DRIFT_MAX = 0.02  # a hundred times what a bad crystal does
+CLOCK_STEP_S = 1e-6  # a timer is looked at after its time: large clocks have coarse floats
 
 
 def ring_config(plan: Plan) -> RingConfig:
@@ -36,4 +42,73 @@ def ring_config(plan: Plan) -> RingConfig:
 
 
 def make_node(me: Member, plan: Plan, chance: random.Random) -> Core:
-    return Node(me, CLUSTER, ring_config(plan), chance)
+    node = Node(me, CLUSTER, ring_config(plan), chance)
+    if not plan.has("clock_drift"):
+        return node
+    tape = Tape(plan.seed, f"clock {me.name}")
+    rate = 1.0 + tape.between(-DRIFT_MAX, DRIFT_MAX)
+    return OwnClock(node, rate, Tape(plan.seed, f"boot {me.name} {me.incarnation}").between(0, 1e6))
+
+
+class OwnClock:
+    """A core whose monotonic clock has a rate of its own and began whenever its machine did."""
+
+    def __init__(self, core: Core, rate: float, began: float) -> None:
+        self.core, self.rate, self.began = core, rate, began
+
+    def _local(self, now: float) -> float:
+        return self.began + now * self.rate
+
+    @property
+    def mark(self) -> int:
+        return self.core.mark
+
+    @property
+    def phase(self) -> Phase:
+        return self.core.phase
+
+    @property
+    def ring(self) -> RingId:
+        return self.core.ring
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return self.core.counters
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self.core.members
+
+    def start(self, now: float) -> None:
+        self.core.start(self._local(now))
+
+    def receive(self, frame: bytes, now: float) -> None:
+        self.core.receive(frame, self._local(now))
+
+    def drained(self, now: float) -> None:
+        self.core.drained(self._local(now))
+
+    def next_timer(self) -> float | None:
+        due = self.core.next_timer()
+        return None if due is None else (due - self.began) / self.rate + CLOCK_STEP_S
+
+    def wake(self, now: float) -> None:
+        self.core.wake(self._local(now))
+
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
+        return self.core.submit(payload, self._local(now), guarantee)
+
+    def set_mark(self, mark: int, now: float) -> None:
+        self.core.set_mark(mark, self._local(now))
+
+    def send_direct(self, to: Member, payload: bytes) -> None:
+        self.core.send_direct(to, payload)
+
+    def leave(self, now: float) -> None:
+        self.core.leave(self._local(now))
+
+    def take(self) -> list[Output]:
+        return self.core.take()
+
+    def invariants(self) -> None:
+        self.core.invariants()

@@ -111,6 +111,16 @@ class History:
         self.lives.append(life)
         return life
 
+    def changes(self) -> int:
+        """How many regular configurations there were after the first."""
+        rings = {
+            entry.ring
+            for life in self.lives
+            for entry in life.entries
+            if isinstance(entry, Installed)
+        }
+        return max(0, len(rings) - 1)
+
     def passages(self) -> list[Passage]:
         """Cut each life into the configurations it passed through, tolerating malformed lives.
 

@@ -50,6 +50,10 @@ class SimMember:
         self.mark = 0
         self.crash_after: int | None = None
         self.crash_down_s = 0.0
+        self.slowness = 1.0  # how much longer than usual its turns take
+        self.disk_slowness = 1.0
+        self.disk_fails = False
+        self.wall_offset_us = 0
         self._turn_at: float | None = None
         self._timer_at: float | None = None
 
@@ -109,6 +113,21 @@ class SimMember:
         self._end("stop")
         self.world.after(down_s, self.world.revive, self.name)
 
+    def fsync_s(self, tape: Tape) -> float:
+        """How long the commit that begins now takes."""
+        return tape.gap(self.world.plan.fsync_s) * self.disk_slowness
+
+    def disk_failed(self) -> bool:
+        """A commit comes to its end: True when it failed, and then the member has stopped."""
+        if self.disk_fails and self.up:
+            self.world.fault("commit_failed", self.name, self)
+            self._end("crash")
+            self.world.after(
+                self.world.plan.token_timeout_ms / 1000.0, self.world.revive, self.name
+            )
+            return True
+        return False
+
     def pause(self) -> None:
         self.paused = True
 
@@ -154,7 +173,7 @@ class SimMember:
 
     def schedule_turn(self) -> None:
         if self._turn_at is None and self.running:
-            turn_s = self.world.plan.turn_s
+            turn_s = self.world.plan.turn_s * self.slowness
             self._turn_at = self.world.now + turn_s * self.tape.between(0.2, 1.8)
             self.world.at(self._turn_at, self._turn)
 
@@ -213,7 +232,7 @@ class SimMember:
                 self.crash_after -= 1
                 if self.crash_after < 0:
                     self.crash_after = None
-                    self.world.fault("crash_mid_output", self.name)
+                    self.world.fault("crash_mid_output", self.name, self)
                     self._end("crash")
                     self.world.after(self.crash_down_s, self.world.revive, self.name)
                     return False
@@ -238,3 +257,5 @@ class SimMember:
 
     def _trace(self, code: str, text: str) -> None:
         self.world.trace.add(self.world.now, self.name, code, text)
+        if code == "phase":
+            self.world.on_phase(self)

@@ -1,18 +1,24 @@
-"""Who makes trouble: begins and ends the faults that a plan contains, until it is told to stop."""
+"""Who makes trouble: begins and ends the faults that a plan contains, until it is told to stop.
+
+Here is the trouble of the network; `nemesis_members` has that of processes, disks and clients.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.sim.plan import EPISODE_FAULTS
-from tests.sim.stack import Wipeable
+from tests.sim.nemesis_members import MemberTrouble
+from tests.sim.plan import ALL_EPISODES
+from tests.sim.strike import Strike
 from tests.sim.tape import Tape
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
 Pairs = list[tuple[str, str]]
+SELDOM = ("crash_all", "flood", "restart_storm", "pause_long")
+"""What leaves little of a run when it comes as often as the rest."""
 
 
 class Nemesis:
@@ -22,6 +28,9 @@ class Nemesis:
         self.world = world
         self.tape = tape
         self.over = False
+        self.number = 0  # of the next episode
+        self.members = MemberTrouble(world, tape, self._length)
+        self.strike: Strike | None = None
         self.handlers: dict[str, Callable[[], None]] = {
             "isolate": self.isolate,
             "halves": self.halves,
@@ -30,21 +39,21 @@ class Nemesis:
             "flap": self.flap,
             "clog": self.clog,
             "slow": self.slow,
-            "crash": self.crash,
-            "crash_mid_output": self.crash_mid_output,
-            "crash_quick": self.crash_quick,
-            "crash_all": self.crash_all,
-            "wipe": self.wipe,
-            "pause": self.pause,
-            "leave": self.leave,
+            "bridge": self.bridge,
+            "neighbours": self.neighbours,
+            "swizzle": self.swizzle,
+            **self.members.handlers,
         }
-        assert tuple(self.handlers) == EPISODE_FAULTS
+        assert set(self.handlers) == set(ALL_EPISODES)
 
     def start(self) -> None:
         plan = self.world.plan
-        for fault in EPISODE_FAULTS:
+        for fault in ALL_EPISODES:
             if plan.has(fault):
                 self._later(fault)
+        if plan.has("strike"):
+            self.strike = Strike(self.world, self.tape.fork("strike"))
+            self.world.on_phase = self.strike.on_phase
         if plan.storms:
             self._storm(True)
         else:
@@ -53,15 +62,20 @@ class Nemesis:
     def stop(self) -> None:
         """Begin no more episodes; what the running ones still undo is harmless."""
         self.over = True
+        if self.strike is not None:
+            self.strike.over = True
 
     def _later(self, fault: str) -> None:
-        mean = self.world.plan.calm_s * (4.0 if fault == "crash_all" else 1.0)
+        mean = self.world.plan.calm_s * (4.0 if fault in SELDOM else 1.0)
         self.world.after(self.tape.gap(mean), self._begin, fault)
 
     def _begin(self, fault: str) -> None:
         if self.over:
             return
-        self.handlers[fault]()
+        kept = self.world.plan.episodes
+        if kept is None or self.number in kept:
+            self.handlers[fault]()
+        self.number += 1
         self._later(fault)
 
     def _storm(self, clear: bool) -> None:
@@ -81,13 +95,18 @@ class Nemesis:
     def _cut(self, name: str, pairs: Pairs) -> None:
         if not pairs or self.over:
             return
-        self.world.fault(name, " ".join(f"{a}>{b}" for a, b in pairs))
+        self._tell(name, pairs)
         self.world.net.cut(pairs)
         self.world.after(self._length(), self._mend, pairs)
 
+    def _tell(self, name: str, pairs: Pairs) -> None:
+        whom = sorted({name for pair in pairs for name in pair})
+        text = " ".join(f"{a}>{b}" for a, b in pairs)
+        self.world.fault(name, text, *(self.world.members[name] for name in whom))
+
     def _mend(self, pairs: Pairs) -> None:
         if not self.over:
-            self.world.fault("mend", " ".join(f"{a}>{b}" for a, b in pairs))
+            self._tell("mend", pairs)
         self.world.net.mend(pairs)
 
     def _across(self, side: list[str]) -> Pairs:
@@ -138,7 +157,7 @@ class Nemesis:
         """Frames pile up on some links, then all arrive at once, old as they are."""
         pairs = self._links_around()
         if pairs:
-            self.world.fault("clog", " ".join(f"{a}>{b}" for a, b in pairs))
+            self._tell("clog", pairs)
             self.world.net.clog(pairs)
             self.world.after(self._length(), self._unclog, pairs)
 
@@ -149,65 +168,49 @@ class Nemesis:
         pairs = self._links_around()
         if pairs:
             extra = self.tape.between(0.001, 0.03)
-            self.world.fault("slow", f"{extra * 1000:.1f} ms")
+            self._tell("slow", pairs)
             self.world.net.slow(pairs, extra)
             self.world.after(self._length(), self.world.net.slow, pairs, 0.0)
 
-    # -- the processes ---------------------------------------------------------------------------
+    # -- shapes of partial partitions ------------------------------------------------------------
 
-    def _running(self) -> list[str]:
-        return [name for name, member in self.world.members.items() if member.running]
+    def bridge(self) -> None:
+        """Two sides that do not see each other, and one member that sees both."""
+        names = list(self.world.plan.names)
+        if len(names) < 3:
+            return
+        middle = self.tape.pick(names)
+        others = [name for name in names if name != middle]
+        side = self.tape.some(others, 1, len(others) - 1)
+        links = [pair for pair in self.world.net.links if middle not in pair]
+        self._cut("bridge", [(a, b) for a, b in links if (a in side) != (b in side)])
 
-    def _crash(self, how: str, name: str, down_s: float) -> None:
-        self.world.fault(how, name)
-        self.world.members[name].crash()
-        self.world.after(down_s, self.world.revive, name)
+    def neighbours(self) -> None:
+        """Everybody sees only the two beside it, in some order around."""
+        names = list(self.world.plan.names)
+        self.tape.random.shuffle(names)
+        place, count = {name: i for i, name in enumerate(names)}, len(names)
+        far = [
+            (a, b)
+            for a, b in self.world.net.links
+            if (place[a] - place[b]) % count not in (1, count - 1)
+        ]
+        self._cut("neighbours", far)
 
-    def crash(self) -> None:
-        running = self._running()
-        if running:
-            self._crash("crash", self.tape.pick(running), self._length() * 2)
+    def swizzle(self) -> None:
+        """Members' links stop one after the other, and go on in another order."""
+        names = self.tape.some(self.world.plan.names, 1, len(self.world.plan.names))
+        step = self._length() / len(names)
+        back = list(names)
+        self.tape.random.shuffle(back)
+        for turn, name in enumerate(names):
+            pairs = [pair for pair in self.world.net.links if name in pair]
+            self.world.after(turn * step, self._stop_links, pairs)
+        for turn, name in enumerate(back):
+            pairs = [pair for pair in self.world.net.links if name in pair]
+            self.world.after((len(names) + turn) * step, self._unclog, pairs)
 
-    def crash_quick(self) -> None:
-        """Back before anybody can have missed it."""
-        running = self._running()
-        if running:
-            down_s = self.world.plan.token_timeout_ms / 1000.0 * self.tape.between(0.01, 0.6)
-            self._crash("crash_quick", self.tape.pick(running), down_s)
-
-    def crash_mid_output(self) -> None:
-        """Dies between two outputs of one step: half of its frames left, half did not."""
-        running = self._running()
-        if running:
-            name = self.tape.pick(running)
-            self.world.fault("crash_armed", name)
-            self.world.members[name].arm_crash(self.tape.number(1, 12), self._length())
-
-    def crash_all(self) -> None:
-        for name in self._running():
-            self._crash("crash_all", name, self._length() * self.tape.between(0.2, 2.0))
-
-    def wipe(self) -> None:
-        """A member dies and loses its disk; never more than a majority of disks can take."""
-        running = self._running()
-        if running:
-            name = self.tape.pick(running)
-            self._crash("wipe", name, self._length() * 2)
-            if isinstance(self.world.stack, Wipeable):
-                self.world.stack.wipe(name, self.world.plan.names)
-
-    def pause(self) -> None:
-        """The process stands still (SIGSTOP) and then finds everything in its inbox at once."""
-        running = self._running()
-        if running:
-            name = self.tape.pick(running)
-            self.world.fault("pause", name)
-            self.world.members[name].pause()
-            self.world.after(self._length(), self.world.members[name].resume)
-
-    def leave(self) -> None:
-        running = self._running()
-        if running:
-            name = self.tape.pick(running)
-            self.world.fault("leave", name)
-            self.world.members[name].leave(self._length())
+    def _stop_links(self, pairs: Pairs) -> None:
+        if pairs and not self.over:
+            self._tell("swizzle", pairs)
+            self.world.net.clog(pairs)

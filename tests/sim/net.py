@@ -7,6 +7,8 @@ died in the meantime reaches its successor, as after a reconnect.
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable
 
@@ -14,6 +16,14 @@ from tests.sim.tape import Tape
 from vsync.messages import Kind
 from vsync.types import record
 
+CHECKED_FROM = 6  # version, kind, checksum; then the cluster's tag: see `vsync.codec`
+TAG_BYTES = 8
+LOST = {
+    int(Kind.TOKEN): "loss_token",
+    int(Kind.DATA): "loss_data",
+    int(Kind.JOIN): "loss_join",
+    int(Kind.COMMIT): "loss_commit",
+}
 REMEMBERED_FRAMES = 40  # per link, for late repeats of old frames
 LARGE_FRAME_BYTES = 400
 
@@ -35,9 +45,19 @@ class Weather:
     reorder: float = 0.0
     repeat_old: float = 0.0  # an old frame of the same link arrives again
     garbage: float = 0.0  # truncated or overwritten bytes arrive as well
+    spike: float = 0.0  # a frame is much later, and all behind it wait
+    spike_s: float = 0.05  # mean of such a delay
+    corrupt: float = 0.0  # one or two bits turn over: for the checksum to find
+    corrupt_behind: float = 0.0  # a body cut or padded under a right checksum: for the decoder
+    foreign: float = 0.0  # whole and right, but of another cluster
 
 
 CALM = Weather()
+
+
+def _sealed(start: bytes, rest: bytes) -> bytes:
+    """A frame whose checksum is right whatever it holds."""
+    return start + struct.pack("<I", zlib.crc32(rest, zlib.crc32(start))) + rest
 
 
 class Link:
@@ -71,6 +91,7 @@ class Net:
         self.deliver_at = deliver_at
         self.links = {(a, b): Link() for a in names for b in names if a != b}
         self.met: Counter[str] = Counter()
+        self.on_fault: Callable[[str, str], None] = lambda name, target: None
 
     def send(self, now: float, source: str, target: str, frame: bytes) -> None:
         """One frame leaves `source`; it may arrive never, once, late or more often."""
@@ -79,7 +100,7 @@ class Net:
             self.met["nowhere"] += 1
             return
         link.remembered.append(frame)
-        if self._is_lost(link, frame):
+        if self._is_lost(link, target, frame):
             return
         if link.clogged:
             if len(link.piled) < self.queue_frames:
@@ -87,19 +108,33 @@ class Net:
             else:
                 self.met["queue_full"] += 1
             return
-        self._pass(now, source, target, link, frame)
         weather, tape = self.weather, self.tape
+        if tape.chance(weather.corrupt):
+            self._meet("corrupt", target)
+            self._pass(now, source, target, link, self._flip(frame))
+            return
+        self._pass(now, source, target, link, frame)
         if tape.chance(weather.duplicate):
-            self.met["duplicate"] += 1
+            self._meet("duplicate", target)
             self._pass(now, source, target, link, frame)
         if tape.chance(weather.repeat_old):
-            self.met["repeat_old"] += 1
+            self._meet("repeat_old", target)
             self._pass(now, source, target, link, tape.pick(link.remembered))
         if tape.chance(weather.garbage):
-            self.met["garbage"] += 1
+            self._meet("garbage", target)
             self._pass(now, source, target, link, self._spoil(frame))
+        if tape.chance(weather.corrupt_behind):
+            self._meet("corrupt_behind", target)
+            self._pass(now, source, target, link, self._forge(frame))
+        if tape.chance(weather.foreign):
+            self._meet("foreign", target)
+            self._pass(now, source, target, link, self._retag(frame))
 
-    def _is_lost(self, link: Link, frame: bytes) -> bool:
+    def _meet(self, name: str, target: str) -> None:
+        self.met[name] += 1
+        self.on_fault(name, target)
+
+    def _is_lost(self, link: Link, target: str, frame: bytes) -> bool:
         weather, tape = self.weather, self.tape
         if link.cut:
             self.met["cut"] += 1
@@ -109,14 +144,14 @@ class Net:
             return True
         if link.doomed > 0:
             link.doomed -= 1
-            self.met["burst"] += 1
+            self._meet("burst", target)
             return True
         rate = weather.loss + self._loss_of_kind(frame[1])
         if len(frame) >= LARGE_FRAME_BYTES:
             rate += weather.loss_large
         if not tape.chance(rate):
             return False
-        self.met["loss"] += 1
+        self._meet(LOST.get(frame[1], "loss"), target)
         if tape.chance(weather.burst):
             link.doomed = tape.number(1, 20)
         return True
@@ -135,8 +170,11 @@ class Net:
         weather, tape = self.weather, self.tape
         spread = weather.delay_s * weather.jitter
         delay = weather.delay_s - spread + 2 * spread * tape.random.random() + link.extra_delay_s
+        if tape.chance(weather.spike):
+            self._meet("spike", target)
+            delay += tape.gap(weather.spike_s)
         if tape.chance(weather.reorder):
-            self.met["reorder"] += 1
+            self._meet("reorder", target)
             at = now + delay * tape.between(1.0, 10.0)
         else:
             at = max(now + delay, link.free_at)
@@ -155,6 +193,28 @@ class Net:
         if how == 2:
             return tape.random.randbytes(tape.number(0, 200))
         return frame[:2] + tape.random.randbytes(8) + frame[10:]  # another cluster's tag
+
+    def _flip(self, frame: bytes) -> bytes:
+        """One or two bits turn over, which no checksum of 32 bits may miss."""
+        spoilt = bytearray(frame)
+        for _ in range(self.tape.number(1, 2)):
+            bit = self.tape.number(0, 8 * len(frame) - 1)
+            spoilt[bit // 8] ^= 1 << bit % 8
+        return bytes(spoilt)
+
+    def _forge(self, frame: bytes) -> bytes:
+        """A body that is too short or too long, under a checksum that says it is right."""
+        tape = self.tape
+        if tape.chance(0.5):
+            body = frame[CHECKED_FROM : max(CHECKED_FROM, len(frame) - tape.number(1, 40))]
+        else:
+            body = frame[CHECKED_FROM:] + tape.random.randbytes(tape.number(1, 40))
+        return _sealed(frame[:2], body)
+
+    def _retag(self, frame: bytes) -> bytes:
+        """The same frame as another cluster would have sent it."""
+        tag = self.tape.random.randbytes(TAG_BYTES)
+        return _sealed(frame[:2], tag + frame[CHECKED_FROM + TAG_BYTES :])
 
     def arrived(self, source: str, target: str) -> None:
         """The frame left the link's queue."""

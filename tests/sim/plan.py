@@ -43,7 +43,33 @@ EPISODE_FAULTS = (
     "leave",
 )
 OTHER_FAULTS = ("staggered_start", "late_timers", "stays_dead")
-ALL_FAULTS = WEATHER_FAULTS + EPISODE_FAULTS + OTHER_FAULTS
+
+# Drawn from a tape of their own, so that a seed has the same of the groups above as it always had.
+LATER_WEATHER = ("spike", "corrupt", "corrupt_behind", "foreign")
+LATER_EPISODES = (
+    "bridge",
+    "neighbours",
+    "swizzle",
+    "slow_member",
+    "pause_long",
+    "restart_storm",
+    "disk_slow",
+    "disk_fails",
+    "disk_full",
+    "restore",
+    "clock_jump",
+    "flood",
+    "client_abort",
+    "client_reconnect",
+)
+LATER_OTHERS = ("clock_drift", "strike", "stays_cut")
+ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES
+ALL_FAULTS = WEATHER_FAULTS + LATER_WEATHER + ALL_EPISODES + OTHER_FAULTS + LATER_OTHERS
+
+# What a run must have met to count in a campaign.
+COUNTED_STEPS = 10_000
+COUNTED_KINDS = 3
+COUNTED_CHANGES = 3
 
 # The largest probability of each weather fault; a seed draws between a fiftieth of it and all.
 WORST = {
@@ -58,6 +84,10 @@ WORST = {
     "reorder": 0.4,
     "repeat_old": 0.2,
     "garbage": 0.1,
+    "spike": 0.03,
+    "corrupt": 0.1,
+    "corrupt_behind": 0.1,
+    "foreign": 0.1,
 }
 
 
@@ -92,6 +122,10 @@ class Plan:
     fsync_s: float
     transfer_s: float
     primary: bool
+    # What a shrunk scenario leaves out of its seed; see `tests.sim.shrink`.
+    episodes: tuple[int, ...] | None = None  # the only ones that begin, by number; None is all
+    strikes: tuple[int, ...] | None = None
+    loaded: bool = True
 
     def has(self, fault: str) -> bool:
         return fault in self.faults
@@ -119,11 +153,16 @@ def make_plan(
     rates = {
         fault: min(WORST[fault], WORST[fault] * tape.between(0.02, 1.0)) for fault in WEATHER_FAULTS
     }
+    later = tape.fork("later")
+    drawn += _later(later, len(drawn))
+    for fault in LATER_WEATHER:
+        rates[fault] = WORST[fault] * later.between(0.02, 1.0)
     faults = tuple(f for f in drawn if f not in without and (only is None or f in only))
     delay_s = tape.pick((0.0002, 0.0005, 0.001, 0.003))
     weather = Weather(
         delay_s=delay_s,
         jitter=tape.between(0.0, 0.9),
+        spike_s=later.between(0.05, 1.5) * 0.1,
         **{fault: rate for fault, rate in rates.items() if fault in faults},
     )
     token_timeout_ms = tape.pick((60, 100, 100, 200, 500, 1000))
@@ -139,8 +178,8 @@ def make_plan(
         calm_s=token_s * tape.between(1.0, 12.0),
         episode_s=tape.pick((0.3, 1.0, 1.5, 4.0)),
         chaos_s=token_s * tape.between(30.0, 150.0),
-        steps_min=5000,
-        steps_max=tape.pick((8000, 12000, 30000)),
+        steps_min=COUNTED_STEPS,
+        steps_max=tape.pick((11000, 12000, 20000)),
         queue_frames=tape.pick((16, 64, 128)),
         turn_s=tape.pick((0.00002, 0.0001, 0.0005)),
         token_timeout_ms=token_timeout_ms,
@@ -159,6 +198,19 @@ def make_plan(
         transfer_s=tape.pick((0.01, 0.1, 0.5)),
         primary=primary,
     )
+
+
+def _later(tape: Tape, already: int) -> list[str]:
+    """Faults of the later groups; many where the seed has few others, often none where it has many.
+
+    One seed in twenty adds none, so that calm runs and runs of the old kind stay.
+    """
+    if tape.chance(0.05):
+        return []
+    least = max(0, COUNTED_KINDS + 1 - already)
+    most = max(least, tape.pick((0, 2, 4)))
+    count = tape.number(least, most)
+    return tape.some(LATER_WEATHER + LATER_EPISODES + LATER_OTHERS, count, count)
 
 
 def calm_of(plan: Plan) -> Weather:

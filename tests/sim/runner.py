@@ -17,8 +17,9 @@ from tests.sim.history import Delivered, Installed, Submitted
 from tests.sim.load import Load
 from tests.sim.member import SimMember
 from tests.sim.nemesis import Nemesis
-from tests.sim.plan import Plan
+from tests.sim.plan import COUNTED_CHANGES, COUNTED_KINDS, COUNTED_STEPS, Plan
 from tests.sim.stack import Stack
+from tests.sim.tape import Tape
 from tests.sim.trace import Trace
 from tests.sim.verdict import Violation
 from tests.sim.world import MakeCore, World
@@ -51,6 +52,15 @@ class Result:
     @property
     def ok(self) -> bool:
         return not self.violations
+
+    @property
+    def counted(self) -> bool:
+        """Whether enough happened for this run to count in a campaign."""
+        return (
+            self.steps >= COUNTED_STEPS
+            and self.world.kinds() >= COUNTED_KINDS
+            and self.world.history.changes() >= COUNTED_CHANGES
+        )
 
 
 def settle_bound_s(plan: Plan) -> float:
@@ -86,8 +96,10 @@ class Runner:
         except Exception as error:  # a bug of a core is a finding, not the end of the campaign
             where = "".join(traceback.format_exception(error)[-3:])
             self.violations.append(Violation("G0", "crash", f"{error!r}\n{where}"))
-        self.violations += check(self.world.history)
         world = self.world
+        for name in sorted(world.outside):  # nothing was asked of them: their lives end here
+            world.members[name].crash()
+        self.violations += check(world.history)
         for member in world.live():
             assert member.tap is not None
             world.retire(member.tap)
@@ -122,16 +134,30 @@ class Runner:
         load = Load(world, world.tape.fork("load"))
         world.start()
         nemesis.start()
-        load.start()
+        if plan.loaded:
+            load.start()
         enough = plan.chaos_s
         world.run_until(lambda: world.steps >= plan.steps_max, enough)
-        while world.steps < plan.steps_min and world.now < 40 * enough:
-            world.run_until(lambda: world.steps >= plan.steps_min, world.now + enough)
+        # It goes on until the run counts, or until it is clear that this seed never will.
+        while (
+            (world.steps < plan.steps_min or not self._enough_happened())
+            and world.steps < plan.steps_max + COUNTED_STEPS
+            and world.now < 40 * enough
+        ):
+            steps = max(plan.steps_min, world.steps + 500)
+            world.run_until(lambda: world.steps >= steps, world.now + enough)  # noqa: B023
         nemesis.stop()
         load.stop()
 
+    def _enough_happened(self) -> bool:
+        """Whether a run has had the kinds of faults and the view changes that make it count."""
+        if len(self.plan.faults) < COUNTED_KINDS:
+            return True
+        world = self.world
+        return world.kinds() >= COUNTED_KINDS and world.history.changes() >= COUNTED_CHANGES
+
     def _heal(self) -> None:
-        """No more faults: the net is clean and everybody runs, or stays dead for good."""
+        """No more faults within a quorate core; the others stay dead or cut off for good."""
         world = self.world
         world.fault("heal", "")
         world.net.heal(world.now)
@@ -141,8 +167,12 @@ class Runner:
             dead = tape.some(self.plan.names, 0, (len(self.plan.names) - 1) // 2)
             if not self.stack.can_do_without(dead, self.plan.names):
                 dead = []
+        elif self.plan.has("stays_cut"):
+            self._leave_outside(world.tape.fork("outside"))
         for member in world.members.values():
             member.crash_after = None
+            member.slowness = member.disk_slowness = 1.0
+            member.disk_fails = False
             if member.name in dead:
                 if member.up:
                     world.fault("stays_dead", member.name)
@@ -153,6 +183,23 @@ class Runner:
         for name in dead:
             # Whatever still wants to revive it finds no member of that name able to start.
             world.members[name].buried = True
+
+    def _leave_outside(self, tape: Tape) -> None:
+        """A minority goes on beside the core, which it cannot reach, or only in one direction."""
+        world, names = self.world, self.plan.names
+        outside = tape.some(names, 0, (len(names) - 1) // 2)
+        if not outside or not self.stack.can_do_without(outside, names):
+            return
+        into, out_of = tape.pick(((True, True), (True, False), (False, True)))
+        pairs = [
+            (a, b)
+            for a, b in world.net.links
+            if (into and a in outside and b not in outside)
+            or (out_of and b in outside and a not in outside)
+        ]
+        world.outside = set(outside)
+        world.fault("stays_cut", " ".join(f"{a}>{b}" for a, b in pairs))
+        world.net.cut(pairs)
 
     def _settle(self) -> bool:
         world = self.world

@@ -12,7 +12,7 @@ from tests.sim.replica import Replica
 from tests.sim.tap import Tap
 from tests.sim.toylog import Disk, Image
 from tests.sim.verdict import Violation
-from vsync.standing import majority
+from vsync.quorum import majority
 
 
 class Stack(Protocol):
@@ -29,6 +29,14 @@ class Wipeable(Protocol):
     """A stack whose members have disks that can be lost."""
 
     def wipe(self, name: str, names: Sequence[str]) -> None: ...
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """A stack whose members' disks can be copied, and put back when they are old."""
+
+    def backup(self, name: str) -> object: ...
+    def restore(self, name: str, image: object, names: Sequence[str]) -> bool: ...
 
 
 class PlainStack:
@@ -75,6 +83,23 @@ class ReplicaStack:
         if all(others) and len(others) == len(names) and len(names) - 1 >= majority(len(names)):
             self.disks[name].durable = Image()
 
+    def backup(self, name: str) -> object:
+        return self.disks[name].durable
+
+    def restore(self, name: str, image: object, names: Sequence[str]) -> bool:
+        """Put an old image back, if every other disk holds all that this one will forget.
+
+        Then each majority that counts the restored member has another voter that knows.
+        """
+        if not isinstance(image, Image) or not image.filled:
+            return False
+        mine = self.disks[name].durable
+        others = [self.disks[other].durable for other in names if other != name]
+        if not others or any(not covers(other, mine) for other in others):
+            return False
+        self.disks[name].durable = image
+        return True
+
     def finish(self, live: Sequence[SimMember]) -> list[Violation]:
         """All live members hold one log at the end; then what the judge has to say."""
         found = list(self.judge.finish())
@@ -91,3 +116,14 @@ class ReplicaStack:
     def describe(self) -> str:
         epochs = self.judge.epochs
         return f" epochs {len(epochs):<3} confirmed {self.judge.confirmed_position:<5}"
+
+
+def covers(other: Image, mine: Image) -> bool:
+    """Whether `other` knows all entries and promises that `mine` knows."""
+    end = len(mine.entries)
+    return (
+        other.filled
+        and other.promised_epoch >= mine.promised_epoch
+        and len(other.entries) >= end
+        and (end == 0 or other.entries[end - 1].order == mine.entries[end - 1].order)
+    )

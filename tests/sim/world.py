@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from tests.sim.coverage import stage_of
 from tests.sim.history import History
 from tests.sim.member import SimMember, Upper
 from tests.sim.net import Net
@@ -17,6 +18,18 @@ from tests.sim.tap import Core, Tap
 from tests.sim.tape import Tape
 from tests.sim.trace import Trace
 from vsync.types import Member
+
+NO_FAULTS = {
+    "mend",
+    "heal",
+    "queue_full",
+    "inbox_full",
+    "nowhere",
+    "crash_armed",
+    "cut",
+    "restored",
+}
+"""What is counted beside faults: their end, or their consequence."""
 
 MakeCore = Callable[[Member, Plan, random.Random], Core]
 
@@ -42,6 +55,10 @@ class World:
             list(plan.names), self.tape.fork("net"), self.calm, plan.queue_frames, self._deliver_at
         )
         self.members = {name: SimMember(self, name) for name in plan.names}
+        self.outside: set[str] = set()  # up, but not of the core that must go on at the end
+        self.pairs: Counter[tuple[str, str]] = Counter()  # fault, stage of the member it met
+        self.on_phase: Callable[[SimMember], None] = lambda member: None
+        self.net.on_fault = self._met
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -77,11 +94,17 @@ class World:
     def revive(self, name: str) -> None:
         """Start a member that is down; one that is up stays as it is."""
         member = self.members[name]
-        if not member.up and not member.buried:
-            member.start()
+        if member.up or member.buried:
+            return
+        if member.disk_fails:  # it cannot even open its store
+            self.fault("start_refused", name)
+            self.after(self.plan.token_timeout_ms / 1000.0, self.revive, name)
+            return
+        member.start()
 
     def live(self) -> list[SimMember]:
-        return [member for member in self.members.values() if member.up]
+        """Who runs, but for those that the end of the run leaves outside."""
+        return [m for m in self.members.values() if m.up and m.name not in self.outside]
 
     def make_core(self, me: Member) -> Core:
         chance = self.tape.fork(f"core {me.name} {me.incarnation}").random
@@ -119,6 +142,16 @@ class World:
         self.trace.frame(self.now, target, target, frame)
         self.members[target].arrive(frame)
 
-    def fault(self, name: str, text: str) -> None:
+    def fault(self, name: str, text: str, *whom: SimMember) -> None:
+        """Something is done to somebody: count it, and in which stage of its life it meets them."""
         self.faults[name] += 1
         self.trace.add(self.now, "*", name, text)
+        for member in whom:
+            self.pairs[name, stage_of(member)] += 1
+
+    def kinds(self) -> int:
+        """How many kinds of fault were met."""
+        return sum(name not in NO_FAULTS for name in self.faults.keys() | self.net.met.keys())
+
+    def _met(self, name: str, target: str) -> None:
+        self.pairs[name, stage_of(self.members[target])] += 1

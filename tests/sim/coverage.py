@@ -1,0 +1,86 @@
+"""Which fault met a member in which stage of its life, over a whole campaign.
+
+Nothing is known about a pair that no seed ever made, so the table lists those as well.  Stages are
+the ring's phases, and while the ring is operational those of the primary layer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from vsync.phases import Phase as RingPhase
+from vsync.primary import Primary
+
+if TYPE_CHECKING:
+    from tests.sim.member import SimMember
+
+Pair = tuple[str, str]
+
+DOWN = "down"
+ALONE = "operational"
+RING_STAGES = (DOWN, "gather", "commit", "recovery")
+PRIMARY_STAGES = ("apart", "exchange", "inquorate", "levelling", "active")
+STAGES = (*RING_STAGES, ALONE, *PRIMARY_STAGES)
+
+# The names under which faults are counted: those that meet a member.
+WEATHER = (
+    "loss", "loss_token", "loss_data", "loss_join", "loss_commit", "burst", "duplicate", "reorder",
+    "repeat_old", "garbage", "spike", "corrupt", "corrupt_behind", "foreign",
+)  # fmt: skip
+NETWORK = (
+    "isolate", "halves", "oneway", "deaf", "mute", "pairwise", "flap", "bridge", "neighbours",
+    "clog", "swizzle", "slow", "mend", "strike_cut", "strike_lose", "strike_mend",
+)  # fmt: skip
+PROCESS = (
+    "crash", "crash_quick", "crash_mid_output", "crash_all", "restart_storm", "wipe", "restore",
+    "pause", "pause_long", "slow_member", "leave", "clock_jump", "strike_crash", "strike_pause",
+    "strike_leave",
+)  # fmt: skip
+DISK = ("disk_slow", "disk_fails", "disk_full", "commit_failed")
+CLIENTS = ("flood", "client_abort", "client_reconnect")
+FAULTS = WEATHER + NETWORK + PROCESS + DISK + CLIENTS
+NEVER_MEET_DOWN = frozenset(PROCESS + DISK + CLIENTS)
+"""What is done to a process needs one; weather meets an address, so it meets the dead as well."""
+
+
+def stage_of(member: SimMember) -> str:
+    """Where a member stands now."""
+    if member.tap is None:
+        return DOWN
+    phase = member.tap.core.phase
+    if phase is not RingPhase.OPERATIONAL:
+        return phase.value
+    upper = member.upper
+    primary = getattr(getattr(upper, "core", upper), "primary", None)
+    return str(primary.phase.value) if isinstance(primary, Primary) else ALONE
+
+
+def possible() -> list[Pair]:
+    return [
+        (fault, stage)
+        for fault in FAULTS
+        for stage in STAGES
+        if not (stage == DOWN and fault in NEVER_MEET_DOWN)
+    ]
+
+
+def lines(met: Counter[Pair]) -> list[str]:
+    """The table of a campaign, and what it never met."""
+    width = max(map(len, FAULTS))
+    head = " ".join(f"{stage[:9]:>9}" for stage in STAGES)
+    table = [f"{'':{width}} {head}"]
+    for fault in FAULTS:
+        cells = " ".join(f"{met[fault, stage] or '-':>9}" for stage in STAGES)
+        table.append(f"{fault:{width}} {cells}")
+    pairs = possible()
+    never = [pair for pair in pairs if not met[pair]]
+    table.append(f"{len(pairs) - len(never)} of {len(pairs)} pairs of fault and stage were met")
+    for fault in FAULTS:
+        missing = [stage for name, stage in never if name == fault]
+        if missing:
+            table.append(f"never: {fault} in {', '.join(missing)}")
+    others = sorted({fault for fault, _ in met} - set(FAULTS))
+    if others:
+        table.append(f"counted besides: {', '.join(others)}")
+    return table

@@ -1,0 +1,223 @@
+"""Trouble of processes, disks, clocks and clients; `nemesis` starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from tests.sim.stack import Restorable, Wipeable
+from tests.sim.tape import Tape
+from vsync.types import Guarantee
+
+if TYPE_CHECKING:
+    from tests.sim.member import SimMember
+    from tests.sim.world import World
+
+HOUR_US = 3_600_000_000
+
+
+@runtime_checkable
+class HasClients(Protocol):
+    """Clients that stand above a member, and can lose heart."""
+
+    def abort(self) -> None: ...
+    def reconnect(self) -> None: ...
+
+
+class MemberTrouble:
+    """Each method is one episode; `length` says how long one lasts."""
+
+    def __init__(self, world: World, tape: Tape, length: Callable[[], float]) -> None:
+        self.world, self.tape, self.length = world, tape, length
+        self.handlers: dict[str, Callable[[], None]] = {
+            "crash": self.crash,
+            "crash_mid_output": self.crash_mid_output,
+            "crash_quick": self.crash_quick,
+            "crash_all": self.crash_all,
+            "wipe": self.wipe,
+            "pause": self.pause,
+            "leave": self.leave,
+            "slow_member": self.slow_member,
+            "pause_long": self.pause_long,
+            "restart_storm": self.restart_storm,
+            "disk_slow": self.disk_slow,
+            "disk_fails": self.disk_fails,
+            "disk_full": self.disk_full,
+            "restore": self.restore,
+            "clock_jump": self.clock_jump,
+            "flood": self.flood,
+            "client_abort": self.client_abort,
+            "client_reconnect": self.client_reconnect,
+        }
+
+    def _token_s(self) -> float:
+        return self.world.plan.token_timeout_ms / 1000.0
+
+    def _running(self) -> list[SimMember]:
+        return [member for member in self.world.members.values() if member.running]
+
+    def _one(self) -> SimMember | None:
+        running = self._running()
+        return self.tape.pick(running) if running else None
+
+    # -- processes -------------------------------------------------------------------------------
+
+    def _crash(self, how: str, member: SimMember, down_s: float) -> None:
+        self.world.fault(how, member.name, member)
+        member.crash()
+        self.world.after(down_s, self.world.revive, member.name)
+
+    def crash(self) -> None:
+        member = self._one()
+        if member is not None:
+            self._crash("crash", member, self.length() * 2)
+
+    def crash_quick(self) -> None:
+        """Back before anybody can have missed it."""
+        member = self._one()
+        if member is not None:
+            self._crash("crash_quick", member, self._token_s() * self.tape.between(0.01, 0.6))
+
+    def crash_mid_output(self) -> None:
+        """Dies between two outputs of one step: half of its frames left, half did not."""
+        member = self._one()
+        if member is not None:
+            self.world.fault("crash_armed", member.name)
+            member.arm_crash(self.tape.number(1, 12), self.length())
+
+    def crash_all(self) -> None:
+        for member in self._running():
+            self._crash("crash_all", member, self.length() * self.tape.between(0.2, 2.0))
+
+    def wipe(self) -> None:
+        """A member dies and loses its disk; never more than a majority of disks can take."""
+        member = self._one()
+        if member is not None:
+            self._crash("wipe", member, self.length() * 2)
+            if isinstance(self.world.stack, Wipeable):
+                self.world.stack.wipe(member.name, self.world.plan.names)
+
+    def restore(self) -> None:
+        """A member dies and comes back with an older image of its disk, as from a backup."""
+        member, stack = self._one(), self.world.stack
+        if member is None or not isinstance(stack, Restorable):
+            return
+        image = stack.backup(member.name)
+        self.world.after(self.length() * 4, self._restore, member, image)
+
+    def _restore(self, member: SimMember, image: object) -> None:
+        stack = self.world.stack
+        if not member.running or self.world.faults["heal"] or not isinstance(stack, Restorable):
+            return
+        self._crash("restore", member, self.length() * 2)
+        if stack.restore(member.name, image, self.world.plan.names):
+            self.world.fault("restored", member.name)
+
+    def restart_storm(self) -> None:
+        """One member dies and starts again and again, each time before the others are done."""
+        member = self._one()
+        if member is None:
+            return
+        step = self._token_s() * self.tape.between(0.1, 1.5)
+        for turn in range(self.tape.number(2, 6)):
+            self.world.after(turn * step, self._storm, member, step * self.tape.between(0.1, 0.9))
+
+    def _storm(self, member: SimMember, down_s: float) -> None:
+        if member.running and not self.world.faults["heal"]:
+            self._crash("restart_storm", member, down_s)
+
+    def pause(self) -> None:
+        """The process stands still (SIGSTOP) and then finds everything in its inbox at once."""
+        self._pause("pause", self.length())
+
+    def pause_long(self) -> None:
+        """As long as many token timeouts: the others have long gone on."""
+        self._pause("pause_long", self._token_s() * self.tape.between(3.0, 20.0))
+
+    def _pause(self, how: str, seconds: float) -> None:
+        member = self._one()
+        if member is not None:
+            self.world.fault(how, member.name, member)
+            member.pause()
+            self.world.after(seconds, member.resume)
+
+    def slow_member(self) -> None:
+        """A process that gets little of its processor."""
+        member = self._one()
+        if member is not None:
+            self.world.fault("slow_member", member.name, member)
+            member.slowness = self.tape.between(5.0, 60.0)
+            self.world.after(self.length() * 2, self._as_fast, member)
+
+    def _as_fast(self, member: SimMember) -> None:
+        member.slowness = 1.0
+
+    def leave(self) -> None:
+        member = self._one()
+        if member is not None:
+            self.world.fault("leave", member.name, member)
+            member.leave(self.length())
+
+    # -- disks and clocks ------------------------------------------------------------------------
+
+    def disk_slow(self) -> None:
+        member = self._one()
+        if member is not None:
+            self.world.fault("disk_slow", member.name, member)
+            member.disk_slowness = self.tape.between(5.0, 50.0)
+            self.world.after(self.length() * 3, self._as_usual, member)
+
+    def disk_fails(self) -> None:
+        """The next commit fails; nobody knows whether it is on the disk, so the member stops."""
+        self._spoil_disk("disk_fails", self._token_s() * 0.5)
+
+    def disk_full(self) -> None:
+        """No commit for a while: it stops, and cannot start before there is room."""
+        self._spoil_disk("disk_full", self.length() * 4)
+
+    def _spoil_disk(self, how: str, seconds: float) -> None:
+        member = self._one()
+        if member is not None:
+            self.world.fault(how, member.name, member)
+            member.disk_fails = True
+            self.world.after(seconds, self._as_usual, member)
+
+    def _as_usual(self, member: SimMember) -> None:
+        member.disk_slowness, member.disk_fails = 1.0, False
+
+    def clock_jump(self) -> None:
+        """The wall clock is set, forwards or backwards, by up to hours."""
+        member = self._one()
+        if member is not None:
+            self.world.fault("clock_jump", member.name, member)
+            size = self.tape.pick((1_000, 1_000_000, 60_000_000, 3 * HOUR_US))
+            member.wall_offset_us = self.tape.number(-size, size)
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    def flood(self) -> None:
+        """Much more at once than anybody can take: the rest must be refused, not lost."""
+        member = self._one()
+        if member is None:
+            return
+        self.world.fault("flood", member.name, member)
+        for _ in range(self.tape.number(20, 150)):
+            level = Guarantee.SAFE if self.tape.chance(0.5) else Guarantee.AGREED
+            if not member.up or not member.submit(self.tape.number(0, 2000), level):
+                return
+
+    def client_abort(self) -> None:
+        """Consumers of one member hang up with messages in their hands."""
+        member = self._one()
+        clients = getattr(member.upper, "clients", None) if member is not None else None
+        if member is not None and isinstance(clients, HasClients):
+            self.world.fault("client_abort", member.name, member)
+            clients.abort()
+
+    def client_reconnect(self) -> None:
+        """A publisher hangs up with confirms outstanding, and comes again."""
+        member = self._one()
+        clients = getattr(member.upper, "clients", None) if member is not None else None
+        if member is not None and isinstance(clients, HasClients):
+            self.world.fault("client_reconnect", member.name, member)
+            clients.reconnect()
