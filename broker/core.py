@@ -28,6 +28,7 @@ from vsync.primary_events import (
     Activation,
     Decided,
     DurableMark,
+    Holders,
     Inquorate,
     Ordered,
     PersistEpoch,
@@ -192,6 +193,8 @@ class Core:
                     self.shell.abort_transfer()
             case Inquorate(reason):
                 self._stop_speaking(reason)
+            case Holders():
+                raise AssertionError("only an arbitrator keeps a record")
             case Refused(reason):
                 self.shell.stop(Exit.DATA, reason)
         self.flush()
@@ -288,8 +291,7 @@ class Core:
         for member, said in reports:
             tribunal.report(member, said)
         if tribunal.guilty:
-            inconsistent = not tribunal.disk_is_right
-            self.shell.stop(Exit.INTERNAL, tribunal.guilty, inconsistent=inconsistent)
+            self.distrusted(tribunal.guilty, disk=not tribunal.disk_is_right)
         elif tribunal.fenced and not self.halted:
             # Own commands, digests among them, still take their place in the order: who is right
             # is found out there. The shell takes no more of clients.
@@ -299,6 +301,11 @@ class Core:
             self.speaking = True
             self.shell.speak()
         self.halted = tribunal.fenced
+
+    def distrusted(self, reason: str, *, disk: bool) -> None:
+        """This member is wrong: it stops and says nothing more; with `disk` its store is wrong."""
+        self.speaking = False
+        self.shell.stop(Exit.INTERNAL, reason, inconsistent=disk)
 
     def reexecuted(self, said: Reexecuted) -> None:
         """The own store was re-executed to a disputed position: tell the others what it gives."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from broker.core import Core
+from broker.elections import Elections
 from broker.exits import Exit
 from broker.machine.commands import TICK, Tick
 from vsync.codec import WIRE_VERSION
@@ -41,6 +42,7 @@ class Duties:
         self._started_at = now
         self._ticked_at, self._ticked_us = 0.0, 0
         self._shutdown_deadline = 0.0
+        self.elections = Elections(core)
 
     def wake(self, now: float) -> None:
         """Do what is due."""
@@ -48,8 +50,10 @@ class Duties:
         if core.patient and now - self._started_at > PATIENCE_S:
             core.patience_ended()
         self._tick(now)
+        self._learn_of_shutdown()
         if core.shutdown_position:
             self._finish_shutdown(now)
+        self.elections.wake(now)
         self._check_versions()
         core.flush()
 
@@ -65,6 +69,18 @@ class Duties:
         if arrived and waited >= pace:
             self._ticked_at, self._ticked_us = now, core.shell.now_us()
             core.admit([Tick(TICK, machine.epoch, self._ticked_us)])
+
+    def _learn_of_shutdown(self) -> None:
+        """A state that was received may end with the shutdown of all; a start forgets an old one.
+
+        (Each activation takes it out of the state, and who `ran` has applied one in this life.)
+        """
+        core = self._core
+        shutdown_id = core.replica.machine.shutdown_id
+        if shutdown_id and core.ran and not core.shutdown_position:
+            core.replica.shutdown_id = shutdown_id
+            core.shutdown_position = core.replica.history.position
+            core.submissions.suspend()
 
     def _finish_shutdown(self, now: float) -> None:
         core = self._core

@@ -225,7 +225,7 @@ class Replica:
             activation.epoch,
             tuple(ActiveMember(*m) for m in activation.members),
             activation.cold,
-            activation.voters,
+            (activation.keeps and self.machine.voters) or activation.voters,
             activation.cluster_id,
         )
         try:

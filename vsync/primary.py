@@ -8,15 +8,18 @@ nor clocks nor what the application replicates.  Per regular view:
 2. *Level*: members that stand where the donor stands are level.  A member of the donor's last
    view that merely had not learnt that its last messages were safe applies exactly those of them
    that the donor applied.  Any other member asks the donor for its state (`Transfer`).
-3. *Promise*: a level member makes the epoch record durable (`PersistEpoch`, which also makes its
-   state at the base durable) and multicasts PROMISED.
-4. *Activate*: with promises of a majority of the voters, and an answer of every member that might
-   still be level, the donor multicasts ACTIVATE.  Delivered in the regular view it is the first
-   command of the epoch, at the same position everywhere.
+3. *Again*: the donor multicasts anew what it holds undecided beyond its state, as a new Raft leader
+   keeps its suffix: a member that is gone may have applied some of it.
+4. *Promise*: a level member makes the epoch record durable (`PersistEpoch`, which also makes its
+   state so far durable) and multicasts PROMISED.
+5. *Activate*: with promises of a majority of the voters, and an answer of every member that might
+   still be level, the donor multicasts ACTIVATE.  Delivered in the regular view it decides: what
+   was said again is applied, then the activation, the first command of the epoch, at the same
+   position everywhere.
 
-What was delivered in a view that is not active, or in a transitional configuration and not applied
-by any member of the next primary, is dropped by all; its origin submits it again.  So no member
-ever holds a suffix that its primary might not have ("apply on safe").
+What was delivered in a view that is not active, or undecided at others than the donor, is dropped
+by all; its origin submits it again.  Nothing is applied that is not safe in a primary view, so no
+member ever holds a suffix that its primary might not have ("apply on safe").
 
 Only a member that is level counts for the durable mark.  An inquorate member orders nothing,
 applies nothing and says nothing.
@@ -24,61 +27,43 @@ applies nothing and says nothing.
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import NamedTuple, Protocol
-
 import msgpack
 
+from vsync.activating import activate
 from vsync.events import Deliver, Marks, Output, Transitional, View
 from vsync.primary_events import (
     ACTIVATE,
+    AGAIN,
     APP,
     BEHIND,
     CAUGHT_UP,
+    HELD,
     PROMISED,
     STATE,
     Activated,
     Activation,
     Answer,
+    Decided,
     DurableMark,
+    Held,
+    Holders,
     Inquorate,
     Ordered,
     PersistEpoch,
+    Phase,
     PrimaryEvent,
     Refused,
+    Replicated,
     Suspended,
     Transfer,
+    Undecided,
     decode,
 )
-from vsync.standing import Plan, Standing, Verdict, durable_mark, majority, make_plan
-from vsync.types import NO_RING, Member, RingId
-
-
-class Replicated(Protocol):
-    """What the layer asks of the application that it drives."""
-
-    def standing(self) -> Standing:
-        """Return what the state is worth now."""
-
-    def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
-        """Return how many of `payloads`, applied in order, lead to the chain `order`; -1: none."""
-
-
-class Phase(Enum):
-    """Where a member is between two primary views."""
-
-    APART = "apart"
-    EXCHANGE = "exchange"
-    INQUORATE = "inquorate"
-    LEVELLING = "levelling"
-    ACTIVE = "active"
-
-
-class _Pending(NamedTuple):
-    ring: RingId
-    seq: int
-    sender: Member
-    item: bytes | Activation
+from vsync.primary_mark import PrimaryMark
+from vsync.quorum import Terms
+from vsync.standing import Plan, Standing, Verdict, make_plan, refuse
+from vsync.types import NO_RING, Member
+from vsync.undecided import UndecidedMessages
 
 
 class Primary:
@@ -98,14 +83,13 @@ class Primary:
         self._states: dict[Member, Standing] = {}
         self._answers: dict[Member, bool] = {}  # promised (True) or behind (False)
         self._fresh: dict[Member, bool] = {}
-        self._level: frozenset[str] = frozenset()
-        self._marks: dict[str, int] = {}
-        self._mark = 0
+        self.mark = PrimaryMark()
+        self._waits = True  # wait_for_all: not in a quorum yet, or not any more
         self._replaced = False  # the state is another's, and no activation has said so yet
         self._levelled = False
         self._activate_sent = False
-        self._pending: list[_Pending] = []
-        self._collect = False
+        self._undecided = UndecidedMessages()
+        self._again: list[Undecided] = []  # by the donor of this view's plan, to be applied first
         self._events: list[PrimaryEvent] = []
         self._outgoing: list[bytes] = []
 
@@ -116,7 +100,7 @@ class Primary:
         if isinstance(output, Deliver):
             self._on_deliver(output)
         elif isinstance(output, Marks):
-            self._marks = output.marks
+            self.mark.marks = output.marks
             self._update_mark()
         elif isinstance(output, View):
             self._on_view(output)
@@ -127,12 +111,35 @@ class Primary:
         """The promise asked for by `PersistEpoch` is durable."""
         if self.phase is Phase.LEVELLING and self.plan is not None and self.plan.epoch == epoch:
             self._say(PROMISED, (epoch, self._replaced))
+        elif self.phase is Phase.ACTIVE and epoch == self.epoch:
+            self._say(HELD, (epoch,))
+
+    def activation_applied(self, position: int) -> None:
+        """Hear that the activation of this view is in the state, at `position` or before."""
+        self.mark.applied(position)
+        self._update_mark()
+
+    def voters_changed(self, voters: Terms) -> None:
+        """Hear that from the position on that was applied last these vote."""
+        if self.phase is Phase.ACTIVE:
+            self.mark.changed(voters)
+            self._update_mark()
+
+    def durable(self) -> int:
+        """Return the position that is durable for good, by the voters of what was applied."""
+        return self.mark.reached
+
+    def state_replaced(self) -> None:
+        """The state in memory is the one that `Transfer` asked for (not yet durable, perhaps)."""
+        self._undecided.replaced()
 
     def caught_up(self) -> None:
         """The transfer asked for by `Transfer` is complete, durable and verified."""
         if self.plan is None or self._levelled:
             return
         self._levelled = True
+        self._undecided.replaced()
+        self._undecided.complete = self.phase is Phase.ACTIVE
         if self.epoch != self.plan.epoch:
             # Until an activation ends the old session this outlasts the view: what clients were
             # told came from another state than this one.
@@ -177,15 +184,15 @@ class Primary:
     @property
     def level(self) -> bool:
         """Whether this member has the primary's state and counts."""
-        return self.phase is Phase.ACTIVE and self.me.name in self._level
+        return self.phase is Phase.ACTIVE and self.me.name in self.mark.level
 
     def durable_everywhere(self) -> int:
         """Return the position that every level member of the view has made durable."""
-        return min((self._marks.get(name, 0) for name in self._level), default=0)
+        return self.mark.everywhere()
 
     def marks(self) -> dict[str, int]:
         """Return each view member's durable mark as the ring last told it, by name."""
-        return dict(self._marks)
+        return dict(self.mark.marks)
 
     def labels(self) -> dict[str, str]:
         """Return what each member of the view said its label is, by name."""
@@ -194,12 +201,13 @@ class Primary:
     @property
     def level_names(self) -> frozenset[str]:
         """The names of the members that have the primary's state."""
-        return self._level
+        return self.mark.level
 
     # -- views -----------------------------------------------------------------------------------
 
     def _on_transitional(self) -> None:
-        self._collect = self.phase is Phase.ACTIVE and self.me.name in self._level
+        if self.phase is Phase.ACTIVE:
+            self._undecided.view_ends(self.epoch, applies=self._levelled)
         if self.phase is not Phase.APART:
             self._events.append(Suspended("the view is changing"))
         self.phase, self.reason = Phase.APART, "the view is changing"
@@ -210,15 +218,19 @@ class Primary:
         self.plan = None
         self._states = {}
         self._answers, self._fresh = {}, {}
-        self._level = frozenset()
-        self._marks = {}
+        self.mark.view_begins()
         self._levelled = self._activate_sent = False
-        self._collect = False
+        self._undecided.view_ended()
+        self._again = []
         self._outgoing = []
         self._tell_standing()
 
     def _tell_standing(self) -> None:
-        standing = self.app.standing()
+        standing, mine = self.app.standing(), self._undecided
+        reach = mine.reach(standing.state_epoch)
+        standing = standing._replace(
+            reach=reach, complete=mine.complete, undecided=len(mine), waits=self._waits
+        )
         self._say(STATE, (standing,))
 
     def _say(self, tag: bytes, fields: tuple[object, ...]) -> None:
@@ -241,22 +253,31 @@ class Primary:
                 self._count("of_another_view")
             elif isinstance(body, Activation):
                 self._on_activate(d, body)
+            elif isinstance(body, Undecided):
+                self._on_again(d.sender, body)
             elif d.transitional:
                 self._count("too_late")
             elif isinstance(body, Standing):
                 self._on_state(d.sender, body)
             elif isinstance(body, Answer):
                 self._on_answer(d.sender, body)
+            elif isinstance(body, Held):
+                if self.phase is Phase.ACTIVE:
+                    self._hold(frozenset((d.sender.name,)))
             else:
                 self._on_caught_up(d.sender)
 
     def _on_app(self, d: Deliver, payload: bytes) -> None:
         if self.phase is Phase.ACTIVE and not d.transitional:
             self._events.append(Ordered(self.epoch, d.ring, d.seq, d.sender, payload))
-        elif d.transitional and self._collect:
-            self._pending.append(_Pending(d.ring, d.seq, d.sender, payload))
-        else:
+        elif not (d.transitional and self._undecided.take(d, payload)):
             self._count("app_outside_primary")
+
+    def _on_again(self, sender: Member, undecided: Undecided) -> None:
+        if self.plan is not None and sender == self.plan.donor:
+            self._again.append(undecided)
+        else:
+            self._count("again_unexpected")
 
     def _on_state(self, sender: Member, standing: Standing) -> None:
         if self.plan is not None or sender not in self.members:
@@ -265,16 +286,12 @@ class Primary:
         if len(self._states) < len(self.members):
             return
         plan = make_plan(self.members, self._states)
-        if self.me in plan.foreign:
-            own = self._states[self.me].cluster_id
-            self.phase, self.reason = Phase.INQUORATE, "store of another cluster"
-            self._events.append(
-                Refused(
-                    f"this store belongs to cluster {own}, the members here to {plan.cluster_id}"
-                )
-            )
+        if refusal := refuse(self.me, self._states[self.me], plan):
+            self.phase, self.reason = Phase.INQUORATE, refusal
+            self._events.append(Refused(refusal))
         elif plan.verdict in (Verdict.WAIT, Verdict.INQUORATE):
             self.phase, self.reason = Phase.INQUORATE, plan.reason
+            self._waits = self._waits or plan.verdict is Verdict.INQUORATE
             self._events.append(Inquorate(plan.reason))
         else:
             self._adopt(plan)
@@ -282,10 +299,11 @@ class Primary:
     def _adopt(self, plan: Plan) -> None:
         self.plan = plan
         self.phase, self.reason = Phase.LEVELLING, plan.reason
-        reached = self._apply_pending(plan)
-        self._pending = []
-        if self.me in plan.level or reached:
+        if self.me in plan.level or self._apply_undecided(plan):
             self._levelled = True
+            if plan.donor == self.me:
+                for undecided in self._undecided.items:
+                    self._say(AGAIN, (undecided,))
             self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters))
             return
         assert plan.donor is not None
@@ -293,23 +311,24 @@ class Primary:
         self._say(BEHIND, (plan.epoch,))
         self._events.append(Transfer(plan.donor, plan.epoch, plan.position, plan.order))
 
-    def _apply_pending(self, plan: Plan) -> bool:
+    def _apply_undecided(self, plan: Plan) -> bool:
         """Apply those undecided messages that the donor has applied, if they lead to its state."""
-        if self.me in plan.level or not self._pending:
+        if not self._undecided.items:
             return False
-        count = self.app.reaches([p.item for p in self._pending], plan.order)
+        count = self.app.reaches(self._undecided.bodies(), plan.order)
         if count <= 0:  # 0: nothing is missing, so the state differs in its outcomes
-            self._count("pending_do_not_fit")
+            self._count("undecided_do_not_fit")
             return False
-        for p in self._pending[:count]:
-            if isinstance(p.item, Activation):
-                event: PrimaryEvent = Activated(p.ring, p.seq, p.sender, p.item, True)
-                self.epoch = p.item.epoch
-                self._replaced = False
-            else:
-                event = Ordered(self.epoch, p.ring, p.seq, p.sender, p.item)
-            self._events.append(event)
+        decided = self._undecided.decided(count)
+        if any(isinstance(undecided.item, Activation) for undecided in decided):
+            self._replaced = False
+        self._apply(plan, decided)
         return True
+
+    def _apply(self, plan: Plan, decided: list[Undecided]) -> None:
+        if decided:
+            self._events.append(Decided(plan.epoch))
+            self._events.extend(undecided.event() for undecided in decided)
 
     def _on_answer(self, sender: Member, answer: Answer) -> None:
         if self.plan is None or answer.epoch != self.plan.epoch:
@@ -325,34 +344,16 @@ class Primary:
     def _maybe_activate(self, plan: Plan) -> None:
         if plan.donor != self.me or self._activate_sent:
             return
-        promised = {m.name for m, yes in self._answers.items() if yes}
-        if len([v for v in plan.voters if v in promised]) < majority(len(plan.voters)):
-            return
-        # Whoever may be level without a transfer is waited for, so that a slow disk does not cost
-        # a member its clients; it answers within one fsync or leaves the view.
-        awaited = [m for m, s in self._states.items() if s.ran or m in plan.level]
-        if any(m not in self._answers and m not in plan.foreign for m in awaited):
-            return
-        self._activate_sent = True
-        members = tuple((m.name, m.incarnation, self._fresh.get(m, True)) for m in self.members)
-        carried = any(
-            self._states[m].live and not self._fresh[m] for m, yes in self._answers.items() if yes
-        )
-        self._say(
-            ACTIVATE,
-            (
-                Activation(
-                    plan.epoch, plan.position, members, not carried, plan.voters, plan.cluster_id
-                ),
-            ),
-        )
+        activation = activate(plan, self.members, self._states, self._answers, self._fresh)
+        if activation is not None:
+            self._activate_sent = True
+            self._say(ACTIVATE, (activation,))
 
     def _on_activate(self, d: Deliver, activation: Activation) -> None:
         if d.transitional:
             # Some members of the old view may have seen it in time: it is undecided for us.
-            if self.plan is not None and self._levelled:
-                self._collect = True
-                self._pending.append(_Pending(d.ring, d.seq, d.sender, activation))
+            if self.plan is not None and self._levelled and len(self._again) == self.plan.undecided:
+                self._undecided.take_activation(d, activation, self._again)
             return
         if self.plan is None or self.phase is not Phase.LEVELLING:
             self._count("activate_unexpected")
@@ -360,28 +361,36 @@ class Primary:
         self.phase, self.reason = Phase.ACTIVE, self.plan.reason
         self.epoch, self.activation = activation.epoch, activation
         self._replaced = False
-        self._level = frozenset(m.name for m, promised in self._answers.items() if promised)
-        self._mark = 0
-        self._events.append(
-            Activated(d.ring, d.seq, d.sender, activation, self.me.name in self._level)
-        )
-        if self._levelled and self.me.name not in self._level:
+        self._waits = False
+        level = frozenset(m.name for m, promised in self._answers.items() if promised)
+        arbitrators = frozenset(m.name for m, s in self._states.items() if s.arbitrator)
+        self.mark.activated(self.epoch, self.plan.voters, level, arbitrators)
+        if self._levelled:
+            self._undecided.activated()
+        self._apply(self.plan, self._again)
+        self._events.append(Activated(d.ring, d.seq, d.sender, activation, self.me.name in level))
+        if self._levelled and self.me.name not in level:
             self._say(CAUGHT_UP, (self.epoch,))
+        self._hold(level)
         self._update_mark()
 
     def _on_caught_up(self, sender: Member) -> None:
-        if self.phase is Phase.ACTIVE:
-            self._level |= {sender.name}
+        if self.phase is Phase.ACTIVE and sender.name not in self.mark.level:
+            self.mark.level |= {sender.name}
             self._update_mark()
+            if sender == self.me and self.plan is not None and self.mark.without_data:
+                # An arbitrator may name this member once it has on disk what was ordered till now.
+                plan = self.plan
+                self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters))
+
+    def _hold(self, names: frozenset[str]) -> None:
+        """Tell the application of an arbitrator who holds all that this epoch confirms."""
+        holders = self.mark.hold(names)
+        if self.me.name in self.mark.without_data:
+            self._events.append(Holders(self.epoch, holders))
 
     def _update_mark(self) -> None:
-        if self.phase is not Phase.ACTIVE or self.activation is None:
-            return
-        mark = durable_mark(self._marks, self.activation.voters, self._level)
-        # Before the activation itself is durable on a majority, an older epoch's suffix could
-        # still win a later election: nothing below it may be confirmed in this epoch (Raft 5.4.2).
-        if mark > self._mark and mark > self.activation.base:
-            self._mark = mark
+        if self.phase is Phase.ACTIVE and (mark := self.mark.news()) is not None:
             self._events.append(DurableMark(mark))
 
     def _count(self, name: str) -> None:

@@ -1,33 +1,36 @@
 """What the primary layer says: to the other members in messages, to its application in events.
 
-The closed vocabulary of `vsync.primary`; nothing here decides anything.
+And what it asks of the application.  The closed vocabulary of `vsync.primary`; nothing here
+decides anything.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 import msgpack
 
 from vsync.standing import Standing
 from vsync.types import Member, RingId
 
-APP, STATE, PROMISED, BEHIND, ACTIVATE, CAUGHT_UP = (bytes([n]) for n in range(1, 7))
+APP, STATE, PROMISED, BEHIND, ACTIVATE, CAUGHT_UP, AGAIN, HELD = (bytes([n]) for n in range(1, 9))
 
 
 class Activation(NamedTuple):
     """The content of an ACTIVATE: (name, incarnation, fresh) of each member of the view.
 
     A fresh member did not carry its state over: whatever clients it had are gone.  `cold` says
-    that nobody carried live state over, the cluster comes back from its stores.
+    that nobody carried live state over, the cluster comes back from its stores.  `keeps`: what is
+    applied just before it may have changed the voters, which are then those of the state.
     """
 
     epoch: int
-    base: int
     members: tuple[tuple[str, int, bool], ...]
     cold: bool
     voters: tuple[str, ...]
     cluster_id: str
+    keeps: bool = False
 
 
 class Ordered(NamedTuple):
@@ -38,6 +41,12 @@ class Ordered(NamedTuple):
     seq: int
     sender: Member
     payload: bytes
+
+
+class Decided(NamedTuple):
+    """What follows was undecided when its view ended; the primary view of `epoch` decided it."""
+
+    epoch: int
 
 
 class Activated(NamedTuple):
@@ -94,9 +103,50 @@ class DurableMark(NamedTuple):
     position: int
 
 
+class Holders(NamedTuple):
+    """To an arbitrator: make this record durable, then mark the epoch.  See `quorum.Record`."""
+
+    epoch: int
+    names: frozenset[str]
+
+
+class Held(NamedTuple):
+    """A member that caught up holds on disk all that was ordered until it counted as level."""
+
+    epoch: int
+
+
 PrimaryEvent = (
-    Ordered | Activated | Suspended | Inquorate | PersistEpoch | Transfer | Refused | DurableMark
+    Ordered
+    | Decided
+    | Activated
+    | Suspended
+    | Inquorate
+    | PersistEpoch
+    | Transfer
+    | Refused
+    | DurableMark
+    | Holders
 )
+
+
+class Undecided(NamedTuple):
+    """A message that was ordered in `ring` and delivered only as that view ended.
+
+    Its donor says it again in the next primary view: there it is applied before the activation.
+    """
+
+    epoch: int  # of the view in which it was ordered; an activation's own
+    ring: RingId
+    seq: int
+    sender: Member
+    item: bytes | Activation
+
+    def event(self) -> Ordered | Activated:
+        """Return the order to apply it, now that it is decided."""
+        if isinstance(self.item, Activation):
+            return Activated(self.ring, self.seq, self.sender, self.item, True)
+        return Ordered(self.epoch, self.ring, self.seq, self.sender, self.item)
 
 
 class Answer(NamedTuple):
@@ -107,7 +157,29 @@ class Answer(NamedTuple):
     fresh: bool
 
 
-def decode(tag: bytes, payload: bytes) -> tuple[RingId, Standing | Activation | Answer | None]:
+class Replicated(Protocol):
+    """What the layer asks of the application that it drives."""
+
+    def standing(self) -> Standing:
+        """Return what the state is worth now."""
+
+    def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
+        """Return how many of `payloads`, applied in order, lead to the chain `order`; -1: none."""
+
+
+class Phase(Enum):
+    """Where a member is between two primary views."""
+
+    APART = "apart"
+    EXCHANGE = "exchange"
+    INQUORATE = "inquorate"
+    LEVELLING = "levelling"
+    ACTIVE = "active"
+
+
+def decode(
+    tag: bytes, payload: bytes
+) -> tuple[RingId, Standing | Activation | Answer | Undecided | Held | None]:
     """Return the view that a layer message belongs to and its body; None is CAUGHT_UP."""
     fields = msgpack.unpackb(payload[1:], use_list=False, strict_map_key=True)
     ring = RingId(*fields[0])
@@ -121,4 +193,10 @@ def decode(tag: bytes, payload: bytes) -> tuple[RingId, Standing | Activation | 
         return ring, Answer(fields[1], False, True)
     if tag == CAUGHT_UP:
         return ring, None
+    if tag == HELD:
+        return ring, Held(fields[1])
+    if tag == AGAIN:
+        epoch, ring, seq, sender, item = fields[1]
+        body = item if isinstance(item, bytes) else Activation(*item)
+        return RingId(*fields[0]), Undecided(epoch, RingId(*ring), seq, Member(*sender), body)
     raise ValueError(tag)

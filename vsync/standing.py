@@ -6,7 +6,10 @@ or stay inquorate and say why.  Nothing here sends, waits or remembers (see `pri
 
 The rule is Raft's election rule on views instead of terms: whatever was confirmed is durable on a
 majority of the voters, a plan needs a majority of the voters, so the largest (epoch, position)
-among the members present contains everything that was ever confirmed.
+among the members present contains everything that was ever confirmed.  Before positions comes what
+a member *holds*: one that lived through the end of its last primary view has in its state and its
+undecided messages all that anybody applied there, as applied means safe and safe means that all
+received it; a store that comes back from a crash may be short of what others had spoken about.
 """
 
 from __future__ import annotations
@@ -14,6 +17,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from vsync.ballot import Voter, contradiction
+from vsync.ballot import first as first_ballot
+from vsync.ballot import hold as hold_ballot
+from vsync.quorum import Terms
 from vsync.types import Member
 
 ZERO_CHAIN = bytes(16)
@@ -29,6 +36,13 @@ class Standing(NamedTuple):
     `patient` asks the others to wait a moment for more members before
     a first start or a restart.  `label` is the application's,
     for people (where its clients connect, say).
+
+    The last three are the primary layer's own: how many messages this member holds `undecided`, the
+    highest epoch that its state or one of these belongs to (`reach`), and whether state and
+    undecided messages together are `complete`: all that anybody applied in that epoch's view.
+
+    `wish` is what the operator asked of the voter set.  An `arbitrator` has no state: its epoch is
+    that of its record, whose `holders` it names.  `waits`: not in a quorum yet, or not any more.
     """
 
     filled: bool
@@ -45,6 +59,20 @@ class Standing(NamedTuple):
     chain: bytes
     order: bytes
     label: str
+    reach: int = 0
+    complete: bool = False
+    undecided: int = 0
+    wish: Terms = ()
+    arbitrator: bool = False
+    holders: tuple[str, ...] = ()
+    waits: bool = False
+
+    def voter(self) -> Voter:
+        """Return what this member brings to a ballot."""
+        return Voter(
+            self.arbitrator, self.state_epoch, self.position, self.voters, self.holders,
+            self.wish, self.waits,
+        )  # fmt: skip
 
 
 class Verdict(Enum):
@@ -68,13 +96,10 @@ class Plan(NamedTuple):
     position: int
     chain: bytes
     order: bytes
+    undecided: int
     level: frozenset[Member]
     foreign: frozenset[Member]
-
-
-def majority(voters: int) -> int:
-    """Return how many of `voters` make a majority."""
-    return voters // 2 + 1
+    counted: frozenset[str]  # the names that count for the quorum
 
 
 def make_plan(members: tuple[Member, ...], standings: dict[Member, Standing]) -> Plan:
@@ -87,34 +112,52 @@ def make_plan(members: tuple[Member, ...], standings: dict[Member, Standing]) ->
     # Who holds nothing was only named by a first start that broke off, and joins like an empty one.
     foreign = frozenset(m for m in filled if m not in ours and standings[m].position)
     # Names break ties downwards, so sort by name and let max() keep the first of the best.
-    donor = max(sorted(ours), key=lambda m: (standings[m].state_epoch, standings[m].position))
+    states = [m for m in sorted(ours) if not standings[m].arbitrator] or sorted(ours)
+    donor = max(states, key=lambda m: _worth(m, ours, standings))
     best = standings[donor]
     level = frozenset(
         m
-        for m in ours
-        if (standings[m].position, standings[m].chain) == (best.position, best.chain)
+        for m in members
+        if standings[m].arbitrator
+        or (
+            m in ours and (standings[m].position, standings[m].chain) == (best.position, best.chain)
+        )
     )
     epoch = 1 + max(standings[m].promised_epoch for m in ours)
-    names = {m.name for m in ours}
-    present = [v for v in best.voters if v in names]
-    need = majority(len(best.voters))
-    verdict, reason = Verdict.RESUME, f"{len(present)} of {len(best.voters)} voters here"
-    if len(present) < need:
-        missing = ", ".join(v for v in best.voters if v not in names)
+    ballot = hold_ballot({m: standings[m].voter() for m in ours})
+    verdict, reason = Verdict.RESUME, ballot.text
+    if not ballot.quorate:
         verdict = Verdict.INQUORATE
-        reason = (
-            f"{len(present)} of {len(best.voters)} voters here, {need} needed; missing: {missing}"
-        )
-        if not any(standings[m].position for m in filled):
+        if not any(standings[m].position or standings[m].holders for m in filled):
             # A first start that was cut short: nothing was ever applied, so it may be done again.
             return _first_start(members, standings)
-    elif len(present) < len(best.voters) and _may_wait(ours, standings):
+    elif ballot.waits:
+        verdict = Verdict.WAIT
+        reason = f"{reason}; waiting for all voters, as the voter set says"
+    elif not ballot.complete and _may_wait(ours, standings):
         verdict = Verdict.WAIT
         reason = f"{reason}; giving the others a moment, as nobody is being served yet"
     return Plan(
-        verdict, reason, epoch, donor, cluster_id, best.voters,
-        best.position, best.chain, best.order, level, foreign,
+        verdict, reason, epoch, donor, cluster_id, ballot.voters,
+        best.position, best.chain, best.order, best.undecided, level, foreign, ballot.counted,
     )  # fmt: skip
+
+
+def refuse(me: Member, standing: Standing, plan: Plan) -> str:
+    """Return why a member can never join what it sees; empty when it can."""
+    if me in plan.foreign:
+        mine = standing.cluster_id
+        return f"this store belongs to cluster {mine}, the members here to {plan.cluster_id}"
+    return contradiction(me.name, standing.voter(), plan.voters)
+
+
+def _worth(
+    member: Member, ours: list[Member], standings: dict[Member, Standing]
+) -> tuple[int, bool, int, int, int, int]:
+    """Rank a state as the one to go on from; of equal positions the chain that more hold wins."""
+    s = standings[member]
+    alike = sum((standings[m].position, standings[m].chain) == (s.position, s.chain) for m in ours)
+    return s.reach, s.complete, s.state_epoch, s.position, alike, s.undecided
 
 
 def _may_wait(ours: list[Member], standings: dict[Member, Standing]) -> bool:
@@ -125,21 +168,19 @@ def _may_wait(ours: list[Member], standings: dict[Member, Standing]) -> bool:
 def _first_start(members: tuple[Member, ...], standings: dict[Member, Standing]) -> Plan:
     """All stores are empty: only the complete first membership may form a cluster."""
     size = max(standings[m].size for m in members)
-    lowest = min(members)
-    verdict, reason = Verdict.FORM, f"first start with {size} voters"
-    if len(members) < size:
-        verdict = Verdict.WAIT
-        reason = f"{len(members)} of {size} members for the first start are here"
-    elif size == 1 and any(standings[m].patient for m in members):
+    lowest = min([m for m in members if not standings[m].arbitrator] or members)
+    voters, reason = first_ballot({m: standings[m].voter() for m in members}, size)
+    verdict = Verdict.FORM if voters else Verdict.WAIT
+    if voters and size == 1 and any(standings[m].patient for m in members):
         verdict, reason = Verdict.WAIT, "looking for a running cluster before forming one"
     barred = ", ".join(m.name for m in sorted(members) if standings[m].position)
     if barred:  # not empty: it came far, and may not speak of it
         verdict = Verdict.WAIT
         reason = f"waiting for a member with a usable store; the store of {barred} has no vote"
-    voters = tuple(sorted(m.name for m in members)[:size])
     return Plan(
         verdict, reason, 1, lowest, standings[lowest].proposal, voters,
-        0, ZERO_CHAIN, ZERO_CHAIN, frozenset(members), frozenset(),
+        0, ZERO_CHAIN, ZERO_CHAIN, 0, frozenset(members), frozenset(),
+        frozenset(m.name for m in members),
     )  # fmt: skip
 
 
@@ -161,13 +202,3 @@ def _home(filled: list[Member], standings: dict[Member, Standing]) -> str:
             len(groups[c]),
         ),
     )
-
-
-def durable_mark(marks: dict[str, int], voters: tuple[str, ...], level: frozenset[str]) -> int:
-    """Return the position that a majority of `voters` has made durable.
-
-    Only members that are level count: the mark of a member that still waits for its state speaks
-    of a history that may not be ours.
-    """
-    held = sorted((marks.get(v, 0) if v in level else 0 for v in voters), reverse=True)
-    return held[majority(len(voters)) - 1] if voters else 0

@@ -6,11 +6,11 @@ context in which the protocol has that bug; `tests/unit/test_sim_mutants.py` nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from vsync import primary, standing
+from vsync import primary, quorum, standing
 from vsync.events import Deliver
 from vsync.formation import Formation
 from vsync.membership import Forming, Gather
@@ -23,6 +23,7 @@ from vsync.recovery import Closing, Recovery
 from vsync.ring import Ring, Source, Visit
 from vsync.standing import Standing
 from vsync.types import Guarantee, Member
+from vsync.undecided import UndecidedMessages
 from vsync.window import Window
 
 Patches = Iterable[tuple[object, str, object]]
@@ -210,8 +211,7 @@ def old_life_lives_on() -> Patches:
 
 def minority_is_enough() -> Patches:
     """One voter makes a majority."""
-    yield standing, "majority", lambda voters: 1
-    yield primary, "majority", lambda voters: 1
+    yield quorum, "majority", lambda votes: 1
 
 
 def any_donor() -> Patches:
@@ -245,10 +245,12 @@ def epoch_stays() -> Patches:
 def marks_of_anybody() -> Patches:
     """The durable mark is what the best voter has, not what a majority has."""
 
-    def best(marks: dict[str, int], voters: tuple[str, ...], level: frozenset[str]) -> int:
+    def best(
+        _one: quorum.VoterSet, marks: Mapping[str, int], _level: Collection[str], _epoch: int
+    ) -> int:
         return max(marks.values(), default=0)
 
-    yield primary, "durable_mark", best
+    yield quorum.VoterSet, "durable", best
 
 
 def transitional_is_applied() -> Patches:
@@ -263,6 +265,29 @@ def transitional_is_applied() -> Patches:
             on_app(self, d, payload)
 
     yield primary.Primary, "_on_app", eager
+
+
+def undecided_is_dropped() -> Patches:
+    """What a member does not know to be safe as its view ends is forgotten."""
+
+    def forget(self: UndecidedMessages, d: Deliver, payload: bytes) -> bool:
+        return False
+
+    yield UndecidedMessages, "take", forget
+
+
+def stores_beat_the_living() -> Patches:
+    """The longest store is the donor, although its life did not see its last view to the end."""
+    worth = standing._worth
+
+    def by_position(
+        member: Member, ours: list[Member], standings: dict[Member, Standing]
+    ) -> tuple[int, bool, int, int, int, int]:
+        reach, _, *rest = worth(member, ours, standings)
+        epoch, position, alike, undecided = rest
+        return reach, True, epoch, position, alike, undecided
+
+    yield standing, "_worth", by_position
 
 
 def half_safe() -> Patches:
@@ -304,6 +329,8 @@ PRIMARY_MUTANTS: tuple[Callable[[], Patches], ...] = (
     epoch_stays,
     marks_of_anybody,
     transitional_is_applied,
+    undecided_is_dropped,
+    stores_beat_the_living,
 )
 MUTANTS = {mutant.__name__: mutant for mutant in RING_MUTANTS + PRIMARY_MUTANTS}
 

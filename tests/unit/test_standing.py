@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vsync.standing import ZERO_CHAIN, Standing, Verdict, durable_mark, majority, make_plan
+from vsync.standing import ZERO_CHAIN, Standing, Verdict, make_plan
 from vsync.types import Member
 
 A, B, C, D = (Member(n, 1, f"{n}:1") for n in "abcd")
@@ -98,15 +98,6 @@ def test_a_running_cluster_beats_a_larger_one_on_disk() -> None:
 def test_the_next_epoch_exceeds_every_promise() -> None:
     plan = make_plan((A, B), {A: standing(5, 1, promised=8), B: standing(5, 1)})
     assert plan.epoch == 9
-
-
-def test_durable_mark_is_the_majoritys_and_counts_level_voters_only() -> None:
-    """G9: two of three voters hold the confirmed position."""
-    level = frozenset(VOTERS)
-    assert durable_mark({"a": 10, "b": 7, "c": 3}, VOTERS, level) == 7
-    assert durable_mark({"a": 10, "d": 9}, VOTERS, level) == 0
-    assert durable_mark({"a": 10, "b": 99, "c": 3}, VOTERS, frozenset({"a", "c"})) == 3
-    assert [majority(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
 
 
 def test_a_restart_waits_a_moment_for_all_voters_but_a_running_cluster_does_not() -> None:

@@ -1,0 +1,134 @@
+"""Who votes, as operators and time change it: asked here, ordered, in force when it is durable.
+
+A change takes two commands.  The first names both voter sets, of which each must agree from then
+on; when it is durable under both, the second names the new set alone.  Every member could order the
+second; the lowest level voter does, and whoever follows it when it is gone.  Pure: the time is
+given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.core import Core
+from broker.machine.commands import VOTERS, Voters
+from vsync import voters as change
+from vsync.errors import ConfigError
+from vsync.quorum import Terms, parse
+
+
+class ChangeRefused(Exception):
+    """A change of the voters that must not be, in one sentence."""
+
+
+class Elections:
+    """One member's part in changing the voter set."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._missing_since: dict[str, float] = {}
+        self._asked: tuple[int, Terms] = (0, ())
+
+    def wake(self, now: float) -> None:
+        """Finish a change that is durable; count out who is away for long, if the set says so."""
+        core = self._core
+        terms = core.promise.voters
+        electorate = parse(terms)
+        level = core.primary.level_names
+        voting = sorted(level.intersection(electorate.data_names))
+        if not (core.speaking and core.primary.level and voting and voting[0] == core.me.name):
+            self._missing_since = {}
+            return
+        if electorate.changing:
+            if core.primary.durable() >= core.voters_since:
+                self._order(change.finished(terms))
+        elif electorate.latest.standing_ms:
+            self._mind_the_missing(now)
+
+    def _order(self, after: Terms) -> None:
+        """Order one step; once in an epoch, as what was submitted there will be ordered there."""
+        core = self._core
+        before = core.promise.voters
+        if self._asked != (core.primary.epoch, before):
+            self._asked = (core.primary.epoch, before)
+            core.admit([Voters(VOTERS, before, after)])
+
+    # -- last man standing -----------------------------------------------------------------------
+
+    def _mind_the_missing(self, now: float) -> None:
+        core = self._core
+        terms, level = core.promise.voters, core.primary.level_names
+        one = parse(terms).latest
+        since = self._missing_since
+        self._missing_since = {n: since.get(n, now) for n in sorted(one.votes) if n not in level}
+        for name, missing in self._missing_since.items():
+            counts = name not in one.away
+            if counts and now - missing >= one.standing_ms / 1000 and self._try({*one.away, name}):
+                return
+        for name in sorted(one.away & level):
+            if self._try(one.away - {name}):
+                return
+
+    def _try(self, away: set[str] | frozenset[str]) -> bool:
+        """Order that these do not count, if those who are here may."""
+        terms = self._core.promise.voters
+        try:
+            self._order(self._checked(change.change_to(terms, change.with_away(terms, away))))
+        except (ConfigError, ChangeRefused):
+            return False
+        return True
+
+    # -- asked by operators ----------------------------------------------------------------------
+
+    def add(self, name: str) -> Terms:
+        """Let a member vote that is here and level."""
+        arbitrator = self._demand_here(name)
+        return self._change(lambda now: change.added(now, name, arbitrator=arbitrator))
+
+    def remove(self, name: str) -> Terms:
+        """Let a member vote no longer, be it here or gone."""
+        return self._change(lambda now: change.removed(now, name))
+
+    def replace(self, old: str, new: str) -> Terms:
+        """Let `new`, which is here and level, vote in the place of `old`, be it here or gone."""
+        arbitrator = self._demand_here(new)
+        return self._change(lambda now: change.replaced(now, old, new, arbitrator=arbitrator))
+
+    def votes(self, name: str, votes: int) -> Terms:
+        """Give a voter another number of votes."""
+        return self._change(lambda now: change.with_votes(now, name, votes))
+
+    def expected(self, votes: int) -> Terms:
+        """Count the quorum from another number of votes; 0: from all there are."""
+        return self._change(lambda now: change.with_expected(now, votes))
+
+    def _change(self, make: Callable[[Terms], Terms]) -> Terms:
+        terms = self._core.promise.voters
+        try:
+            new = make(terms)
+            joint = self._checked(change.change_to(terms, new))
+        except ConfigError as refused:
+            raise ChangeRefused(str(refused)) from None
+        self._core.admit([Voters(VOTERS, terms, joint)])
+        return new
+
+    def _demand_here(self, name: str) -> bool:
+        """Whether a newcomer that is ready to vote is an arbitrator."""
+        primary = self._core.primary
+        if name not in {m.name for m in primary.members}:
+            raise ChangeRefused(f"no member of this view has the id {name}; start it first")
+        arbitrator = name in primary.mark.without_data
+        ready = not arbitrator or primary.marks().get(name, 0) >= primary.epoch
+        if name not in primary.level_names or not ready:
+            raise ChangeRefused(f"{name} has not caught up yet; try again when it is ACTIVE")
+        return arbitrator
+
+    def _checked(self, joint: Terms) -> Terms:
+        """A change that those who are here could not make durable would stop everything."""
+        electorate, level = parse(joint), self._core.primary.level_names
+        if not electorate.quorate(level):
+            raise ChangeRefused(
+                f"with the members that are here it could not take effect: "
+                f"{electorate.describe(level)}"
+            )
+        return joint
