@@ -17,6 +17,7 @@ from broker.memberlog.records import (
     Active,
     Batch,
     Confirm,
+    Decided,
     Durable,
     Inactive,
     Record,
@@ -143,8 +144,8 @@ def root_of(history: History) -> int:
 def good_story(rounds: int = 6) -> LogMaker:
     """Start, run, lose c, go on without it, take it back by a snapshot, stop.
 
-    b learns late that the last message before the loss was safe, and applies it on its way into
-    the next primary view.
+    b learns late that a message before the loss was safe, and another one is undecided at both:
+    they are applied on the way into the next primary view.
     """
     a, b, c, c2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
     maker = LogMaker()
@@ -158,7 +159,9 @@ def good_story(rounds: int = 6) -> LogMaker:
     maker.traffic(1, a, b)  # c crashes: its log ends here
     late = maker.item("a", bytes([PUBLISH]), a)
     maker.leave(a, b)
-    maker.lives[b].append(late)
+    maker.lives[a].append(Decided(2))
+    maker.lives[b] += [Decided(2), late]
+    maker.item("c", bytes([PUBLISH]), a, b)
     maker.view(2, a, b)
     maker.activate(a, b)
     maker.traffic(rounds, a, b)

@@ -9,6 +9,7 @@ from broker.memberlog.records import (
     Active,
     Batch,
     Confirm,
+    Decided,
     Durable,
     Inactive,
     Record,
@@ -127,8 +128,9 @@ def deliver_at_another_place(maker: LogMaker) -> tuple[str, str, int]:
 
 
 def miss_the_end_of_a_view(maker: LogMaker) -> tuple[str, str, int]:
-    i = at(maker, B, Inactive) + 1
+    i = at(maker, B, Decided) + 1
     late = maker.lives[B].pop(i)
+    maker.lives[B].pop(i)  # and the one that was undecided everywhere
     assert isinstance(late, Batch)
     return "G2", "b", late.first_position
 
@@ -142,7 +144,7 @@ def miss_a_view(maker: LogMaker) -> tuple[str, str, int]:
 
 def see_another_membership(maker: LogMaker) -> tuple[str, str, int]:
     maker.lives[B][at(maker, B, ViewSeen, 2)] = ViewSeen(2, "a", True, (A, B, C))
-    late = batch(maker, B, 8)  # what it applied before it saw the view
+    late = batch(maker, B, 9)  # what it applied before it saw the view
     return "G6", "b", late.first_position + late.commands - 1
 
 

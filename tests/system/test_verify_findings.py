@@ -20,6 +20,7 @@ from broker.memberlog.records import (
     Active,
     Batch,
     Confirm,
+    Decided,
     Durable,
     Header,
     Inactive,
@@ -207,7 +208,7 @@ class TestNoVerdict:
 def test_the_story_covers_what_a_member_can_say() -> None:
     said = {type(r) for records in good_story().lives.values() for r in records}
     assert said == {
-        Start, ViewSeen, Active, Inactive, Batch, Confirm, Snapshot, Durable, Stop, Vote,
+        Start, ViewSeen, Active, Inactive, Decided, Batch, Confirm, Snapshot, Durable, Stop, Vote,
     }  # fmt: skip
     assert bytes([ACTIVATE]) in {
         r.kinds for records in good_story().lives.values() for r in records if isinstance(r, Batch)
