@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tests.sim.broker_stack import BrokerStack
 
 DIGEST_INTERVAL = 64
-TICK_US = 1_000_000
+TICK_US = 1_000_000_000_000  # far enough from zero for clocks that are set back by hours
 POLL_S = 0.01
 
 
