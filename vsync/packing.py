@@ -32,7 +32,16 @@ Packed = tuple[Content, Guarantee, list[bytes]]
 class SendQueue:
     """What was submitted and has no sequence number yet."""
 
-    __slots__ = ("_bytes_max", "_count_max", "_index", "_number", "_payload_max", "_queue", "bytes")
+    __slots__ = (
+        "_bytes_max",
+        "_count_max",
+        "_gone",
+        "_index",
+        "_number",
+        "_payload_max",
+        "_queue",
+        "bytes",
+    )
 
     def __init__(self, bytes_max: int, count_max: int, payload_max: int) -> None:
         self._queue: deque[tuple[bytes, Guarantee]] = deque()
@@ -40,6 +49,7 @@ class SendQueue:
         self._count_max = count_max
         self._payload_max = payload_max
         self._index = 0  # next piece of the payload at the head
+        self._gone = 0  # bytes of it that went out
         self._number = 0  # counts payloads that went out in pieces, for the receivers' check
         self.bytes = 0
 
@@ -53,7 +63,10 @@ class SendQueue:
         """
         size = len(payload)
         if size > self._payload_max:
-            raise PayloadTooLarge(f"{size} bytes, at most {self._payload_max}")
+            raise PayloadTooLarge(
+                f"a message of {size} bytes is above the limit of {self._payload_max} bytes "
+                f"(message_bytes_max): send it in several messages"
+            )
         if self._queue and (
             self.bytes + size > self._bytes_max or len(self._queue) >= self._count_max
         ):
@@ -66,7 +79,7 @@ class SendQueue:
         """Frames of `room` item bytes that wait; an estimate, for flow control only."""
         if not self._queue:
             return 0
-        return 1 + (self.bytes + ITEM_OVERHEAD * len(self._queue)) // room
+        return 1 + (self.bytes - self._gone + ITEM_OVERHEAD * len(self._queue)) // room
 
     def next(self, room: int) -> Packed | None:
         """The next frame's content, of at most `room` bytes of items with their lengths."""
@@ -101,8 +114,9 @@ class SendQueue:
             payload[index * size : (index + 1) * size],
         ]
         self._index += 1
+        self._gone += len(items[1])
         if self._index == count:
-            self._index = 0
+            self._index = self._gone = 0
             self._queue.popleft()
             self.bytes -= len(payload)
         return Content.FRAGMENT, guarantee, items
@@ -110,23 +124,45 @@ class SendQueue:
     def restart(self) -> bool:
         """A new ring: the payload that is half sent starts again.  True if there was one."""
         half = self._index > 0
-        self._index = 0
+        self._index = self._gone = 0
         return half
 
     def invariants(self) -> None:
         if len(self._queue) <= 64:  # a long queue is not summed up after each step
             assert self.bytes == sum(len(p) for p, _ in self._queue), "queue bytes drifted"
         assert not self._index or self._queue, "half a payload without its other half"
+        assert bool(self._gone) == bool(self._index), "sent pieces drifted"
+
+
+class _Partial:
+    """The beginning of one large payload."""
+
+    __slots__ = ("bytes", "count", "number", "piece_bytes", "pieces")
+
+    def __init__(self, number: int, count: int, first: bytes) -> None:
+        self.number = number
+        self.count = count
+        self.pieces = 1
+        self.piece_bytes = len(first)  # of each but the last
+        self.bytes = bytearray(first)  # not a list: pieces may be small and many
+
+    def fits(self, number: int, index: int, count: int, part: bytes) -> bool:
+        """Is this the very next piece, of the size that it must have?"""
+        last = index + 1 == self.count
+        size = len(part)
+        return (number, index, count) == (self.number, self.pieces, self.count) and (
+            0 < size <= self.piece_bytes if last else size == self.piece_bytes
+        )
 
 
 class Reassembly:
-    """Incomplete large payloads, by sender."""
+    """Incomplete large payloads: at most one for each sender, none above the limit."""
 
     __slots__ = ("_limit", "_parts")
 
     def __init__(self, payload_max: int) -> None:
         self._limit = payload_max
-        self._parts: dict[Member, tuple[int, int, list[bytes]]] = {}
+        self._parts: dict[Member, _Partial] = {}
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -140,27 +176,25 @@ class Reassembly:
         number, index, count = read_fragment_head(items[0])
         part = items[1]
         if index == 0:
-            code = "fragment_restarted" if sender in self._parts else ""
-            if not part or count < 2 or (count - 1) * len(part) > self._limit:
-                self._parts.pop(sender, None)
+            code = "fragment_restarted" if self._parts.pop(sender, None) is not None else ""
+            # The last piece has at least one byte.
+            if not part or count < 2 or (count - 1) * len(part) >= self._limit:
                 return [], "fragment_refused"
-            self._parts[sender] = (number, count, [part])
+            self._parts[sender] = _Partial(number, count, part)
             return [], code
         held = self._parts.get(sender)
-        if (
-            held is None
-            or held[0] != number
-            or held[1] != count
-            or len(held[2]) != index
-            or len(part) > len(held[2][0])
-        ):
+        if held is None or not held.fits(number, index, count, part):
             self._parts.pop(sender, None)
             return [], "fragment_out_of_order"
-        held[2].append(part)
-        if index + 1 < count:
+        if len(held.bytes) + len(part) > self._limit:
+            del self._parts[sender]
+            return [], "fragment_refused"
+        held.bytes += part
+        held.pieces += 1
+        if held.pieces < count:
             return [], ""
         del self._parts[sender]
-        return [b"".join(held[2])], ""
+        return [bytes(held.bytes)], ""
 
     def forget(self) -> int:
         """A new regular configuration: drop all incomplete payloads; returns how many."""
