@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeAlias
 
 from broker.options import Address
@@ -61,8 +62,25 @@ class ClusterStatus:
         return next((member for member in self.members if member.local), None)
 
 
+Place: TypeAlias = Address | Path
+"""Where a member answers: a client port, or the Unix socket of a library program."""
+
+
+def _connect(place: Place, timeout_seconds: float | None) -> socket.socket:
+    if isinstance(place, Address):
+        return socket.create_connection(place, timeout=timeout_seconds)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(timeout_seconds)
+        connection.connect(str(place))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
 def ask(
-    broker: Address,
+    broker: Place,
     request: Mapping[str, Json],
     timeout_seconds: float | None = 10.0,
     user: str = "guest",
@@ -71,7 +89,7 @@ def ask(
     """Put one request to `broker` and return its answer; a refusal raises ManagementError."""
     question = json.dumps({**request, "user": user, "password": password}).encode() + b"\n"
     try:
-        connection = socket.create_connection(broker, timeout=timeout_seconds)
+        connection = _connect(broker, timeout_seconds)
     except OSError as problem:
         raise Unreachable(f"cannot connect to {broker}: {os_reason(problem)}") from None
     with connection:
@@ -90,7 +108,7 @@ def ask(
 
 
 def cluster_status(
-    broker: Address,
+    broker: Place,
     timeout_seconds: float | None = 10.0,
     user: str = "guest",
     password: str = "guest",
@@ -124,7 +142,7 @@ def _whole(value: Json | None) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _answer(line: bytes, broker: Address) -> dict[str, Json]:
+def _answer(line: bytes, broker: Place) -> dict[str, Json]:
     try:
         answer = json.loads(line)
     except ValueError:

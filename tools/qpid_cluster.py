@@ -36,16 +36,18 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import click
 
 from broker.exits import Exit
-from broker.options import AMQP_PORT, Address, parse_address
+from broker.options import AMQP_PORT, parse_address
 from tools.management import (
     ClusterStatus,
     ConnectionAborted,
     Json,
     ManagementError,
+    Place,
     ask,
     cluster_status,
 )
@@ -77,7 +79,7 @@ Exit codes: 0 done (for the status: the cluster is ACTIVE as seen by BROKER),
 class Target:
     """The broker to ask, and as whom."""
 
-    address: Address
+    address: Place
     user: str
     password: str
     timeout_seconds: float | None
@@ -188,7 +190,12 @@ def confirm(prompt: str, force: bool) -> None:
 
 
 def parse_target(broker: str, timeout_seconds: float | None) -> Target:
-    """Read [user/password@]host[:port]; `user:password@` and a leading amqp:// do as well."""
+    """Read [user/password@]host[:port]; `user:password@` and a leading amqp:// do as well.
+
+    `unix:/a/path` is the socket of a program that uses the ring as a library.
+    """
+    if broker.startswith("unix:"):
+        return Target(Path(broker.removeprefix("unix:")), "guest", "guest", timeout_seconds)
     credentials, at, place = broker.removeprefix("amqp://").rpartition("@")
     user, password = "guest", "guest"
     if at:

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from vsync.answers import Accepted, Answers
+from vsync.asking import Op
 from vsync.config import RingConfig
 from vsync.cpg import Groups
 from vsync.discovery import Beacon, Discovery, StaticPeers
@@ -31,10 +32,12 @@ from vsync.errors import ClusterClosed, ConfigError, GroupError, VsyncError
 from vsync.events import Output
 from vsync.group import Group, Told
 from vsync.group_events import Cause, Failed, GroupEvent, GroupMessage, GroupView, Sent, Synced
+from vsync.manage import Endpoint
 from vsync.node import Node
 from vsync.pace import PausingDriver
 from vsync.quorum import Electorate, parse
 from vsync.security import Security
+from vsync.showing import groups_shown, quorum_shown
 from vsync.transport import ZmqTransport
 from vsync.types import Member, RingId
 
@@ -52,7 +55,8 @@ class Cluster:
     socket listens.  `peers`: addresses of others, one that is alive is enough; None: find them by
     multicast.  `config`: the same at all members.  `voters`: who decides about `quorate`, as
     `vsync.quorum` reads them.  `security`: keys for the ring's connections; without any, whoever
-    reaches the ring's port takes part.
+    reaches the ring's port takes part.  `manage`: where the tools may ask, "127.0.0.1:PORT" or
+    "unix:/a/path".
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Cluster:
         config: RingConfig | None = None,
         voters: Iterable[str] = (),
         security: Security | None = None,
+        manage: str = "",
         unread_bytes_max: int = UNREAD_BYTES_MAX,
     ) -> None:
         if not cluster or not member:
@@ -73,6 +78,7 @@ class Cluster:
         self.config = config if config is not None else RingConfig()
         self.voters: Electorate = parse(tuple(voters))
         self._member, self._bind, self._peers, self._security = member, bind, peers, security
+        self._endpoint = Endpoint(manage, self._ops()) if manage else None
         self._unread_max, self._unread_bytes = unread_bytes_max, 0
         self._core: Groups | None = None
         self._joined: dict[str, Group] = {}
@@ -119,6 +125,8 @@ class Cluster:
                 payload_bytes_max=self.config.message_bytes_max,
                 pending_bytes_max=self.config.queue_bytes_max,
             )
+            if self._endpoint is not None:
+                await self._endpoint.open()
             self._driver.closed.add_done_callback(self._on_driver_closed)
             self._driver.start()
             self._discovery.start(self.add_peer)
@@ -153,6 +161,7 @@ class Cluster:
             async with asyncio.timeout(timeout):
                 await self._drain()
         self._finish(ClusterClosed("the cluster was closed here before this was done"))
+        await asyncio.sleep(0)  # closed transports say so in the loop's next turn
 
     async def _drain(self) -> None:
         for name in sorted(self._joined):
@@ -172,6 +181,8 @@ class Cluster:
             self._discovery.stop()
         if self._patience is not None:
             self._patience.cancel()
+        if self._endpoint is not None:
+            self._endpoint.close()
         self._driver.leave()
         self._driver.stop(FAREWELL_MS)
         self.core.drop()
@@ -234,6 +245,25 @@ class Cluster:
             "groups": self.core.counters,
         }
         return {f"{part}.{k}": v for part, found in parts.items() for k, v in found.items()}
+
+    @property
+    def manage(self) -> str:
+        """Where the tools may ask, with the port that was really bound."""
+        return self._endpoint.address if self._endpoint is not None else ""
+
+    def _ops(self) -> dict[str, Op]:
+        return {
+            "groups": lambda _: groups_shown(
+                self.name, self.me, self.ring, self.members, self.groups,
+                self.core.position, settled=self.core.synced,
+            ),
+            "quorum": lambda _: quorum_shown(
+                self.name, self.me.name, self.ring, {m.name for m in self.members},
+                self.voters, acting=self.quorate,
+                reason=self.voters.describe({m.name for m in self.members}),
+            ),
+            "counters": lambda _: {"counters": self.counters()},
+        }  # fmt: skip
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds; it is asked whenever something has happened here."""

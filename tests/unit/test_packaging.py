@@ -1,4 +1,4 @@
-"""What a wheel of this project holds: four packages, six commands, and nothing of the tests."""
+"""What a wheel of this project holds: four packages, their commands, and nothing of the tests."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ COMMANDS = {
     "qpid-cluster-verify": "tools.qpid_cluster_verify:main",
     "spout": "tools.spout:main",
     "drain": "tools.drain:main",
+    "cpgtool": "tools.cpgtool:main",
+    "quorumtool": "tools.quorumtool:main",
 }
 
 

@@ -1,0 +1,173 @@
+"""cpgtool and quorumtool against real members, over both kinds of place, and their words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.test_cluster import CONFIG, run
+from tools.cpgtool import cpgtool
+from tools.options import ToolError
+from tools.quorumtool import quorumtool
+from vsync import Cluster, ConfigError, TransportError
+from vsync.asking import LINE_BYTES_MAX, AskingSession, Json, Refusal
+from vsync.quorum import parse
+from vsync.showing import quorum_shown
+from vsync.types import RingId
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+
+
+async def tool(command: click.Command, *arguments: str) -> Done:
+    """Run a command in a thread, as its own process would; errors come out as they are."""
+
+    def invoke() -> Done:
+        result = CliRunner().invoke(command, list(arguments), standalone_mode=False)
+        if isinstance(result.exception, ToolError):
+            raise result.exception
+        return Done(int(result.return_value), result.output)
+
+    return await asyncio.to_thread(invoke)
+
+
+def test_groups_and_quorum_of_library_programs(tmp_path: Path) -> None:
+    async def main() -> None:
+        place = f"unix:{tmp_path}/a.sock"
+        async with Cluster("shop", "a", config=CONFIG, manage=place, voters="abc") as a:
+            assert stat.S_IMODE((tmp_path / "a.sock").stat().st_mode) == 0o600
+            done = await tool(quorumtool, place)
+            assert done.code == 2
+            assert "Quorate:          No" in done.out
+            assert "1 of 3 voters here, 2 needed; missing: b, c" in done.out
+            async with Cluster(
+                "shop", "b", peers=[a.address], config=CONFIG, manage="127.0.0.1:0"
+            ) as b:
+                await a.until(lambda: len(a.members) == 2)
+                await (await b.join("locks")).mcast(b"")
+                await b.join("orders")
+                await a.join("orders")
+                done = await tool(cpgtool, place)
+                lines = done.out.splitlines()
+                assert lines[0] == f"Cluster shop, ring {a.ring} of a b"
+                assert lines[1] == "Position 4"
+                assert [line.split()[:3] for line in lines[3:]] == [
+                    ["Group", "Rank", "Member"], ["locks", "1", "b"],
+                    ["orders", "1", "b"], ["2", "a", "(local)"],
+                ]  # fmt: skip
+                assert (await tool(cpgtool, "-n", b.manage)).out == "locks\norders\n"
+                assert (await tool(cpgtool, "-d", "|", b.manage)).out == (
+                    f"locks|1|b|{b.address}\norders|1|b|{b.address}\norders|2|a|{a.address}\n"
+                )
+                answer = json.loads((await tool(cpgtool, "--json", place)).out)
+                assert [g["name"] for g in answer["groups"]] == ["locks", "orders"]
+                done = await tool(quorumtool, place)
+                assert done.code == 0
+                assert "Total votes:      2\nQuorum:           2\n" in done.out
+                assert "1      away   voter  c" in (await tool(quorumtool, "-l", place)).out
+                done = await tool(quorumtool, "--json", b.manage)
+                assert done.code == 0
+                assert json.loads(done.out)["flags"] == ["Quorate", "NoVoters"]
+            watching = asyncio.ensure_future(
+                tool(quorumtool, "-m", "-i", "0.01", "-c", "200", place)
+            )
+            await asyncio.sleep(0)
+            async with Cluster("shop", "c", peers=[a.address], config=CONFIG):
+                await a.until(lambda: a.quorate)
+                done = await watching
+            assert done.code in (0, 2)
+            columns, *lines = done.out.splitlines()
+            assert columns == "voters: a, b, c"
+            assert all(line[10:] != again[10:] for line, again in itertools.pairwise(lines))
+        assert not (tmp_path / "a.sock").exists()
+        with pytest.raises(ToolError, match=r"cannot connect to .*a\.sock"):
+            await tool(cpgtool, place)
+        done = await tool(quorumtool, "-m", "-c", "1", place)
+        assert done.code == 1
+        assert "no answer: cannot connect" in done.out
+
+    run(main)
+
+
+def test_places_that_cannot_be(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="address of this machine only"):
+            Cluster("shop", "a", manage="0.0.0.0:5409")
+        place = f"unix:{tmp_path}/a.sock"
+        async with Cluster("shop", "a", config=CONFIG, manage=place):
+            with pytest.raises(TransportError, match="another program does"):
+                await Cluster("shop", "b", config=CONFIG, manage=place).start()
+        with pytest.raises(TransportError, match="cannot answer questions on unix:/no/where"):
+            await Cluster("shop", "b", config=CONFIG, manage="unix:/no/where").start()
+        # The socket of a life that was killed is in nobody's way.
+        async with Cluster("shop", "a", config=CONFIG, manage=place) as a:
+            assert a._endpoint is not None
+            assert a._endpoint._server is not None
+            a._endpoint._server.close()
+            async with Cluster("shop", "b", config=CONFIG, manage=place):
+                pass
+
+    run(main)
+
+
+def test_whoever_says_something_else_is_shown_out() -> None:
+    async def main() -> None:
+        async with Cluster("shop", "a", config=CONFIG, manage="127.0.0.1:0") as a:
+            host, _, port = a.manage.partition(":")
+            for said in (b"GET / HTTP/1.1\r\n\r\n", b"QPIDMGT1 not json\n"):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(said)
+                answer = b""
+                with contextlib.suppress(ConnectionError):
+                    answer = await reader.read()
+                assert (b"not JSON" in answer) == said.startswith(b"QPID")
+                writer.close()
+
+    run(main)
+
+
+def test_a_session_answers_in_order_and_refuses_in_words() -> None:
+    def no(_: Json) -> Json:
+        raise Refusal("not-now", "not now")
+
+    session = AskingSession({"a": lambda r: {"got": r.get("x")}, "no": no})
+    said = session.data_received(b'{"op": "a", "x": 1}\n{"op": "no"}\n{"op": []}\n{"op"')
+    assert [json.loads(line) for line in said.splitlines()] == [
+        {"ok": True, "got": 1},
+        {"ok": False, "code": "not-now", "error": "not now"},
+        {"ok": False, "code": "unknown-op", "error": "this member knows no operation []"},
+    ]
+    assert session.data_received(b': "a"}\n') == b'{"ok": true, "got": null}\n'
+    assert b"bad-request" in session.data_received(b"[1]\n")
+    assert session.closing
+    greedy = AskingSession({})
+    assert b"more than" in greedy.data_received(bytes(LINE_BYTES_MAX + 1))
+
+
+def test_roles_and_flags_of_every_rule() -> None:
+    terms = ("a=2", "b", "@arbitrator=z", "@wait_for_all", "->", "a", "b", "c", "@away=c")
+    shown = quorum_shown(
+        "shop", "a", RingId(3, "a", 1), {"a", "g"}, parse(terms), acting=False, reason="why"
+    )
+    assert shown["flags"] == ["Changing"]
+    assert shown["reason"] == "why"
+    assert shown["highest_expected"] == 4
+    nodes = shown["nodes"]
+    assert isinstance(nodes, list)
+    assert [(n["name"], n["role"], n["present"]) for n in nodes] == [
+        ("a", "voter", True), ("b", "voter", False), ("c", "away", False), ("g", "guest", True),
+    ]  # fmt: skip
+    shown = quorum_shown("", "a", RingId(3, "a", 1), {"a", "z"}, parse(terms[:4]), acting=True)
+    assert shown["flags"] == ["Quorate", "WaitForAll", "Arbitrator"]
+    assert (shown["total"], shown["quorum"], shown["expected"]) == (3, 3, 4)

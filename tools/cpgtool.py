@@ -1,0 +1,112 @@
+"""`cpgtool`: the groups of a ring and their members, as one member sees them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+import click
+
+from tools.management import Json, ManagementError
+from tools.options import ToolError, run_command
+from tools.qpid_cluster import Target, parse_target
+
+EPILOG = """\b
+MEMBER is [user/password@]host[:port] of a broker, default localhost:5672; or, of a program
+that uses vsync as a library, what it gave as manage=: host:port or unix:/a/path.
+\b
+Members of a group are in order of seniority: the first has been there longest. Brokers are
+one group, named after the cluster: those that have its state.
+\b
+Examples:
+  cpgtool                               the groups that localhost's broker knows
+  cpgtool unix:/run/shop.sock           the groups of a library program
+  cpgtool -n 127.0.0.1:5409             only the names
+  cpgtool -d : 127.0.0.1:5409           one line a member, fields separated by ':'
+  cpgtool --json 127.0.0.1:5409         one document for programs
+\b
+Exit codes: 0 done, 1 no answer, or refused, 2 wrong usage.
+"""
+
+
+@click.command(
+    name="cpgtool", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option("-n", "--names", is_flag=True, help="Print the names of the groups only.")
+@click.option("-d", "--delimiter", metavar="TEXT", help="One line a member, without headings.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON document.")
+@click.option(
+    "-t", "--timeout", metavar="SECS", type=click.FloatRange(min=0), default=10.0,
+    help="Longest wait for an answer; 0 waits for ever. Default 10.",
+)  # fmt: skip
+@click.argument("member", default="localhost")
+def cpgtool(names: bool, delimiter: str | None, as_json: bool, timeout: float, member: str) -> int:
+    """Show the groups of the ring that MEMBER belongs to, and who is in them."""
+    target = parse_target(member, timeout or None)
+    answer = asked(target, "groups")
+    groups = listed(answer.get("groups"))
+    if as_json:
+        print(json.dumps(answer, indent=2, sort_keys=True))
+    elif names:
+        for group in groups:
+            print(group.get("name", ""))
+    elif delimiter is not None:
+        for group in groups:
+            for rank, one in enumerate(listed(group.get("members")), 1):
+                fields = (group.get("name"), rank, one.get("name"), one.get("address"))
+                print(delimiter.join(map(str, fields)))
+    else:
+        print(overview(answer))
+    return 0
+
+
+def asked(target: Target, op: str) -> dict[str, Json]:
+    """One question; a problem ends the command with one sentence."""
+    try:
+        return target.ask(op=op)
+    except ManagementError as problem:
+        raise ToolError(f"Failed: {problem}") from None
+
+
+def listed(value: Json | None) -> list[dict[str, Json]]:
+    """The objects of a list in an answer; whatever else it is, nothing."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def overview(answer: dict[str, Json]) -> str:
+    """The ring in one line, then a table with a row for each member of each group."""
+    members = " ".join(str(m.get("name")) for m in listed(answer.get("members")))
+    lines = [
+        f"Cluster {answer.get('cluster')}, ring {answer.get('ring')} of {members}",
+        f"Position {answer.get('position')}"
+        + ("" if answer.get("settled") else ", the view is changing"),
+        "",
+    ]
+    rows = [("Group", "Rank", "Member", "Address")]
+    for group in listed(answer.get("groups")):
+        for rank, one in enumerate(listed(group.get("members")), 1):
+            local = " (local)" if one.get("local") else ""
+            name = str(group.get("name")) if rank == 1 else ""
+            rows.append((name, str(rank), f"{one.get('name')}{local}", str(one.get("address"))))
+    if len(rows) == 1:
+        return "\n".join([*lines, "No groups."])
+    return "\n".join([*lines, *table(rows)])
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_command(cpgtool, sys.argv[1:], usage_code=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""`quorumtool`: may this member act?  Votes and voters as one member sees them, once or watched."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+import click
+
+from broker.exits import Exit
+from tools.cpgtool import listed, table
+from tools.management import Json, ManagementError
+from tools.options import ToolError, run_command
+from tools.qpid_cluster import Target, parse_target
+
+QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
+EPILOG = """\b
+MEMBER is [user/password@]host[:port] of a broker, default localhost:5672; or, of a program
+that uses vsync as a library, what it gave as manage=: host:port or unix:/a/path.
+\b
+-m draws one line whenever something changed, a column for each voter: # is here, . is not.
+  12:00:01  quorate      3/2  # # #  ring 4.a
+  12:00:31  NOT QUORATE  1/2  # . .  ring 6.a  1 of 3 voters here, 2 needed; missing: b, c
+\b
+Examples:
+  quorumtool                            the status of localhost's broker
+  quorumtool -m otherhost:5673          watch it until interrupted
+  quorumtool -l unix:/run/shop.sock     the list of voters only, of a library program
+  quorumtool --json || page-somebody    for programs; the exit code says it all
+\b
+Exit codes: 0 quorate, 1 no answer, refused or wrong usage, 2 not quorate.
+"""
+
+
+@click.command(
+    name="quorumtool", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option("-s", "--status", "_", is_flag=True, help="Show the status; that is the default.")
+@click.option("-l", "--list", "only_list", is_flag=True, help="Show the list of voters only.")
+@click.option("-m", "--monitor", is_flag=True, help="Print a line whenever something changed.")
+@click.option(
+    "-i", "--interval", metavar="SECS", type=click.FloatRange(min=0.01), default=1.0,
+    help="How often -m asks. Default 1.",
+)  # fmt: skip
+@click.option(
+    "-c", "--count", metavar="N", type=click.IntRange(min=1),
+    help="With -m: ask N times, then end. Default: until interrupted.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON document.")
+@click.option(
+    "-t", "--timeout", metavar="SECS", type=click.FloatRange(min=0), default=10.0,
+    help="Longest wait for an answer; 0 waits for ever. Default 10.",
+)  # fmt: skip
+@click.argument("member", default="localhost")
+def quorumtool(
+    _: bool,
+    only_list: bool,
+    monitor: bool,
+    interval: float,
+    count: int | None,
+    as_json: bool,
+    timeout: float,
+    member: str,
+) -> int:
+    """Show whether MEMBER may act for its cluster, and how that is counted."""
+    target = parse_target(member, timeout or None)
+    if monitor:
+        return watch(target, interval, count)
+    try:
+        answer = target.ask(op="quorum")
+    except ManagementError as problem:
+        raise ToolError(f"Failed: {problem}") from None
+    if as_json:
+        print(json.dumps(answer, indent=2, sort_keys=True))
+    elif only_list:
+        print("\n".join(membership(answer)))
+    else:
+        print(overview(answer, time.strftime("%a %b %d %H:%M:%S %Y")))
+    return QUORATE if answer.get("quorate") is True else NOT_QUORATE
+
+
+def overview(answer: dict[str, Json], date: str) -> str:
+    """The three blocks of corosync-quorumtool."""
+    blocked = "" if answer.get("quorate") is True else " Activity blocked"
+    nodes = listed(answer.get("nodes"))
+    reason = answer.get("reason")
+    return "\n".join(
+        [
+            "Quorum information",
+            "------------------",
+            f"Date:             {date}",
+            f"Cluster name:     {answer.get('cluster')}",
+            f"Nodes:            {sum(1 for one in nodes if one.get('present'))}",
+            f"Node ID:          {answer.get('member')}",
+            f"Ring ID:          {answer.get('ring')}",
+            f"Quorate:          {'No' if blocked else 'Yes'}",
+            *([f"Reason:           {reason}"] if reason else []),
+            "",
+            "Votequorum information",
+            "----------------------",
+            f"Expected votes:   {answer.get('expected')}",
+            f"Highest expected: {answer.get('highest_expected')}",
+            f"Total votes:      {answer.get('total')}",
+            f"Quorum:           {answer.get('quorum')}{blocked}",
+            f"Flags:            {' '.join(flags(answer))}",
+            "",
+            *membership(answer),
+        ]
+    )
+
+
+def flags(answer: dict[str, Json]) -> list[str]:
+    """The words of an answer that say which rules are in force."""
+    found = answer.get("flags")
+    return [str(flag) for flag in found] if isinstance(found, list) else []
+
+
+def membership(answer: dict[str, Json]) -> list[str]:
+    """The list of voters and guests, as a table under its heading."""
+    rows = [("Votes", "State", "Role", "Name")]
+    for one in listed(answer.get("nodes")):
+        state = "here" if one.get("present") else "away"
+        local = " (local)" if one.get("local") else ""
+        rows.append(
+            (str(one.get("votes")), state, str(one.get("role")), f"{one.get('name')}{local}")
+        )
+    return ["Membership information", "----------------------", *table(rows)]
+
+
+def watch(
+    target: Target, interval: float, count: int | None, sleep: Callable[[float], None] = time.sleep
+) -> int:
+    """Print a line for each change until interrupted; the exit code is that of the last answer."""
+    code, shown, columns = FAILED, "", ""
+    try:
+        while count is None or count > 0:
+            try:
+                answer = target.ask(op="quorum")
+            except ManagementError as problem:
+                code, line = FAILED, f"no answer: {problem}"
+            else:
+                code = QUORATE if answer.get("quorate") is True else NOT_QUORATE
+                names = [str(one.get("name")) for one in listed(answer.get("nodes"))]
+                if columns != (columns := "voters: " + ", ".join(names)):
+                    print(columns)
+                line = drawn(answer)
+            if line != shown:
+                print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
+                shown = line
+            count = count - 1 if count is not None else None
+            if count != 0:
+                sleep(interval)
+    except KeyboardInterrupt:
+        print()
+    return code
+
+
+def drawn(answer: dict[str, Json]) -> str:
+    """A view as one line: the verdict, votes of quorum, a mark for each voter."""
+    word = "quorate" if answer.get("quorate") is True else "NOT QUORATE"
+    marks = " ".join("#" if one.get("present") else "." for one in listed(answer.get("nodes")))
+    votes = f"{answer.get('total')}/{answer.get('quorum')}"
+    reason = f"  {answer['reason']}" if answer.get("reason") else ""
+    return f"{word:<11}  {votes:>5}  {marks}  ring {answer.get('ring')}{reason}"
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_command(quorumtool, sys.argv[1:], usage_code=FAILED)
+
+
+if __name__ == "__main__":
+    main()

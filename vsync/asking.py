@@ -1,0 +1,73 @@
+"""Questions to a running member, and its answers: newline-delimited JSON.
+
+A client sends the eight bytes `QPIDMGT1` and then requests; each request and each answer is one
+JSON object on one line, answers in the order of the requests.  A request has `op`; an answer has
+`ok`, and when that is false `code` and `error`, a sentence for people.  Unknown fields are ignored.
+
+This half is pure: bytes in, bytes out.  Fixed verbs only; nothing from a request is ever looked up
+as a name of code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+PREAMBLE = b"QPIDMGT1"
+LINE_BYTES_MAX = 1 << 20
+
+Json = dict[str, object]
+Op = Callable[[Json], Json]
+
+
+class Refusal(Exception):
+    """A request that is answered with `ok: false`; `code` is one of the protocol's."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+class AskingSession:
+    """One connection, after its preamble.  An op may raise `Refusal`."""
+
+    def __init__(self, ops: Mapping[str, Op], admit: Callable[[Json], None] | None = None) -> None:
+        self.closing = False
+        self._ops, self._admit = ops, admit
+        self._buffer = b""
+
+    def data_received(self, data: bytes) -> bytes:
+        """Take bytes of the client, return the bytes to answer."""
+        self._buffer += data
+        answers = []
+        while not self.closing and b"\n" in self._buffer:
+            line, self._buffer = self._buffer.split(b"\n", 1)
+            answers.append(self._answer(line))
+        if len(self._buffer) > LINE_BYTES_MAX:
+            answers.append(self._bad(f"a line of more than {LINE_BYTES_MAX} bytes"))
+        return b"".join(json.dumps(answer).encode() + b"\n" for answer in answers)
+
+    def _answer(self, line: bytes) -> Json:
+        try:
+            request = json.loads(line)
+        except (ValueError, RecursionError):
+            return self._bad("a request that is not JSON")
+        if not isinstance(request, dict):
+            return self._bad("a request that is not a JSON object")
+        try:
+            return {"ok": True, **self._carry_out(request)}
+        except Refusal as refusal:
+            return {"ok": False, "code": refusal.code, "error": refusal.reason}
+
+    def _carry_out(self, request: Json) -> Json:
+        if self._admit is not None:
+            self._admit(request)
+        op = request.get("op")
+        handler = self._ops.get(op) if isinstance(op, str) else None
+        if handler is None:
+            raise Refusal("unknown-op", f"this member knows no operation {op!r}")
+        return handler(request)
+
+    def _bad(self, what: str) -> Json:
+        self.closing = True
+        return {"ok": False, "code": "bad-request", "error": f"{what}; closing"}

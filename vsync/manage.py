@@ -1,0 +1,133 @@
+"""Where a library program answers questions: a Unix socket, or a TCP port of this machine only.
+
+There is no login here: a Unix socket is for this user, and a TCP port for everybody on this machine
+(no other address is taken).  Brokers answer the same questions on their client port, with a login.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from vsync.asking import PREAMBLE, AskingSession, Op
+from vsync.errors import ConfigError
+from vsync.transport import TransportError, parse_address
+
+UNIX = "unix:"
+SESSIONS_MAX = 32
+
+
+class Endpoint:
+    """Listens while the member lives.  `address` is where the tools find it."""
+
+    def __init__(self, place: str, ops: Mapping[str, Op]) -> None:
+        self.address = place
+        self.sessions: set[asyncio.Transport] = set()
+        self._ops = ops
+        self._server: asyncio.Server | None = None
+        if not place.startswith(UNIX):
+            host, _ = parse_address(place)
+            if host != "localhost" and not _is_loopback(host):
+                raise ConfigError(
+                    f"manage={place!r}: anybody may ask there, so it must be an address of this "
+                    f"machine only, such as 127.0.0.1:0, or unix:/a/path"
+                )
+
+    async def open(self) -> None:
+        """Begin to answer.  Raises TransportError when the place cannot be listened on."""
+        loop = asyncio.get_running_loop()
+        try:
+            if self.address.startswith(UNIX):
+                path = Path(self.address.removeprefix(UNIX))
+                await _make_way(path)
+                before = os.umask(0o177)
+                try:
+                    self._server = await loop.create_unix_server(self._connect, str(path))
+                finally:
+                    os.umask(before)
+            else:
+                host, port = parse_address(self.address)
+                self._server = await loop.create_server(self._connect, host, port)
+                real = self._server.sockets[0].getsockname()[1]
+                self.address = f"[{host}]:{real}" if ":" in host else f"{host}:{real}"
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise TransportError(f"cannot answer questions on {self.address}: {reason}") from None
+
+    def _connect(self) -> _Asking:
+        return _Asking(self, self._ops)
+
+    def close(self) -> None:
+        """Stop answering.  Idempotent."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            for transport in list(self.sessions):
+                transport.close()
+            if self.address.startswith(UNIX):
+                with contextlib.suppress(OSError):
+                    Path(self.address.removeprefix(UNIX)).unlink()
+
+
+async def _make_way(path: Path) -> None:
+    """Remove the socket of a life that was killed; refuse to take a living one's place."""
+    try:
+        _, writer = await asyncio.open_unix_connection(str(path))
+    except OSError:
+        with contextlib.suppress(OSError):
+            _unlink_socket(path)
+        return
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    raise TransportError(f"cannot answer questions on {UNIX}{path}: another program does")
+
+
+def _unlink_socket(path: Path) -> None:
+    if path.is_socket():
+        path.unlink()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Asking(asyncio.Protocol):
+    """One who asks."""
+
+    def __init__(self, endpoint: Endpoint, ops: Mapping[str, Op]) -> None:
+        self._endpoint = endpoint
+        self._session = AskingSession(ops)
+        self._first = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._endpoint.sessions.add(self._transport)
+        if len(self._endpoint.sessions) > SESSIONS_MAX:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        if len(self._first) < len(PREAMBLE):
+            self._first += data
+            data = self._first[len(PREAMBLE) :]
+            if not PREAMBLE.startswith(self._first[: len(PREAMBLE)]):
+                self._transport.abort()  # whatever that is, it is not for us
+                return
+        if data:
+            self._transport.write(self._session.data_received(data))
+        if self._session.closing:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._endpoint.sessions.discard(self._transport)
