@@ -1,0 +1,38 @@
+"""What `cpgtool` and `quorumtool` ask of a broker."""
+
+from __future__ import annotations
+
+from broker.core import Core
+from vsync.asking import Json
+from vsync.quorum import parse
+from vsync.showing import groups_shown, quorum_shown
+
+
+def groups_of(core: Core, cluster: str) -> Json:
+    """Return the answer to `groups`: brokers are one group, of those that have the state."""
+    primary = core.primary
+    level = [m for m in primary.members if primary.active and m.name in primary.level_names]
+    return groups_shown(
+        cluster,
+        core.me,
+        primary.ring,
+        primary.members,
+        {cluster or "stand-alone": level} if level else {},
+        core.replica.history.position,
+        settled=primary.active,
+    )
+
+
+def quorum_of(core: Core, cluster: str) -> Json:
+    """Return the answer to `quorum`: a broker may act in a primary view that it is level in."""
+    primary = core.primary
+    present = {m.name for m in primary.members}
+    return quorum_shown(
+        cluster,
+        core.me.name,
+        primary.ring,
+        present,
+        parse(core.promise.voters),
+        acting=core.speaking and not core.halted,
+        reason=core.halted or primary.reason,
+    )
