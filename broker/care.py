@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from pathlib import Path
 
 from broker.consensus import Value, Verdict
@@ -17,14 +18,20 @@ from broker.evidence import Evidence, Facts
 from broker.keeper import Keeper
 from broker.logbook import Logbook
 from broker.machine.entities import QueueRow
+from broker.machine.scrub import Fault
 from broker.quarantine import ORDERED, Quarantine
 from broker.reexecution import Reexecution, reexecute
 from broker.replica import ExecutionFailed
+from broker.scrubber import DiskFault, DiskScrubber, MemoryScrubber
 from broker.status import version
 
 log = logging.getLogger("qpidd")
 
-DISPUTE = "dispute"
+DISPUTE, SCRUB = "dispute", "scrub"
+DISK_PERIOD_S = 1.0
+"""Between two slices that the disk scrubber reads."""
+DISK_FAULTS_MAX = 3
+"""A disk that rots so often is not written to any more."""
 
 
 class Care:
@@ -39,13 +46,21 @@ class Care:
         }  # fmt: skip
         self._disputed: Verdict | None = None  # to be re-executed when it is durable
 
-    def attend(self, core: Core, keeper: Keeper, logbook: Logbook) -> None:
+    def attend(
+        self, core: Core, keeper: Keeper, logbook: Logbook, scrub_rate: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:  # fmt: skip
         """Begin, once the member is put together."""
-        self._core, self._keeper, self._logbook = core, keeper, logbook
+        self._core, self._keeper, self._logbook, self._loop = core, keeper, logbook, loop
+        self._memory = MemoryScrubber(scrub_rate, loop.time())
+        self._disk = DiskScrubber(keeper.store)
+        self._disk_due = loop.time() if scrub_rate else math.inf
+        self._disk_faults = self._disk_waits_for = 0
 
     def failed(self, error: BaseException) -> str:
         """Something of ours raised while a turn of work was done; return the reason to stop."""
         log.critical("applying failed here", exc_info=error)
+        self._core.speaking = False  # not even what waits to be said
         if isinstance(error, ExecutionFailed):
             self.counters["executions_failed"] += 1
             return self.quarantine.add(error, ORDERED, self.member)
@@ -54,6 +69,7 @@ class Care:
     def wake(self) -> None:
         """Do what is due."""
         self._keeper.hold_checkpoints = bool(self._core.halted)
+        self._scrub()
         verdict = self._disputed
         if verdict is not None and self._keeper.store.meta.position >= verdict.position:
             self._reexecute(verdict)
@@ -61,6 +77,72 @@ class Care:
             log.critical("%s", settlement.reason)
             self.counters["convictions"] += len(settlement.culprits)
             self.evidence.keep(DISPUTE, {"member": self.member, "settlement": settlement._asdict()})
+
+    def all_counters(self) -> dict[str, int]:
+        """Return the counters of all that is here."""
+        memory, disk = self._memory.counters, self._disk.counters
+        return {
+            **self.counters,
+            **{f"memory_{name}": count for name, count in memory.items()},
+            **{f"disk_{name}": count for name, count in disk.items()},
+        }
+
+    # -- scrubbing -------------------------------------------------------------------------------
+
+    def _scrub(self) -> None:
+        core, now = self._core, self._loop.time()
+        if core.replica.broken or not core.filled:
+            return
+        fault = self._memory.wake(core.replica.machine, now)
+        if fault is not None:
+            self._on_memory_fault(fault)
+        if now >= self._disk_due and self._keeper.checkpoints >= self._disk_waits_for:
+            self._disk_due = math.inf
+            if self._disk.store is not self._keeper.store:
+                self._disk = self._disk.of(self._keeper.store)
+            done = self._loop.run_in_executor(None, self._disk.step)
+            done.add_done_callback(self._disk_read)
+
+    def _on_memory_fault(self, fault: Fault) -> None:
+        """The own memory is not trusted any more: stop, and start again from the disk."""
+        history = self._core.replica.history
+        facts: Facts = {
+            "member": self.member, "where": fault.where, "what": fault.what,
+            "now": str(history), "agreed": self._core.tribunal.agreed,
+            "root": f"{self._core.replica.machine.root():016x}",
+            "queues": _rows(self._core.replica.machine.queue_rows()),
+        }  # fmt: skip
+        path = self.evidence.keep(SCRUB, facts)
+        self._core.distrusted(
+            f"memory rots here: {fault.where}: {fault.what} (at {history}); the evidence is in "
+            f"{path}; the next start takes the state from the disk",
+            disk=False,
+        )
+
+    def _disk_read(self, done: asyncio.Future[DiskFault | None]) -> None:
+        self._disk_due = self._loop.time() + DISK_PERIOD_S
+        fault = DiskFault(repr(done.exception())) if done.exception() else done.result()
+        if fault is None:
+            return
+        self._disk_faults += 1
+        facts: Facts = {
+            "member": self.member, "where": "store", "what": fault.what,
+            "meta": str(self._keeper.meta), "faults": self._disk_faults,
+        }  # fmt: skip
+        path = self.evidence.keep(SCRUB, facts)
+        log.critical(
+            "the disk rots here: %s; the evidence is in %s; a checkpoint of the state in memory "
+            "takes the place of what cannot be read", fault.what, path,
+        )  # fmt: skip
+        others = len(self._core.promise.voters) > 1
+        if others and self._disk_faults >= DISK_FAULTS_MAX:
+            self._core.distrusted(
+                f"the disk rots here again and again ({self._disk_faults} times): {fault.what}",
+                disk=True,
+            )
+        else:
+            self._disk_waits_for = self._keeper.checkpoints + 1
+            self._keeper.wish_checkpoint()
 
     # -- votes -----------------------------------------------------------------------------------
 
@@ -93,7 +175,7 @@ class Care:
     def _reexecute(self, verdict: Verdict) -> None:
         """On a worker thread, while the ring runs on."""
         self._disputed = None
-        future = asyncio.get_running_loop().run_in_executor(
+        future = self._loop.run_in_executor(
             None, reexecute, self.member, self._keeper.store, verdict.position,
             self._core.tribunal.agreed,
         )  # fmt: skip
@@ -109,7 +191,7 @@ class Care:
         self.counters["reexecuted"] += 1
         path = self.evidence.keep(DISPUTE, self._facts(verdict, found))
         log.critical("%s; the evidence is in %s", found.reason, path)
-        self._core.reexecuted(report_of(position, found.verdict, found.chain, found.root))
+        self._core.admit([report_of(position, found.verdict, found.chain, found.root)])
 
     def _facts(self, verdict: Verdict, found: Reexecution | None = None) -> Facts:
         facts: Facts = {

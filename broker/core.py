@@ -15,7 +15,7 @@ from broker.consensus import Verdict
 from broker.exits import Exit
 from broker.history import History, steps_to
 from broker.machine.blob import pack_blob
-from broker.machine.commands import DIGEST, Command, Digest, Reexecuted
+from broker.machine.commands import DIGEST, Command, Digest
 from broker.machine.effects import Effect
 from broker.promise import Promise
 from broker.replica import Item, Replica
@@ -306,10 +306,6 @@ class Core:
         """This member is wrong: it stops and says nothing more; with `disk` its store is wrong."""
         self.speaking = False
         self.shell.stop(Exit.INTERNAL, reason, inconsistent=disk)
-
-    def reexecuted(self, said: Reexecuted) -> None:
-        """The own store was re-executed to a disputed position: tell the others what it gives."""
-        self.admit([said])
 
     # -- sessions and speaking -------------------------------------------------------------------
 

@@ -74,9 +74,17 @@ class Dispute:
         )  # fmt: skip
 
     def proves_disk(self, culprit: str, settlement: Settlement) -> bool:
-        """Whether the culprit's store gives the agreed state: only its memory was wrong."""
+        """Whether the culprit's store gives the agreed state: only its memory was wrong.
+
+        Where its outcomes differed, its store has recorded them in its chain.
+        """
         said, value = self._reports[culprit], settlement.value
-        return value is not None and said[2] == PROVEN and (said[3], said[4]) == value[1:]
+        recorded = self.votes[culprit][1]
+        return (
+            value is not None
+            and said[2] == PROVEN
+            and (recorded, said[3], said[4]) == (value[1], *value[1:])
+        )
 
     def _reproduces(self, name: str) -> bool:
         said = self._reports[name]

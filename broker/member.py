@@ -95,12 +95,9 @@ class BrokerMember:
         self.logbook.start(replica.history, replica.machine.root())
         replica.log = self.logbook
         self.clients = Clients(
-            identity.name,
-            options.cluster_name,
-            self._schedule,
-            loop.call_later,
+            identity.name, options.cluster_name, self._schedule, loop.call_later,
             logging.getLogger("qpidd.client").info,
-        )
+        )  # fmt: skip
         self.core = Core(
             self.me, self, replica,
             Promise(meta.cluster_id, meta.voters, meta.promised_epoch),
@@ -108,7 +105,7 @@ class BrokerMember:
             proposal=uuid.uuid4().hex,
             patient=options.clustered, label=url, wish=options.wish,
         )  # fmt: skip
-        self.care.attend(self.core, self.keeper, self.logbook)
+        self.care.attend(self.core, self.keeper, self.logbook, options.scrub_rate, loop)
         self.donations = joining.Donations(
             identity.data_dir, lambda: self.keeper.store, loop, self.send_direct,
             self.keeper.wish_checkpoint,
@@ -394,7 +391,7 @@ class BrokerMember:
             member=self.counters, ring=self.node.counters, transport=self.transport.counters,
             primary=self.core.primary.counters, replica=self.core.replica.counters,
             store=self.keeper.counters(), votes=self.core.tribunal.counters,
-            clients=self.clients.counters, care=self.care.counters, **self.health.counters,
+            clients=self.clients.counters, care=self.care.all_counters(), **self.health.counters,
         )  # fmt: skip
 
 

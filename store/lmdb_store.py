@@ -187,7 +187,8 @@ class LmdbStore:
 
     def close(self) -> None:
         """Close and unlock; harmless when done twice or after a failure."""
-        self._env.close()
+        with self._gate.alone():  # LMDB does not survive that its memory goes under a reader
+            self._env.close()
         self._lock.release()
         if self._failure is None:
             self._failure = StoreFailed(f"{self._where}: the store is closed")

@@ -135,7 +135,7 @@ class Trial:
         assert right is not None
         for name in self.names.split():
             _, chain, root = right.votes[self.healthy]
-            self.bus.cores[name].reexecuted(report_of(right.position, PROVEN, chain, root))
+            self.bus.cores[name].admit([report_of(right.position, PROVEN, chain, root)])
         self.bus.run(self.names)
 
     healthy = "a"
@@ -216,7 +216,7 @@ def test_the_others_go_on_at_once_when_they_are_a_majority(wrong: str) -> None:
     assert all(bus.cores[name].halted for name in "abc")
     for name in "abc":
         root = dispute[name][2] if name != wrong else 1
-        bus.cores[name].reexecuted(report_of(position, PROVEN, b"x" * 16, root))
+        bus.cores[name].admit([report_of(position, PROVEN, b"x" * 16, root)])
     bus.run("a b c")
     assert bus.shells[wrong].stopped is not None
     # The other two differ and reproduce themselves: nobody may go on.

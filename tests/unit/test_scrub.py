@@ -1,0 +1,263 @@
+"""What rots at rest is found within one pass, in memory and on disk (G10, decision 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.entities import Queue
+from broker.machine.machine import Machine
+from broker.machine.scrub import Fault, Scrub
+from broker.recovery import checkpoint_of
+from broker.scrubber import SLICE_MESSAGES_MAX, DiskScrubber, MemoryScrubber
+from store import schema
+from store.lmdb_store import LmdbStore
+from tests.unit.machine_rig import EMPTY, Rig
+from tests.unit.quarantine_rig import META, Author, publish
+
+MESSAGES = 40
+
+
+def stocked() -> tuple[Rig, Machine]:
+    """Two queues with ready, returned and held messages, and a priority queue."""
+    rig = Rig()
+    client = rig.client("a")
+    rig.apply(client.session, c.QueueDeclare(
+        c.QUEUE_DECLARE, client.conn, 1, "ranked", False, True, False, False, False,
+        {"x-max-priority": 3},
+    ))  # fmt: skip
+    for name in ("one", "two"):
+        rig.apply(client.session, c.QueueDeclare(
+            c.QUEUE_DECLARE, client.conn, 1, name, False, True, False, False, False, {}
+        ))  # fmt: skip
+        for number in range(MESSAGES):
+            body = b"%s %d" % (name.encode(), number)
+            rig.apply(client.session, c.Publish(
+                c.PUBLISH, client.conn, 1, 0, "", name, 4, EMPTY, body
+            ))  # fmt: skip
+    rig.apply(client.session, c.Publish(
+        c.PUBLISH, client.conn, 1, 0, "", "ranked", 4, EMPTY, b"r"
+    ))  # fmt: skip
+    for _ in range(4):
+        rig.apply(client.session, c.Get(c.GET, client.conn, 1, "one", False))
+    rig.apply(client.session, c.Nack(c.NACK, client.conn, 1, 1, False, True))
+    rig.apply(client.session, c.Nack(c.NACK, client.conn, 1, 3, False, True))
+    return rig, rig.machine
+
+
+def whole_pass(machine: Machine, slice_messages: int = 7) -> list[Fault]:
+    scrub = Scrub(machine)
+    faults = []
+    for _ in range(1000):
+        fault = scrub.step(slice_messages)
+        if fault is not None:
+            faults.append(fault)
+        if scrub.done:
+            break
+    assert scrub.done
+    assert len(faults) <= 1
+    return faults
+
+
+def queue_of(machine: Machine, name: str = "two") -> Queue:
+    return machine.vhosts["/"].queues[name]
+
+
+def test_a_healthy_state_passes_in_slices_of_any_size() -> None:
+    _, machine = stocked()
+    for size in (1, 7, 39, 40, 41, 10_000):
+        assert not whole_pass(machine, size)
+
+
+def test_changes_between_the_slices_are_no_fault() -> None:
+    rig, machine = stocked()
+    client = rig.client("b")
+    scrub = Scrub(machine)
+    number = 0
+    while not scrub.done:
+        assert scrub.step(3) is None
+        number += 1
+        rig.apply(client.session, c.Get(c.GET, client.conn, 1, "two", True))
+        rig.apply(client.session, c.Publish(
+            c.PUBLISH, client.conn, 1, 0, "", "one", 4, EMPTY, b"more"
+        ))  # fmt: skip
+        if number == 4:
+            rig.apply(client.session, c.QueueDelete(
+                c.QUEUE_DELETE, client.conn, 1, "two", False, False, False
+            ))  # fmt: skip
+
+
+def flip_body(machine: Machine) -> None:
+    queue = queue_of(machine)
+    message = queue.ready[17]
+    queue.ready[17] = (*message[:8], bytes([message[8][0] ^ 1]) + message[8][1:])
+
+
+def flip_returned_body(machine: Machine) -> None:
+    queue = queue_of(machine, "one")
+    at, message = next(iter(queue.returned.items()))
+    queue.returned[at] = (*message[:7], b"\0\1", message[8])
+
+
+def swap_two(machine: Machine) -> None:
+    ready = queue_of(machine).ready
+    ready[3], ready[4] = ready[4], ready[3]
+
+
+def lose_one(machine: Machine) -> None:
+    queue_of(machine).ready.pop()
+
+
+def flip_number(machine: Machine) -> None:
+    queue_of(machine).next_seq ^= 4
+
+
+def flip_sum(machine: Machine) -> None:
+    queue_of(machine).ready_sum ^= 1 << 40
+
+
+def flip_held(machine: Machine) -> None:
+    channel = next(one for one in machine.channels.values() if one.unacked)
+    tag, held = next(iter(channel.unacked.items()))
+    message = held[2]
+    channel.unacked[tag] = (held[0], held[1], (*message[:8], b"x"), held[3], held[4])
+
+
+def flip_root(machine: Machine) -> None:
+    machine.digest ^= 1
+
+
+@pytest.mark.parametrize(
+    ("rot", "where", "what"),
+    [
+        (flip_body, "queue 'two'", "is not what was published"),
+        (flip_returned_body, "queue 'one'", "is not what was published"),
+        (swap_two, "queue 'two'", "not those that it took in"),
+        (lose_one, "queue 'two'", "not those that it took in"),
+        (flip_number, "queue 'two'", "not those that it took in"),
+        (flip_sum, "queue 'two'", "not those that it took in"),
+        (flip_held, "the rest", "not the root"),
+        (flip_root, "the rest", "not the root"),
+    ],
+)
+def test_rot_in_memory_is_found_within_one_pass_and_named(
+    rot: Callable[[Machine], None], where: str, what: str
+) -> None:
+    """G10."""
+    _, machine = stocked()
+    rot(machine)
+    fault = whole_pass(machine)[0]
+    assert where in fault.where
+    assert what in fault.what
+
+
+@pytest.mark.parametrize("purge", [False, True])
+def test_what_leaves_is_hashed_again_and_does_not_cancel_out(purge: bool) -> None:
+    """G10: a flipped byte of a message that is acked, expired or rejected stays in the root. A
+    purge hashes nothing, and what it forgets nobody was given."""
+    rig, machine = stocked()
+    client = rig.client("b")
+    session, conn = client.session, client.conn
+    flip_body(machine)
+    done: list[c.Command] = [c.QueuePurge(c.QUEUE_PURGE, conn, 1, "two", False)]
+    if not purge:
+        done = [
+            *[c.Get(c.GET, conn, 1, "two", False)] * MESSAGES,
+            c.Ack(c.ACK, conn, 1, 0, True),
+        ]
+    for command in done:
+        for one in rig.machines.values():
+            one.apply(rig.position + 1, session, 1, command)
+        rig.position += 1
+    assert (machine.root() == rig.machines["b"].root()) is purge
+    assert (machine.root() == machine.recompute_root()) is purge
+
+
+def test_the_pace_is_kept_and_counted() -> None:
+    _, machine = stocked()
+    scrubber = MemoryScrubber(rate=100, now=0.0)
+    for tenth in range(1, 11):
+        assert scrubber.wake(machine, tenth / 10) is None
+    assert 0 < scrubber.counters["messages"] <= 100
+    assert scrubber.wake(machine, 1e6) is None
+    assert scrubber.counters["messages"] <= 100 + SLICE_MESSAGES_MAX
+    assert scrubber.counters["passes"] == 2
+    off = MemoryScrubber(rate=0, now=0.0)
+    flip_body(machine)
+    assert off.wake(machine, 1e9) is None
+
+
+def test_a_state_that_took_the_place_of_another_is_read_from_its_beginning() -> None:
+    _, machine = stocked()
+    scrubber = MemoryScrubber(rate=10, now=0.0)
+    assert scrubber.wake(machine, 1.0) is None
+    _, other = stocked()
+    flip_body(other)
+    found = None
+    for second in range(2, 30):
+        found = found or scrubber.wake(other, float(second))
+    assert found is not None
+    assert scrubber.counters["faults"] >= 1
+
+
+def disk(path: Path) -> LmdbStore:
+    """A store with a checkpoint and, behind it, entries."""
+    store = LmdbStore.open(path / "store", META)
+    author = Author()
+    author.say(publish(1, b"one"))
+    author.keep(store)
+    h = author.replica.history
+    store.write_checkpoint(h.position, checkpoint_of(author.replica), store.meta)
+    for number in (2, 3):
+        author.say(publish(number, b"more"))
+        author.keep(store)
+    return store
+
+
+def flip_on_disk(store: LmdbStore, prefix: bytes) -> None:
+    with store._env.begin(write=True) as txn, txn.cursor() as cursor:
+        assert cursor.set_range(prefix)
+        key, value = bytes(cursor.key()), bytearray(cursor.value())
+        value[len(value) // 2] ^= 1
+        txn.put(key, bytes(value))
+
+
+@pytest.mark.parametrize("prefix", [schema.CHUNK_PREFIX, schema.LOG_PREFIX])
+def test_a_flipped_byte_on_disk_is_found_within_one_pass(tmp_path: Path, prefix: bytes) -> None:
+    """G10: in a checkpoint, in an entry."""
+    store = disk(tmp_path)
+    scrubber = DiskScrubber(store)
+    assert scrubber.step() is None
+    assert scrubber.counters["passes"] == 1
+    flip_on_disk(store, prefix)
+    fault = scrubber.step()
+    assert fault is not None
+    assert "checksum" in fault.what
+    assert scrubber.counters["faults"] == 1
+    store.close()
+    assert scrubber.step() is None  # closed is not rotten
+
+
+def test_a_checkpoint_that_takes_the_place_of_what_is_read_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.scrubber.DISK_SLICE_BYTES", 1)
+    store = disk(tmp_path)
+    scrubber = DiskScrubber(store)
+    assert scrubber.step() is None
+    author = Author()
+    for number in (1, 2, 3):
+        author.say(publish(number, b"one" if number == 1 else b"more"))
+    h = author.replica.history
+    assert h.position == store.meta.position
+    meta = replace(store.meta, chain=h.chain)
+    store.write_checkpoint(h.position, checkpoint_of(author.replica), meta)
+    for _ in range(10):
+        assert scrubber.step() is None
+    assert scrubber.counters["restarts"] <= 1
+    assert scrubber.counters["passes"] >= 1
+    store.close()
