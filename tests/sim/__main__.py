@@ -1,4 +1,4 @@
-"""`python -m tests.sim`: replay one seed, or run many."""
+"""`python -m tests.sim`: replay one seed, shrink it, or run many; see docs/SIMULATOR.md."""
 
 from __future__ import annotations
 
@@ -6,8 +6,22 @@ import argparse
 import multiprocessing
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 
-from tests.sim.campaign import Options, Summary, run_line, run_seed, shrink
+from tests.sim import gate, shrink
+from tests.sim.campaign import (
+    STACKS,
+    Options,
+    Outcome,
+    Summary,
+    command_for,
+    options_for,
+    outcome_of,
+    run_line,
+    run_seed,
+)
+from tests.sim.coverage import lines as coverage_lines
 from tests.sim.plan import ALL_FAULTS
 from tests.sim.runner import Result
 
@@ -27,12 +41,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--without", default="", help="faults to leave out, by comma")
     parser.add_argument("--only", default=None, help="the only faults to keep, by comma")
     parser.add_argument(
-        "--stack", choices=("replica", "broker", "mixed", "oracle", "groups"), default="replica",
-        help="what stands on the ring: the primary layer over a toy log, real brokers, both,"
-        " brokers on a ring without frames that changes its view all the time, or process groups",
+        "--stack", choices=(*STACKS, "mixed"), default="replica",
+        help="what stands on the ring: nothing, the primary layer over a toy log, real brokers,"
+        " brokers on a ring without frames that changes its view all the time, process groups;"
+        " mixed is replica with a broker on every third seed",
     )  # fmt: skip
-    parser.add_argument("--ring-only", action="store_true", help="no primary layer on the ring")
-    parser.add_argument("--shrink", action="store_true", help="find out which faults it takes")
+    parser.add_argument("--ring-only", action="store_true", help="the same as --stack ring")
+    parser.add_argument("--coverage", action="store_true", help="show which fault met which stage")
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="find what its failure takes")
+    parser.add_argument(
+        "--to", type=Path, default=None, help="with --shrink: write it to this file"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=300.0, help="with --shrink: seconds at most"
+    )
+    parser.add_argument("--replay", type=Path, default=None, help="run a file that --shrink wrote")
+    parser.add_argument("--gate", type=int, metavar="SEEDS", help="what CI runs: all stacks, fixed"
+                        " and fresh seeds until so many count, a fifth of them twice")  # fmt: skip
+    parser.add_argument("--soak", type=float, metavar="HOURS", help="fresh seeds for so long")
+    parser.add_argument("--ledger", type=Path, default=Path("soak.jsonl"), help="of --soak")
+    parser.add_argument("--verbose", action="store_true", help="with --gate: a line for each seed")
     parser.add_argument("--memberlog", default=None, help="write member logs into this directory")
     parser.add_argument("--faults", action="store_true", help="list the faults that there are")
     return parser.parse_args(arguments)
@@ -65,22 +93,49 @@ def main(raw: list[str]) -> int:
     if arguments.faults:
         print("\n".join(ALL_FAULTS))
         return 0
-    options = Options(
+    if arguments.gate is not None:
+        return gate.gate(arguments.gate, arguments.jobs, arguments.verbose, arguments.coverage)
+    if arguments.soak is not None:
+        first = arguments.start if arguments.start > 1 else None
+        return gate.soak(arguments.soak, arguments.jobs, arguments.ledger, first)
+    if arguments.shrink is not None:
+        return shrink_seed(arguments)
+    if arguments.replay is not None:
+        result = shrink.read(arguments.replay).run(arguments.trace)
+        tell(result, arguments)
+        return 0 if result.ok else 1
+    if arguments.ring_only:
+        arguments.stack = "ring"
+    options = replace(
+        options_for(arguments.stack),
         without=names(arguments.without),
         only=None if arguments.only is None else names(arguments.only),
-        ring_only=arguments.ring_only,
         keep_trace=arguments.trace or arguments.frames,
         frames=arguments.frames,
         memberlog=arguments.memberlog,
-        stack=arguments.stack,
     )
     if arguments.seed is not None:
         result = run_seed(arguments.seed, options)
         tell(result, arguments)
-        if arguments.shrink and not result.ok:
-            print("it takes: " + (",".join(shrink(arguments.seed, options)) or "no fault at all"))
         return 0 if result.ok else 1
     return many(seeds_of(arguments), options, arguments)
+
+
+def shrink_seed(arguments: argparse.Namespace) -> int:
+    """Tell the smallest scenario that still fails, and how to run it."""
+    shrinker = shrink.Shrinker(arguments.budget, lambda text: print(text, flush=True))
+    found = shrinker.shrink(arguments.shrink, arguments.stack)
+    if found is None:
+        print(f"{command_for(arguments.stack, arguments.shrink)} does not fail")
+        return 1
+    path = arguments.to or Path(f"{arguments.stack}-{arguments.shrink}.json")
+    shrink.write(found, path)
+    result = found.run()
+    print("\n".join(result.trace.lines(arguments.last)))
+    print(run_line(result))
+    print("\n".join(f"  {violation}" for violation in result.violations))
+    print(f"again: python -m tests.sim --replay {path} --trace")
+    return 0
 
 
 def seeds_of(arguments: argparse.Namespace) -> Iterable[int]:
@@ -93,27 +148,32 @@ def seeds_of(arguments: argparse.Namespace) -> Iterable[int]:
 def many(seeds: Iterable[int], options: Options, arguments: argparse.Namespace) -> int:
     """One line a seed, the tail of the trace for a failing one, and a summary."""
     summary = Summary()
+    work = [(seed, options, arguments.stack, arguments.last) for seed in seeds]
     if arguments.jobs > 1:
         with multiprocessing.Pool(arguments.jobs) as pool:
-            for line, ok, steps in pool.imap_unordered(_job, [(seed, options) for seed in seeds]):
-                print(line, flush=True)
-                summary.add(ok, steps)
+            for text, outcome in pool.imap_unordered(_job, work):
+                print(text, flush=True)
+                summary.add(outcome)
     else:
-        for seed in seeds:
-            result = run_seed(seed, options)
-            print(run_line(result), flush=True)
-            if not result.ok:
-                print("\n".join(result.trace.lines(arguments.last)))
-                print("\n".join(f"  {violation}" for violation in result.violations))
-            summary.add(result.ok, result.steps)
+        for one in work:
+            text, outcome = _job(one)
+            print(text, flush=True)
+            summary.add(outcome)
+    if arguments.coverage:
+        print("\n".join(coverage_lines(summary.pairs)))
     print(summary)
+    for failed in summary.failed:
+        print(f"again: {command_for(failed.stack, failed.seed)}")
     return 1 if summary.failed else 0
 
 
-def _job(work: tuple[int, Options]) -> tuple[str, bool, int]:
-    result = run_seed(*work)
-    lines = [run_line(result), *(f"  {violation}" for violation in result.violations)]
-    return "\n".join(lines), result.ok, result.steps
+def _job(work: tuple[int, Options, str, int]) -> tuple[str, Outcome]:
+    seed, options, stack, last = work
+    result = run_seed(seed, options)
+    lines = [run_line(result)]
+    if not result.ok:
+        lines += [*result.trace.lines(last), *(f"  {violation}" for violation in result.violations)]
+    return "\n".join(lines), outcome_of(stack, result)
 
 
 if __name__ == "__main__":

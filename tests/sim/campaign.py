@@ -1,10 +1,12 @@
-"""Running seeds: options, one line per run, the summary, and finding out what a failure takes."""
+"""Running seeds: options, one line per run, and the summary of many."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.sim.broker_stack import BrokerStack
 from tests.sim.cores import make_node
@@ -14,6 +16,7 @@ from tests.sim.plan import Plan, make_plan
 from tests.sim.runner import Result, Runner
 from tests.sim.stack import PlainStack, ReplicaStack, Stack
 from tests.sim.trace import Trace
+from tests.sim.world import NO_FAULTS
 from vsync.types import record
 
 
@@ -30,9 +33,26 @@ class Options:
     stack: str = "replica"
 
 
+STACKS = ("ring", "replica", "broker", "oracle", "groups")
+"""What can stand on the rings of a run, by the names that campaigns use."""
+
+
+def options_for(stack: str) -> Options:
+    """The options of a run on this stack."""
+    return Options(ring_only=True) if stack == "ring" else Options(stack=stack)
+
+
+def plan_of(seed: int, options: Options) -> Plan:
+    return make_plan(seed, options.without, options.only, primary=not options.ring_only)
+
+
 def run_seed(seed: int, options: Options) -> Result:
-    plan = make_plan(seed, options.without, options.only, primary=not options.ring_only)
-    return run_plan(plan, options)
+    return run_plan(plan_of(seed, options), options)
+
+
+def command_for(stack: str, seed: int) -> str:
+    """How a person replays a run."""
+    return f"python -m tests.sim --stack {stack} --seed {seed}"
 
 
 def _lighter(plan: Plan) -> Plan:
@@ -84,15 +104,38 @@ def run_line(result: Result) -> str:
     )
 
 
-def shrink(seed: int, options: Options) -> tuple[str, ...]:
-    """Take faults away one by one while the seed still fails; what is left is needed."""
-    needed = list(make_plan(seed, options.without, options.only).faults)
-    for fault in list(needed):
-        fewer = tuple(name for name in needed if name != fault)
-        smaller = Options(only=fewer, ring_only=options.ring_only, stack=options.stack)
-        if not run_seed(seed, smaller).ok:
-            needed.remove(fault)
-    return tuple(needed)
+class Outcome(NamedTuple):
+    """What a campaign keeps of a run; plain values, so that it can pass between processes."""
+
+    stack: str
+    seed: int
+    ok: bool
+    counted: bool
+    steps: int
+    changes: int
+    wall_s: float
+    trace: str
+    line: str
+    violations: list[str]
+    faults: dict[str, int]
+    pairs: list[tuple[str, str, int]]
+
+
+def outcome_of(stack: str, result: Result) -> Outcome:
+    return Outcome(
+        stack,
+        result.plan.seed,
+        result.ok,
+        result.counted,
+        result.steps,
+        result.world.history.changes(),
+        result.wall_s,
+        result.trace.hash(),
+        run_line(result),
+        [str(violation) for violation in result.violations],
+        dict(result.faults),
+        [(fault, stage, count) for (fault, stage), count in result.world.pairs.items()],
+    )
 
 
 class Summary:
@@ -101,17 +144,33 @@ class Summary:
     def __init__(self) -> None:
         self.began = time.perf_counter()
         self.seeds = 0
-        self.failed = 0
+        self.counted = 0
         self.steps = 0
+        self.changes = 0
+        self.failed: list[Outcome] = []
+        self.faults: Counter[str] = Counter()
+        self.pairs: Counter[tuple[str, str]] = Counter()
 
-    def add(self, ok: bool, steps: int) -> None:
+    def add(self, outcome: Outcome) -> None:
         self.seeds += 1
-        self.failed += not ok
-        self.steps += steps
+        self.counted += outcome.counted
+        self.steps += outcome.steps
+        self.changes += outcome.changes
+        self.faults.update(outcome.faults)
+        for fault, stage, count in outcome.pairs:
+            self.pairs[fault, stage] += count
+        if not outcome.ok:
+            self.failed.append(outcome)
+
+    @property
+    def wall_s(self) -> float:
+        return time.perf_counter() - self.began
 
     def __str__(self) -> str:
-        wall = time.perf_counter() - self.began
+        wall = self.wall_s
         return (
-            f"{self.seeds} seeds, {self.failed} failed, {self.steps} events in {wall:.1f} s:"
+            f"{self.seeds} seeds ({self.counted} counted), {len(self.failed)} failed,"
+            f" {self.steps} events, {self.changes} view changes,"
+            f" {len(self.faults.keys() - NO_FAULTS)} kinds of fault in {wall:.1f} s:"
             f" {self.steps / wall:.0f} events/s, {self.seeds / wall * 60:.0f} seeds/min"
         )

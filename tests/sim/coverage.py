@@ -53,7 +53,9 @@ def stage_of(member: SimMember) -> str:
         return phase.value
     upper = member.upper
     primary = getattr(getattr(upper, "core", upper), "primary", None)
-    return str(primary.phase.value) if isinstance(primary, Primary) else ALONE
+    if not isinstance(primary, Primary):
+        return ALONE
+    return str(primary.phase.value)
 
 
 def possible() -> list[Pair]:

@@ -76,6 +76,7 @@ class Nemesis:
         if kept is None or self.number in kept:
             self.handlers[fault]()
         self.number += 1
+        self.world.episodes = self.number
         self._later(fault)
 
     def _storm(self, clear: bool) -> None:

@@ -40,6 +40,7 @@ class Strike:
             if kept is None or self.number in kept:
                 self.world.after(self.delay_s * 2 * chosen[2], self._blow, member, *chosen)
             self.number += 1
+            self.world.strikes = self.number
 
     def _blow(self, near: SimMember, blow: str, same: bool, size: float) -> None:
         """Everything comes from the draw at the occasion, so leaving one out moves no other."""

@@ -57,6 +57,8 @@ class World:
         self.members = {name: SimMember(self, name) for name in plan.names}
         self.outside: set[str] = set()  # up, but not of the core that must go on at the end
         self.pairs: Counter[tuple[str, str]] = Counter()  # fault, stage of the member it met
+        self.episodes = 0  # how many began, and how many strikes were due
+        self.strikes = 0
         self.on_phase: Callable[[SimMember], None] = lambda member: None
         self.net.on_fault = self._met
 

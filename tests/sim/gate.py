@@ -1,0 +1,138 @@
+"""Campaigns of many stacks: the gate of continuous integration, and the soak with its ledger.
+
+Both take fixed seeds, which are the same every time, or fresh ones, which follow from the commit
+and so differ from change to change and yet can be named.  A fifth of the gate's seeds runs twice,
+in other processes under other hash seeds, and has to leave the same trace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+from tests.sim.batch import ROOT, Job, differences, run_batches
+from tests.sim.campaign import Outcome, Summary, command_for
+from tests.sim.coverage import lines as coverage_lines
+
+FIXED = {"ring": 60, "replica": 120, "broker": 50, "oracle": 60, "groups": 10}
+FRESH_TURN = ("replica", "oracle", "ring", "broker", "replica")
+FRESH_FROM = 1_000_000  # below are the fixed ones, and those that people name
+REPEATED_EVERY = 5
+GATE_SEEDS = 500
+ROUND_SEEDS = 40
+
+
+def commit() -> str:
+    """The commit that runs, or an empty string outside of a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
+def fresh_start(what: str) -> int:
+    """The first fresh seed of a commit, or of this day where there is no commit."""
+    number = int(what[:7], 16) if what else int(datetime.now(UTC).strftime("%Y%m%d"))
+    return FRESH_FROM + number * 1000
+
+
+def fixed_jobs(part: float) -> list[Job]:
+    """The fixed seeds of every stack; `part` of them for a smaller gate."""
+    return [
+        Job(stack, seed)
+        for stack, number in FIXED.items()
+        for seed in range(1, 1 + max(1, int(number * part)))
+    ]
+
+
+def tell(outcome: Outcome, verbose: bool) -> None:
+    if verbose or not outcome.ok:
+        print(f"{outcome.line}  [{outcome.stack}]", flush=True)
+    for violation in outcome.violations:
+        print(f"  {violation}")
+    if not outcome.ok:
+        print(f"  again: {command_for(outcome.stack, outcome.seed)}", flush=True)
+
+
+def gate(seeds: int, processes: int, verbose: bool, coverage: bool) -> int:
+    """Fixed seeds, fresh ones until enough count, and every fifth again; 0 when all is well."""
+    start = fresh_start(commit())
+    print(f"fresh seeds from {start} (commit {commit() or 'none: the date'})", flush=True)
+    summary, outcomes = Summary(), list[Outcome]()
+    fresh = (Job(FRESH_TURN[n % len(FRESH_TURN)], start + n) for n in count())
+    jobs = fixed_jobs(min(1.0, seeds / GATE_SEEDS))
+    hash_seed = 1
+    while True:
+        for outcome in run_batches(jobs, processes, hash_seed):
+            tell(outcome, verbose)
+            summary.add(outcome)
+            outcomes.append(outcome)
+        if summary.counted >= seeds or summary.seeds >= 2 * seeds:
+            break
+        hash_seed += len(jobs)
+        missing = seeds - summary.counted
+        jobs = [next(fresh) for _ in range(max(missing, min(ROUND_SEEDS, seeds)))]
+    print(summary, flush=True)
+    if coverage:
+        print("\n".join(coverage_lines(summary.pairs)))
+    twice = [Job(o.stack, o.seed) for o in outcomes[::REPEATED_EVERY] if o.trace]
+    again = list(run_batches(twice, processes, 100_000))
+    different = differences(outcomes, again)
+    print(f"{len(again)} of them again under other hash seeds: {len(different)} differ")
+    print("\n".join(different))
+    return 1 if summary.failed or different else 0
+
+
+def soak(hours: float, processes: int, ledger: Path, first: int | None) -> int:
+    """Fresh seeds of all stacks until the time is over, a ledger line for each round."""
+    end = time.monotonic() + hours * 3600
+    what = commit()
+    start = fresh_start(what) if first is None else first
+    whole = Summary()
+    number = start
+    while time.monotonic() < end:
+        jobs = [
+            Job(FRESH_TURN[n % len(FRESH_TURN)], n) for n in range(number, number + ROUND_SEEDS)
+        ]
+        summary = Summary()
+        for outcome in run_batches(jobs, processes, number % 2**31):
+            tell(outcome, False)
+            summary.add(outcome)
+            whole.add(outcome)
+        _write_line(ledger, what, number, number + ROUND_SEEDS - 1, summary)
+        number += ROUND_SEEDS
+        print(f"{number - start} seeds: {whole}", flush=True)
+    print("\n".join(coverage_lines(whole.pairs)))
+    return 1 if whole.failed else 0
+
+
+def _write_line(ledger: Path, what: str, first: int, last: int, summary: Summary) -> None:
+    """One JSON object a line: nothing is ever changed, so many machines may add to one."""
+    record = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": what,
+        "machine_cores": os.cpu_count(),
+        "stacks": sorted(set(FRESH_TURN)),
+        "seeds": [first, last],
+        "counted": summary.counted,
+        "events": summary.steps,
+        "view_changes": summary.changes,
+        "seconds": round(summary.wall_s, 1),
+        "faults": dict(sorted(summary.faults.items())),
+        "failures": [
+            {"command": command_for(o.stack, o.seed), "violations": o.violations[:3]}
+            for o in summary.failed
+        ],
+    }
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    with ledger.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record, sort_keys=True) + "\n")
