@@ -1,0 +1,164 @@
+"""The accelerated ring: what leaves before and after the token, what is asked for, who may send."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.unit.vsync_net import Net
+from vsync.config import RingConfig
+from vsync.messages import Data, Kind, Token
+from vsync.types import Guarantee
+
+AHEAD = [0, 1, 4, 16]
+
+
+def config(ahead: int, lead: int = 2) -> RingConfig:
+    return RingConfig(frame_bytes_max=1024, accelerated_frames=ahead, lead_frames=lead)
+
+
+def wire(net: Net, source: str, to: str) -> list[Token | Data]:
+    """From now on, what goes from one to the other, in order."""
+    found: list[Token | Data] = []
+    codec = net.nodes[to].codec
+
+    def spy(one: str, other: str, frame: bytes) -> bool:
+        if (one, other) == (source, to) and frame[1] in (Kind.TOKEN, Kind.DATA):
+            message = codec.decode(frame, codec.open(frame))
+            assert isinstance(message, Token | Data)
+            found.append(message)
+        return False
+
+    net.drop = spy
+    return found
+
+
+@pytest.mark.parametrize("ahead", AHEAD)
+@pytest.mark.parametrize("frames", [1, 2, 3, 12, 24])
+def test_the_last_frames_of_a_visit_follow_the_token(ahead: int, frames: int) -> None:
+    net = Net("abc", config=config(ahead))
+    net.settle("abc")
+    net.run(0.5)
+    found = wire(net, "b", "c")
+    for i in range(frames):
+        net.submit("b", bytes(900) + b"%d" % i)
+    net.run(0.02)
+    first = next(i for i, m in enumerate(found) if isinstance(m, Data))
+    burst = found[first : first + frames + 1]
+    token = next(i for i, m in enumerate(burst) if isinstance(m, Token))
+    after = [m for m in burst[token + 1 :] if isinstance(m, Data)]
+    assert len(after) == max(0, min(ahead, frames - net.config.lead_frames))
+    # The token names frames that are not on the wire yet; all are in order.
+    seqs = [m.seq for m in burst if isinstance(m, Data)]
+    assert burst[token].seq == seqs[-1]
+    assert seqs == list(range(seqs[0], seqs[0] + frames))
+
+
+def test_frames_sent_again_go_before_the_token() -> None:
+    """What c lost is on its way before a's token, although all of a's new frames may follow it."""
+    net = Net("abc", config=config(16, lead=0))
+    net.settle("abc")
+    lost: list[bytes] = []
+
+    def lose(_source: str, to: str, frame: bytes) -> bool:
+        if frame[1] == Kind.DATA and to == "c" and not lost:
+            lost.append(frame)
+            return True
+        return False
+
+    net.drop = lose
+    net.submit("a", b"lost")
+    net.run(0.02, lambda: bool(lost))
+    node = net.nodes["a"]
+    net.run(0.02, lambda: node.waiting is None and node.counters["retransmitted"] == 0)
+    sent: list[int] = []
+    codec = node.codec
+
+    def spy(source: str, to: str, frame: bytes) -> bool:
+        if (source, to) == ("a", "c") and frame[1] == Kind.DATA:
+            message = codec.decode(frame, codec.open(frame))
+            assert isinstance(message, Data)
+            sent.append(message.seq)
+        elif (source, to) == ("a", "b") and frame[1] == Kind.TOKEN:
+            sent.append(0)
+        return False
+
+    net.drop = spy
+    for i in range(200):
+        net.submit("a", bytes(900) + b"%d" % i)
+    net.run(0.1)
+    again = sent.index(1)
+    token = sent.index(0, again)
+    # It took one place of the visit; 16 of the other frames follow the token.
+    assert token - again == net.config.personal_frames - 16
+    assert sent[token + 1] == sent[token - 1] + 1
+
+
+@pytest.mark.parametrize("ahead", AHEAD)
+def test_on_or_off_the_same_is_delivered_and_nothing_is_sent_twice(ahead: int) -> None:
+    net = Net("abc", config=config(ahead))
+    net.settle("abc")
+    for i in range(400):
+        assert net.submit("abc"[i % 3], bytes(700) + b"%d" % i)
+    net.run(1.0)
+    assert len(net.payloads("a")) == 400
+    assert net.payloads("a") == net.payloads("b") == net.payloads("c")
+    assert net.count("asked") == net.count("retransmitted") == 0
+
+
+def test_members_that_differ_in_it_still_agree() -> None:
+    """It is a matter of speed only; a cluster may be changed member by member."""
+    net = Net("", config=config(0))
+    for name, ahead in zip("abcd", AHEAD, strict=True):
+        net.config = config(ahead)
+        net.boot(name)
+    net.settle("abcd")
+    rng = random.Random(3)
+    net.drop = lambda _s, _t, f: f[1] == Kind.DATA and rng.random() < 0.05
+    for i in range(300):
+        net.submit(
+            "abcd"[i % 4], bytes(800) + b"%d" % i, Guarantee.SAFE if i % 3 else Guarantee.AGREED
+        )
+        if i % 50 == 0:
+            net.run(0.005)
+    net.run(2.0)
+    assert len(net.payloads("a")) == 300
+    assert all(net.payloads(n) == net.payloads("a") for n in "bcd")
+    assert len(net.views("a")) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_tokens_sums_are_those_of_the_members_whatever_is_lost(seed: int) -> None:
+    """Signed arithmetic: frames of a rotation never exceed the window, sums never drift or wrap."""
+    net = Net("abcd", seed=seed, config=config(16))
+    net.settle("abcd")
+    rng = random.Random(seed)
+    wrong: list[str] = []
+    seen = [0]
+
+    def check(source: str, _to: str, frame: bytes) -> bool:
+        codec = net.nodes[source].codec
+        if frame[1] == Kind.TOKEN:
+            token = codec.decode(frame, codec.open(frame))
+            rings = [n.current for n in net.nodes.values()]
+            assert isinstance(token, Token)
+            flows = [r.flow for r in rings if r is not None and r.id == token.ring]
+            newest = max(r.hop for r in rings if r is not None)
+            if token.hop > newest and len(flows) == 4:
+                seen[0] += 1
+                if token.sent != sum(f.sent for f in flows) or token.sent > 64:
+                    wrong.append(f"sent {token}")
+                if token.backlog != sum(f.waiting for f in flows):
+                    wrong.append(f"backlog {token}")
+        return frame[1] == Kind.DATA and rng.random() < 0.1
+
+    net.drop = check
+    for i in range(1500):
+        net.submit("abcd"[min(3, rng.randrange(8))], bytes(rng.randrange(2000)))
+        if i % 100 == 0:
+            net.run(0.003)
+    net.run(3.0)
+    assert not wrong
+    assert seen[0] > 100
+    assert len(net.payloads("a")) == 1500
