@@ -50,7 +50,7 @@ def stage_of(member: SimMember) -> str:
         return DOWN
     phase = member.tap.core.phase
     if phase is not RingPhase.OPERATIONAL:
-        return phase.value
+        return str(phase.value)
     upper = member.upper
     primary = getattr(getattr(upper, "core", upper), "primary", None)
     if not isinstance(primary, Primary):

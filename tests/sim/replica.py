@@ -21,6 +21,7 @@ from vsync.primary_events import (
     Activation,
     Decided,
     DurableMark,
+    Holders,
     Inquorate,
     Ordered,
     PersistEpoch,
@@ -128,8 +129,8 @@ class Replica:
                     self.backlog.append(event)
                 else:
                     self._apply(event)
-            case Decided():
-                pass
+            case Decided() | Holders():
+                pass  # nothing to tell anybody; and this is no arbitrator
             case DurableMark(position):
                 self._confirm(position)
             case PersistEpoch(epoch, cluster_id, voters):
