@@ -16,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from vsync.config import RingConfig
+from vsync.counting import table
 from vsync.phases import MOVES, Phase
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "PROTOCOL.md"
@@ -61,11 +62,17 @@ def relations(_old: str) -> str:
     return "\n".join(["| relation | asserted |", "| --- | --- |", *rows, ""])
 
 
+def counters(_old: str) -> str:
+    """Every counter, and what it counts."""
+    return table()
+
+
 BLOCKS: dict[str, Callable[[str], str]] = {
     "diagram": diagram,
     "moves": moves,
     "settings": settings,
     "relations": relations,
+    "counters": counters,
 }
 
 
