@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.core import Core
 from broker.elections import Elections
 from broker.exits import Exit
 from broker.machine.commands import TICK, Tick
-from vsync.codec import WIRE_VERSION
 
 PATIENCE_S = 2.0
 """How long a member of an open cluster looks for a running one before it forms its own."""
@@ -20,25 +19,22 @@ TICK_NEAR_US = 2_000_000
 TICK_LOST_S = 1.0
 """A tick that did not come back for so long will not: its view ended."""
 SHUTDOWN_WAIT_S = 5.0
-FOREIGN_FRAMES_MAX = 20
-"""So many frames of another wire version are no line noise."""
 
 
-class Ring(Protocol):
-    """What these duties look at of the ring."""
+class Watch(Protocol):
+    """What else is to be looked at as often."""
 
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """What was counted, drops by reason among it."""
+    def wake(self, now: float) -> None:
+        """Look."""
 
 
 class Duties:
     """Called a few times a second with the loop's time."""
 
     def __init__(
-        self, core: Core, ring: Ring, stop: Callable[[Exit, str], None], now: float
+        self, core: Core, newcomer: Watch, stop: Callable[[Exit, str], None], now: float
     ) -> None:
-        self._core, self._ring, self._stop = core, ring, stop
+        self._core, self._newcomer, self._stop = core, newcomer, stop
         self._started_at = now
         self._ticked_at, self._ticked_us = 0.0, 0
         self._shutdown_deadline = 0.0
@@ -54,7 +50,7 @@ class Duties:
         if core.shutdown_position:
             self._finish_shutdown(now)
         self.elections.wake(now)
-        self._check_versions()
+        self._newcomer.wake(now)
         core.flush()
 
     def _tick(self, now: float) -> None:
@@ -91,15 +87,3 @@ class Duties:
         elif now > self._shutdown_deadline:
             core.shutdown_position = 0  # not every member said that it is complete: stay dirty
             self._stop(Exit.OK, "the whole cluster was shut down, not all members in time")
-
-    def _check_versions(self) -> None:
-        """A newcomer among members of another wire version gives up; members that run go on."""
-        core = self._core
-        foreign = self._ring.counters.get("frame_version", 0)
-        if not core.ran and len(core.primary.members) < 2 and foreign >= FOREIGN_FRAMES_MAX:
-            self._stop(
-                Exit.PROTOCOL,
-                "the members at this cluster's ring addresses speak another version of the ring "
-                f"protocol than this broker (version {WIRE_VERSION}); "
-                "run the same release on all members",
-            )

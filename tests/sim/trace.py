@@ -33,7 +33,7 @@ class Trace:
         self.records: deque[Record] = deque(maxlen=None if keep_all else KEPT_RECORDS)
         self.frames = frames
         self.views = 0
-        self._codec = Codec(Member("trace", 0, ""), CLUSTER, 1 << 20)
+        self._codec = Codec(Member("trace", 0, ""), CLUSTER, 1 << 20, None)
         self._hash = hashlib.blake2b(digest_size=8)
 
     def add(self, at: float, who: str, code: str, text: str) -> None:

@@ -13,10 +13,10 @@ MORTAL_H = b"\x01\x00\x073600000"
 
 
 class Silent:
-    """A ring without anything to report."""
+    """Nobody to be turned away by."""
 
-    def __init__(self) -> None:
-        self.counters: dict[str, int] = {}
+    def wake(self, now: float) -> None:
+        """Nothing to look at."""
 
 
 class Cluster:
@@ -27,16 +27,22 @@ class Cluster:
         self.now = 100.0
         for name in "abc":
             self.bus.start(name)
-        self.duties = {
-            name: Duties(self.bus.cores[name], Silent(), self.stopped, self.now) for name in "abc"
-        }
+        self.duties: dict[str, Duties] = {}
+        for name in "abc":
+            self.renew(name)
         self.ahead_us = dict.fromkeys("abc", 0)
-        self.stopped_with: list[tuple[Exit, str]] = []
+        self.stopped_with: list[tuple[str, Exit, str]] = []
         self.conn = 0
         self.bus.change("a b c")
 
-    def stopped(self, code: Exit, reason: str) -> None:
-        self.stopped_with.append((code, reason))
+    def renew(self, name: str) -> None:
+        """The duties of a new life."""
+
+        def stopped(code: Exit, reason: str) -> None:
+            if name not in [gone for gone, _, _ in self.stopped_with]:
+                self.stopped_with.append((name, code, reason))
+
+        self.duties[name] = Duties(self.bus.cores[name], Silent(), stopped, self.now)
 
     def pass_time(self, seconds: float) -> int:
         """How many commands were ordered meanwhile."""
@@ -118,6 +124,41 @@ def test_one_wild_clock_changes_nothing(cluster: Cluster, wild_us: int) -> None:
     assert cluster.depth == 1
     cluster.pass_time(0.35)
     assert cluster.depth == 0
+
+
+def test_a_joiner_whose_state_ends_with_the_shutdown_stops_too(cluster: Cluster) -> None:
+    """What it received holds the shutdown already, so it never applies it itself."""
+    bus = cluster.bus
+    bus.start("c", incarnation=2)
+    bus.shells["c"].instant_transfers = False
+    cluster.renew("c")
+    bus.change("a b c")
+    bus.cores["a"].admit([c.Shutdown(c.SHUTDOWN, "the end")])
+    bus.run("a b c")
+    cluster.pass_time(0.1)
+    assert [name for name, _, _ in cluster.stopped_with] == ["a", "b"]
+    assert bus.shells["c"].transfers
+    bus.shells["c"].finish_transfer(bus.cores["a"].me)
+    bus.run("a b c")
+    cluster.pass_time(0.1)
+    name, code, reason = cluster.stopped_with[2]
+    assert (name, code, reason) == ("c", Exit.OK, "the whole cluster was shut down")
+    assert bus.cores["c"].shutdown_position == bus.cores["a"].shutdown_position
+    assert bus.cores["c"].replica.shutdown_id == "the end"
+
+
+def test_a_start_does_not_take_an_old_shutdown_for_a_new_one(cluster: Cluster) -> None:
+    bus = cluster.bus
+    bus.cores["a"].admit([c.Shutdown(c.SHUTDOWN, "the end")])
+    bus.run("a b c")
+    for name in "abc":
+        bus.start(name, incarnation=2, keep=True)
+        cluster.renew(name)
+    cluster.pass_time(0.2)
+    bus.change("a b c")
+    cluster.pass_time(10)
+    assert not cluster.stopped_with
+    assert bus.cores["a"].speaking
 
 
 def test_a_tick_under_way_is_not_doubled(cluster: Cluster) -> None:

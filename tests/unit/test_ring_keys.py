@@ -159,7 +159,7 @@ def test_what_no_list_may_be(tmp_path: Path) -> None:
 
 
 def frame(name: str) -> bytes:
-    return Codec(Member(name, 1, "h:1"), "test", 32_768).encode(Datagram(b"x"))
+    return Codec(Member(name, 1, "h:1"), "test", 32_768, b"sets").encode(Datagram(b"x"))
 
 
 def test_a_frame_counts_only_under_the_name_of_its_key(tmp_path: Path) -> None:

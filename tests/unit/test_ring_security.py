@@ -218,12 +218,14 @@ def test_a_member_cannot_speak_as_another_one(tmp_path: Path) -> None:
         push.setsockopt(zmq.LINGER, 0)
         warden.curve(pairs[2]).dial(push, a.me.address, 0)
         push.connect(f"tcp://{a.me.address}")
-        forger = Codec(Member(b.me.name, b.me.incarnation + 1, addresses[2]), "test", 32_768)
+        forger = Codec(
+            Member(b.me.name, b.me.incarnation + 1, addresses[2]), "test", 32_768, b"sets"
+        )
         me = Member(b.me.name, b.me.incarnation + 1, addresses[2])
         for message in (
             Join((me, a.me), (b.me,), 1 << 40, False),
             Datagram(b"S"),
-            Merge(RingId(9, "x", 1)),
+            Merge(RingId(9, "x", 1), (me,), (a.me,)),
         ):
             await push_all(push, forger.encode(message))
         await until(lambda: a.transport.counters.get("frames_under_false_names") == 3)

@@ -1,0 +1,122 @@
+"""A member that starts among others that it does not fit, or that do not let it in: it says why.
+
+Only a newcomer gives up: one that has not served in this life, sees nobody else in its view, and,
+where two could both be meant, began later than the other.  Members that run go on whatever comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from broker.core import Core
+from broker.exits import Exit
+from vsync.codec import WIRE_VERSION
+from vsync.greeting import mechanism_of
+from vsync.hello import Doorstep
+from vsync.security import Curve, Refused, Security
+from vsync.types import Member
+
+FOREIGN_FRAMES_MAX = 20
+"""So many frames of another wire version are no line noise."""
+REFUSED_S = 2.0
+"""A refusal must last: keys may be on their way to the others."""
+
+
+class Ring(Protocol):
+    """What is looked at of the ring."""
+
+    me: Member
+    doorstep: Doorstep
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What was counted, drops by reason among it."""
+
+
+class Transport(Protocol):
+    """What is looked at of the connections."""
+
+    security: Security
+
+    @property
+    def refusals(self) -> dict[str, Refused]:
+        """The peers that were reached and do not talk to this member."""
+
+
+class Newcomer:
+    """Called a few times a second with the loop's time."""
+
+    def __init__(
+        self,
+        core: Core,
+        ring: Ring,
+        transport: Transport,
+        stop: Callable[[Exit, str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._core, self._ring, self._transport = core, ring, transport
+        self._stop, self._warn = stop, warn
+        self._refused_since = 0.0
+        self._warned = ""
+
+    def wake(self, now: float) -> None:
+        """Look whether this is the place to be."""
+        if self._core.ran or len(self._core.primary.members) > 1:
+            self._refused_since = 0.0
+            return
+        misfit = self._misfit()
+        if misfit:
+            self._stop(Exit.PROTOCOL, misfit)
+            return
+        refusals = self._transport.refusals
+        if not refusals:
+            self._refused_since = 0.0
+        elif not self._refused_since:
+            self._refused_since = now
+        elif now - self._refused_since > REFUSED_S:
+            address, why = min(refusals.items())
+            sentence = refusal_words(self._ring.me, self._transport.security, address, why)
+            if not self._core.filled:
+                self._stop(Exit.NOT_ALLOWED, sentence)
+            elif sentence != self._warned:
+                # It holds a state of the cluster and waits for the others; whoever took the
+                # address of one of them must not be able to end it.
+                self._warned = sentence
+                self._warn(sentence)
+
+    def _misfit(self) -> str:
+        me, doorstep = self._ring.me, self._ring.doorstep
+        for _, (other, reason) in sorted(doorstep.refused.items()):
+            if other.incarnation < me.incarnation:
+                return f"cannot join: {reason}"
+        if self._ring.counters.get("frame_version", 0) >= FOREIGN_FRAMES_MAX:
+            return (
+                "the members at this cluster's ring addresses speak another version of the ring "
+                f"protocol ({doorstep.foreign_version}) than this broker (version {WIRE_VERSION}); "
+                "run the same release on all members"
+            )
+        return ""
+
+
+def refusal_words(me: Member, security: Security, address: str, why: Refused) -> str:
+    """What an operator needs to know: who, which keys, and what to do."""
+    who = f"the member at {address}"
+    if why is Refused.MECHANISM:
+        theirs = mechanism_of(address) or "another one"
+        return (
+            f"cannot join: {who} wants mechanism {theirs}, and this one uses {security.mechanism}; "
+            "give all members the same --cluster-mechanism, --cluster-key and --cluster-allow"
+        )
+    if not isinstance(security, Curve):
+        return f"cannot join: {who} does not accept the user name and password of this one"
+    if why is Refused.KEY:
+        return (
+            f"cannot join: {who} does not allow this one, {me.name}, with the public key "
+            f"{security.own.public}; put its public file into the --cluster-allow of every member"
+        )
+    expected = security.allowed.keys_of(address) or ["any of its keys"]
+    return (
+        f"cannot join: {who} does not own the key that {security.allowed.directory} holds for it "
+        f"({', '.join(expected)}); its public file there is old, or somebody else has its address"
+    )

@@ -1,0 +1,1 @@
+"""Decoders against what nobody should send: `python -m tests.fuzz.frames --help`."""

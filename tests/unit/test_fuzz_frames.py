@@ -1,0 +1,31 @@
+"""A little of each fuzz campaign, the same each time: `python -m tests.fuzz.frames` has the rest."""
+
+from __future__ import annotations
+
+from tests.fuzz.frames import Fuzz
+from vsync.phases import Phase
+
+
+def test_broken_frames_do_nothing_to_the_decoder_or_to_a_node_in_any_phase() -> None:
+    """Pitfall 33, behind the envelope: only `FrameError` comes out, invariants hold."""
+    fuzz = Fuzz(seed=7)
+    for number in range(40):
+        fuzz.batch(number)
+    phases = {victim.label.split()[0] for victim in fuzz.victims}
+    assert phases == {phase.name for phase in Phase}
+    read = {code for code in fuzz.outcomes if code.startswith("read ")}
+    assert len(read) >= 8, "the mutations are too coarse: hardly anything is still read"
+    assert sum(fuzz.outcomes[code] for code in read) < fuzz.frames * 0.9, "they are too fine"
+    assert {"frame_short", "data_length", "token_count", "control_msgpack"} <= fuzz.outcomes.keys()
+
+
+def test_a_batch_depends_on_seed_and_number_alone() -> None:
+    first, second = Fuzz(seed=3), Fuzz(seed=3)
+    first.batch(0)
+    first.batch(5)
+    before = first.outcomes.copy()
+    first.outcomes.clear()
+    first.batch(5)
+    second.batch(5)
+    assert first.outcomes == second.outcomes
+    assert before - second.outcomes

@@ -1,0 +1,237 @@
+"""Members that do not fit find out in what, with both values; those that run are left in peace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from struct import pack
+from typing import Any
+from zlib import crc32
+
+import msgpack
+import pytest
+
+from tests.unit.vsync_net import Net
+from vsync.codec import WIRE_VERSION, Codec
+from vsync.config import RingConfig
+from vsync.errors import FrameError
+from vsync.events import Broadcast
+from vsync.greeting import read_mechanism
+from vsync.hello import (
+    HELLO_EVERY_S,
+    STRANGERS_MAX,
+    Doorstep,
+    Hello,
+    read_hello,
+    settings_hash,
+    settings_of,
+)
+from vsync.messages import Join, Merge, Message, Wake
+from vsync.node import Node
+from vsync.types import Member, RingId
+
+A, B = Member("a", 1, "a:1"), Member("b", 2, "b:1")
+
+
+def codec(me: Member, config: RingConfig, cluster: str = "test") -> Codec:
+    return Codec(me, cluster, config.frame_bytes_max, settings_hash(settings_of(config)))
+
+
+def doorstep(config: RingConfig | None = None, cluster: str = "test") -> Doorstep:
+    config = config or RingConfig()
+    return Doorstep(A, cluster, config, codec(A, config, cluster))
+
+
+def hello(
+    config: RingConfig | None = None, cluster: str = "test", version: int = WIRE_VERSION
+) -> Hello:
+    return Hello(B, version, cluster, settings_of(config or RingConfig()))
+
+
+def seal(frame: bytes) -> bytes:
+    return frame[:2] + pack("<I", crc32(frame[6:], crc32(frame[:2]))) + frame[6:]
+
+
+def test_a_hello_is_read_back_and_nothing_else_is_one() -> None:
+    frame = hello().encode()
+    assert read_hello(frame) == hello()
+    with pytest.raises(FrameError, match="frame_hello"):
+        codec(A, RingConfig()).open(frame)
+    for at in range(len(frame)):
+        damaged = bytearray(frame)
+        damaged[at] ^= 1
+        assert read_hello(bytes(damaged)) is None
+        assert read_hello(frame[:at]) is None
+        read_hello(seal(bytes(damaged)))  # whatever it is, it does not raise
+        if at >= 24:
+            read_hello(seal(frame[:at]))
+    assert read_hello(bytes(10_000)) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"\xc1", msgpack.packb(1), msgpack.packb([1, "c"]), msgpack.packb([1, "c", [1]]),
+        msgpack.packb([1, "c", [["a", "b"]]]), msgpack.packb([1, "c", [[1, 1]]]),
+        msgpack.packb(["1", "c", []]), msgpack.packb([True, "c", []]), msgpack.packb([1, 2, []]),
+        msgpack.packb([1, "c", [[["a"], 1]]]), msgpack.packb([1, "c", [["a", 1]] * 200]),
+        msgpack.packb([1, "c" * 2_000, []]), msgpack.packb({"a": 1}),
+    ],
+)  # fmt: skip
+def test_a_hello_of_another_shape_is_none(body: bytes) -> None:
+    frame = hello().encode()
+    assert read_hello(seal(frame[: 24 + 1 + 3] + body)) is None
+
+
+def other(**values: int) -> RingConfig:
+    return RingConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "says"),
+    [
+        (hello(cluster="shpo"), ("cluster 'shpo'", "cluster 'test'", "b:1")),
+        (hello(version=9), ("another version", "(9)", f"(version {WIRE_VERSION})")),
+        (hello(other(frame_bytes_max=16_384)), ("frame_bytes_max 16384", "32768")),
+        (hello(other(window_frames=32, personal_frames=20)), ("window_frames 32", "64")),
+        (hello(other(token_timeout_ms=10_000)), ("token_timeout_ms 10000", "do not go together")),
+        (
+            hello(
+                other(token_timeout_ms=220, merge_interval_ms=60, hold_ms=10, join_timeout_ms=40)
+            ),
+            ("token_timeout_ms 220", "600", "do not go together"),
+        ),
+        (hello()._replace(settings={"new": 1}), ("accelerated_frames is known only here",)),
+        (
+            hello()._replace(settings=settings_of(RingConfig()) | {"a_new_one": 1}),
+            ("a_new_one is known only there",),
+        ),
+        (
+            hello()._replace(settings=settings_of(RingConfig()) | {"hold_ms": -5}),
+            ("hold_ms -5", "must be more than 0"),
+        ),
+    ],
+)
+def test_a_difference_is_told_with_both_values(theirs: Hello, says: tuple[str, ...]) -> None:
+    at = doorstep()
+    assert at.on_hello(theirs.encode(), 0.0)[0] == "hello_refused"
+    who, sentence = at.refused["b"]
+    assert who == B
+    assert all(word in sentence for word in says), sentence
+    assert "\n" not in sentence
+    assert at.on_hello(hello().encode(), 0.0)[0] == "hello_accepted"
+    assert not at.refused, "what was wrong is right now"
+
+
+def test_time_limits_may_differ_where_they_go_together() -> None:
+    slower = other(join_timeout_ms=60, hold_ms=40, queue_messages_max=7)
+    at = doorstep()
+    frame = codec(B, slower).encode(Wake(RingId(1, "b", 2)))
+    with pytest.raises(FrameError, match="frame_settings"):
+        at._codec.open(frame)
+    assert at.on_hello(hello(slower).encode(), 0.0)[0] == "hello_accepted"
+    assert at._codec.open(frame).sender == B
+
+
+def test_strangers_are_remembered_within_a_bound_and_answered_at_a_pace() -> None:
+    at = doorstep()
+    for number in range(3 * STRANGERS_MAX):
+        stranger = hello(cluster="x")._replace(sender=Member(f"s{number}", 1, "s:1"))
+        at.on_hello(stranger.encode(), 0.0)
+        assert len(at.refused) <= STRANGERS_MAX
+    assert at.on_hello(hello()._replace(sender=A).encode(), 0.0)[0] == "name_of_mine"
+    said = [at.on_foreign(b"\x09" + bytes(80), 1 + tick / 1000) for tick in range(1_000)]
+    assert 1 <= sum(one is not None for one in said) <= 1 + 1 / HELLO_EVERY_S
+    assert at.foreign_version == 9
+
+
+class Two:
+    """A ring of a and b that runs, and a newcomer n that may not fit."""
+
+    def __init__(self, config: RingConfig, cluster: str = "test") -> None:
+        self.net = Net("ab")
+        self.net.run(2.0, lambda: all(len(n.members) == 2 for n in self.net.nodes.values()))
+        self.views = self.shown()
+        newcomer = Node(Member("n", 99, "n:1"), cluster, config, random.Random(9))
+        self.newcomer = self.net.nodes["n"] = newcomer
+        self.net.seen["n"] = []
+        newcomer.start(self.net.now)
+        self.net.flush("n")
+
+    def shown(self) -> list[RingId]:
+        return [self.net.nodes[name].ring for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("config", "cluster", "says"),
+    [
+        (other(frame_bytes_max=16_384), "test", "frame_bytes_max 32768, and this one with 16384"),
+        (other(token_timeout_ms=20_000), "test", "do not go together"),
+        (other(), "tset", "of cluster 'test', and this one was started for cluster 'tset'"),
+    ],
+)
+def test_a_newcomer_that_does_not_fit_learns_it_and_changes_no_view(
+    config: RingConfig, cluster: str, says: str
+) -> None:
+    two = Two(config, cluster)
+    two.net.run(3.0)
+    assert two.shown() == two.views, "members that run suffered from a newcomer"
+    refused = two.newcomer.doorstep.refused
+    assert refused
+    assert all(says in sentence for _, sentence in refused.values()), refused
+    assert two.newcomer.members in ((), (two.newcomer.me,))
+
+
+def test_a_newcomer_with_other_limits_that_fit_is_let_in() -> None:
+    two = Two(other(join_timeout_ms=60, hold_ms=40))
+    nodes = two.net.nodes.values()
+    two.net.run(5.0)
+    assert all(len(node.members) == 3 for node in nodes)
+    assert all(node.counters["hello_accepted"] for node in nodes)
+
+
+def test_frames_of_another_cluster_version_or_configuration_do_nothing_but_count() -> None:
+    """Valid ones, of every kind that could end a ring, for longer than any timer."""
+    net = Net("ab")
+    net.run(2.0, lambda: all(len(n.members) == 2 for n in net.nodes.values()))
+    rings = {name: node.ring for name, node in net.nodes.items()}
+    stranger = Member("s", 5, "s:1")
+    messages: list[Message] = [
+        Join((stranger, net.nodes["a"].me), (net.nodes["b"].me,), 1 << 40, False),
+        Merge(RingId(99, "s", 5), (stranger,), (net.nodes["a"].me,)),
+    ]
+    writers: list[Callable[[Message], bytes]] = [
+        codec(stranger, RingConfig(), "elsewhere").encode,
+        codec(stranger, other(frame_bytes_max=2_048)).encode,
+        lambda message: b"\x63" + codec(stranger, RingConfig()).encode(message)[1:],
+    ]
+    for _ in range(200):
+        for write in writers:
+            for message in messages:
+                net.push(net.now + 0.001, "a", write(message))
+        net.run(0.02)
+    assert {name: node.ring for name, node in net.nodes.items()} == rings
+    counted: dict[str, Any] = net.nodes["a"].counters
+    for code in ("frame_cluster", "frame_settings", "frame_version"):
+        assert counted[code] == 400
+    assert not counted["token_lost"]
+
+
+def test_a_hello_is_said_at_a_pace_however_many_come() -> None:
+    net = Net("a")
+    net.run(1.0)
+    node = net.nodes["a"]
+    foreign = codec(B, RingConfig(), "elsewhere").encode(Wake(RingId(1, "b", 2)))
+    for _ in range(1_000):
+        node.receive(foreign, net.now)
+    said = [one for one in node.take() if isinstance(one, Broadcast) and one.frame[0] == 0]
+    assert len(said) == 1
+
+
+def test_the_greeting_of_a_listener_names_its_mechanism() -> None:
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+    assert read_mechanism(greeting) == "CURVE"
+    assert read_mechanism(greeting.replace(b"CURVE", b"NULL\0")) == "ANONYMOUS"
+    assert read_mechanism(greeting[:-1]) == ""
+    assert read_mechanism(b"HTTP/1.1 400 Bad Request".ljust(64)) == ""
+    assert read_mechanism(greeting.replace(b"CURVE", b"\n\n\n\n\n")) == ""

@@ -1,0 +1,191 @@
+"""What members say to those that do not fit: one frame that every version can read.
+
+Members must agree on the cluster, on the version of the frames, on sizes, and their time limits
+must go together.  The envelope of every frame carries a hash of the cluster's name and one of the
+sender's settings, so what does not fit is dropped before anything else is looked at, and members
+that run never suffer from one that comes.  But a hash names no values.  So whoever drops such a
+frame says *hello* to its peers, at most a few times a second: version, cluster, settings in clear.
+The newcomer reads it and can tell its operator what differs, with both values; or, when the
+settings differ without harm, either side accepts the other's hash from then on.
+
+The layout is frozen for all versions: the envelope with zeros for version and tag, kind 1 when it
+asks for the receiver's own and 0 when not, then msgpack: version, cluster, `[[setting, value], ...]`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import msgpack
+
+from vsync.codec import WIRE_VERSION, Codec
+from vsync.config import RingConfig
+from vsync.errors import ConfigError
+from vsync.types import Member
+
+HELLO_EVERY_S: Final = 0.25
+HELLO_BYTES_MAX: Final = 8_192
+SETTINGS_MAX: Final = 128
+STRANGERS_MAX: Final = 64
+
+SAME_EVERYWHERE: Final = (
+    "frame_bytes_max", "message_bytes_max", "window_frames", "store_frames_max", "wanted_max",
+    "members_max",
+)  # fmt: skip
+"""Sizes that one member's frames impose on another; all others may differ where they fit."""
+
+_HEAD: Final = Struct("<BBI8sQBB")
+_CRC: Final = Struct("<I")
+_CRC_END: Final = 6
+
+
+class Hello(NamedTuple):
+    """One member's word about itself."""
+
+    sender: Member
+    version: int
+    cluster: str
+    settings: Mapping[str, int]
+
+    def encode(self, *, asks: bool = False) -> bytes:
+        """The frame; one that `asks` is answered with the receiver's own."""
+        name, address = self.sender.name.encode(), self.sender.address.encode()
+        head = _HEAD.pack(0, asks, 0, bytes(8), self.sender.incarnation, len(name), len(address))
+        body = msgpack.packb([self.version, self.cluster, sorted(self.settings.items())])
+        rest = head[_CRC_END:] + name + address + bytes(body)
+        return head[:2] + _CRC.pack(crc32(rest, crc32(head[:2]))) + rest
+
+
+def read_hello(frame: bytes) -> Hello | None:
+    """What a frame of version 0 says, or None when it is none or is damaged.  Lengths first."""
+    if not _HEAD.size < len(frame) <= HELLO_BYTES_MAX or frame[0] or frame[1] > 1:
+        return None
+    _, _, crc, _, incarnation, name_size, address_size = _HEAD.unpack_from(frame)
+    if crc != crc32(memoryview(frame)[_CRC_END:], crc32(frame[:2])):
+        return None
+    middle = _HEAD.size + name_size
+    start = middle + address_size
+    try:
+        sender = Member(
+            frame[_HEAD.size : middle].decode(), incarnation, frame[middle:start].decode()
+        )
+        version, cluster, pairs = msgpack.unpackb(
+            frame[start:], max_str_len=1_024, max_bin_len=0, max_map_len=0, max_ext_len=0,
+            max_array_len=SETTINGS_MAX,
+        )  # fmt: skip
+        settings = {name: value for name, value in pairs}  # noqa: C416 - pairs may be anything
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
+        return None
+    good = type(version) is int and type(cluster) is str and bool(sender.name)
+    if not good or not all(type(k) is str and type(v) is int for k, v in settings.items()):
+        return None
+    return Hello(sender, version, cluster, settings)
+
+
+def settings_hash(settings: Mapping[str, int]) -> bytes:
+    """The four bytes that stand for a member's settings in each of its frames."""
+    text = "\n".join(f"{name}={value}" for name, value in sorted(settings.items()))
+    return hashlib.blake2b(text.encode(), digest_size=4, person=b"vsync.set").digest()
+
+
+def settings_of(config: RingConfig) -> dict[str, int]:
+    return asdict(config)
+
+
+class Doorstep:
+    """Tells members that do not fit apart from those that do.  Pure: frames and times go in."""
+
+    def __init__(self, me: Member, cluster: str, config: RingConfig, codec: Codec) -> None:
+        self.mine = Hello(me, WIRE_VERSION, cluster, settings_of(config))
+        self.refused: dict[str, tuple[Member, str]] = {}
+        """By name: the stranger, and in one sentence why it and I do not go together."""
+        self.foreign_version = 0
+        """That of the last frame that I cannot read."""
+        self._codec = codec
+        self._frames = self.mine.encode(), self.mine.encode(asks=True)
+        self._next_at = [0.0, 0.0]
+
+    def on_foreign(self, frame: bytes, now: float) -> bytes | None:
+        """A frame was dropped for version, cluster or settings; the hello to say, if any."""
+        if frame[0] != WIRE_VERSION:
+            self.foreign_version = frame[0]
+        return self._say(now, asks=True)
+
+    def on_hello(self, frame: bytes, now: float) -> tuple[str, bytes | None]:
+        """Take a stranger's word: the counter for what came of it, and the hello to say, if any.
+
+        Who asks is answered: it dropped frames of mine.
+        """
+        hello = read_hello(frame)
+        if hello is None:
+            return "hello_damaged", None
+        if hello.sender.name == self.mine.sender.name:
+            return "name_of_mine", None
+        self.refused.pop(hello.sender.name, None)
+        answer = self._say(now, asks=False) if frame[1] else None
+        reason = self.difference(hello)
+        if reason:
+            if len(self.refused) >= STRANGERS_MAX:
+                self.refused.clear()
+            self.refused[hello.sender.name] = hello.sender, reason
+            return "hello_refused", answer
+        self._codec.accept(settings_hash(hello.settings))
+        return "hello_accepted", answer
+
+    def _say(self, now: float, *, asks: bool) -> bytes | None:
+        if now < self._next_at[asks]:
+            return None
+        self._next_at[asks] = now + HELLO_EVERY_S
+        return self._frames[asks]
+
+    def difference(self, theirs: Hello) -> str:
+        """The first thing in which `theirs` does not go with mine, with both values; "" if none."""
+        mine, who = self.mine, f"the member at {theirs.sender.address}"
+        if theirs.cluster != mine.cluster:
+            return (
+                f"{who} is of cluster '{theirs.cluster}', and this one was started for cluster "
+                f"'{mine.cluster}'; give both the same name, or other addresses"
+            )
+        if theirs.version != mine.version:
+            return (
+                f"{who} speaks another version of the ring protocol ({theirs.version}) than this "
+                f"one (version {mine.version}); run the same release on all members"
+            )
+        if theirs.settings.keys() != mine.settings.keys():
+            (odd, *_) = sorted(theirs.settings.keys() ^ mine.settings.keys())
+            where = "there" if odd in theirs.settings else "here"
+            return f"{who} is of another release: setting {odd} is known only {where}"
+        for name in SAME_EVERYWHERE:
+            if theirs.settings[name] != mine.settings[name]:
+                return (
+                    f"{who} runs with {name} {theirs.settings[name]}, and this one with "
+                    f"{mine.settings[name]}; all members need the same"
+                )
+        for name in mine.settings:
+            value = theirs.settings[name]
+            if value == mine.settings[name]:
+                continue
+            if problem := _clash(mine.settings, name, value) or _clash(
+                theirs.settings, name, mine.settings[name]
+            ):
+                return (
+                    f"{who} runs with {name} {value}, and this one with {mine.settings[name]}, "
+                    f"which do not go together: {problem}"
+                )
+        return ""
+
+
+def _clash(settings: Mapping[str, int], name: str, value: int) -> str:
+    """What rule breaks when `settings` meet one value of somebody else."""
+    if value <= 0 < settings[name]:
+        return f"{name} must be more than 0"
+    try:
+        RingConfig(**{**settings, name: value})
+    except ConfigError as error:
+        return str(error)
+    return ""
