@@ -8,9 +8,13 @@ from typing import Protocol
 
 from broker.clients import Clients
 from broker.core import Core
+from broker.duties import Duties
+from broker.elections import ChangeRefused
 from broker.exits import Exit
+from broker.health import Health
 from broker.machine.commands import SHUTDOWN, Shutdown
 from broker.management import Json, Refusal
+from broker.questions import groups_of, quorum_of
 from broker.status import status_of
 from vsync.types import Member
 
@@ -22,6 +26,14 @@ STOP_INTERVAL_S = 0.1
 
 class Stoppable(Protocol):
     """What the attendant needs of the shell."""
+
+    @property
+    def health(self) -> Health:
+        """What is watched of this member."""
+
+    @property
+    def duties(self) -> Duties:
+        """What it does because time passes; the voters change there."""
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         """Call after some time."""
@@ -51,7 +63,17 @@ class Attendant:
 
     def status(self) -> Json:
         """Return the answer to `status`."""
-        return status_of(self._core, self._cluster, self._shell.progress())
+        return status_of(
+            self._core, self._cluster, self._shell.progress(), self._shell.health.status()
+        )
+
+    def groups(self) -> Json:
+        """Return the answer to `groups`."""
+        return groups_of(self._core, self._cluster)
+
+    def quorum(self) -> Json:
+        """Return the answer to `quorum`."""
+        return quorum_of(self._core, self._cluster)
 
     def all_counters(self) -> dict[str, int]:
         """Return this member's counters."""
@@ -82,6 +104,34 @@ class Attendant:
         shutdown_id = uuid.uuid4().hex
         self._core.admit([Shutdown(SHUTDOWN, shutdown_id)])
         return shutdown_id
+
+    def farewell(self) -> None:
+        """All were shut down; who was still joining gets no state any more, and is to stop too."""
+        core = self._core
+        for member in core.primary.members:
+            if member.name not in core.primary.level_names:
+                self._shell.send_direct(member, STOP_DATAGRAM)
+
+    def change_voters(self, action: str, name: str, by: str, votes: int) -> tuple[str, ...]:
+        """Order a change of the voters; return the terms that will be in force."""
+        self._demand_active()
+        elections = self._shell.duties.elections
+        try:
+            match action:
+                case "add":
+                    return elections.add(name)
+                case "remove":
+                    return elections.remove(name)
+                case "replace":
+                    return elections.replace(name, by)
+                case "votes":
+                    return elections.votes(name, votes)
+                case "expected":
+                    return elections.expected(votes)
+                case _:
+                    raise Refusal("bad-request", f"no change of the voters is called '{action}'")
+        except ChangeRefused as refused:
+            raise Refusal("refused", str(refused)) from None
 
     def _demand_active(self) -> None:
         if not self._core.speaking:

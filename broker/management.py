@@ -1,28 +1,17 @@
 """What operators and tools ask: newline-delimited JSON on the client port.
 
-The protocol (requests, answers, codes) is stated in `tools/qpid_cluster`.  This half is pure: bytes
-in, bytes out, and four questions to the member.  Fixed verbs only; nothing from a request is ever
-looked up as a name of code.
+The protocol (requests, answers, codes) is stated in `tools/qpid_cluster` and carried out by
+`vsync.asking`; here is what a broker answers, to whom.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Protocol
 
-PREAMBLE = b"QPIDMGT1"
-LINE_BYTES_MAX = 1 << 20
-
-Json = dict[str, object]
-
-
-class Refusal(Exception):
-    """A request that is answered with `ok: false`; `code` is one of the protocol's."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code, self.reason = code, reason
+from vsync.asking import PREAMBLE as PREAMBLE
+from vsync.asking import AskingSession, Op
+from vsync.asking import Json as Json
+from vsync.asking import Refusal as Refusal
 
 
 class Managed(Protocol):
@@ -43,55 +32,38 @@ class Managed(Protocol):
     def all_counters(self) -> dict[str, int]:
         """Return this member's counters."""
 
+    def groups(self) -> Json:
+        """Return the answer to `groups`."""
 
-class ManagementSession:
+    def quorum(self) -> Json:
+        """Return the answer to `quorum`."""
+
+    def change_voters(self, action: str, name: str, by: str, votes: int) -> tuple[str, ...]:
+        """Order a change of the voters; return the terms that will be in force."""
+
+
+class ManagementSession(AskingSession):
     """One management connection, after its preamble."""
 
     def __init__(self, member: Managed, peer: str) -> None:
-        self.closing = False
         self._member, self._peer = member, peer
-        self._buffer = b""
-        self._ops: dict[str, Callable[[Json], Json]] = {
+        ops: dict[str, Op] = {
             "status": lambda _: self._member.status(),
             "stop": self._stop,
             "shutdown": lambda _: {"shutdown_id": self._member.shutdown()},
+            "voters": self._voters,
             "counters": lambda _: {"counters": self._member.all_counters()},
+            "groups": lambda _: self._member.groups(),
+            "quorum": lambda _: self._member.quorum(),
         }
+        super().__init__(ops, self._login)
 
-    def data_received(self, data: bytes) -> bytes:
-        """Take bytes of the client, return the bytes to answer."""
-        self._buffer += data
-        answers = []
-        while not self.closing and b"\n" in self._buffer:
-            line, self._buffer = self._buffer.split(b"\n", 1)
-            answers.append(self._answer(line))
-        if len(self._buffer) > LINE_BYTES_MAX:
-            answers.append(self._bad(f"a line of more than {LINE_BYTES_MAX} bytes"))
-        return b"".join(json.dumps(answer).encode() + b"\n" for answer in answers)
-
-    def _answer(self, line: bytes) -> Json:
-        try:
-            request = json.loads(line)
-        except (ValueError, RecursionError):
-            return self._bad("a request that is not JSON")
-        if not isinstance(request, dict):
-            return self._bad("a request that is not a JSON object")
-        try:
-            return {"ok": True, **self._carry_out(request)}
-        except Refusal as refusal:
-            return {"ok": False, "code": refusal.code, "error": refusal.reason}
-
-    def _carry_out(self, request: Json) -> Json:
-        op = request.get("op")
+    def _login(self, request: Json) -> None:
         user, password = request.get("user", "guest"), request.get("password", "guest")
         if not isinstance(user, str) or not isinstance(password, str):
             raise Refusal("bad-request", "user and password must be text")
         if not self._member.login(user, password, self._peer):
             raise Refusal("access-refused", f"user '{user}' may not manage this broker")
-        handler = self._ops.get(op) if isinstance(op, str) else None
-        if handler is None:
-            raise Refusal("unknown-op", f"this broker knows no operation {op!r}")
-        return handler(request)
 
     def _stop(self, request: Json) -> Json:
         name = request.get("id")
@@ -100,6 +72,11 @@ class ManagementSession:
         self._member.stop_member(name)
         return {"id": name}
 
-    def _bad(self, what: str) -> Json:
-        self.closing = True
-        return {"ok": False, "code": "bad-request", "error": f"{what}; closing"}
+    def _voters(self, request: Json) -> Json:
+        action, name, by = (request.get(key, "") for key in ("action", "id", "by"))
+        votes = request.get("votes", 0)
+        if not (isinstance(action, str) and isinstance(name, str) and isinstance(by, str)):
+            raise Refusal("bad-request", "action, id and by must be text")
+        if type(votes) is not int or not 0 <= votes <= 1_000_000:
+            raise Refusal("bad-request", "votes must be a whole number from 0 to 1000000")
+        return {"voter_set": list(self._member.change_voters(action, name, by, votes))}

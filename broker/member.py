@@ -22,7 +22,6 @@ from broker.consensus import Verdict
 from broker.core import Core
 from broker.duties import Duties
 from broker.ending import close_books
-from broker.elections import Elections
 from broker.exits import Exit
 from broker.health import Health
 from broker.history import History
@@ -32,6 +31,7 @@ from broker.licence import Licence
 from broker.logbook import Logbook
 from broker.machine.effects import Effect
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
+from broker.newcomer import Newcomer
 from broker.options import BrokerOptions
 from broker.peers import discovery_for
 from broker.promise import Promise
@@ -114,12 +114,12 @@ class BrokerMember:
             identity.data_dir, lambda: self.keeper.meta, loop, self.send_direct,
             self._state_ready, self._transfer_failed, self.care.quarantine,
         )  # fmt: skip
-        elections = Elections(self.core)
-        self.attendant = Attendant(self, self.core, elections, self.clients, options.cluster_name)
         self.counters: dict[str, int] = {"turns": 0}
         self._pumping = False
         self.health = Health(self, options.bounds)
-        self.duties = Duties(self.core, self.node, elections, self.stop, loop.time())
+        newcomer = Newcomer(self.core, self.node, transport, self.stop, log.error)
+        self.duties = Duties(self.core, newcomer, self.stop, loop.time())
+        self.attendant = Attendant(self, self.core, self.clients, options.cluster_name)
         self._beat_handle: asyncio.TimerHandle | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -164,6 +164,7 @@ class BrokerMember:
             self._beat_handle.cancel()
         if code is Exit.OK and self.core.shutdown_position:
             await asyncio.sleep(LINGER_S)
+            self.attendant.farewell()
         if self.discovery is not None:
             self.discovery.stop()
         self.driver.leave()

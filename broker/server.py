@@ -10,6 +10,8 @@ import signal
 import sys
 from typing import cast
 
+from broker.arbiter_record import RecordFile
+from broker.arbitrator import Arbitrator
 from broker.clients import ClientLink
 from broker.exits import Exit
 from broker.identity import Identity
@@ -116,7 +118,7 @@ def run(options: BrokerOptions) -> int:
 
 async def _run(options: BrokerOptions) -> Exit:
     try:
-        return await _serve(options)
+        return await (_arbitrate(options) if options.arbitrator else _serve(options))
     except _Refused as refused:
         print(f"qpidd: {refused.reason}", file=sys.stderr)
         return refused.code
@@ -162,6 +164,29 @@ async def _serve(options: BrokerOptions) -> Exit:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(server.wait_closed(), 1.0)
     return code
+
+
+async def _arbitrate(options: BrokerOptions) -> Exit:
+    """Run an arbitrator: no client port, no store."""
+    loop = asyncio.get_running_loop()
+    transport = _transport(options)
+    if options.data_dir is None:
+        raise _Refused(
+            Exit.USAGE, "--data-dir: an arbitrator needs one, what it forgets could split a cluster"
+        )
+    try:
+        file = RecordFile(options.data_dir, options.cluster_name, str(options.cluster_bind))
+    except StoreBusy as error:
+        raise _Refused(Exit.BUSY, str(error)) from error
+    except NotWritable as error:
+        raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
+    except StoreError as error:
+        raise _Refused(Exit.DATA, str(error)) from error
+    member = Arbitrator(options, file, transport, transport.address, loop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, member.terminate)
+    member.start()
+    return await member.done
 
 
 def _transport(options: BrokerOptions) -> ZmqTransport:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -70,7 +70,7 @@ class BrokerProcess:
         self.address = Address(HOST, port)
         self.data_dir = root / label
         self.log_path = root / f"{label}.log"
-        self._arguments = list(arguments)
+        self.arguments = tuple(arguments)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class BrokerProcess:
         assert not self.alive, f"{self.label} already runs"
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command("qpidd"), *self._arguments],
+                [*command("qpidd"), *self.arguments],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -157,12 +157,16 @@ class LocalCluster:
         stores: bool = True,
         beacons: bool = False,
         log_level: str = "info",
+        arbitrator: bool = False,
+        extra: Mapping[str, str] | None = None,
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        ports = free_ports(2 * size)
+        ports = free_ports(2 * size + arbitrator)
         rings = [f"{HOST}:{port}" for port in ports[size:]]
         self.name = name
         self.members: list[BrokerProcess] = []
+        self.arbitrator: BrokerProcess | None = None
+        """A process that only votes; it has no client port, so nobody can ask it."""
         for index, port in enumerate(ports[:size]):
             label = f"broker-{index + 1}"
             options = {
@@ -174,12 +178,21 @@ class LocalCluster:
                 "interface": HOST,
                 "log-level": log_level,
             }
+            if arbitrator:
+                options["cluster-arbitrator"] = rings[-1]
+            options.update(extra or {})
             if beacons:
                 del options["cluster-nodes"]
             if stores:
                 options["data-dir"] = str(root / label)
             arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
             self.members.append(BrokerProcess(label, root, port, arguments))
+        if arbitrator:
+            arguments = [
+                *self.members[0].arguments, "--cluster-bind", rings[-1],
+                "--data-dir", str(root / "arbitrator"),
+            ]  # fmt: skip
+            self.arbitrator = BrokerProcess("arbitrator", root, 0, arguments)
 
     def __enter__(self) -> LocalCluster:
         return self
@@ -203,6 +216,8 @@ class LocalCluster:
 
     def start(self, timeout_seconds: float = 30.0) -> None:
         """Start every member that does not run, and wait until all serve together."""
+        if self.arbitrator is not None and not self.arbitrator.alive:
+            self.arbitrator.start()
         for member in self.members:
             if not member.alive:
                 member.start()
@@ -214,6 +229,7 @@ class LocalCluster:
         """Wait until each of `members` (default: all that run) sees exactly them all ACTIVE."""
         expected = [one for one in self.members if one.alive] if members is None else list(members)
         deadline = time.monotonic() + timeout_seconds
+        count = len(expected) + (self.arbitrator is not None and self.arbitrator.alive)
         for member in expected:
             seen = "it did not answer"
             while True:
@@ -225,13 +241,13 @@ class LocalCluster:
                     status = member.status()
                     active = sum(one.state == "ACTIVE" for one in status.members)
                     seen = f"it says {status.status}, {active} active"
-                    if status.status == "ACTIVE" and active == status.size == len(expected):
+                    if status.status == "ACTIVE" and active == status.size == count:
                         break
                 except ManagementError as problem:
                     seen = str(problem)
                 if time.monotonic() > deadline:
                     raise ClusterTrouble(
-                        f"{member} does not serve with {len(expected)} members after "
+                        f"{member} does not serve with {count} members after "
                         f"{timeout_seconds:g} s: {seen}\n{member.log_tail()}"
                     )
                 time.sleep(POLL_SECONDS)
@@ -243,8 +259,8 @@ class LocalCluster:
 
     def close(self) -> None:
         """Kill whatever still runs.  Safe to call twice."""
-        for member in self.members:
-            if member.alive:
+        for member in (*self.members, self.arbitrator):
+            if member is not None and member.alive:
                 member.kill()
 
 

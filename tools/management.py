@@ -44,6 +44,8 @@ class MemberStatus:
     voter: bool
     position: int
     local: bool
+    votes: int = 1
+    arbitrator: bool = False
 
 
 @record
@@ -135,6 +137,8 @@ def _member(fields: dict[str, Json]) -> MemberStatus:
         voter=fields.get("voter") is True,
         position=_whole(fields.get("position")),
         local=fields.get("local") is True,
+        votes=_whole(fields.get("votes")),
+        arbitrator=fields.get("arbitrator") is True,
     )
 
 

@@ -16,6 +16,7 @@ The management protocol, both sides (the broker's is `broker/management.py`):
 | | | `position`, `members`: [{`id`, `url`, `state`, `voter`, `position`, `local`}], |
 | | | `voters`: [id], `reason` (why it is not ACTIVE; "" when it is), `version` |
 | `stop` | `id` of a member | `id`; that member leaves cleanly, its store stays DIRTY |
+| `voters` | `action`, `id`, `by`, `votes` | `voter_set`: the terms that will be in force |
 | `shutdown` | | `shutdown_id` hex; every member leaves at one position, stores CLEAN |
 | `counters` | | `counters`: {name: whole number} of this member only |
 
@@ -29,7 +30,13 @@ An answer to `stop` and `shutdown` means: ordered, and about to happen.  A conne
 before the answer means the same, because the asked broker may be the one that stops.  Nothing but
 `status` and `counters` is done by a broker that is not ACTIVE (`not-active`).
 
-Codes: `bad-request`, `unknown-op`, `access-refused`, `no-such-member`, `not-active`, `internal`.
+A change of the voters: `action` is one of add (`id`), remove (`id`), replace (`id` by `by`), votes
+(`id` gets `votes`), expected (`votes`; 0: all).  It is in force when `status` shows the same
+`voter_set` as the answer; the terms are explained in `vsync/quorum.py`.  `status` also has `quorum`
+{`expected_votes`, `total_votes`, `quorum`, `quorate`}, and of each member `votes`, `arbitrator`.
+
+Codes: `refused` (a change that must not be), `bad-request`,
+`unknown-op`, `access-refused`, `no-such-member`, `not-active`, `internal`.
 """
 
 from __future__ import annotations
@@ -52,6 +59,7 @@ from tools.management import (
     cluster_status,
 )
 from tools.options import ToolError, run_command
+from tools.voter_commands import change_of, change_voters, with_voter_options
 from vsync.types import record
 
 EXIT_FAILURE = 1
@@ -69,6 +77,13 @@ Examples:
   qpid-cluster --json otherhost:5673    the same for programs
   qpid-cluster -s b otherhost           stop the member with ID b
   qpid-cluster -k -f                    stop all members, stores clean, no question
+  qpid-cluster --add-voter d            let d vote, which runs and is ACTIVE
+  qpid-cluster --replace-voter c d      d votes in the place of c, which is gone for good
+  qpid-cluster --set-votes a 2          a has two votes from now on
+\b
+A change of the voters is refused when two groups could act apart under the new set, when
+the members that are here could not make it durable, or while another one is under way.
+The command returns when the change is in force.
 \b
 Exit codes: 0 done (for the status: the cluster is ACTIVE as seen by BROKER),
 1 failed, refused, canceled, or not ACTIVE, 2 wrong usage.
@@ -107,13 +122,17 @@ class Target:
     default=10.0,
     help="Longest wait for a connection and for an answer; 0 waits for ever. Default 10.",
 )
+@with_voter_options
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON document.")
 @click.argument("broker", default="localhost")
 def qpid_cluster(
-    stop: str | None, all_stop: bool, force: bool, timeout: float, as_json: bool, broker: str
-) -> int:
-    """Show the cluster that BROKER belongs to: name, status, size and members; or stop it."""
-    if stop is not None and all_stop:
+    stop: str | None, all_stop: bool, force: bool, timeout: float, as_json: bool, broker: str,
+    add_voter: str | None, remove_voter: str | None, replace_voter: tuple[str, str] | None,
+    set_votes: tuple[str, str] | None, expected_votes: str | None,
+) -> int:  # fmt: skip
+    """Show the cluster that BROKER belongs to; or stop it, or change who votes."""
+    change = change_of(add_voter, remove_voter, replace_voter, set_votes, expected_votes)
+    if (stop is not None) + all_stop + (change is not None) > 1:
         raise click.UsageError("Only one command option may be supplied")
     target = parse_target(broker, timeout or None)
     try:
@@ -121,6 +140,8 @@ def qpid_cluster(
             stop_member(target, stop, force)
         elif all_stop:
             stop_all(target, force)
+        elif change is not None:
+            print(change_voters(target, change, target.timeout_seconds))
         else:
             return show(target, as_json)
     except ManagementError as problem:
@@ -150,6 +171,8 @@ def overview(status: ClusterStatus) -> str:
     for member in status.members:
         marks = [] if member.state == "ACTIVE" else [member.state]
         marks += [] if member.voter else ["no vote"]
+        marks += ["arbitrator"] if member.arbitrator else []
+        marks += [f"{member.votes} votes"] if member.votes > 1 else []
         marks += ["local"] if member.local else []
         note = f" ({', '.join(marks)})" if marks else ""
         lines.append(f"{label}: ID={member.id} URL={member.url}{note}")

@@ -110,7 +110,9 @@ def make_plan(members: tuple[Member, ...], standings: dict[Member, Standing]) ->
     cluster_id = _home(filled, standings)
     ours = [m for m in filled if standings[m].cluster_id == cluster_id]
     # Who holds nothing was only named by a first start that broke off, and joins like an empty one.
-    foreign = frozenset(m for m in filled if m not in ours and standings[m].position)
+    foreign = frozenset(
+        m for m in filled if m not in ours and (standings[m].position or standings[m].arbitrator)
+    )
     # Names break ties downwards, so sort by name and let max() keep the first of the best.
     states = [m for m in sorted(ours) if not standings[m].arbitrator] or sorted(ours)
     donor = max(states, key=lambda m: _worth(m, ours, standings))

@@ -1,0 +1,197 @@
+"""The arbitrator: a member that votes, remembers epochs, holds no data and serves no clients.
+
+It takes part in the ring and in the primary layer like any member, answers a state exchange with
+its record instead of a state, and drops what is ordered.  Every epoch in which it sees a view
+activated it writes down who holds all that this view confirms, and only then tells the others so
+(its mark is the epoch of its record); see `vsync.quorum` for what its vote is worth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from broker.arbiter_record import ArbiterRecord, RecordFile
+from broker.attendant import STOP_DATAGRAM
+from broker.exits import Exit
+from broker.licence import Licence
+from broker.options import BrokerOptions
+from broker.peers import discovery_for
+from vsync.config import RingConfig
+from vsync.driver import Driver
+from vsync.events import Direct, Output, View
+from vsync.node import Node
+from vsync.primary import Primary
+from vsync.primary_events import (
+    Activated,
+    Activation,
+    Holders,
+    Inquorate,
+    PersistEpoch,
+    PrimaryEvent,
+    Refused,
+)
+from vsync.standing import ZERO_CHAIN, Standing
+from vsync.transport import Transport
+from vsync.types import Guarantee, Member
+
+log = logging.getLogger("qpidd")
+
+FAREWELL_MS = 100
+
+
+class Arbitrator:
+    """One running arbitrator.  `done` gets the exit code."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        file: RecordFile,
+        transport: Transport,
+        address: str,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.loop = loop
+        self.done: asyncio.Future[Exit] = loop.create_future()
+        self.me = Member(file.record.member, file.record.incarnation, address)
+        self.node = Node(self.me, options.cluster_name, RingConfig(), random.Random())
+        self.driver = Driver(self.node, transport, self._on_output, loop=loop)
+        self.discovery = discovery_for(options, self.me, log.warning)
+        self.primary = Primary(self.me, self)
+        self._options, self._file = options, file
+        self._record = file.record  # as it will be when all that was handed over is written
+        self._licence = Licence(self.node.lease)
+        self._writer = ThreadPoolExecutor(1)
+        self._ran = False
+        self._stopping = False
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to take part."""
+        self.driver.closed.add_done_callback(self._ring_closed)
+        self.driver.start()
+        self.driver.set_mark(self._record.epoch)
+        if self.discovery is not None:
+            self.discovery.start(self._found)
+        log.info("arbitrator: no data, no clients; record of epoch %d", self._record.epoch)
+
+    def _found(self, address: str) -> None:
+        if address != self.me.address:
+            self.driver.add_peer(address)
+
+    def _ring_closed(self, closed: asyncio.Future[None]) -> None:
+        if closed.exception() is not None:
+            log.error("the ring failed", exc_info=closed.exception())
+            self.stop(Exit.INTERNAL, "the ring failed here")
+
+    def terminate(self) -> None:
+        """The process was asked to end."""
+        self.stop(Exit.OK, "asked to terminate")
+
+    def stop(self, code: Exit, reason: str) -> None:
+        """Leave the ring; what was handed to the disk is written first."""
+        if self._stopping:
+            return
+        self._stopping = True
+        log.log(logging.INFO if code is Exit.OK else logging.CRITICAL, "stopping: %s", reason)
+        if self.discovery is not None:
+            self.discovery.stop()
+        self.driver.leave()
+        self.driver.stop(FAREWELL_MS)
+        self._writer.shutdown(wait=True)
+        self._file.close()
+        if not self.done.done():
+            self.done.set_result(code)
+
+    # -- asked by the primary layer --------------------------------------------------------------
+
+    def standing(self) -> Standing:
+        """Return what its record is worth."""
+        record = self._record
+        return Standing(
+            filled=record.epoch > 0, live=False, ran=self._ran, patient=False,
+            cluster_id=record.cluster_id, proposal="", voters=record.voters,
+            size=self._options.cluster_size, promised_epoch=record.promised_epoch,
+            state_epoch=record.epoch, position=0, chain=ZERO_CHAIN, order=ZERO_CHAIN, label="",
+            wish=self._options.wish, arbitrator=True, holders=record.holders,
+        )  # fmt: skip
+
+    def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
+        """Return that no payloads lead anywhere: there is no state."""
+        return -1
+
+    # -- from the ring ---------------------------------------------------------------------------
+
+    def _on_output(self, output: Output) -> None:
+        if self._stopping:
+            return
+        if isinstance(output, Direct):
+            if output.payload == STOP_DATAGRAM:
+                self.stop(Exit.OK, f"stopped by an operator through {output.sender.name}")
+            return
+        if isinstance(output, View):
+            log.info("view %s: %s", output.ring, ", ".join(m.name for m in output.members))
+        self.primary.on_output(output)
+        self._work()
+
+    def _work(self) -> None:
+        for event in self.primary.take():
+            self._follow(event)
+        waiting = self.primary.take_outgoing()
+        while waiting and self.driver.submit(waiting[0], Guarantee.SAFE):
+            waiting.pop(0)
+        self.primary.put_back(waiting)
+
+    def _follow(self, event: PrimaryEvent) -> None:
+        match event:
+            case PersistEpoch(epoch, cluster_id, voters):
+                record = replace(
+                    self._record, promised_epoch=epoch, cluster_id=cluster_id, voters=voters
+                )
+                self._write(record, lambda: self._promised(epoch))
+            case Activated():
+                self._ran = True
+            case Holders(epoch, names):
+                log.info("epoch %d is held by %s", epoch, ", ".join(sorted(names)))
+                record = replace(
+                    self._record, epoch=epoch, holders=tuple(sorted(names)),
+                    promised_epoch=max(epoch, self._record.promised_epoch),
+                )  # fmt: skip
+                self._write(record, lambda: self.driver.set_mark(epoch))
+            case Inquorate(reason):
+                log.info("not in the primary view: %s", reason)
+            case Refused(reason):
+                self.stop(Exit.DATA, reason)
+            case _:
+                pass  # commands, and what becomes of them, are for members with data
+
+    # -- the record ------------------------------------------------------------------------------
+
+    def _write(self, record: ArbiterRecord, then: Callable[[], None]) -> None:
+        """Make a record durable, after those before it; the ring turns meanwhile."""
+        self._record = record
+        writing = self.loop.run_in_executor(self._writer, self._file.write, record)
+        writing.add_done_callback(lambda done: self._written(done, then))
+
+    def _written(self, done: asyncio.Future[None], then: Callable[[], None]) -> None:
+        error = done.exception()
+        if error is not None:
+            self.stop(Exit.INTERNAL, f"the record cannot be written: {error}")
+        elif not self._stopping:
+            then()
+
+    def _promised(self, epoch: int) -> None:
+        # A promise says, too, that whoever did not come along has fallen silent.
+        self.loop.call_later(
+            self._licence.silent_in(self.primary.members), self._tell_promise, epoch
+        )
+
+    def _tell_promise(self, epoch: int) -> None:
+        if not self._stopping:
+            self.primary.epoch_persisted(epoch)
+            self._work()

@@ -1,0 +1,112 @@
+"""Changing who votes: the half of `qpid-cluster` that orders it and waits until it is in force."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import click
+
+from tools.management import ClusterStatus, Json, ManagementError
+from vsync.types import record
+
+POLL_SECONDS = 0.1
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Asked(Protocol):
+    """A broker that can be asked."""
+
+    def ask(self, **request: Json) -> dict[str, Json]:
+        """Put one question."""
+
+    def status(self) -> ClusterStatus:
+        """Return its view of the cluster."""
+
+
+@record
+class Change:
+    """One change of the voters, as the protocol names it."""
+
+    action: str
+    member: str = ""
+    by: str = ""
+    votes: int = 0
+
+
+def with_voter_options(command: Command) -> Command:
+    """Add the options, in the order in which --help shows them."""
+    for option in reversed(
+        (
+            click.option("--add-voter", metavar="ID", help="Let a member vote that is ACTIVE."),
+            click.option(
+                "--remove-voter", metavar="ID", help="Let a member vote no longer, here or gone."
+            ),
+            click.option(
+                "--replace-voter", nargs=2, metavar="OLD NEW",
+                help="Let NEW, which is ACTIVE, vote in the place of OLD, here or gone.",
+            ),
+            click.option(
+                "--set-votes", nargs=2, metavar="ID N", help="Give a voter N votes.",
+            ),
+            click.option(
+                "--expected-votes", metavar="N",
+                help="Count the quorum from N votes; 0: from all that there are.",
+            ),
+        )
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def change_of(
+    add_voter: str | None,
+    remove_voter: str | None,
+    replace_voter: tuple[str, str] | None,
+    set_votes: tuple[str, str] | None,
+    expected_votes: str | None,
+) -> Change | None:
+    """Return the change that was asked for, None for none; UsageError for two."""
+    found: list[Change] = []
+    if add_voter is not None:
+        found.append(Change("add", add_voter))
+    if remove_voter is not None:
+        found.append(Change("remove", remove_voter))
+    if replace_voter is not None:
+        found.append(Change("replace", *replace_voter))
+    if set_votes is not None:
+        found.append(Change("votes", set_votes[0], votes=_whole("--set-votes", set_votes[1])))
+    if expected_votes is not None:
+        found.append(Change("expected", votes=_whole("--expected-votes", expected_votes)))
+    if len(found) > 1:
+        raise click.UsageError("Only one command option may be supplied")
+    return found[0] if found else None
+
+
+def _whole(option: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise click.UsageError(f"{option}: '{text}' is not a whole number")
+    return int(text)
+
+
+def change_voters(target: Asked, change: Change, timeout_seconds: float | None) -> str:
+    """Order a change and wait until it is in force; return the new voters as a line.
+
+    A ManagementError of a change that was ordered says so: it may still come into force.
+    """
+    answer = target.ask(
+        op="voters", action=change.action, id=change.member, by=change.by, votes=change.votes
+    )
+    wanted = answer.get("voter_set")
+    if not isinstance(wanted, list):
+        raise ManagementError("the broker did not say what the voters will be")
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    while target.status().raw.get("voter_set") != wanted:
+        if deadline is not None and time.monotonic() > deadline:
+            raise ManagementError(
+                "the change is ordered and not in force yet; see qpid-cluster --json"
+            )
+        time.sleep(POLL_SECONDS)
+    return "        Voters: " + ", ".join(str(term) for term in wanted)
