@@ -9,7 +9,7 @@ The newcomer reads it and can tell its operator what differs, with both values; 
 settings differ without harm, either side accepts the other's hash from then on.
 
 The layout is frozen for all versions: the envelope with zeros for version and tag, kind 1 when it
-asks for the receiver's own and 0 when not, then msgpack: version, cluster, `[[setting, value], ...]`.
+asks for the receiver's own and 0 when not, then msgpack: version, cluster, pairs of setting and value.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ SAME_EVERYWHERE: Final = (
 _HEAD: Final = Struct("<BBI8sQBB")
 _CRC: Final = Struct("<I")
 _CRC_END: Final = 6
+
+
+FOREIGN: Final = frozenset(("frame_hello", "frame_version", "frame_cluster", "frame_settings"))
+"""Drops after which the sender is told with what it would fit."""
 
 
 class Hello(NamedTuple):

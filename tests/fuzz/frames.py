@@ -5,8 +5,8 @@
 
 Each frame has a good envelope of a member that the victim knows: this is what an insider could
 send, or what a bug of ours would.  The decoder may raise `FrameError` and nothing else; the node
-may raise nothing at all and must keep its invariants.  A batch that takes longer than its limit is a
-hang.  Whatever a batch does depends on seed and number alone.
+may raise nothing at all and must keep its invariants.  A batch that takes longer than its limit
+is a hang.  Whatever a batch does depends on seed and number alone.
 """
 
 from __future__ import annotations
