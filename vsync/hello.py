@@ -9,7 +9,7 @@ The newcomer reads it and can tell its operator what differs, with both values; 
 settings differ without harm, either side accepts the other's hash from then on.
 
 The layout is frozen for all versions: the envelope with zeros for version and tag, kind 1 when it
-asks for the receiver's own and 0 when not, then msgpack: version, cluster, pairs of setting and value.
+asks for the receiver's own and 0 when not, then msgpack `[version, cluster, [[name, value], ...]]`.
 """
 
 from __future__ import annotations
