@@ -176,6 +176,7 @@ class Oracle:
         assert self.world is not None
         live = self._live()
         if self.world.faults["heal"]:
+            live = [core for core in live if core.me.name not in self.world.outside]
             everybody = [core.me for core in live]
             if any(list(core.members) != everybody for core in live):
                 self._change([live])
