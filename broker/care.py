@@ -21,7 +21,7 @@ from broker.machine.entities import QueueRow
 from broker.machine.scrub import Fault
 from broker.quarantine import ORDERED, Quarantine
 from broker.reexecution import Reexecution, reexecute
-from broker.replica import ExecutionFailed
+from broker.replica import ExecutionFailed, Withheld
 from broker.scrubber import DiskFault, DiskScrubber, MemoryScrubber
 from broker.status import version
 
@@ -64,6 +64,8 @@ class Care:
         if isinstance(error, ExecutionFailed):
             self.counters["executions_failed"] += 1
             return self.quarantine.add(error, ORDERED, self.member)
+        if isinstance(error, Withheld):
+            return f"{error} and ordered here again: it is not executed, and may not be passed over"
         return f"applying an ordered item failed here: {error!r}"
 
     def wake(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 import msgpack
 
@@ -45,6 +46,11 @@ def checkpoint_of(replica: Replica) -> list[bytes]:
     return [checkpoint_head(replica.history), *replica.machine.snapshot()]
 
 
+def checkpoint_in_steps(replica: Replica) -> Iterator[bytes]:
+    """Return the same; it stays what it is while the replica goes on.  Empty chunks are pauses."""
+    return chain([checkpoint_head(replica.history)], replica.machine.snapshot_in_steps())
+
+
 def _restore(local: str, position: int, chunks: Iterator[bytes]) -> tuple[Machine, History]:
     version, *fields = msgpack.unpackb(next(chunks))
     if version != CHECKPOINT_VERSION:
@@ -77,7 +83,6 @@ def recover(
         replica.replay(entry)
         if progress is not None and count % 256 == 0:
             progress(replica.history.position, end.position)
-    replica.withheld = {}
     there = (replica.history.position, replica.history.order) == (end.position, end.order)
     # What an operator declared skipped changes outcomes, and from there on the chain.
     if not there or (replica.history.chain != end.chain and not replica.skipped):

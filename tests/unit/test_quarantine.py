@@ -209,6 +209,23 @@ def test_a_received_copy_is_asked_for_behind_the_command(tmp_path: Path) -> None
         assert wire.tried == 1
 
 
+def test_a_quarantined_command_that_is_ordered_again_is_not_executed(tmp_path: Path) -> None:
+    """G16: a member that lived on may hold it undecided, and give it to those that it killed."""
+    store = filled_store(tmp_path, b"good")
+    quarantine = Quarantine(Evidence(tmp_path), "1.0")
+    author, other = Author(), Author()
+    for one in (author, other):
+        one.say(publish(1, b"good"))
+    quarantine.add(failure_of(other, publish(2, POISON)), ORDERED, "a")
+    replica, filled = resume(store, quarantine)
+    assert filled
+    with raising() as wire, pytest.raises(Withheld):
+        replica.apply(author.item(publish(2, POISON)))
+    assert wire.tried == 0
+    replica.apply(author.item(publish(2, b"another")))
+    assert replica.machine.queue_rows()[0].ready == 2
+
+
 def test_a_quarantined_command_that_meets_the_own_store_again_stops_that_store_too(
     tmp_path: Path,
 ) -> None:

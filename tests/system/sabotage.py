@@ -1,0 +1,60 @@
+"""A broker that is made wrong on purpose: `python -m tests.system.sabotage OPTIONS OF QPIDD`.
+
+SABOTAGE in the environment says how, for publishes whose body holds a word:
+
+    raise    POISON: the handler raises, its change half done
+    rot      ROT: a bit of the message turns over in this member's memory, after it was published
+    odd      ODD: this member says that the publish had another outcome
+
+Votes come every 64 positions, and the scrubber hardly rests, so that a test need not wait.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import cast
+
+import broker.core
+import broker.scrubber
+from broker.machine import commands as c
+from broker.machine import machine as machines
+from broker.machine.commands import Command, Publish
+from broker.machine.entities import State
+from tools.qpidd import main
+
+DIGEST_INTERVAL = 64
+PAUSE_S = 0.1
+
+
+def install(how: str) -> None:
+    """Put the wrong handler in the place of the right one."""
+    right = machines._HANDLERS[c.PUBLISH]
+
+    def wrong(state: State, session: int, command: Command) -> int:
+        publish = cast("Publish", command)
+        body, key = publish[8], publish[5]
+        if how == "raise" and b"POISON" in body:
+            state.next_message += 1
+            raise RuntimeError("sabotage")
+        outcome = right(state, session, command)
+        # The store is re-executed on another thread, and disks do not have the memory's fault.
+        live = threading.current_thread() is threading.main_thread()
+        if how == "rot" and live and b"ROT" in body:
+            ready = state.vhosts["/"].queues[key].ready
+            message = ready[-1]
+            ready[-1] = (*message[:8], bytes([message[8][0] ^ 1]) + message[8][1:])
+        return 404 if how == "odd" and b"ODD" in body else outcome
+
+    machines._HANDLERS[c.PUBLISH] = wrong
+
+
+if __name__ == "__main__":
+    defaults = broker.core.Core.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["digest_interval"] = DIGEST_INTERVAL
+    broker.scrubber.PAUSE_S = PAUSE_S
+    install(os.environ.get("SABOTAGE", ""))
+    sys.argv[0] = "qpidd"
+    main()
