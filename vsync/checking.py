@@ -7,7 +7,7 @@ left undecided, such as a host that says nothing, is the token timeout's.
 
 from __future__ import annotations
 
-from vsync.gathering import Gathering
+from vsync.meeting import Meeting
 from vsync.messages import Alive, Probe
 from vsync.phases import Phase, Reason
 from vsync.suspicion import Finding
@@ -15,7 +15,7 @@ from vsync.trace import Timer
 from vsync.types import Member
 
 
-class Checking(Gathering):
+class Checking(Meeting):
     """Probes and what follows from them."""
 
     def suspect(self, address: str, now: float, *, refused: bool) -> None:
@@ -47,6 +47,7 @@ class Checking(Gathering):
             if finding is Finding.GONE:
                 gone.append(member)
         if gone:
+            self.hearing.forget(gone)
             self._announce(self._enter_gather(Reason.MEMBER_GONE, failed=tuple(gone)), now)
         due = self.suspicion.next_at()
         if due is None:

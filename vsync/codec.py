@@ -1,10 +1,10 @@
 """Bytes both ways.  Lengths first; every fault is one `FrameError`.
 
-Envelope of every frame: version, kind, checksum over all the rest, cluster tag (8 bytes),
-incarnation of the sender, lengths of its name and address, name, address.  It is checked before
-anything else is looked at.  Then comes the ring block (seq, incarnation and name of the
-representative) for the kinds that belong to a ring.  Token and data use fixed struct headers; join
-and commit are msgpack under strict limits (`control`).
+Envelope of every frame: version, kind, checksum over all the rest, cluster tag and settings
+(4 bytes each), incarnation of the sender, lengths of its name and address, name, address.  It is
+checked before anything else is looked at.  Then comes the ring block (seq, incarnation and name of
+the representative) for the kinds that belong to a ring.  Token and data use fixed struct headers;
+join and commit are msgpack under strict limits (`control`).
 
 The codec keeps two bounded memos (envelopes and ring blocks seen), because the same few come with
 every frame.
@@ -21,7 +21,16 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-from vsync.control import MEMBERS_MAX, commit_body, join_body, read_commit, read_join
+from vsync.control import (
+    MEMBERS_MAX,
+    RING_SEQ_MAX,
+    commit_body,
+    join_body,
+    merge_body,
+    read_commit,
+    read_join,
+    read_merge,
+)
 from vsync.errors import FrameError
 from vsync.messages import (
     NOBODY,
@@ -40,14 +49,20 @@ from vsync.messages import (
 )
 from vsync.types import Guarantee, Member, RingId
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
+HELLO_VERSION = 0  # of the one frame that every version can read, see `hello`
 WANTED_MAX = 1024
+COUNT_MAX = 1 << 62
+"""No honest hop, sequence number or backlog gets there; what lies beyond would, one step later, not
+fit the frame that we ourselves must send."""
+SENT_MAX = 1 << 31
 ITEMS_MAX = 65536
 _MEMO_MAX = 1024
 
 _HEAD = Struct("<BBI8sQBB")  # version kind crc tag incarnation name address
 _CRC = Struct("<I")
 _CRC_END = 6
+TAG_BYTES = 4
 _NAME_BYTES = 22  # where the length of the sender's name stands; that of its address follows
 _RING = Struct("<QQB")
 _TOKEN = Struct("<QQQHIQBHH")  # hop seq aru aru_by sent backlog recovering marks wanted
@@ -68,8 +83,8 @@ class Envelope(NamedTuple):
 
 
 def cluster_tag(cluster: str) -> bytes:
-    """The 8 bytes that keep clusters apart on a shared network."""
-    return hashlib.blake2b(cluster.encode(), digest_size=8, person=b"vsync").digest()
+    """The 4 bytes that keep clusters apart on a shared network; 4 of the settings follow."""
+    return hashlib.blake2b(cluster.encode(), digest_size=TAG_BYTES, person=b"vsync").digest()
 
 
 def claimed_name(frame: bytes) -> bytes:
@@ -128,7 +143,7 @@ def _quads(count: int) -> Struct:
     return Struct(f"<{count}Q")
 
 
-def _token_body(t: Token) -> bytes:
+def token_body(t: Token) -> bytes:
     marks, wanted = len(t.marks), len(t.wanted)
     head = _TOKEN.pack(
         t.hop, t.seq, t.aru, t.aru_by, t.sent, t.backlog, t.recovering, marks, wanted
@@ -137,13 +152,21 @@ def _token_body(t: Token) -> bytes:
 
 
 class Codec:
-    """Encodes as one member of one cluster, and decodes what others of that cluster sent."""
+    """Encodes as one member of one cluster, and decodes what others of that cluster sent.
 
-    def __init__(self, me: Member, cluster: str, frame_bytes_max: int) -> None:
+    `settings` is the hash of the member's settings (`hello`); a reader that is no member, and so
+    has none, decodes frames whatever their sender's are.
+    """
+
+    def __init__(
+        self, me: Member, cluster: str, frame_bytes_max: int, settings: bytes | None
+    ) -> None:
         name, address = me.name.encode(), me.address.encode()
         if not 0 < len(name) < 256 or len(address) > 255:
             raise FrameError("bad_identity", repr(me))
-        self.tag = cluster_tag(cluster)
+        own = bytes(TAG_BYTES) if settings is None else settings
+        self.tag = cluster_tag(cluster) + own
+        self._accepted = None if settings is None else {own}
         # Wrapped frames of recovery and datagrams are larger than plain ones; nothing else is.
         self.bytes_max = 2 * frame_bytes_max + 2048
         head = _HEAD.pack(0, 0, 0, self.tag, me.incarnation, len(name), len(address))
@@ -154,6 +177,11 @@ class Codec:
         self._starts = {k: (s, crc32(self._identity, crc32(s))) for k, s in starts.items()}
         self._senders: dict[bytes, Member] = {}
         self._rings: dict[bytes, RingId] = {}
+
+    def accept(self, settings: bytes) -> None:
+        """From now on read frames of members with these settings, too: they go with mine."""
+        if self._accepted is not None and len(self._accepted) < _MEMO_MAX:
+            self._accepted.add(settings)
 
     # -- out ---------------------------------------------------------------------------------
 
@@ -169,7 +197,7 @@ class Codec:
     def encode(self, message: Message) -> bytes:
         match message:
             case Token():
-                return self.frame(Kind.TOKEN, _token_body(message))
+                return self.frame(Kind.TOKEN, token_body(message))
             case Data():
                 return self.frame(Kind.DATA, message.body)
             case Join():
@@ -177,7 +205,7 @@ class Codec:
             case Commit():
                 return self.frame(Kind.COMMIT, ring_block(message.ring) + commit_body(message))
             case Merge():
-                return self.frame(Kind.MERGE, ring_block(message.ring))
+                return self.frame(Kind.MERGE, ring_block(message.ring) + merge_body(message))
             case Wake():
                 return self.frame(Kind.WAKE, ring_block(message.ring))
             case Probe():
@@ -197,7 +225,7 @@ class Codec:
         if size > self.bytes_max:
             raise FrameError("frame_long")
         if frame[0] != WIRE_VERSION:
-            raise FrameError("frame_version")
+            raise FrameError("frame_hello" if frame[0] == HELLO_VERSION else "frame_version")
         start = _HEAD.size + frame[22] + frame[23]
         identity = frame[_CRC_END:start]
         sender = self._senders.get(identity)
@@ -216,8 +244,10 @@ class Codec:
 
     def _sender(self, frame: bytes, start: int) -> Member:
         _, _, _, tag, incarnation, name_size, _ = _HEAD.unpack_from(frame)
-        if tag != self.tag:
+        if tag[:TAG_BYTES] != self.tag[:TAG_BYTES]:
             raise FrameError("frame_cluster")
+        if self._accepted is not None and tag[TAG_BYTES:] not in self._accepted:
+            raise FrameError("frame_settings")
         if start > len(frame) or not name_size:
             raise FrameError("frame_short")
         middle = _HEAD.size + name_size
@@ -241,11 +271,14 @@ class Codec:
             case Kind.COMMIT:
                 ring, start = self.ring(frame, start)
                 return read_commit(ring, frame[start:])
-            case Kind.MERGE | Kind.WAKE:
+            case Kind.MERGE:
+                ring, start = self.ring(frame, start)
+                return read_merge(ring, frame[start:])
+            case Kind.WAKE:
                 ring, start = self.ring(frame, start)
                 if start != len(frame):
                     raise FrameError("frame_trailing")
-                return Merge(ring) if envelope.kind is Kind.MERGE else Wake(ring)
+                return Wake(ring)
             case Kind.PROBE | Kind.ALIVE:
                 if start != len(frame):
                     raise FrameError("frame_trailing")
@@ -265,6 +298,8 @@ class Codec:
             if end > len(frame):
                 raise FrameError("frame_short")
             seq, incarnation, _ = _RING.unpack_from(frame, start)
+            if seq > RING_SEQ_MAX:
+                raise FrameError("frame_ring")
             try:
                 found = RingId(seq, frame[fixed:end].decode(), incarnation)
             except UnicodeDecodeError as err:
@@ -290,7 +325,7 @@ class Codec:
             raise FrameError("data_length")
         content = _CONTENTS.get(content_code)
         guarantee = _GUARANTEES.get(guarantee_code)
-        if content is None or guarantee is None or not seq:
+        if content is None or guarantee is None or not 0 < seq <= COUNT_MAX:
             raise FrameError("data_field")
         items = [body[a:b] for a, b in pairwise(accumulate(lengths, initial=at))]
         if content is not Content.PAYLOADS:
@@ -314,6 +349,8 @@ class Codec:
             raise FrameError("token_length")
         if aru > seq or recovering > 1 or not marks or (aru_by != NOBODY and aru_by >= marks):
             raise FrameError("token_field")
+        if max(hop, seq, backlog) > COUNT_MAX or sent > SENT_MAX:
+            raise FrameError("token_count")
         tail = _quads(marks + wanted).unpack_from(frame, at)
         return Token(
             ring, hop, seq, aru, aru_by, sent, backlog, bool(recovering),

@@ -39,6 +39,7 @@ class RingConfig:
     lease_ms: int = 0  # token_timeout / 3: how long a member acts without the token; see lease
     lonely_wait_ms: int = 200  # a starting member that hears nobody forms its own ring after this
     merge_interval_ms: int = 200
+    hearing_ms: int = 0  # 3 * merge_interval: how long a member counts as heard
     merge_backoff_max_ms: int = 0  # 3 * token_timeout; see membership.Shunned
     receive_failure_visits: int = 50
     receive_failure_ms: int = 0  # token_timeout / 2
@@ -65,6 +66,7 @@ class RingConfig:
             "consensus_timeout_ms": int(self.token_timeout_ms * 1.2),
             "lease_ms": self.token_timeout_ms // 3,
             "probe_ms": max(1, self.token_timeout_ms // 10),
+            "hearing_ms": 3 * self.merge_interval_ms,
             "merge_backoff_max_ms": 3 * self.token_timeout_ms,
             "receive_failure_ms": self.token_timeout_ms // 2,
         }
@@ -126,6 +128,16 @@ class RingConfig:
                 "lonely after asking",
                 self.join_timeout_ms * 2 <= self.lonely_wait_ms,
                 "join_timeout_ms must fit twice into lonely_wait_ms: who starts must ask twice",
+            ),
+            Relation(
+                "heard if it speaks",
+                max(self.merge_interval_ms * 2, self.join_timeout_ms * 4) <= self.hearing_ms,
+                "hearing_ms must hold two of merge_interval_ms and four of join_timeout_ms",
+            ),
+            Relation(
+                "not heard if it is gone",
+                self.hearing_ms <= self.consensus_timeout_ms,
+                "hearing_ms must not exceed consensus_timeout_ms: who decides must know by then",
             ),
             Relation(
                 "shunned for a while",

@@ -5,10 +5,12 @@ Only the control plane comes here, a few frames for each change of the ring; `co
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgpack
 
 from vsync.errors import FrameError
-from vsync.messages import Commit, CommitEntry, Join
+from vsync.messages import Commit, CommitEntry, Join, Merge
 from vsync.types import Member, RingId
 
 MEMBERS_MAX = 128
@@ -22,7 +24,14 @@ def join_body(join: Join) -> bytes:
         [list(m) for m in join.failed],
         join.ring_seq,
         join.leaving,
+        [list(m) for m in join.hears],
     ]
+    return bytes(msgpack.packb(packed))
+
+
+def merge_body(merge: Merge) -> bytes:
+    """What follows the ring block."""
+    packed = [[list(m) for m in merge.members], [list(m) for m in merge.hears]]
     return bytes(msgpack.packb(packed))
 
 
@@ -37,11 +46,21 @@ def commit_body(commit: Commit) -> bytes:
     return bytes(msgpack.packb([[list(m) for m in commit.members], commit.hop, entries]))
 
 
+@lru_cache(256)  # they are said again and again
 def read_join(packed: bytes) -> Join:
-    proc, failed, ring_seq, leaving = _list(_unpack(packed), 4)
+    proc, failed, ring_seq, leaving, hears = _list(_unpack(packed), 5)
     if type(leaving) is not bool or _number(ring_seq) > RING_SEQ_MAX:
         raise FrameError("control_shape")
-    return Join(_members(proc), _members(failed), _number(ring_seq), leaving)
+    proc_members, failed_members = _members(proc), _members(failed)
+    if not leaving and not set(failed_members) <= set(proc_members):
+        raise FrameError("join_failed")
+    return Join(proc_members, failed_members, _number(ring_seq), leaving, _members(hears))
+
+
+@lru_cache(256)
+def read_merge(ring: RingId, packed: bytes) -> Merge:
+    members, hears = _list(_unpack(packed), 2)
+    return Merge(ring, _members(members), _members(hears))
 
 
 def read_commit(ring: RingId, packed: bytes) -> Commit:

@@ -1,7 +1,8 @@
 """The state that the parts of a node share, and the one way to change phase.
 
-`Core` < `Formation` (commit, recovery) < `Gathering` (gather) < `Checking` (members whose link
-broke) < `Node` (public face, operational ring): files of one object, cut by protocol phase.
+`Core` < `Formation` (commit, recovery) < `Gathering` (gather) < `Meeting` (strangers) < `Checking`
+(members whose link broke) < `Node` (public face, operational ring): files of one object, cut by
+protocol phase.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from vsync.codec import Codec
+from vsync.codec import HELLO_VERSION, Codec
 from vsync.config import RingConfig
-from vsync.events import Deliver, Marks, Output, Send
+from vsync.events import Broadcast, Deliver, Marks, Output, Send
+from vsync.hearing import Hearing
+from vsync.hello import Doorstep, settings_hash, settings_of
 from vsync.lease import Lease
 from vsync.membership import Forming, Gather, Shunned
 from vsync.messages import CommitEntry, Content, Data, Message, Token
@@ -31,7 +34,9 @@ class Core:
         self.me = me
         self.config = config
         self.rng = rng
-        self.codec = Codec(me, cluster, config.frame_bytes_max)
+        settings = settings_hash(settings_of(config))
+        self.codec = Codec(me, cluster, config.frame_bytes_max, settings)
+        self.doorstep = Doorstep(me, cluster, config, self.codec)
         self.desk = Desk(self.codec)
         self.counters = self.desk.counters
         self.phase = Phase.IDLE
@@ -48,15 +53,30 @@ class Core:
         self.recovery: Recovery | None = None
         self.waiting: Token | None = None  # accepted, not yet visited
         self._held = False  # the waiting token is held because nobody has work
+        self.throttle_s = 0.0  # how long I keep each token, because I cannot keep up
+        self._slowed = False  # the waiting token is kept for that reason
         self.solo: Token | None = None  # the token of a ring of one never leaves home
         self.max_ring_seq = 0  # highest ring seq known to anybody
         self.committed_seq = 0  # highest ring seq that I committed to; never goes back (pitfall 3)
         self.suspicion = Suspicion(config.probe_ms / 1000)
+        self._farewell_at = 0.0
+        self._ears_told: tuple[Member, ...] = ()  # whom I said last that I hear
+        self._known_told: tuple[Member, ...] = ()  # whom the shell was told to reach
+        self.hearing = Hearing(me, config.hearing_ms / 1000)
         self.shunned = Shunned(config.merge_interval_ms / 1000, config.merge_backoff_max_ms / 1000)
-        self.doubted: dict[Member, None] = {}  # failed for their silence, and silent since
         self.past: deque[RingId] = deque(maxlen=32)  # rings that I was in or tried to form
         self._resend: Send | None = None
         self._marks_shown: tuple[int, ...] = ()
+
+    def _on_misfit(self, frame: bytes, now: float) -> None:
+        """A frame of another version, cluster or configuration: tell its sender who I am."""
+        if frame[0] == HELLO_VERSION:
+            code, hello = self.doorstep.on_hello(frame, now)
+            self.desk.count(code)
+        else:
+            hello = self.doorstep.on_foreign(frame, now)
+        if hello is not None:
+            self.desk.out.append(Broadcast(hello))
 
     @property
     def ring(self) -> RingId:
@@ -68,11 +88,13 @@ class Core:
         return self.current.members if self.current is not None else ()
 
     def acquaintances(self) -> tuple[Member, ...]:
-        """Whom the shell must be able to reach: the members, and those I try to form a ring with.
+        """Whom the shell must be able to reach: the members, those I try to form a ring with, and
+        those that somebody hears.
 
-        News only with a `phase` note among the outputs.
+        News only with a `phase` or `met` note among the outputs.
         """
-        return self.gather.candidates() if self.gather is not None else self.members
+        ours = self.gather.candidates() if self.gather is not None else self.members
+        return tuple(sorted({*ours, *self._known_told}))
 
     def take(self) -> list[Output]:
         """The outputs since the last call, in the order in which they happened."""

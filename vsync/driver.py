@@ -241,7 +241,7 @@ class Driver:
             elif isinstance(output, Send):
                 transport.send(output.to.address, output.frame)
             else:
-                if isinstance(output, Note) and output.code == "phase":
+                if isinstance(output, Note) and output.code in ("phase", "met"):
                     # Before the join that follows: one known address leads to all the others.
                     self._meet(self.node.acquaintances())
                 events.append(output)

@@ -29,6 +29,7 @@ class Formation(Core):
         self.committed_seq = commit.ring.seq
         self.max_ring_seq = max(self.max_ring_seq, commit.ring.seq)
         self.forming = forming = Forming(commit, self.me)
+        self.desk.note("commit", ring=str(commit.ring), members=names(commit.members))
         commit = filled(commit, forming.index, self._entry())
         if len(commit.members) == 1:
             self._begin_recovery(commit, now)
@@ -92,6 +93,10 @@ class Formation(Core):
             self.codec.envelope_bytes,
         )
         self.recovery = Recovery(ring, self.current, entries)
+        self.desk.note(
+            "recovery", ring=str(ring.id), old=str(self.ring), together=names(self.recovery.trans),
+            to_send=self.recovery.backlog(0),
+        )  # fmt: skip
         if len(commit.members) == 1:
             self._install(self.recovery, now)
             return
@@ -118,7 +123,8 @@ class Formation(Core):
         out.extend(Broadcast(framed(body)) for body in visit.before)
         forward = recovery.flag(visit.token)
         self._pass_on(ring.successor, forward, now)
-        self.counters["recovered_sent"] += len(visit.before)
+        if visit.before:
+            self.desk.count("recovered_sent", len(visit.before))
         ring.consume_recovered()
         ring.release()
         if recovery.complete(forward, token.aru):
@@ -137,10 +143,15 @@ class Formation(Core):
             self.desk.out.append(Transitional(old.id, recovery.trans))
             for frame in closing.transitional:
                 self._emit(old, frame, True)
-            self.counters["closing_skipped"] += closing.skipped
+            self.desk.note(
+                "closing", ring=str(old.id), regular=len(closing.regular),
+                transitional=len(closing.transitional), skipped=closing.skipped,
+            )  # fmt: skip
+            if closing.skipped:
+                self.desk.count("closing_skipped", closing.skipped)
             self.past.append(old.id)
         if forgotten := self.assembly.forget():
-            self.counters["fragments_forgotten"] += forgotten
+            self.desk.count("fragments_forgotten", forgotten)
         if self.queue.restart():
             self.desk.count("fragments_sent_again")
         for member in sorted(gather.heard - set(ring.members)):
@@ -170,8 +181,7 @@ class Formation(Core):
             self.solo = ring.first_token()
             self.lease.token(ring.id, ring.members, now)
             self.desk.arm(Timer.SOLO, now)
-        if ring.index == 0:
-            self._arm_merge(now)
+        self._arm_merge(now)
 
     def _arm_merge(self, now: float) -> None:
         spread = self.rng.uniform(0.75, 1.25)

@@ -12,6 +12,9 @@ from vsync.phases import Phase, Reason
 from vsync.trace import Timer, names
 from vsync.types import Member, RingId
 
+BRIEF_JOINS = 6
+"""So many join intervals are waited for a link of which it is known that it is broken."""
+
 
 class Gathering(Formation):
     """Gather, and what leads into it from outside."""
@@ -28,7 +31,7 @@ class Gathering(Formation):
             self.recovery = None
         self.forming = None
         self.waiting = None
-        self._held = False
+        self._held = self._slowed = False
         self.solo = None
         self._resend = None
         self._move(reason)
@@ -55,18 +58,21 @@ class Gathering(Formation):
         self._try_form(gather, now)
 
     def _wait_less(self, gather: Gather, now: float) -> None:
-        """Only members are missing that others name, and that I failed and never heard again?
+        """Is each candidate alive by somebody's word, and are they still not all linked?
 
-        Where two members cannot hear each other and a third hears both, this is what each attempt
-        to merge comes to: it must not cost a full consensus timeout.
+        Then some link is broken, and waiting for the whole consensus timeout would not mend it.
         """
-        silent = gather.silent()
-        if silent and all(member in self.doubted for member in silent):
-            brief = now + 4 * self.config.join_timeout_ms / 1000
+        candidates = gather.candidates()
+        hearing = self.hearing
+        if hearing.witnessed(candidates, now) and not hearing.complete(candidates, now):
+            brief = now + BRIEF_JOINS * self.config.join_timeout_ms / 1000
             self.desk.arm(Timer.CONSENSUS, min(brief, self.desk.due.get(Timer.CONSENSUS, brief)))
 
     def _send_join(self, gather: Gather, now: float) -> None:
-        self.desk.broadcast(gather.join(self.max_ring_seq))
+        self._ears_told = self.hearing.ears(now)
+        join = gather.join(self.max_ring_seq, self._ears_told)
+        self.desk.broadcast(join)
+        self.desk.note_join("join_sent", join)
         self.desk.arm(Timer.JOIN, now + self.config.join_timeout_ms / 1000)
 
     def _on_join_timer(self, now: float) -> None:
@@ -82,76 +88,36 @@ class Gathering(Formation):
         if gather is None or self.phase is not Phase.GATHER:
             return
         self._move(Reason.CONSENSUS_LATE)
-        if gather.consensus():
+        if self._agreed(gather, now):
             # All agreed, but the representative's commit token did not come: ask all again.  If
             # it is dead it will not answer, and fails at the next expiry.
             gather.restart()
         else:
-            silent = gather.silent()
-            self.desk.note("failed", members=names(silent))
-            for member in silent:
-                if member not in gather.heard:
-                    self.doubted[member] = None
-            while len(self.doubted) > 256:
-                del self.doubted[next(iter(self.doubted))]
-            gather.fail(silent)
+            candidates = gather.candidates()
+            clique = self.hearing.clique(candidates, now)
+            left_out = tuple(m for m in candidates if m not in clique)
+            if left_out and self.hearing.witnessed(left_out, now):
+                self.desk.count("clique_chosen")
+            # All linked and yet no agreement: who has not said so is busy elsewhere.
+            failed = left_out or gather.silent()
+            self.desk.note("failed", members=names(failed), clique=names(clique))
+            gather.fail(failed)
         self._announce(gather, now)
 
-    def _on_join(self, sender: Member, join: Join, now: float) -> None:
-        self.max_ring_seq = max(self.max_ring_seq, join.ring_seq)
-        self.doubted.pop(sender, None)
-        ring = self.current
-        if (
-            ring is not None
-            and sender in ring.members
-            and join.ring_seq < ring.id.seq
-            and not join.leaving
-        ):
-            self.desk.count("join_stale")  # sent before my ring was formed (pitfall 28)
-            return
-        match self.phase:
-            case Phase.OPERATIONAL:
-                if join.leaving:
-                    if sender in self.members:
-                        gather = self._enter_gather(Reason.JOIN, failed=(sender,))
-                        self._announce(gather, now)
-                    else:
-                        self.desk.count("leave_stranger")
-                elif self.me in join.failed:
-                    self.desk.count("join_rejects_me")  # pitfall 19: it will form its own ring
-                elif sender not in self.members and self._shuns(sender, join, now):
-                    self.desk.count("join_shunned")
-                else:
-                    # Even if its content says nothing new: the sender waits (pitfall 20).
-                    gather = self._enter_gather(Reason.JOIN, also=(sender,))
-                    gather.absorb(sender, join)
-                    self._announce(gather, now)
-            case Phase.GATHER:
-                self._join_in_gather(sender, join, now)
-            case Phase.COMMIT | Phase.RECOVERY:
-                if self._breaks_forming(sender, join):
-                    gather = self._enter_gather(Reason.JOIN)
-                    gather.absorb(sender, join)
-                    self._announce(gather, now)
-                else:
-                    self.desk.count("join_while_forming")
-            case Phase.IDLE | Phase.LEFT:
-                self.desk.count("join_outside")
-
-    def _shuns(self, sender: Member, join: Join, now: float) -> bool:
-        """Is this stranger's join ignored for now?
-
-        One that names me has heard me, and shuns me no longer: two that shun each other in turn
-        would never meet.  It has to wait a little all the same: its joins that are still under way
-        would break each ring as soon as it is there, and each broken ring makes new joins.
-        """
-        if self.me in join.proc:
-            return self.shunned.has_since(sender, now, 4 * self.config.join_timeout_ms / 1000)
-        return self.shunned.has(sender, now)
+    def _agreed(self, gather: Gather, now: float) -> bool:
+        """Do all want the same, and is each linked with each other?"""
+        return gather.consensus() and self.hearing.complete(gather.candidates(), now)
 
     def _join_in_gather(self, sender: Member, join: Join, now: float) -> None:
         gather = self.gather
         assert gather is not None
+        if sender not in gather.proc and self.me not in join.hears and not join.leaving:
+            # My join tells it that I hear it; until it hears me it is no candidate.
+            self.desk.count("join_deaf")
+            if gather.outlived_by(sender):
+                self._move(Reason.JOIN)
+                self._announce(gather, now)
+            return
         verdict = gather.absorb(sender, join)
         if verdict is Verdict.CHANGED:
             self._move(Reason.JOIN)
@@ -176,28 +142,6 @@ class Gathering(Formation):
         beyond = not (gather.proc >= set(join.proc) and gather.failed >= set(join.failed))
         return self.phase is Phase.COMMIT and beyond
 
-    def _on_foreign(self, sender: Member, ring: RingId, now: float) -> None:
-        """Another ring lives: meet it."""
-        self.doubted.pop(sender, None)
-        if self.phase is Phase.GATHER:
-            assert self.gather is not None
-            self.gather.heard.add(sender)
-            if self.gather.add(sender):
-                self._move(Reason.FOREIGN_RING)
-                self._announce(self.gather, now)
-        elif self.phase is not Phase.OPERATIONAL:
-            self.desk.count("foreign_while_forming")
-        elif ring == self.ring:
-            return  # the representative tells the world, and its own ring hears it too
-        elif ring in self.past or (sender in self.members and ring.seq <= self.ring.seq):
-            self.desk.count("foreign_past")
-        elif self.shunned.has(sender, now):
-            self.desk.count("foreign_shunned")
-        else:
-            gather = self._enter_gather(Reason.FOREIGN_RING, also=(sender,))
-            gather.heard.add(sender)
-            self._announce(gather, now)
-
     def _give_up_on(self, stuck: Member, now: float) -> None:
         """A member does not receive: go on without it (Totem: failure to receive)."""
         self.desk.note("stuck", member=stuck.name)
@@ -206,7 +150,7 @@ class Gathering(Formation):
     def _try_form(self, gather: Gather, now: float) -> None:
         """If all agree and I am the lowest of them, make the commit token."""
         members = gather.candidates()
-        if not gather.consensus():
+        if not self._agreed(gather, now):
             return
         if len(members) > self.config.members_max:
             # All see the same excess; who is in it sees the others fail it, and forms its own.

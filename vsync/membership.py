@@ -68,6 +68,12 @@ class Gather:
         self._changed()
         return True
 
+    def outlived_by(self, member: Member) -> bool:
+        """Fail the former lives of a member; True if there were any."""
+        return self.fail(
+            m for m in self.proc if m.name == member.name and m.incarnation < member.incarnation
+        )
+
     def silent(self) -> tuple[Member, ...]:
         """Candidates that have not agreed."""
         return tuple(sorted(self.proc - self.failed - self.agreed))
@@ -117,8 +123,8 @@ class Gather:
             newest[member.name] = max(newest.get(member.name, 0), member.incarnation)
         self.failed |= {m for m in self.proc if m.incarnation < newest[m.name] and m != self.me}
 
-    def join(self, ring_seq: int) -> Join:
-        return Join(tuple(sorted(self.proc)), tuple(sorted(self.failed)), ring_seq, False)
+    def join(self, ring_seq: int, hears: tuple[Member, ...]) -> Join:
+        return Join(tuple(sorted(self.proc)), tuple(sorted(self.failed)), ring_seq, False, hears)
 
     def invariants(self) -> None:
         assert self.me in self.proc, "not a candidate of my own"

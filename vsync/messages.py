@@ -73,6 +73,7 @@ class Join(NamedTuple):
     failed: tuple[Member, ...]
     ring_seq: int
     leaving: bool
+    hears: tuple[Member, ...] = ()  # whom it heard lately; who leaves need not say
 
 
 class CommitEntry(NamedTuple):
@@ -96,9 +97,11 @@ class Commit(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """A ring tells the world that it exists."""
+    """A member of a ring tells the world that the ring exists, and whom it hears."""
 
     ring: RingId
+    members: tuple[Member, ...]
+    hears: tuple[Member, ...]
 
 
 class Wake(NamedTuple):

@@ -17,6 +17,7 @@ from vsync.checking import Checking
 from vsync.config import RingConfig
 from vsync.errors import FrameError, PayloadTooLarge
 from vsync.events import Broadcast, Direct
+from vsync.hello import FOREIGN
 from vsync.membership import Gather
 from vsync.messages import Alive, Commit, Data, Datagram, Join, Kind, Merge, Probe, Token, Wake
 from vsync.phases import Phase, Reason
@@ -32,8 +33,8 @@ class Node(Checking):
         super().__init__(me, cluster, config, rng)
         self._newest = {me.name: me.incarnation}
         self._late = False  # I was away for long: what queued up meanwhile is history
+        self._fresh = False  # heard somebody anew since the receive queue was empty
         self._asked = False  # woke the representative since the last token
-        self._farewell_at = 0.0
         self._on_timer = {
             Timer.SOLO: self._on_solo,
             Timer.HOLD: self._on_hold,
@@ -74,6 +75,13 @@ class Node(Checking):
             self.mark = mark
             self._work_arrived(now)
 
+    def set_throttle(self, hold_s: float) -> None:
+        """Keep each token so long before the visit, so that nobody sends more than I can take.
+
+        Bounded by the time that an idle ring's token may be held: nobody misses it.
+        """
+        self.throttle_s = min(max(hold_s, 0.0), self.config.hold_ms / 1000)
+
     def send_direct(self, to: Member, payload: bytes) -> None:
         """Best effort, outside any order, at most twice a frame."""
         if len(payload) > 2 * self.config.frame_bytes_max:
@@ -91,7 +99,7 @@ class Node(Checking):
             self.recovery.abort()
         self._move(Reason.LEAVE)
         self.gather = self.forming = self.recovery = self.waiting = self.solo = None
-        self._held = False
+        self._held = self._slowed = False
         self.desk.due.clear()
         self._say_farewell(now)
 
@@ -117,6 +125,7 @@ class Node(Checking):
         try:
             envelope = self.codec.open(frame)
             sender = envelope.sender
+            self.desk.source = sender.name
             if self._newest.get(sender.name) != sender.incarnation and not self._knows(sender):
                 return
             if sender == self.me:
@@ -125,9 +134,13 @@ class Node(Checking):
             message = self.codec.decode(frame, envelope)
         except FrameError as err:
             self.desk.count(err.code)
+            if err.code in FOREIGN:
+                self._on_misfit(frame, now)
             return
         if self.suspicion:
             self.suspicion.heard(sender, now)
+        if self.hearing.heard(sender, now):
+            self._fresh = True
         if envelope.kind is Kind.DATA:
             assert isinstance(message, Data)
             self._on_data(sender, message, now)
@@ -151,15 +164,18 @@ class Node(Checking):
             case Join():
                 if not self._was_away(now):
                     self._on_join(sender, message, now)
-            case Merge(ring):
+            case Merge():
                 if not self._was_away(now):
-                    self._on_foreign(sender, ring, now)
+                    self._on_merge(sender, message, now)
             case Data():
                 raise AssertionError("data has its own path")
 
     def drained(self, now: float) -> None:
         """Nothing more to receive: use the token if there is one, then deliver."""
         self._late = False
+        if self._fresh:
+            self._fresh = False
+            self._heard_anew(now)
         if self.waiting is not None and not self._held:
             self._turn(self.waiting, now)
         self._deliver()
@@ -194,35 +210,22 @@ class Node(Checking):
     def _on_data(self, sender: Member, frame: Data, now: float) -> None:
         phase = self.phase
         ring = self.current
-        if phase is Phase.OPERATIONAL or phase is Phase.GATHER:
+        token = self.waiting
+        if token is not None and frame.seq > token.seq and frame.ring == token.ring:
+            # I have the token: nobody else gave out this number, and I may be about to (fuzzing).
+            self.desk.count("data_beyond_token")
+        elif phase is Phase.OPERATIONAL or phase is Phase.GATHER:
             if ring is not None and frame.ring == ring.id:
                 # In gather it is kept for the recovery, but nothing is delivered any more.
                 if code := ring.add(frame):
                     self.desk.count(code)
             else:
-                self._on_foreign(sender, frame.ring, now)
+                self.desk.count("data_other_ring")
         elif self.recovery is not None and frame.ring == self.recovery.ring.id:
             self._data_in_recovery(self.recovery, frame)
         else:
             # In commit: what I hold is already written in the commit token and must not change.
             self.desk.count(f"data_in_{phase.value}")
-
-    def _outside(self, message: object, now: float) -> None:
-        """Not started, or gone.  Who still counts on me is told, as the farewell may be lost."""
-        self.desk.count(f"frame_in_{self.phase.value}")
-        if (
-            self.phase is Phase.LEFT
-            and isinstance(message, Join)
-            and self.me in message.proc
-            and self.me not in message.failed
-            and now >= self._farewell_at
-        ):
-            self._say_farewell(now)
-
-    def _say_farewell(self, now: float) -> None:
-        self._farewell_at = now + self.config.join_timeout_ms / 1000
-        others = tuple(m for m in self.members if m != self.me)
-        self.desk.broadcast(Join(others, (self.me,), self.max_ring_seq, True))
 
     # -- the token ---------------------------------------------------------------------------
 
@@ -263,7 +266,12 @@ class Node(Checking):
             else:
                 self._visit_recovery(self.recovery, token, now)
         elif ring is not None:
-            if (
+            if self.throttle_s:
+                if not self._slowed:
+                    self._slowed = True
+                    self.desk.count("token_slowed")
+                    self.desk.arm(Timer.HOLD, now + self.throttle_s)
+            elif (
                 ring.index == 0
                 and ring.idle >= self.config.idle_visits_before_hold
                 and not self.queue
@@ -284,10 +292,10 @@ class Node(Checking):
         framed = self.codec.data_frame
         out = self.desk.out
         if visit.resent:
-            self.counters["retransmitted"] += len(visit.resent)
+            self.desk.count("retransmitted", len(visit.resent))
             out.extend(Broadcast(framed(body)) for body in visit.resent)
         if visit.asked:
-            self.counters["asked"] += visit.asked
+            self.desk.count("asked", visit.asked)
         out.extend(Broadcast(framed(body)) for body in visit.before)
         self._pass_on(ring.successor, visit.token, now)
         out.extend(Broadcast(framed(body)) for body in visit.after)
@@ -300,7 +308,7 @@ class Node(Checking):
         if ring is None or self.phase is not Phase.OPERATIONAL:
             return
         if self.solo is not None:
-            self.desk.due.setdefault(Timer.SOLO, now)
+            self.desk.due.setdefault(Timer.SOLO, now + self.throttle_s)
         elif ring.index == 0:
             ring.idle = 0
             if self._held:
@@ -324,7 +332,7 @@ class Node(Checking):
         """The held token goes on: because there is work, or so that nobody misses it."""
         self.desk.cancel(Timer.HOLD)
         token, ring = self.waiting, self.current
-        self.waiting, self._held = None, False
+        self.waiting, self._held, self._slowed = None, False, False
         if token is not None and ring is not None and self.phase is Phase.OPERATIONAL:
             self._visit(ring, token, now)
 
@@ -340,7 +348,7 @@ class Node(Checking):
         self._show_marks(ring)
         self._deliver()
         if self.queue:
-            self.desk.arm(Timer.SOLO, now)
+            self.desk.arm(Timer.SOLO, now + self.throttle_s)
 
     def _on_token_resend(self, now: float) -> None:
         if self._resend is not None:
@@ -351,13 +359,6 @@ class Node(Checking):
     def _on_token_loss(self, now: float) -> None:
         self.desk.count("token_lost")
         self._announce(self._enter_gather(Reason.TOKEN_LOST), now)
-
-    def _on_merge_timer(self, now: float) -> None:
-        ring = self.current
-        if ring is None or self.phase is not Phase.OPERATIONAL:
-            return
-        self.desk.broadcast(Merge(ring.id))
-        self._arm_merge(now)
 
     # -- self-check --------------------------------------------------------------------------
 

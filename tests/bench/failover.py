@@ -93,9 +93,10 @@ async def member(name: str, incarnation: int, addresses: list[str]) -> None:
     asyncio.get_running_loop().add_reader(0, on_line)
     driver.start(address for address in addresses if address != mine)
     say("started")
-    waiting = asyncio.ensure_future(ended.wait())
-    await asyncio.wait([driver.closed, waiting], return_when=asyncio.FIRST_COMPLETED)
+    driver.closed.add_done_callback(lambda _: ended.set())
+    await ended.wait()
     driver.stop()
+    await driver.closed  # raises what ended the member
 
 
 # -- the ring as the parent sees it -----------------------------------------------------------

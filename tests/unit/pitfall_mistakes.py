@@ -16,6 +16,7 @@ from vsync.codec import Codec
 from vsync.config import RingConfig
 from vsync.core import Core
 from vsync.gathering import Gathering
+from vsync.hearing import Hearing
 from vsync.meeting import Meeting
 from vsync.membership import Forming, Gather, Shunned
 from vsync.messages import Commit, CommitEntry, Data, Join, Token
@@ -293,6 +294,10 @@ def stale_joins_count() -> Patches:
 
 
 def tries_strangers_for_ever() -> Patches:
+    def anybody(self: Hearing, *_: object) -> tuple[Member, ...]:
+        return self.ears(max(self._at.values(), default=0.0))
+
+    yield Hearing, "gain", anybody
     yield Shunned, "has", lambda self, member, now: False
     yield Shunned, "has_since", lambda self, member, now, least: False
 

@@ -9,12 +9,14 @@ from zlib import crc32
 import msgpack
 import pytest
 
-from vsync.codec import Codec, data_body, fragment_head, ring_block
+from vsync.codec import COUNT_MAX, SENT_MAX, Codec, data_body, fragment_head, ring_block
 from vsync.config import RingConfig
 from vsync.errors import FrameError
 from vsync.events import Direct
+from vsync.hello import settings_hash, settings_of
 from vsync.messages import (
     NOBODY,
+    Alive,
     Commit,
     CommitEntry,
     Content,
@@ -24,6 +26,7 @@ from vsync.messages import (
     Kind,
     Merge,
     Message,
+    Probe,
     Token,
     Wake,
 )
@@ -31,12 +34,14 @@ from vsync.node import Node
 from vsync.types import NO_RING, Guarantee, Member, RingId
 
 A, B, C = (Member(n, i, f"{n}:1") for i, n in enumerate("abc", 1))
+SETTINGS = settings_hash(settings_of(RingConfig()))
 RING = RingId(7, "a", 1)
 BIG = (1 << 64) - 1
+MOST = COUNT_MAX
 
 
 def codec(member: Member = A, cluster: str = "test") -> Codec:
-    return Codec(member, cluster, 32768)
+    return Codec(member, cluster, 32768, SETTINGS)
 
 
 def body(
@@ -48,15 +53,19 @@ def body(
 
 ENTRY = CommitEntry(RingId(3, "b", 2), 5, 9, 4, BIG, (A, B))
 MESSAGES: list[Message] = [
-    Token(RING, BIG, BIG, BIG - 1, 2, 64, 12345, True, (1, BIG, 0), (BIG - 1, BIG)),
+    Token(RING, MOST, MOST, MOST - 1, 2, 64, 12345, True, (1, BIG, 0), (BIG - 1, BIG)),
     Token(RING, 0, 0, 0, NOBODY, 0, 0, False, (0,), ()),
     body(),
     body(Content.FRAGMENT, (fragment_head(1, 0, 2), b"piece")),
     body(Content.RECOVERED, (body().body,)),
-    Join((A, B), (C,), 41, False),
+    Join((A, B, C), (C,), 41, False),
     Join((), (A,), 0, True),
     Commit(RING, (A, B, C), 4, (ENTRY, None, CommitEntry(NO_RING, 0, 0, 0, 0, ()))),
-    Merge(RING),
+    Merge(RING, (A, B), (B, C)),
+    Merge(RING, (), ()),
+    Join((A,), (), 1, False, (B, C)),
+    Probe(),
+    Alive(),
     Wake(RING),
     Datagram(b"payload"),
     Datagram(b""),
@@ -87,11 +96,13 @@ def refuse(frame: bytes, code: str) -> None:
 
 
 def test_the_envelope_is_checked_before_anything_else() -> None:
-    frame = codec().encode(Merge(RING))
+    frame = codec().encode(Wake(RING))
     refuse(frame[:23], "frame_short")
     refuse(frame[:25], "frame_short")
     refuse(bytes((9,)) + frame[1:], "frame_version")
-    refuse(codec(A, "other").encode(Merge(RING)), "frame_cluster")
+    refuse(bytes((0,)) + frame[1:], "frame_hello")
+    refuse(Codec(A, "test", 32768, b"else").encode(Wake(RING)), "frame_settings")
+    refuse(codec(A, "other").encode(Wake(RING)), "frame_cluster")
     refuse(frame[:1] + bytes((99,)) + frame[2:], "frame_kind")
     refuse(frame + bytes(100_000), "frame_long")
     refuse(frame + b"x", "frame_trailing")
@@ -118,6 +129,15 @@ def test_token_fields_and_lengths() -> None:
     refuse(writer.encode(good._replace(aru_by=2)), "token_field")
     refuse(writer.encode(good._replace(marks=())), "token_field")
     refuse(frame[: -8 * 3 - 5], "frame_short")
+    # One step on, these would not fit the token that we must send: a member each would die of it.
+    for field, value in (
+        ("hop", MOST + 1),
+        ("seq", MOST + 1),
+        ("backlog", BIG),
+        ("sent", SENT_MAX + 1),
+    ):
+        refuse(writer.encode(good._replace(**{field: value})), "token_count")
+    refuse(writer.encode(good._replace(ring=RingId((1 << 62) + 1, "a", 1))), "frame_ring")
 
 
 def test_data_fields_and_lengths() -> None:
@@ -136,6 +156,7 @@ def test_data_fields_and_lengths() -> None:
     refuse(data() + b"x", "data_length")
     refuse(data(items=()), "data_count")
     refuse(data(seq=0), "data_field")
+    refuse(data(seq=MOST + 1), "data_field")
     refuse(data(content=3), "data_field")
     refuse(data(guarantee=0), "data_field")
     refuse(data(content=Content.FRAGMENT), "data_fragment")
@@ -155,14 +176,15 @@ def test_data_fields_and_lengths() -> None:
         ([], "control_shape"),
         ([[], [], 0], "control_shape"),
         ([[], [], 0, 1], "control_shape"),
-        ([[["a", 1, "x"]], [], -1, False], "control_number"),
-        ([[["a", 1, "x"]], [], 1 << 63, False], "control_shape"),
-        ([[["a", True, "x"]], [], 0, False], "control_number"),
-        ([[["a", 1]], [], 0, False], "control_shape"),
-        ([[["", 1, "x"]], [], 0, False], "control_name"),
-        ([[[1, 1, "x"]], [], 0, False], "control_text"),
+        ([[["a", 1, "x"]], [], -1, False, []], "control_number"),
+        ([[["a", 1, "x"]], [], 1 << 63, False, []], "control_shape"),
+        ([[["a", True, "x"]], [], 0, False, []], "control_number"),
+        ([[["a", 1]], [], 0, False, []], "control_shape"),
+        ([[["", 1, "x"]], [], 0, False, []], "control_name"),
+        ([[[1, 1, "x"]], [], 0, False, []], "control_text"),
         ([[["a", 1, "x"]] * 200, [], 0, False], "control_msgpack"),
         ([[["a" * 300, 1, "x"]], [], 0, False], "control_msgpack"),
+        ([[["a", 1, "x"]], [["b", 1, "x"]], 0, False, []], "join_failed"),
         ({"a": 1}, "control_msgpack"),
         (b"bytes", "control_msgpack"),
     ],

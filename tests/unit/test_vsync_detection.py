@@ -223,6 +223,8 @@ def test_each_relation_is_asserted_by_its_name() -> None:
         "silent before lost": {"lease_ms": 600},
         "stuck before lost": {"receive_failure_ms": 600},
         "lonely after asking": {"lonely_wait_ms": 90},
+        "heard if it speaks": {"hearing_ms": 399},
+        "not heard if it is gone": {"hearing_ms": 721},
         "shunned for a while": {"merge_backoff_max_ms": 100},
         "a share of the window": {"personal_frames": 65},
         "behind the token is a share": {"accelerated_frames": 25},

@@ -20,8 +20,10 @@ from vsync.types import Member, RingId
 A, B, C, D = (Member(n, 1, f"{n}:1") for n in "abcd")
 
 
-def join(*proc: Member, failed: tuple[Member, ...] = (), seq: int = 1) -> Join:
-    return Join(tuple(sorted(proc)), failed, seq, False)
+def join(
+    *proc: Member, failed: tuple[Member, ...] = (), seq: int = 1, hears: tuple[Member, ...] = ()
+) -> Join:
+    return Join(tuple(sorted(proc)), failed, seq, False, hears)
 
 
 def test_equal_sets_are_agreement() -> None:
@@ -100,7 +102,7 @@ def test_any_order_of_joins_ends_in_the_same_sets() -> None:
         gathers = {m: Gather(m, everybody[:3] if m in everybody[:3] else (m,)) for m in everybody}
         for _ in range(400):
             sender, to = rng.sample(everybody, 2)
-            gathers[to].absorb(sender, gathers[sender].join(1))
+            gathers[to].absorb(sender, gathers[sender].join(1, ()))
         assert all(g.consensus() for g in gathers.values())
         assert len({g.candidates() for g in gathers.values()}) == 1
 
@@ -162,7 +164,7 @@ def test_28_control_frames_that_queued_during_a_pause_are_dropped() -> None:
     net = Net("abc")
     net.settle("abc")
     net.now += 5.0
-    tell(net, "a", D, Merge(RingId(4, "d", 1)))
+    tell(net, "a", D, Merge(RingId(4, "d", 1), (D,), ()))
     tell(net, "a", D, join(D))
     assert net.nodes["a"].counters["control_while_late"] == 2
     net.nodes["a"].drained(net.now)
@@ -180,28 +182,40 @@ def test_28_also_when_the_late_timers_come_first() -> None:
     tell(net, "a", D, join(D))
     assert node.counters["control_while_late"] == 1
     node.drained(net.now)
-    tell(net, "a", D, join(D))
+    tell(net, "a", D, join(D, hears=(node.me,)))
     assert D in node.gather.proc  # type: ignore[union-attr]
 
 
 def test_a_shunned_stranger_that_has_heard_me_is_let_in() -> None:
     """Simulator seed 3249: two members that shunned each other in turn never met."""
-    net = Net("abc")
-    net.settle("abc")
+    net = Net("a")
+    net.settle("a")
     node = net.nodes["a"]
     node.shunned.add(D, net.now)
-    tell(net, "a", D, Merge(RingId(4, "d", 1)))
-    tell(net, "a", D, join(D))
+    hears = (node.me,)
+    tell(net, "a", D, Merge(RingId(4, "d", 1), (D,), hears))
+    tell(net, "a", D, join(D, hears=hears))
     assert net.settled()
     assert node.counters["foreign_shunned"] == node.counters["join_shunned"] == 1
-    tell(net, "a", D, join(D, node.me))
+    tell(net, "a", D, join(D, node.me, hears=hears))
     assert node.counters["join_shunned"] == 2
     node.shunned.add(D, net.now)
     net.now += 0.001 + 4 * net.config.join_timeout_ms / 1000
-    tell(net, "a", D, join(D))
+    tell(net, "a", D, join(D, hears=hears))
     assert node.counters["join_shunned"] == 3
-    tell(net, "a", D, join(D, node.me))
-    assert node.phase is Phase.GATHER
+    tell(net, "a", D, join(D, node.me, hears=hears))
+    assert node.phase is not Phase.OPERATIONAL
+
+
+def test_a_stranger_that_does_not_hear_me_is_told_of_me_and_changes_nothing() -> None:
+    net = Net("a")
+    net.settle("a")
+    node = net.nodes["a"]
+    for _ in range(5):
+        tell(net, "a", D, join(D))
+    assert node.phase is Phase.OPERATIONAL
+    assert node.counters["join_no_gain"] == 5
+    assert D in node.acquaintances()
 
 
 def test_old_joins_on_a_slow_link_do_not_feed_a_storm() -> None:
@@ -210,11 +224,11 @@ def test_old_joins_on_a_slow_link_do_not_feed_a_storm() -> None:
     net.settle("a")
     me = net.nodes["a"].me
     for _ in range(100):
-        tell(net, "a", D, join(D, me))
-        tell(net, "a", D, join(D, me, failed=(me,)))
+        tell(net, "a", D, join(D, me, hears=(me,)))
+        tell(net, "a", D, join(D, me, failed=(me,), hears=(me,)))
     assert len(net.views("a")) <= 3
     net.run(1.0)
-    tell(net, "a", D, join(D, me))
+    tell(net, "a", D, join(D, me, hears=(me,)))
     assert net.nodes["a"].phase is not Phase.OPERATIONAL
 
 
