@@ -14,10 +14,11 @@ from pathlib import Path
 
 from broker.joining import adopt
 from broker.promise import Promise
-from broker.recovery import checkpoint_of
+from broker.recovery import checkpoint_in_steps, checkpoint_of
 from broker.replica import Commit, Replica
+from broker.slices import Slices
 from store.api import Marker, Meta
-from store.errors import StoreError, StoreStuck
+from store.errors import StoreError, StoreFailed, StoreStuck
 from store.lmdb_store import LmdbStore
 from store.writer import StoreWriter
 
@@ -48,6 +49,7 @@ class Keeper:
         self._checkpoint_bytes = 0
         self._checkpointing = False
         self._wished = False
+        self._slices: Slices | None = None
         self.hold_checkpoints = False  # what is disputed is re-executed from the present one
         self.writer = self._new_writer()
 
@@ -88,14 +90,21 @@ class Keeper:
 
     def _checkpoint(self, replica: Replica) -> None:
         self._checkpointing, self._wished = True, False
-        chunks = checkpoint_of(replica)
-        self._checkpoint_bytes = sum(map(len, chunks))
         self._log_bytes = 0
-        self.writer.submit_checkpoint(replica.history.position, chunks, self._checkpoint_done)
+        position = replica.history.position
 
-    def _checkpoint_done(self) -> None:
-        self._checkpointing = False
-        self.checkpoints += 1
+        def done() -> None:
+            if self._slices is slices:  # else the store was replaced meanwhile
+                self._checkpointing = False
+                self._checkpoint_bytes = slices.bytes
+                self.checkpoints += 1
+
+        def failed(error: Exception) -> None:
+            self._on_failed(StoreFailed(f"a checkpoint of position {position} failed: {error!r}"))
+
+        checkpoint = self.writer.begin_checkpoint(position, done)
+        slices = Slices(self._loop, checkpoint_in_steps(replica), checkpoint, failed)
+        self._slices = slices
 
     def promise(self, promise: Promise, done: Callable[[], None]) -> None:
         """Make a promise durable, behind everything that was handed over; then call `done`."""
@@ -108,6 +117,9 @@ class Keeper:
 
     def adopt(self, joined: LmdbStore) -> None:
         """Go on with a store that was received and verified; the old one is set aside."""
+        if self._slices is not None:
+            self._slices.cancel()
+        self._slices = None
         self.writer.close()
         self.store = adopt(self._dir, joined, self.meta, self.store)
         self.meta = self.store.meta
@@ -122,6 +134,8 @@ class Keeper:
 
         A clean end leaves a checkpoint of the last state: the next start re-executes nothing.
         """
+        if self._slices is not None:
+            self._slices.cancel()
         try:
             await self.writer.drain(PATIENCE_S)
         except StoreStuck:

@@ -2,7 +2,7 @@
 
 The loop thread only appends to a list; the writer takes all of it at once, joins the bytes, and
 makes one transaction of it.  So the slower the disk, the larger the commits, and no commit waits
-for another caller's turn.  A checkpoint is written in slices, with commits in between.
+for another caller's turn.  A checkpoint is made and written in slices, with commits in between.
 
 After the first failure nothing more is written: `on_failed` is called once, and the member stops.
 """
@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,13 +43,43 @@ class _Work:
     submitted: int  # how many submissions are durable when this is
 
 
-@dataclass(slots=True)
-class _Checkpoint:
-    position: int
-    chunks: Iterator[bytes]
-    done: Callable[[], object]
-    staging: Staging | None = None
-    written: bool = False
+class Checkpoint:
+    """A checkpoint on its way to the disk: chunks come from the loop, whenever it has some."""
+
+    def __init__(
+        self, position: int, done: Callable[[], object], wake: threading.Condition
+    ) -> None:
+        self.position, self.done = position, done
+        self.bytes_waiting = 0
+        self.complete = False
+        self.staging: Staging | None = None
+        self._chunks: list[bytes] = []
+        self._wake = wake
+
+    def put(self, chunk: bytes) -> None:
+        """Take the next chunk."""
+        with self._wake:
+            self._chunks.append(chunk)
+            self.bytes_waiting += len(chunk)
+            if self.ready:
+                self._wake.notify()
+
+    def end(self) -> None:
+        """That was all."""
+        with self._wake:
+            self.complete = True
+            self._wake.notify()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a slice to write."""
+        return self.complete or self.bytes_waiting >= CHECKPOINT_SLICE_BYTES
+
+    def take(self) -> tuple[list[bytes], bool]:
+        """Return what came, and whether that was all."""
+        with self._wake:
+            chunks, self._chunks, self.bytes_waiting = self._chunks, [], 0
+            return chunks, self.complete
 
 
 class StoreWriter:
@@ -75,7 +105,7 @@ class StoreWriter:
         self._last = store.meta.position
         self._meta: Meta | None = None
         self._metas_done: list[Callable[[], object]] = []
-        self._checkpoints: deque[_Checkpoint] = deque()
+        self._checkpoints: deque[Checkpoint] = deque()
         # On the loop's side: (number, time, bytes) of each submission that is not durable.
         self._waiting: deque[tuple[int, float, int]] = deque()
         self._submitted = self._waiting_bytes = 0
@@ -114,18 +144,17 @@ class StoreWriter:
             self._note(0)
             self._wake.notify()
 
-    def submit_checkpoint(
-        self, position: int, chunks: Iterable[bytes], done: Callable[[], object]
-    ) -> None:
+    def begin_checkpoint(self, position: int, done: Callable[[], object]) -> Checkpoint:
         """Write a checkpoint of the state at `position` beside the commits; then call `done`.
 
-        `chunks` is read on the writer's thread, and `position` must have been submitted.
+        `position` must have been submitted.  The caller puts the chunks into what is returned.
         """
         with self._wake:
             self._refuse_if_over()
             assert position <= self._last
-            self._checkpoints.append(_Checkpoint(position, iter(chunks), done))
-            self._wake.notify()
+            checkpoint = Checkpoint(position, done, self._wake)
+            self._checkpoints.append(checkpoint)
+            return checkpoint
 
     def _note(self, size: int) -> None:
         self._submitted += 1
@@ -195,7 +224,7 @@ class StoreWriter:
         try:
             while True:
                 with self._wake:
-                    while not (self._meta or self._checkpoints or trimming or self._stopping):
+                    while not (self._meta or self._next_slice() or trimming or self._stopping):
                         self._wake.wait()
                     work, told = self._take()
                     stopping = self._stopping
@@ -203,7 +232,7 @@ class StoreWriter:
                     self._commit(work, told)
                 elif stopping:
                     return
-                if self._checkpoints:
+                if self._next_slice():
                     trimming |= self._advance(self._checkpoints[0])
                 elif trimming and work is None:
                     trimming = self._store.trim()
@@ -230,23 +259,18 @@ class StoreWriter:
         for done in told:
             self._tell(done)
 
-    def _advance(self, checkpoint: _Checkpoint) -> bool:
+    def _next_slice(self) -> bool:
+        return bool(self._checkpoints) and self._checkpoints[0].ready
+
+    def _advance(self, checkpoint: Checkpoint) -> bool:
         """Write one slice; True when the checkpoint is in force and there is something to trim."""
         if checkpoint.position > self._store.meta.position:
             return False  # its positions come with the commit that is still being gathered
         if checkpoint.staging is None:
             checkpoint.staging = self._store.stage(checkpoint.position)
-        held: list[bytes] = []
-        size = 0
-        while size < CHECKPOINT_SLICE_BYTES:
-            chunk = next(checkpoint.chunks, None)
-            if chunk is None:
-                checkpoint.written = True
-                break
-            held.append(chunk)
-            size += len(chunk)
-        checkpoint.staging.add(held)
-        if not checkpoint.written:
+        chunks, complete = checkpoint.take()
+        checkpoint.staging.add(chunks)
+        if not complete:
             return False
         checkpoint.staging.finish()
         self._checkpoints.popleft()

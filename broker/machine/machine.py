@@ -102,8 +102,12 @@ class Machine(State):
         return checks.recompute_root(self)
 
     def snapshot(self) -> Iterator[bytes]:
-        """The state in chunks of at most 256 KiB; nothing may be applied while it is iterated."""
-        return snapshots.write(self)
+        """The state as it is now, in chunks of at most 256 KiB."""
+        return snapshots.Cut(self).chunks()
+
+    def snapshot_in_steps(self) -> Iterator[bytes]:
+        """The same with empty chunks in between, where who must not wait long can pause."""
+        return snapshots.Cut(self).steps()
 
     @classmethod
     def restore(cls, local: str, chunks: Iterable[bytes]) -> "Machine":

@@ -5,37 +5,148 @@ A stream of msgpack lists, each `[name, ...]`, cut into chunks wherever 256 KiB 
 once each, by columns, and queues name them by number, so that packing and unpacking a message costs
 no interpreted code beyond its hash. Hashes do not travel: they are computed from the bytes, and the
 root that results must be the root that the donor claims.
+
+What is written is a `Cut`: the state at one position, taken in one short step, because what is
+large never changes (a message is a tuple) and only the lists of it are copied. The machine goes on
+while a cut is written.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
 from broker.machine.digest import ALGORITHM
-from broker.machine.entities import Channel, Consumer, Message, State, Vhost
+from broker.machine.entities import Channel, Consumer, Held, Message, Queue, State, Vhost
 
 CHUNK_BYTES = 256 * 1024
 VERSION = 2
 _BATCH_BYTES = 64 * 1024
 _BATCH_ITEMS = 8192
+_PAGE = 4096
 
 # Who held a message, as a column.
 BY_GET, BY_GONE, BY_CONSUMER = 0, 1, 2
 
-
-def write(state: State) -> Iterator[bytes]:
-    buffer = bytearray()
-    pack = msgpack.Packer().pack
-    for item in _items(state):
-        buffer += pack(item)
-        while len(buffer) >= CHUNK_BYTES:
-            yield bytes(buffer[:CHUNK_BYTES])
-            del buffer[:CHUNK_BYTES]
-    if buffer:
-        yield bytes(buffer)
+_T = TypeVar("_T")
+_Item: TypeAlias = tuple[object, ...]
 
 
-def _items(state: State) -> Iterator[tuple[object, ...]]:
+class _QueueCut(NamedTuple):
+    item: _Item
+    number: int
+    ready: list[Message]
+    returned: dict[int, Message]
+
+
+class _ChannelCut(NamedTuple):
+    item: _Item
+    key: tuple[int, int, int]
+    unacked: dict[int, Held]
+    unsent: dict[int, Held]
+    consumers: dict[str, Consumer]  # who is active: what else holds a message is gone
+
+
+class Cut:
+    """The state at one position."""
+
+    def __init__(self, state: State) -> None:
+        self._first = list(_first_items(state))
+        self._vhosts = [
+            ([_cut_queue(vhost, queue) for queue in vhost.queues.values()], list(_topology(vhost)))
+            for vhost in state.vhosts.values()
+        ]
+        self._channels = [
+            _cut_channel(channel)
+            for connection in state.connections.values()
+            for channel in connection.channels.values()
+        ]
+        self._last = list(_last_items(state))
+
+    def chunks(self) -> Iterator[bytes]:
+        """All of it, in chunks of at most 256 KiB."""
+        return (chunk for chunk in self.steps() if chunk)
+
+    def steps(self) -> Iterator[bytes]:
+        """The same chunks, with empty ones in between: each step takes about a millisecond."""
+        buffer = bytearray()
+        pack = msgpack.Packer().pack
+        for item in self._items():
+            if item is None:
+                yield b""
+                continue
+            buffer += pack(item)
+            while len(buffer) >= CHUNK_BYTES:
+                yield bytes(buffer[:CHUNK_BYTES])
+                del buffer[:CHUNK_BYTES]
+        if buffer:
+            yield bytes(buffer)
+
+    def _items(self) -> Iterator[_Item | None]:
+        """None: a place to pause."""
+        yield from self._first
+        for batch in self._batches():
+            if batch:
+                yield ("messages", *zip(*(message[1:] for message in batch), strict=True))
+            yield None
+        for queues, topology in self._vhosts:
+            for queue in queues:
+                yield queue.item
+                yield from _places(queue)
+            yield from topology
+        for channel in self._channels:
+            yield channel.item
+            for unsent, held_by_tag in ((False, channel.unacked), (True, channel.unsent)):
+                for part in _parts(held_by_tag.items()):
+                    rows = [
+                        (
+                            tag,
+                            held[0].number,
+                            held[1],
+                            held[2][1],
+                            *_holder(channel, held[3]),
+                            held[4],
+                        )
+                        for tag, held in part
+                    ]
+                    yield ("held", channel.key, unsent, *zip(*rows, strict=True))
+                    yield None
+        yield from self._last
+
+    def _batches(self) -> Iterator[list[Message]]:
+        """Each message once, in an order that all members share."""
+        seen: dict[int, bytearray] = {}  # pages of flags: a set of all numbers stalls as it grows
+        batch: list[Message] = []
+        size = 0
+        for looked, message in enumerate(self._messages(), 1):
+            page, place = divmod(message[1], _PAGE)
+            flags = seen.get(page)
+            if flags is None:
+                flags = seen[page] = bytearray(_PAGE)
+            if not flags[place]:
+                flags[place] = 1
+                batch.append(message)
+                size += len(message[8]) + 64
+            if size >= _BATCH_BYTES or looked % _BATCH_ITEMS == 0:
+                yield batch
+                batch = []
+                size = 0
+        yield batch
+
+    def _messages(self) -> Iterator[Message]:
+        for queues, _ in self._vhosts:
+            for queue in queues:
+                yield from queue.ready
+                for seq in sorted(queue.returned):
+                    yield queue.returned[seq]
+        for channel in self._channels:
+            for held_by_tag in (channel.unacked, channel.unsent):
+                for held in held_by_tag.values():
+                    yield held[2]
+
+
+def _first_items(state: State) -> Iterator[_Item]:
     yield ("snapshot", VERSION, ALGORITHM)
     yield (
         "cluster",
@@ -64,47 +175,49 @@ def _items(state: State) -> Iterator[tuple[object, ...]]:
             connection.user,
             connection.peer,
         )
-    for batch in _batches(_all_messages(state)):
-        yield ("messages", *zip(*(message[1:] for message in batch), strict=True))
-    for vhost in state.vhosts.values():
-        yield from _vhost_items(vhost)
-    for connection in state.connections.values():
-        for channel in connection.channels.values():
-            yield from _channel_items(channel)
+
+
+def _last_items(state: State) -> Iterator[_Item]:
     for vhost in state.vhosts.values():
         for queue in vhost.queues.values():
             yield (
                 "service",
                 queue.number,
-                [key for key, consumer in queue.consumers.items()],
+                list(queue.consumers),
                 [(*consumer.channel.key, consumer.tag) for consumer in queue.service],
             )
     yield ("expiring", list(state.expiring))
     yield ("end", state.digest)
 
 
-def _vhost_items(vhost: Vhost) -> Iterator[tuple[object, ...]]:
-    for queue in vhost.queues.values():
-        yield (
-            "queue",
-            vhost.name,
-            queue.name,
-            queue.number,
-            queue.durable,
-            queue.auto_delete,
-            queue.owner_key,
-            queue.arguments,
-            queue.next_seq,
-            queue.recovered_seq,
-            queue.used_us,
-        )
-        numbers = [message[1] for message in queue.ready]
-        for at in range(0, len(numbers), _BATCH_ITEMS):
-            yield ("ready", queue.number, numbers[at : at + _BATCH_ITEMS])
-        seqs = sorted(queue.returned)
-        for at in range(0, len(seqs), _BATCH_ITEMS):
-            part = seqs[at : at + _BATCH_ITEMS]
-            yield ("returned", queue.number, part, [queue.returned[seq][1] for seq in part])
+def _cut_queue(vhost: Vhost, queue: Queue) -> _QueueCut:
+    item = (
+        "queue",
+        vhost.name,
+        queue.name,
+        queue.number,
+        queue.durable,
+        queue.auto_delete,
+        queue.owner_key,
+        queue.arguments,
+        queue.next_seq,
+        queue.recovered_seq,
+        queue.used_us,
+    )
+    return _QueueCut(item, queue.number, list(queue.ready), queue.returned.copy())
+
+
+def _places(queue: _QueueCut) -> Iterator[_Item | None]:
+    for at in range(0, len(queue.ready), _BATCH_ITEMS):
+        numbers = [message[1] for message in queue.ready[at : at + _BATCH_ITEMS]]
+        yield ("ready", queue.number, numbers)
+        yield None
+    for part in _parts(sorted(queue.returned)):
+        yield ("returned", queue.number, part, [queue.returned[seq][1] for seq in part])
+        yield None
+
+
+def _topology(vhost: Vhost) -> Iterator[_Item]:
     for exchange in vhost.exchanges.values():
         yield (
             "exchange",
@@ -121,7 +234,7 @@ def _vhost_items(vhost: Vhost) -> Iterator[tuple[object, ...]]:
             yield ("binding", vhost.name, *binding[:5])
 
 
-def _channel_items(channel: Channel) -> Iterator[tuple[object, ...]]:
+def _cut_channel(channel: Channel) -> _ChannelCut:
     consumers = [
         (
             consumer.tag,
@@ -135,48 +248,24 @@ def _channel_items(channel: Channel) -> Iterator[tuple[object, ...]]:
         )
         for consumer in channel.consumers.values()
     ]
-    yield ("channel", channel.key, channel.next_tag, channel.limit, consumers)
-    for unsent, held_by_tag in ((False, channel.unacked), (True, channel.unsent)):
-        if held_by_tag:
-            rows = [
-                (tag, held[0].number, held[1], held[2][1], *_holder(held[3]), held[4])
-                for tag, held in held_by_tag.items()
-            ]
-            yield ("held", channel.key, unsent, *zip(*rows, strict=True))
+    item = ("channel", channel.key, channel.next_tag, channel.limit, consumers)
+    return _ChannelCut(
+        item,
+        channel.key,
+        channel.unacked.copy(),
+        channel.unsent.copy(),
+        channel.consumers.copy(),
+    )
 
 
-def _holder(consumer: Consumer | None) -> tuple[int, str]:
+def _holder(channel: _ChannelCut, consumer: Consumer | None) -> tuple[int, str]:
     if consumer is None:
         return (BY_GET, "")
-    return (BY_CONSUMER, consumer.tag) if consumer.active else (BY_GONE, "")
+    active = channel.consumers.get(consumer.tag) is consumer
+    return (BY_CONSUMER, consumer.tag) if active else (BY_GONE, "")
 
 
-def _all_messages(state: State) -> Iterable[Message]:
-    """Each message once, in an order that all members share."""
-    messages: dict[int, Message] = {}
-    for vhost in state.vhosts.values():
-        for queue in vhost.queues.values():
-            messages.update({message[1]: message for message in queue.ready})
-            for seq in sorted(queue.returned):
-                message = queue.returned[seq]
-                messages[message[1]] = message
-    for connection in state.connections.values():
-        for channel in connection.channels.values():
-            for held_by_tag in (channel.unacked, channel.unsent):
-                for held in held_by_tag.values():
-                    messages[held[2][1]] = held[2]
-    return messages.values()
-
-
-def _batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    batch: list[Message] = []
-    size = 0
-    for message in messages:
-        batch.append(message)
-        size += len(message[8]) + 64
-        if size >= _BATCH_BYTES:
-            yield batch
-            batch = []
-            size = 0
-    if batch:
-        yield batch
+def _parts(items: Iterable[_T]) -> Iterator[list[_T]]:
+    rest = iter(items)
+    while part := list(islice(rest, _BATCH_ITEMS)):
+        yield part

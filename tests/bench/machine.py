@@ -1,10 +1,12 @@
 """What one message costs the machine: publish + deliver + ack, and a snapshot of many.
 
-    python -m tests.bench.machine [messages]
+    python -m tests.bench.machine [messages [waiting]]
 
 Prints JSON: microseconds per message for a member that owns the connections and for one that does
 not, milliseconds to write and to restore a snapshot of 100,000 messages of 256 bytes, and the
-pause of a full garbage collection with them.
+pause of a full garbage collection with them.  With `waiting` (1000000, say) also how long a
+checkpoint of so many waiting messages keeps the loop from its token: `whole_ms` if it was made in
+one piece, `cut_ms` and `step_ms_max` as it is made; and the milliseconds of CPU that it takes.
 """
 
 import gc
@@ -100,6 +102,37 @@ def snapshots(count: int) -> dict[str, float]:
     }
 
 
+def stalls(count: int) -> dict[str, float]:
+    """In milliseconds; nothing else runs meanwhile."""
+    machine, session = opened("a")
+    for no in range(count):
+        machine.apply(10 + no, session, 0, publish(no))
+    machine.take_effects()
+    gc.collect()
+    gc.freeze()
+    started = time.perf_counter()
+    size = sum(map(len, machine.snapshot()))
+    whole = time.perf_counter()
+    steps = machine.snapshot_in_steps()
+    cut = time.perf_counter()
+    longest = 0.0
+    before = cut
+    for chunk in steps:
+        now = time.perf_counter()
+        longest = max(longest, now - before)
+        before = now
+        size -= len(chunk)
+    assert size == 0
+    gc.unfreeze()
+    return {
+        "waiting": count,
+        "whole_ms": round((whole - started) * 1e3, 1),
+        "cut_ms": round((cut - whole) * 1e3, 1),
+        "step_ms_max": round(longest * 1e3, 1),
+        "in_steps_ms": round((before - cut) * 1e3, 1),
+    }
+
+
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 64 * 1000
     figures = {
@@ -110,6 +143,8 @@ def main() -> None:
         "other_no_ack_us": min(round(flow("b", count, True), 2) for _ in range(3)),
         **snapshots(100_000),
     }
+    if len(sys.argv) > 2:
+        figures |= stalls(int(sys.argv[2]))
     sys.stdout.write(json.dumps(figures) + "\n")
 
 

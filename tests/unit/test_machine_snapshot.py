@@ -66,6 +66,32 @@ def test_restored_continues_like_the_original() -> None:
     rig.activate(cold=True)
 
 
+def test_a_cut_stays_what_it_is_while_the_machine_goes_on() -> None:
+    """G14: a checkpoint that is written in steps is the state at its position, exactly."""
+    rig = busy_rig()
+    more = rig.client("b")
+    more.queue("many", {"x-max-priority": 3})
+    for number in range(300):
+        more.publish("many", b"%d" % number)
+        more.publish("q", b"%d" % number, properties=b"\x01\x00\x041000")
+    expected = list(rig.machine.snapshot())
+    steps = rig.machine.snapshot_in_steps()
+    more.get("many")
+    made = [next(steps)]
+    for number in range(40):
+        more.publish("a.b", b"new %d" % number, "x")
+        more.get("q")
+        made += [next(steps, b"") for _ in range(2)]
+    more.purge("many")
+    rig.client("c").delete("q")
+    more.close()
+    rig.tick(90_000_000)
+    rig.activate(cold=True)
+    made += steps
+    assert [chunk for chunk in made if chunk] == expected
+    assert Machine.restore("a", made).root() != rig.machine.root()
+
+
 def test_chunks_are_bounded_and_large_messages_cross_them() -> None:
     rig = Rig()
     client = rig.client()
