@@ -12,7 +12,7 @@ from collections import deque
 
 from vsync.codec import HELLO_VERSION, Codec
 from vsync.config import RingConfig
-from vsync.events import Broadcast, Deliver, Marks, Output, Send
+from vsync.events import Deliver, Marks, Output, Send
 from vsync.hearing import Hearing
 from vsync.hello import Doorstep, settings_hash, settings_of
 from vsync.lease import Lease
@@ -76,7 +76,7 @@ class Core:
         else:
             hello = self.doorstep.on_foreign(frame, now)
         if hello is not None:
-            self.desk.out.append(Broadcast(hello))
+            self.desk.out.append(hello)
 
     @property
     def ring(self) -> RingId:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
-from vsync.events import Broadcast, Note, Output, Send
+from vsync.events import Broadcast, Hail, Note, Output, Send
 from vsync.transport import Transport, TransportError
 from vsync.types import Guarantee, Member
 
@@ -240,6 +240,8 @@ class Driver:
                 transport.broadcast(output.frame)
             elif isinstance(output, Send):
                 transport.send(output.to.address, output.frame)
+            elif isinstance(output, Hail):
+                transport.hail(output.address, output.frame)
             else:
                 if isinstance(output, Note) and output.code in ("phase", "met"):
                     # Before the join that follows: one known address leads to all the others.

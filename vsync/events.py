@@ -25,6 +25,13 @@ class Broadcast(NamedTuple):
     frame: bytes
 
 
+class Hail(NamedTuple):
+    """Tell one address, which may be nobody's, and keep no way to it; it may be lost."""
+
+    address: str
+    frame: bytes
+
+
 class Deliver(NamedTuple):
     """One ordered frame: the payloads that it completes, in order.
 
@@ -82,4 +89,4 @@ class Note(NamedTuple):
     fields: dict[str, str | int | float]
 
 
-Output = Send | Broadcast | Deliver | Transitional | View | Marks | Direct | Note
+Output = Send | Broadcast | Hail | Deliver | Transitional | View | Marks | Direct | Note

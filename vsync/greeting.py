@@ -14,7 +14,8 @@ from vsync.transport import TransportError, parse_address
 GREETING_BYTES: Final = 64
 TIMEOUT_S: Final = 0.5
 _MECHANISM: Final = slice(12, 32)
-_MINE: Final = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+_MINE: Final = b"\xff" + bytes(8) + b"\x7f\x03"
+"""Signature and version only: a listener that also read my mechanism might hang up at once."""
 _NAMES: Final = {"NULL": "ANONYMOUS"}
 
 

@@ -4,9 +4,9 @@ Members must agree on the cluster, on the version of the frames, on sizes, and t
 must go together.  The envelope of every frame carries a hash of the cluster's name and one of the
 sender's settings, so what does not fit is dropped before anything else is looked at, and members
 that run never suffer from one that comes.  But a hash names no values.  So whoever drops such a
-frame says *hello* to its peers, at most a few times a second: version, cluster, settings in clear.
-The newcomer reads it and can tell its operator what differs, with both values; or, when the
-settings differ without harm, either side accepts the other's hash from then on.
+frame says *hello* to where it says it is from, a few times a second at most: version, cluster and
+settings in clear.  A newcomer reads it and can tell its operator what differs, with both values;
+or, when the settings differ without harm, either side accepts the other's hash from then on.
 
 The layout is frozen for all versions: the envelope with zeros for version and tag, kind 1 when it
 asks for the receiver's own and 0 when not, then msgpack `[version, cluster, [[name, value], ...]]`.
@@ -26,6 +26,7 @@ import msgpack
 from vsync.codec import WIRE_VERSION, Codec
 from vsync.config import RingConfig
 from vsync.errors import ConfigError
+from vsync.events import Hail
 from vsync.types import Member
 
 HELLO_EVERY_S: Final = 0.25
@@ -42,6 +43,7 @@ SAME_EVERYWHERE: Final = (
 _HEAD: Final = Struct("<BBI8sQBB")
 _CRC: Final = Struct("<I")
 _CRC_END: Final = 6
+_NAME_BYTES: Final = 22  # where the length of the name stands; that of the address follows
 
 
 FOREIGN: Final = frozenset(("frame_hello", "frame_version", "frame_cluster", "frame_settings"))
@@ -114,13 +116,15 @@ class Doorstep:
         self._frames = self.mine.encode(), self.mine.encode(asks=True)
         self._next_at = [0.0, 0.0]
 
-    def on_foreign(self, frame: bytes, now: float) -> bytes | None:
+    def on_foreign(self, frame: bytes, now: float) -> Hail | None:
         """A frame was dropped for version, cluster or settings; the hello to say, if any."""
         if frame[0] != WIRE_VERSION:
             self.foreign_version = frame[0]
-        return self._say(now, asks=True)
+        start = _HEAD.size + frame[_NAME_BYTES]
+        address = frame[start : start + frame[_NAME_BYTES + 1]]
+        return self._say(address.decode("ascii", "replace"), now, asks=True)
 
-    def on_hello(self, frame: bytes, now: float) -> tuple[str, bytes | None]:
+    def on_hello(self, frame: bytes, now: float) -> tuple[str, Hail | None]:
         """Take a stranger's word: the counter for what came of it, and the hello to say, if any.
 
         Who asks is answered: it dropped frames of mine.
@@ -131,7 +135,7 @@ class Doorstep:
         if hello.sender.name == self.mine.sender.name:
             return "name_of_mine", None
         self.refused.pop(hello.sender.name, None)
-        answer = self._say(now, asks=False) if frame[1] else None
+        answer = self._say(hello.sender.address, now, asks=False) if frame[1] else None
         reason = self.difference(hello)
         if reason:
             if len(self.refused) >= STRANGERS_MAX:
@@ -141,11 +145,11 @@ class Doorstep:
         self._codec.accept(settings_hash(hello.settings))
         return "hello_accepted", answer
 
-    def _say(self, now: float, *, asks: bool) -> bytes | None:
+    def _say(self, address: str, now: float, *, asks: bool) -> Hail | None:
         if now < self._next_at[asks]:
             return None
         self._next_at[asks] = now + HELLO_EVERY_S
-        return self._frames[asks]
+        return Hail(address, self._frames[asks])
 
     def difference(self, theirs: Hello) -> str:
         """The first thing in which `theirs` does not go with mine, with both values; "" if none."""

@@ -37,6 +37,9 @@ for half a minute after it continues."""
 UNACKNOWLEDGED_MS: Final = 5_000
 """How long the kernel may keep retrying a dead connection before it is torn down and made anew."""
 
+HAIL_MS: Final = 500
+"""How long one frame to a stranger may take, connection included."""
+
 FEW_FRAMES: Final = 3
 READS_A_FRAME: Final = 4
 
@@ -84,6 +87,9 @@ class Transport(Protocol):
     def send(self, address: str, frame: bytes) -> bool:
         """Hand a frame over for one peer, connecting if need be.  False: lost, and counted."""
 
+    def hail(self, address: str, frame: bytes) -> None:
+        """Send one frame to what need not be a peer and does not become one; it may be lost."""
+
     def broadcast(self, frame: bytes) -> int:
         """Hand a frame over for every peer; the number of peers that took it."""
 
@@ -117,6 +123,7 @@ class ZmqTransport:
             "sends_lost": 0,
             "sends_to_nowhere": 0,
             "dials_repeated": 0,
+            "hails": 0,
         }
         self._frame_bytes_max = max_frame_bytes
         self._peers: dict[str, Link] = {}
@@ -267,6 +274,24 @@ class ZmqTransport:
                 self.counters["sends_to_nowhere"] += 1
                 return False
         return self._send(peer, frame)
+
+    def hail(self, address: str, frame: bytes) -> None:
+        if address in self._peers:
+            self.send(address, frame)
+            return
+        self.counters["hails"] += 1
+        stranger = Link(self._context, address, self.security)
+        # The frame waits for the connection, and libzmq gives both up when the linger is over.
+        try:
+            parse_address(address)
+            _prepare(stranger.push)
+            stranger.dial()
+            stranger.push.send(frame, _NOBLOCK)
+        except (TransportError, zmq.ZMQError):
+            self.counters["sends_to_nowhere"] += 1
+            stranger.close(0)
+        else:
+            stranger.close(HAIL_MS)
 
     def broadcast(self, frame: bytes) -> int:
         return sum([self._send(peer, frame) for peer in self._peers.values()])

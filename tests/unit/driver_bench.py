@@ -121,6 +121,9 @@ class FakeTransport:
         self.log.append(f"send {frame.decode()}")
         return True
 
+    def hail(self, address: str, frame: bytes) -> None:
+        self.log.append(f"hail {frame.decode()}")
+
     def broadcast(self, frame: bytes) -> int:
         self.log.append(f"broadcast {frame.decode()}")
         return 1

@@ -15,7 +15,7 @@ from tests.unit.vsync_net import Net
 from vsync.codec import WIRE_VERSION, Codec
 from vsync.config import RingConfig
 from vsync.errors import FrameError
-from vsync.events import Broadcast
+from vsync.events import Hail
 from vsync.greeting import read_mechanism
 from vsync.hello import (
     HELLO_EVERY_S,
@@ -224,7 +224,7 @@ def test_a_hello_is_said_at_a_pace_however_many_come() -> None:
     foreign = codec(B, RingConfig(), "elsewhere").encode(Wake(RingId(1, "b", 2)))
     for _ in range(1_000):
         node.receive(foreign, net.now)
-    said = [one for one in node.take() if isinstance(one, Broadcast) and one.frame[0] == 0]
+    said = [one for one in node.take() if isinstance(one, Hail)]
     assert len(said) == 1
 
 

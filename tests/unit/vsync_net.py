@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 
 from vsync.config import RingConfig
-from vsync.events import Broadcast, Deliver, Output, Send, Transitional, View
+from vsync.events import Broadcast, Deliver, Hail, Output, Send, Transitional, View
 from vsync.node import Node
 from vsync.phases import Phase
 from vsync.types import Guarantee, Member
@@ -85,6 +85,8 @@ class Net:
         for output in node.take():
             if isinstance(output, Send):
                 self._carry(name, output.to.name, output.frame)
+            elif isinstance(output, Hail):
+                self._carry(name, output.address.partition(":")[0], output.frame)
             elif isinstance(output, Broadcast):
                 for other in list(self.nodes):
                     if other != name:

@@ -1,0 +1,166 @@
+"""Keys and refusals with real brokers: who gets in, what the others are told, and who goes on."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.exits import Exit
+from tests.system.harness import wait_until
+from tests.system.test_refusals import one_sentence
+from tools.local_cluster import HOST, ROOT, BrokerProcess, LocalCluster, command, free_ports
+from tools.management import ManagementError
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
+
+
+def make_keys(folder: Path, *names: str, renew: bool = False) -> None:
+    flags = ["--renew"] if renew else []
+    subprocess.run(
+        [*command("qpid-cluster-keys"), *flags, str(folder), *names],
+        cwd=ROOT, check=True, capture_output=True, timeout=30,
+    )  # fmt: skip
+
+
+def secret(folder: Path, name: str, generation: str = "") -> Path:
+    return folder / f"{name.replace(':', '_')}{generation}.key_secret"
+
+
+def ring_of(member: BrokerProcess) -> str:
+    return member.arguments[member.arguments.index("--cluster-bind") + 1]
+
+
+def set_option(member: BrokerProcess, name: str, value: str) -> None:
+    """For its next start; the last word on a command line counts."""
+    member.arguments = (*member.arguments, f"--{name}", value)
+
+
+def with_keys(cluster: LocalCluster, folder: Path) -> None:
+    """Give each member its key and the common list."""
+    make_keys(folder, *(ring_of(member) for member in cluster.members))
+    for member in cluster.members:
+        set_option(member, "cluster-key", str(secret(folder, ring_of(member))))
+        set_option(member, "cluster-allow", str(folder / "public"))
+
+
+def newcomer(nodes: str, *arguments: str, name: str = "test") -> tuple[int, str]:
+    """Start a broker that is to be refused; its code and its stderr."""
+    port, ring = free_ports(2)
+    ended = subprocess.run(
+        [
+            *command("qpidd"), "--log-level", "error", "--cluster-name", name,
+            "--cluster-size", "3", "--cluster-bind", f"{HOST}:{ring}",
+            "--cluster-nodes", nodes, "--port", str(port), *arguments,
+        ],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    return ended.returncode, ended.stderr
+
+
+def views(member: BrokerProcess) -> int:
+    """How many views its log tells of."""
+    return member.log_path.read_text().count("INFO    qpidd: view ")
+
+
+@pytest.mark.slow
+def test_keys_change_under_a_cluster_that_serves(tmp_path: Path) -> None:
+    """The procedure of docs/OPERATIONS.md, by its steps, and then a newcomer without a key."""
+    keys = tmp_path / "keys"
+    with LocalCluster(tmp_path, 3, "test") as cluster:
+        with_keys(cluster, keys)
+        cluster.start()
+        last = cluster[2]
+        name = ring_of(last)
+
+        make_keys(keys, name, renew=True)
+        assert last.terminate() == Exit.OK
+        set_option(last, "cluster-key", str(secret(keys, name, ".2")))
+        last.start()
+        cluster.wait_active()
+        (keys / "public" / f"{name.replace(':', '_')}.key").unlink()
+
+        last.kill()
+        last.start()
+        cluster.wait_active()
+        assert not any("WARNING" in line and "allow" in line for line in lines(cluster[0]))
+
+        counted = [views(member) for member in cluster.members]
+        for arguments in ((), ("--cluster-username", "u", "--cluster-password", "p")):
+            code, said = newcomer(ring_of(cluster[0]), *arguments)
+            assert code == Exit.NOT_ALLOWED, said
+            assert "wants mechanism CURVE" in said
+        cluster.wait_active(timeout_seconds=5)
+        assert [views(member) for member in cluster.members] == counted
+
+
+def lines(member: BrokerProcess) -> list[str]:
+    return member.log_path.read_text().splitlines()
+
+
+def test_a_newcomer_that_does_not_belong_here_says_why_and_nobody_else_notices(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    counted = [views(member) for member in cluster.members]
+    nodes = ring_of(cluster[0])
+    code, said = newcomer(nodes, name="tset")
+    assert code == Exit.PROTOCOL, said
+    assert "of cluster 'test'" in said
+    assert "for cluster 'tset'" in said
+
+    port, ring = free_ports(2)
+    make_keys(tmp_path, f"{HOST}:{ring}", nodes)
+    code, said = newcomer(
+        nodes, "--cluster-key", str(secret(tmp_path, f"{HOST}:{ring}")),
+        "--cluster-allow", str(tmp_path / "public"), "--cluster-bind", f"{HOST}:{ring}",
+        "--port", str(port),
+    )  # fmt: skip
+    assert code == Exit.NOT_ALLOWED, said
+    assert "wants mechanism ANONYMOUS, and this one uses CURVE" in said
+    cluster.wait_active(timeout_seconds=5)
+    assert [views(member) for member in cluster.members] == counted
+
+
+def test_bad_keys_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    make_keys(tmp_path, f"{HOST}:7001")
+    path = secret(tmp_path, f"{HOST}:7001")
+    path.chmod(0o644)
+    data = tmp_path / "data"
+    code, said = newcomer(
+        f"{HOST}:7002", "--cluster-bind", f"{HOST}:7001", "--data-dir", str(data),
+        "--cluster-key", str(path), "--cluster-allow", str(tmp_path / "public"),
+    )  # fmt: skip
+    assert code == Exit.CONFIG
+    assert one_sentence(said), said
+    assert f"chmod 600 {path}" in said
+    assert not data.exists()
+
+
+@pytest.mark.slow
+def test_a_member_whose_keys_are_taken_away_is_alone(tmp_path: Path) -> None:
+    """G15: the others go on without it; it serves nobody."""
+    keys = tmp_path / "keys"
+    with LocalCluster(tmp_path, 3, "test") as cluster:
+        with_keys(cluster, keys)
+        last = cluster[2]
+        own = tmp_path / "own"
+        own.mkdir()
+        for path in (keys / "public").iterdir():
+            (own / path.name).write_text(path.read_text())
+        set_option(last, "cluster-allow", str(own))
+        cluster.start()
+        (keys / "public" / f"{ring_of(last).replace(':', '_')}.key").unlink()
+        cluster_of_two = cluster.members[:2]
+
+        def alone() -> bool:
+            try:
+                return last.status().status == "INQUORATE"
+            except ManagementError:
+                return False
+
+        wait_until(alone, 20, "the member without keys to be alone")
+        wait_until(
+            lambda: sum(one.state == "ACTIVE" for one in cluster_of_two[0].status().members) == 2,
+            20, "the others to go on",
+        )  # fmt: skip
