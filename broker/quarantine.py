@@ -131,14 +131,15 @@ class Quarantine:
 
 
 def declare(evidence: Evidence, *, skip: bool) -> list[Record]:
-    """Note an operator's word on each record that stops a store from being read; return these."""
+    """Note an operator's word on each record that it can be said of; return these."""
     told = []
     for path, facts in evidence.all(KIND):
         record = _record(path, facts)
-        if record is None or record.during != RECOVERY or record.skip:
+        if record is None or record.skip:
             continue
-        if skip and record.of_kind == ACTIVATE:
-            continue  # a view cannot be skipped: who is a member would differ
+        # A view cannot be skipped (who is a member would differ), nor what stands in no own store.
+        if skip and (record.of_kind == ACTIVATE or record.during != RECOVERY):
+            continue
         evidence.amend(path, {**facts, "skip" if skip else "retry": True})
         told.append(record)
     return told

@@ -171,12 +171,12 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
 
 
 def declare_quarantined(path: Path, evidence: Evidence, word: str) -> tuple[Meta, list[Record]]:
-    """Note an operator's word on the commands that stop this store from being read."""
+    """Note an operator's word on quarantined commands, in the evidence and in the note."""
     store = LmdbStore.open(path)
     try:
         told = declare(evidence, skip=word == "skip")
         if not told:
-            what = f"no quarantined command stops {path} from being read that could be told so"
+            what = f"there is no quarantined command of {path} that could be told so"
             raise Refused(what)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         what = "skipped: outcome 541, no change" if word == "skip" else "to be tried once more"
