@@ -44,8 +44,8 @@ ci:
 
 bench: $(VENV)/.test
 	$(RUN) -m tests.bench.machine
-	$(RUN) -m tests.bench.ring --members 3 --size 64 --seconds 5
-	$(RUN) -m tests.bench.ring --members 3 --size 1024 --seconds 5
+	$(RUN) -m tests.bench.ring --compare size ahead
+	$(RUN) -m tests.bench.latency
 	$(RUN) -m tests.bench.cluster
 
 sim: $(VENV)/.test
