@@ -20,6 +20,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -38,6 +39,7 @@ from vsync.pace import PausingDriver
 from vsync.quorum import Electorate, parse
 from vsync.security import Security
 from vsync.showing import groups_shown, quorum_shown
+from vsync.tracefile import Tracer, trace_op
 from vsync.transport import ZmqTransport
 from vsync.types import Member, RingId
 
@@ -56,7 +58,7 @@ class Cluster:
     multicast.  `config`: the same at all members.  `voters`: who decides about `quorate`, as
     `vsync.quorum` reads them.  `security`: keys for the ring's connections; without any, whoever
     reaches the ring's port takes part.  `manage`: where the tools may ask, "127.0.0.1:PORT" or
-    "unix:/a/path".
+    "unix:/a/path".  `trace`: the file that a trace of the protocol is written to.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Cluster:
         voters: Iterable[str] = (),
         security: Security | None = None,
         manage: str = "",
+        trace: str | Path = "",
         unread_bytes_max: int = UNREAD_BYTES_MAX,
     ) -> None:
         if not cluster or not member:
@@ -79,6 +82,7 @@ class Cluster:
         self.voters: Electorate = parse(tuple(voters))
         self._member, self._bind, self._peers, self._security = member, bind, peers, security
         self._endpoint = Endpoint(manage, self._ops()) if manage else None
+        self._trace = Path(trace) if trace else None
         self._unread_max, self._unread_bytes = unread_bytes_max, 0
         self._core: Groups | None = None
         self._joined: dict[str, Group] = {}
@@ -118,7 +122,9 @@ class Cluster:
             self.me = Member(self._member, time.time_ns(), self._transport.address)
             self._discovery = self._find()
             self._node = Node(self.me, self.name, self.config, random.Random())
-            self._driver = PausingDriver(self._node, self._transport, self._on_output)
+            tracer = Tracer(self._node, self.name, self._trace, self._loop)
+            tracer.switch(self._trace is not None)
+            self._driver = PausingDriver(self._node, self._transport, self._on_output, tracer)
             self._core = Groups(
                 self.me,
                 self._driver,
@@ -263,6 +269,7 @@ class Cluster:
                 reason=self.voters.describe({m.name for m in self.members}),
             ),
             "counters": lambda _: {"counters": self.counters()},
+            "trace": lambda request: trace_op(self._driver.tracer)(request),
         }  # fmt: skip
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vsync.driver import Driver
+from vsync.tracefile import TracedDriver
 
 
-class PausingDriver(Driver):
+class PausingDriver(TracedDriver):
     """Stands still like a stopped process: no frames, no timers, no events, until it goes on.
 
     Unlike a closed one it is a member for as long as a token may be away; after that the others

@@ -11,9 +11,18 @@ from collections import Counter
 from enum import IntEnum
 
 from vsync.codec import Codec
+from vsync.counting import DROPS
 from vsync.events import Broadcast, Note, Output, Send
-from vsync.messages import Message
+from vsync.messages import Join, Message
 from vsync.types import Member
+
+TRACED = frozenset(
+    (
+        "token_lost", "token_resent", "token_slowed", "retransmitted", "asked", "recovered_sent",
+        "fragments_sent_again", "fragment_restarted",
+    )
+)  # fmt: skip
+"""Events that a trace shows beside the drops."""
 
 
 class Timer(IntEnum):
@@ -33,19 +42,37 @@ class Timer(IntEnum):
 class Desk:
     """Outputs, counters and timers of one node."""
 
-    __slots__ = ("codec", "counters", "due", "out")
+    __slots__ = ("codec", "counters", "due", "out", "source", "tracing")
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
         self.out: list[Output] = []
         self.counters: Counter[str] = Counter()
         self.due: dict[Timer, float] = {}
+        self.tracing = False  # say also what may happen with every frame
+        self.source = ""  # who the frame at hand is from, while tracing
 
-    def count(self, name: str) -> None:
-        self.counters[name] += 1
+    def count(self, name: str, more: int = 1) -> None:
+        self.counters[name] += more
+        if self.tracing:
+            if name in DROPS:
+                # What is wrong with an envelope leaves open who sent it.
+                envelope = name.startswith("frame_") and not name.startswith("frame_in_")
+                source = "" if envelope else self.source
+                self.note("drop", why=name, times=more, **{"from": source})
+            elif name in TRACED:
+                self.note(name, times=more)
 
     def note(self, code: str, **fields: str | int | float) -> None:
         self.out.append(Note(code, fields))
+
+    def note_join(self, code: str, join: Join, sender: Member | None = None) -> None:
+        if self.tracing:
+            self.note(
+                code, ring_seq=join.ring_seq, proc=names(join.proc), failed=names(join.failed),
+                **({"from": sender.name} if sender is not None else {}),
+                **({"leaving": 1} if join.leaving else {}),
+            )  # fmt: skip
 
     def send(self, to: Member, message: Message) -> bytes:
         frame = self.codec.encode(message)

@@ -1,0 +1,98 @@
+"""The trace of a member: one record for each fact, as a kind and its fields.
+
+Nothing here reads a clock or writes a file; `tracefile` does.  What happens seldom (moves of the
+phase, views, commits, recoveries) the core says always, as a `Note`; what may happen with every
+frame (drops, retransmissions, joins) it says only while it is traced, and a `Digest` draws alike
+facts of one moment together.
+"""
+
+from __future__ import annotations
+
+from vsync.events import Marks, Note, Output, Transitional
+from vsync.trace import names
+
+Fields = dict[str, str | int | float]
+Fact = tuple[float, str, Fields]
+"""When, what kind, and the fields."""
+
+KINDS = {
+    "trace": "a trace begins: who writes it",
+    "phase": "the phase moved, and why",
+    "join_sent": "whom I consider and whom I gave up",
+    "join_heard": "the same of another member",
+    "failed": "members given up",
+    "stuck": "a member that does not receive",
+    "suspect": "the link to a member broke",
+    "checked": "what came of asking it",
+    "meet": "a merge with another ring begins",
+    "met": "members heard of that are not in my ring",
+    "commit": "a ring is agreed on",
+    "recovery": "what is missing of the old ring, and who comes along",
+    "closing": "how the old ring ended",
+    "transitional": "the members that come along",
+    "view": "a ring was installed",
+    "token_lost": "the token did not come in time",
+    "token_resent": "the token was sent again",
+    "token_slowed": "the token was kept back, as the application is behind",
+    "retransmitted": "frames sent again, as somebody asked",
+    "asked": "frames asked for",
+    "recovered_sent": "frames of the old ring sent again",
+    "fragments_sent_again": "a payload was begun again",
+    "fragment_restarted": "a sender began its payload again",
+    "drop": "something was not used: why, and who it came from",
+    "marks": "what each member has on its disk",
+    "primary": "the primary layer moved",
+}
+"""Every kind of record."""
+
+_ALIKE = frozenset(
+    ("drop", "retransmitted", "asked", "recovered_sent", "token_resent", "fragment_restarted")
+)
+
+
+def fact(output: Output) -> tuple[str, Fields] | None:
+    """What one output of a node is in the trace; None: nothing."""
+    if isinstance(output, Note):
+        return output.code, output.fields
+    if isinstance(output, Marks):
+        return "marks", dict(output.marks)
+    if isinstance(output, Transitional):
+        return "transitional", {"ring": str(output.ring), "members": names(output.members)}
+    return None
+
+
+class Digest:
+    """Facts in order; alike ones between two `take`s are one, with `times` and when it began."""
+
+    def __init__(self) -> None:
+        self._facts: list[Fact] = []
+        self._alike: dict[tuple[object, ...], Fields] = {}
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def add(self, at: float, kind: str, fields: Fields) -> None:
+        """One more fact."""
+        if kind in _ALIKE:
+            times = fields.get("times", 1)
+            assert isinstance(times, int)
+            key = (kind, fields.get("why"), fields.get("from"))
+            held = self._alike.get(key)
+            if held is not None:
+                held["times"] = int(held["times"]) + times
+                return
+            fields = self._alike[key] = {**fields, "times": times}
+        elif kind == "marks":
+            held = self._alike.get((kind,))
+            if held is not None:
+                held.clear()
+                held.update(fields)
+                return
+            self._alike[(kind,)] = fields
+        self._facts.append((at, kind, fields))
+
+    def take(self) -> list[Fact]:
+        """The facts since the last call."""
+        found, self._facts = self._facts, []
+        self._alike.clear()
+        return found
