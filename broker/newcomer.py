@@ -102,8 +102,9 @@ class Newcomer:
 def refusal_words(me: Member, security: Security, address: str, why: Refused) -> str:
     """What an operator needs to know: who, which keys, and what to do."""
     who = f"the member at {address}"
-    if why is Refused.MECHANISM:
-        theirs = mechanism_of(address) or "another one"
+    # A listener of another mechanism may hang up before libzmq could tell why: so ask it.
+    theirs = mechanism_of(address) or ("another one" if why is Refused.MECHANISM else "")
+    if theirs not in ("", security.mechanism):
         return (
             f"cannot join: {who} wants mechanism {theirs}, and this one uses {security.mechanism}; "
             "give all members the same --cluster-mechanism, --cluster-key and --cluster-allow"

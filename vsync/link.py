@@ -87,6 +87,8 @@ class Link:
     def _on_refused(self, why: Refused, now: float) -> None:
         if why is Refused.STRANGER and not self._security.binds:
             return  # hung up for a reason of its own; libzmq tries again
+        if self._due != float("inf"):
+            return  # from before this socket was given up
         self._failed += 1
         if why is not Refused.STRANGER or self._failed >= self._security.attempts(self.address):
             self.refusal = why

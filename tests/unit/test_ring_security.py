@@ -12,6 +12,7 @@ import zmq
 from tests.unit.ring_lives import Life, Warden, free_addresses, keys_for, together, until
 from vsync.codec import Codec
 from vsync.keys import make_pair
+from vsync.link import REDIAL_S, Link
 from vsync.messages import Datagram, Join, Merge
 from vsync.security import Plain, Refused, Security
 from vsync.types import Member, RingId
@@ -277,5 +278,28 @@ def test_hammering_at_the_port_changes_no_view(tmp_path: Path) -> None:
             one.close()
         for life in (a, b, c, *strangers):
             life.stop()
+
+    play(story, tmp_path)
+
+
+def test_handshakes_that_failed_twice_before_anybody_looked_count_once(tmp_path: Path) -> None:
+    """A socket is given up once: a second report of it came from before that."""
+
+    async def story(folder: Path) -> None:
+        warden = Warden(folder / "public")
+        address, listening = free_addresses(2)
+        for name in (address, listening):
+            warden.allow(make_pair(name))
+        listener = Life(listening, warden.curve(make_pair(listening)))
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        link = Link(context, listening, warden.curve(make_pair(address)))
+        link.dial()
+        await asyncio.sleep(0.2)  # libzmq tries again every 20 ms or so
+        assert not link.tend(0.0)
+        assert link.refusal is Refused.STRANGER
+        assert link.tend(REDIAL_S)
+        link.close(0)
+        context.term()
+        listener.stop()
 
     play(story, tmp_path)
