@@ -38,13 +38,13 @@ class RingConfig:
     probe_ms: int = 0  # token_timeout / 10: how long a member is checked whose link broke
     lease_ms: int = 0  # token_timeout / 3: how long a member acts without the token; see lease
     lonely_wait_ms: int = 200  # a starting member that hears nobody forms its own ring after this
-    merge_interval_ms: int = 200
-    hearing_ms: int = 0  # 3 * merge_interval: how long a member counts as heard
+    merge_interval_ms: int = 300
+    hearing_ms: int = 0  # 3 * merge_interval, at most consensus: so long a member counts as heard
     merge_backoff_max_ms: int = 0  # 3 * token_timeout; see membership.Shunned
     receive_failure_visits: int = 50
     receive_failure_ms: int = 0  # token_timeout / 2
     # idle
-    hold_ms: int = 50
+    hold_ms: int = 65
     idle_visits_before_hold: int = 10  # some 5 ms of spinning after the last work
     # flow
     window_frames: int = 64
@@ -61,12 +61,13 @@ class RingConfig:
     members_max: int = 64
 
     def __post_init__(self) -> None:
+        consensus_ms = self.consensus_timeout_ms or int(self.token_timeout_ms * 1.2)
         derived = {
             "token_retransmit_ms": int(self.token_timeout_ms / 4.2),
-            "consensus_timeout_ms": int(self.token_timeout_ms * 1.2),
+            "consensus_timeout_ms": consensus_ms,
             "lease_ms": self.token_timeout_ms // 3,
             "probe_ms": max(1, self.token_timeout_ms // 10),
-            "hearing_ms": 3 * self.merge_interval_ms,
+            "hearing_ms": min(3 * self.merge_interval_ms, consensus_ms),
             "merge_backoff_max_ms": 3 * self.token_timeout_ms,
             "receive_failure_ms": self.token_timeout_ms // 2,
         }

@@ -33,7 +33,8 @@ BACKLOG_EVENTS_MAX: Final = 1024
 """With more than this to hand over the socket waits: a late token slows the whole ring down, which
 is how one member's slow application becomes back-pressure instead of memory."""
 BUSY_POLL_S: Final = 0.02
-IDLE_POLL_S: Final = 0.2
+IDLE_POLL_S: Final = 0.3
+BUSY_FRAMES_A_SECOND: Final = 100
 FORMER_MEMBERS_MAX: Final = 64
 
 
@@ -91,7 +92,8 @@ class Driver:
         self._again = False  # a turn is scheduled
         self._arming = False  # the timer is looked at before the loop waits
         self._capped = 0
-        self._busy = False  # frames came since the last poll
+        self._polled_frames = 0  # that came since the last poll
+        self._poll_period = BUSY_POLL_S
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._poll: asyncio.TimerHandle | None = None
@@ -224,8 +226,7 @@ class Driver:
             self._schedule_turn()
             if self._capped % CAPPED_TURNS_MAX == 0:
                 node.drained(now)
-        if frames:
-            self._busy = True
+        self._polled_frames += len(frames)
         self._flush()
         return len(frames)
 
@@ -326,9 +327,11 @@ class Driver:
 
     def _on_poll(self) -> None:
         """Should an edge ever be missed, the ring stumbles for milliseconds and not for ever."""
-        period = BUSY_POLL_S if self._busy else IDLE_POLL_S
-        self._poll = self.loop.call_later(period, self._on_poll)
-        self._busy = False
+        # A held token goes round some twenty times a second: that is idling.
+        busy = self._polled_frames > BUSY_FRAMES_A_SECOND * self._poll_period
+        self._poll_period = BUSY_POLL_S if busy else IDLE_POLL_S
+        self._poll = self.loop.call_later(self._poll_period, self._on_poll)
+        self._polled_frames = 0
         self._tend()
         if not self._again:
             self._guarded(self._poll_once)

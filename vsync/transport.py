@@ -30,7 +30,8 @@ HIGH_WATER_FRAMES: Final = 128
 """Frames that may wait for one peer, on either side: twice the ring's window, so that only a peer
 that is really behind loses frames."""
 RECONNECT_MS: Final = 20
-RECONNECT_MS_MAX: Final = 500
+RECONNECT_MS_MAX: Final = 100
+"""A member that comes back should not wait for the others to find out."""
 HANDSHAKE_MS: Final = 2_000
 """A paused peer's kernel still accepts connections; without this bound the link to it would hang
 for half a minute after it continues."""
