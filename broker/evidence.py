@@ -48,7 +48,8 @@ class Evidence:
         facts = {"kind": kind, "when": datetime.now(UTC).isoformat(timespec="seconds"), **facts}
         text = json.dumps(facts, indent=2, default=repr)
         try:
-            path.mkdir(parents=True)
+            self.directory.mkdir(mode=0o750, exist_ok=True)
+            path.mkdir(mode=0o750)
             for name, data in (files or {}).items():
                 _write(path / name, data[:FILE_BYTES_MAX])
             _write(path / FACTS_NAME, text.encode())
@@ -97,5 +98,7 @@ class Evidence:
 
 
 def _write(path: Path, data: bytes) -> None:
+    """As private as the store: items hold what clients sent."""
+    path.touch(mode=0o640)
     path.write_bytes(data)
     sync_file(path)

@@ -55,10 +55,10 @@ class Donations:
         store = self._store()
         if not tid.isalnum() or store.meta.position < base:
             return False
-        # A joiner that may not execute some command is given the state behind it; where the
-        # history has not come that far, that command is not part of it.
+        # A joiner that may not execute some command is given the state behind it; where this store
+        # has not come that far, the copy does not hold that command.
         saved = store.checkpoint()
-        if (saved[0] if saved is not None else 0) < min(beyond, store.meta.position):
+        if (saved[0] if saved is not None else 0) < beyond <= store.meta.position:
             self._wish_checkpoint()
             return False
         task = self._loop.run_in_executor(None, self._make, store, self._path(tid))

@@ -92,7 +92,7 @@ class BrokerMember:
                 identity.name, identity.incarnation, _wall_us,
             )
         )  # fmt: skip
-        self.logbook.start(replica.history, replica.machine.root())
+        self.logbook.start(replica.history if filled else History(), replica.machine.root())
         replica.log = self.logbook
         self.clients = Clients(
             identity.name, options.cluster_name, self._schedule, loop.call_later,

@@ -100,13 +100,15 @@ class Quarantine:
         facts = next(facts for path, facts in self._evidence.all(KIND) if path == record.path)
         self._evidence.amend(record.path, {**facts, "during": RECOVERY})
 
-    def withheld(self) -> dict[bytes, int]:
+    def withheld(self) -> dict[bytes, tuple[int, ...]]:
         """Return what `Replica.withheld` is for this member."""
-        return {
-            record.order: record.at if record.skip else -1
-            for record in self.records
-            if record.skip or self._binding(record)
-        }
+        found: dict[bytes, tuple[int, ...]] = {}
+        for record in self.records:
+            if record.skip:
+                found[record.order] = (*found.get(record.order, ()), record.at)
+        # One more command of an item that was declared about stops it again.
+        found.update({record.order: () for record in self.records if self._binding(record)})
+        return found
 
     def reports(self) -> list[Poisoned]:
         """Return what to say first in a new session, each kind and content once."""
@@ -158,7 +160,10 @@ def _record(path: Path, facts: Facts) -> Record | None:
             "release": str(release),
         }:
             told = bool(facts.get("skip")), bool(facts.get("retry"))
-            hashes = bytes.fromhex(order), bytes.fromhex(content)
+            try:
+                hashes = bytes.fromhex(order), bytes.fromhex(content)
+            except ValueError:
+                return None
             return Record(
                 path, position, index, hashes[0], command, of_kind, hashes[1], during, release,
                 *told,

@@ -67,7 +67,7 @@ def recover(
     local: str,
     store: Store,
     progress: Callable[[int, int], None] | None = None,
-    withheld: Mapping[bytes, int] | None = None,
+    withheld: Mapping[bytes, tuple[int, ...]] | None = None,
 ) -> Replica:
     """Return the state that `store` holds, re-executed and verified against its chain.
 

@@ -120,9 +120,9 @@ class Replica:
         self.reports: list[tuple[str, Reexecuted]] = []
         self.shutdown_id = ""
         self.own_blob_no = 0  # the last own blob that was applied in the present session
-        self.withheld: Mapping[bytes, int] = {}
-        """Items, by the order chain after them, that are not executed as they stand: the index of
-        the command in the item that gets the outcome 541 instead, or -1 to go no further."""
+        self.withheld: Mapping[bytes, tuple[int, ...]] = {}
+        """Items, by the order chain after them, that are not executed as they stand: the indices of
+        the commands in the item that get the outcome 541 instead; none: go no further."""
         self.skipped = 0
         self.broken = False  # a command raised half-way: this state is nothing's state any more
         self.counters: dict[str, int] = {}
@@ -140,7 +140,7 @@ class Replica:
         body = item.body
         hashed = item_hash(body)
         first = self.history.position + 1
-        skip = self._skip_of(first, hashed) if self.withheld else -1
+        skip = self._skips_of(first, hashed) if self.withheld else ()
         session = blob_no = time_us = 0
         if isinstance(body, Activation):
             kinds, outcomes = self._apply_activation(first, item, hashed, body)
@@ -168,15 +168,15 @@ class Replica:
             self.log.batch(applied, self.history, self.machine.root())
         return applied
 
-    def _skip_of(self, first: int, hashed: bytes) -> int:
+    def _skips_of(self, first: int, hashed: bytes) -> tuple[int, ...]:
         order = next_order(self.history.order, hashed)
-        index = self.withheld.get(order)
-        if index is None:
-            return -1
-        if index < 0:
+        indices = self.withheld.get(order)
+        if indices is None:
+            return ()
+        if not indices:
             raise Withheld(first, order)
-        self.skipped += 1
-        return index
+        self.skipped += len(indices)
+        return indices
 
     def _failed(
         self, item: Item, first: int, index: int, hashed: bytes, kind: int
@@ -187,14 +187,14 @@ class Replica:
 
     def _apply_commands(
         self, first: int, item: Item, hashed: bytes, session: int, time_us: int,
-        commands: tuple[Command, ...], skip: int,
+        commands: tuple[Command, ...], skip: tuple[int, ...],
     ) -> tuple[bytes, bytes]:  # fmt: skip
         machine, apply, sender = self.machine, self.machine.apply, item.sender
         made, effects = machine.effects, self.effects
         outcomes = array("H")
         position = first
         for command in commands:
-            if position - first == skip:  # declared by an operator: no change of state
+            if skip and position - first in skip:  # declared by an operator: no change of state
                 outcomes.append(INTERNAL_ERROR)
                 position += 1
                 continue

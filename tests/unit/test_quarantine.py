@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from broker.evidence import KEPT_MAX, Evidence
 from broker.machine import commands as c
 from broker.machine.poison import content_of
-from broker.quarantine import KIND, ORDERED, RECOVERY, TRANSFER, Quarantine
+from broker.quarantine import KIND, ORDERED, RECOVERY, TRANSFER, Quarantine, declare
 from broker.recovery import checkpoint_of, recover
 from broker.replica import ExecutionFailed, Withheld
 from broker.resume import Unusable, resume
@@ -52,7 +52,7 @@ def test_evidence_is_kept_and_read_again(tmp_path: Path) -> None:
     assert "RuntimeError: tripped" in said
     assert str(tmp_path) in said
     again = Quarantine(Evidence(tmp_path), "1.0")
-    assert again.withheld() == {failure.order: -1}
+    assert again.withheld() == {failure.order: ()}
     assert again.beyond() == 5
     content = content_of(publish(7, POISON))
     assert [report.content for report in again.reports()] == [content]
@@ -165,6 +165,34 @@ def test_a_command_that_nobody_can_execute_is_declared_skipped_at_all_members_al
         points.add((str(replica.history), replica.machine.root()))
         store.close()
     assert len(points) == 1
+
+
+def test_two_commands_of_one_blob_are_skipped_one_after_the_other(tmp_path: Path) -> None:
+    store = LmdbStore.open(tmp_path / "store", META)
+    author = Author()
+    author.say(publish(1, POISON), publish(2, b"good"), publish(3, POISON + b" too"))
+    author.keep(store)
+    with raising() as wire:
+        for tried in (1, 2):
+            assert not resume(store, Quarantine(Evidence(tmp_path), "1.0")).filled
+            assert wire.tried == tried
+            assert len(declare(Evidence(tmp_path), skip=True)) == 1
+        replica, filled = resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+    assert filled
+    assert replica.machine.queue_rows()[0].ready == 1
+    assert wire.tried == 2
+
+
+def test_garbage_among_the_evidence_is_passed_over(tmp_path: Path) -> None:
+    evidence = Evidence(tmp_path)
+    evidence.keep(KIND, {"position": "seven"})
+    failure = failure_of(Author(), publish(1, POISON))
+    Quarantine(evidence, "1.0").add(failure, ORDERED, "a")
+    path, facts = evidence.all(KIND)[1]
+    evidence.amend(path, {**facts, "order": "no hex"})
+    (evidence.all(KIND)[0][0] / "facts.json").write_text("{")
+    assert not Quarantine(evidence, "1.0").records
+    assert path.joinpath("item.msgpack").stat().st_mode & 0o007 == 0
 
 
 def test_an_operator_may_have_it_tried_once_more(tmp_path: Path) -> None:
