@@ -1,0 +1,147 @@
+"""Everything that was ever said, said again: to the same life, to the next one, to a later ring.
+
+CURVE keeps this off the wire; here it gets in, and may cost a round of talking but no promise.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.unit.vsync_net import Net
+from vsync.events import Broadcast, Deliver, Output, Send, View
+from vsync.messages import Kind
+from vsync.node import Node
+
+
+class Tape(Net):
+    """A ring of three whose frames are kept, with those that each was sent."""
+
+    def __init__(self, names: str = "abc", seed: int = 1) -> None:
+        self.said: list[bytes] = []
+        super().__init__(names, seed)
+
+    def flush(self, name: str) -> None:
+        for output in self.nodes[name].desk.out:
+            if isinstance(output, Send | Broadcast):
+                self.said.append(output.frame)
+        super().flush(name)
+
+    def form(self) -> None:
+        count = len(self.nodes)
+        self.run(5.0, lambda: all(len(n.members) == count for n in self.nodes.values()))
+
+    def talk(self, rounds: int) -> None:
+        for number in range(rounds):
+            for name, node in self.nodes.items():
+                assert node.submit(f"{name}{number}{self.now}".encode(), self.now)
+                self.flush(name)
+            self.run(0.01)
+        self.run(0.5)
+
+    def payloads(self, name: str) -> list[bytes]:
+        return [p for one in self.seen[name] if isinstance(one, Deliver) for p in one.payloads]
+
+    def rings(self) -> set[str]:
+        return {str(node.ring) for node in self.nodes.values()}
+
+    def replay(self, frames: list[bytes], rng: random.Random) -> None:
+        for frame in frames:
+            self.push(self.now + rng.uniform(0, 0.2), rng.choice(list(self.nodes)), frame)
+        self.run(1.0)
+
+
+def counts(nodes: dict[str, Node]) -> Counter[str]:
+    return sum((Counter(node.counters) for node in nodes.values()), Counter())
+
+
+def kinds(frames: list[bytes]) -> set[Kind]:
+    return {Kind(frame[1]) for frame in frames}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_ring_that_hears_all_it_ever_said_again_goes_on(seed: int) -> None:
+    """The same life and the same ring: each frame again, in any order, nothing moves."""
+    net = Tape(seed=seed)
+    net.form()
+    net.talk(10)
+    before = {name: net.payloads(name) for name in net.nodes}
+    ring = net.rings()
+    counted = counts(net.nodes)
+    frames = list(net.said)
+    assert {Kind.TOKEN, Kind.DATA, Kind.JOIN, Kind.COMMIT} <= kinds(frames)
+    net.replay(frames, random.Random(seed))
+    assert net.rings() == ring, "a view changed for old words"
+    assert {name: net.payloads(name) for name in net.nodes} == before
+    grown = counts(net.nodes) - counted
+    assert grown["token_again"]
+    assert grown["data_again"]
+    net.talk(3)
+    assert len({tuple(net.payloads(name)) for name in net.nodes}) == 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_words_of_former_rings_bring_none_of_them_back(seed: int) -> None:
+    """Members left and came back meanwhile: nothing is delivered again, all agree in the end."""
+    rng = random.Random(seed)
+    net = Tape(seed=seed)
+    net.form()
+    net.talk(5)
+    net.split("ab", "c")
+    net.run(5.0, lambda: {len(n.members) for n in net.nodes.values()} == {1, 2})
+    net.talk(3)
+    net.split()
+    net.form()
+    frames = list(net.said)
+    net.talk(3)
+    before = {name: net.payloads(name) for name in net.nodes}
+    net.replay(frames, rng)
+    net.form()
+    net.talk(1)
+    for name in net.nodes:
+        got = net.payloads(name)
+        assert got[: len(before[name])] == before[name]
+        assert len(got) == len(set(got)), "delivered twice"
+    last = {tuple(net.payloads(name)[-3:]) for name in net.nodes}
+    assert len(last) == 1
+
+
+def test_words_of_a_former_life_are_dropped_and_counted() -> None:
+    """c died and lives again: what it said before does not count, whatever it was."""
+    net = Tape()
+    net.form()
+    net.talk(5)
+    net.run(0.5)
+    spoken = [frame for frame in net.said if frame[24:25] == b"c"]
+    assert {Kind.TOKEN, Kind.DATA, Kind.JOIN} <= kinds(spoken)
+    net.crash("c")
+    net.boot("c")
+    net.form()
+    ring = net.rings()
+    counted = counts(net.nodes)
+    outputs: list[Output] = net.seen["a"]
+    views = sum(isinstance(one, View) for one in outputs)
+    for frame in spoken:
+        net.push(net.now + 0.001, "a", frame)
+        net.push(net.now + 0.001, "b", frame)
+        net.push(net.now + 0.001, "c", frame)
+    net.run(1.0)
+    assert net.rings() == ring
+    assert sum(isinstance(one, View) for one in outputs) == views
+    grown = counts(net.nodes) - counted
+    assert grown["past_incarnation"] == 2 * len(spoken)
+    assert grown["name_of_mine"] == len(spoken)
+
+
+def test_words_of_another_cluster_are_dropped_and_counted() -> None:
+    net = Tape()
+    net.form()
+    net.talk(2)
+    ring = net.rings()
+    foreign = [frame[:6] + b"else" + frame[10:] for frame in net.said]
+    counted = counts(net.nodes)
+    net.replay(foreign, random.Random(1))
+    assert net.rings() == ring
+    assert (counts(net.nodes) - counted)["frame_cluster"] == len(foreign)
