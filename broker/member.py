@@ -33,7 +33,7 @@ from broker.machine.effects import Effect
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 from broker.newcomer import Newcomer
 from broker.options import BrokerOptions
-from broker.peers import discovery_for
+from broker.peers import discovery_for, ring_driver
 from broker.promise import Promise
 from broker.replica import Replica
 from broker.resume import resume
@@ -42,7 +42,6 @@ from broker.transfer import Tag, decode, is_transfer
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
 from vsync.config import RingConfig
-from vsync.driver import Driver
 from vsync.events import Deliver, Direct, Note, Output, Transitional, View
 from vsync.node import Node
 from vsync.primary_events import Activated
@@ -52,7 +51,7 @@ from vsync.types import Guarantee, Member
 log = logging.getLogger("qpidd")
 
 SLICE_S = 0.0005
-BEAT_S = 0.05
+BEAT_S = 0.1
 FAREWELL_MS = 100
 """How long the ring's last words may take to get out."""
 LINGER_S = 0.4
@@ -81,7 +80,7 @@ class BrokerMember:
         self.me = Member(identity.name, identity.incarnation, self.transport.address)
         self.node = Node(self.me, identity.ring_name, config, random.Random())
         self.licence = Licence(self.node.lease)
-        self.driver = Driver(self.node, self.transport, self._on_output, loop=loop)
+        self.driver = ring_driver(options, identity, self.node, transport, self._on_output, loop)
         self.discovery = discovery_for(options, self.me, log.warning)
         self.keeper = Keeper(
             identity.data_dir, identity.store, meta, loop, self._on_durable, self._on_store_failed
