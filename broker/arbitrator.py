@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from broker.arbiter_record import ArbiterRecord, RecordFile
 from broker.attendant import STOP_DATAGRAM
+from broker.clocks import PREFIX, ClockWatch
 from broker.exits import Exit
 from broker.licence import Licence
 from broker.options import BrokerOptions
@@ -65,6 +67,10 @@ class Arbitrator:
         self._options, self._file = options, file
         self._record = file.record  # as it will be when all that was handed over is written
         self._licence = Licence(self.node.lease)
+        # It only answers: a newcomer waits for the clocks of all members of its view.
+        self._clocks = ClockWatch(
+            self.me, options.bounds.clock_s, self.driver.send_direct, _wall_us, lambda: self._ran
+        )
         self._writer = ThreadPoolExecutor(1)
         self._ran = False
         self._stopping = False
@@ -133,6 +139,8 @@ class Arbitrator:
         if isinstance(output, Direct):
             if output.payload == STOP_DATAGRAM:
                 self.stop(Exit.OK, f"stopped by an operator through {output.sender.name}")
+            elif output.payload[:1] == PREFIX:
+                self._clocks.on_datagram(output.sender, output.payload, self.loop.time())
             return
         if isinstance(output, View):
             log.info("view %s: %s", output.ring, ", ".join(m.name for m in output.members))
@@ -195,3 +203,7 @@ class Arbitrator:
         if not self._stopping:
             self.primary.epoch_persisted(epoch)
             self._work()
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,95 @@
+"""Members whose machine is not well: a clock far off, a disk that stands still (DESIGN 4.5, 4.11).
+
+The sick member is a real process whose clock or disk is replaced before it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+
+from broker.exits import Exit
+from tests.system.harness import running_cluster, wait_until
+from tools.local_cluster import ROOT, BrokerProcess, LocalCluster
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+CLOCK = """
+import broker.member
+right = broker.member._wall_us
+broker.member._wall_us = lambda: right() - 3_600_000_000
+"""
+DISK = """
+import time, broker.keeper, store.lmdb_store
+broker.keeper.PATIENCE_S = 0.2
+write = store.lmdb_store.LmdbStore.commit
+def commit(self, entry, first, last, meta):
+    if b"the straw" in entry:
+        time.sleep(1000)
+    write(self, entry, first, last, meta)
+store.lmdb_store.LmdbStore.commit = commit
+"""
+
+
+def sick(member: BrokerProcess, illness: str, *more: str) -> subprocess.Popen[str]:
+    """Start a member with something replaced."""
+    program = f"{illness}\nfrom tools.qpidd import main\nmain()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *member.arguments, *more],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def two_of_three(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster that formed with three voters, of which the last has stopped."""
+    with running_cluster(tmp_path) as cluster:
+        cluster[2].terminate()
+        cluster.wait_active(cluster.members[:2])
+        yield cluster
+
+
+def test_a_clock_an_hour_behind_is_refused_at_join(two_of_three: LocalCluster) -> None:
+    """G17: one sentence with both values, a code of its own; the others do not notice."""
+    process = sick(two_of_three[2], CLOCK)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == Exit.CLOCK
+    sentence = next(line for line in said.splitlines() if "clock says" in line)
+    assert "3600.0 s behind the cluster's time" in sentence
+    assert "--clock-bound" in sentence
+    assert "serving" not in said
+    two_of_three.wait_active(two_of_three.members[:2])
+
+
+def test_a_disk_that_stands_still_makes_its_member_leave(two_of_three: LocalCluster) -> None:
+    process = sick(two_of_three[2], DISK, "--disk-lag-max", "1")
+    wait_until(
+        lambda: [one.state for one in two_of_three[0].status().members] == ["ACTIVE"] * 3,
+        20,
+        "the third member",
+    )
+    address = two_of_three[0].address
+    connection = pika.BlockingConnection(pika.ConnectionParameters(address.host, address.port))
+    with contextlib.closing(connection):
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True)
+        channel.basic_publish("", "q", b"the straw", PERSISTENT)
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == Exit.DISK
+        assert "the disk of this member does not keep up" in said
+        assert "--disk-lag-max" in said
+        two_of_three.wait_active(two_of_three.members[:2])
+        channel.basic_publish("", "q", b"life goes on", PERSISTENT)
