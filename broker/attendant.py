@@ -14,8 +14,9 @@ from broker.exits import Exit
 from broker.health import Health
 from broker.machine.commands import SHUTDOWN, Shutdown
 from broker.management import Json, Refusal
-from broker.questions import groups_of, quorum_of
+from broker.questions import groups_of, primary_fact, quorum_of
 from broker.status import status_of
+from vsync.tracefile import TracedDriver, trace_op
 from vsync.types import Member
 
 STOP_DATAGRAM = b"S"
@@ -26,6 +27,10 @@ STOP_INTERVAL_S = 0.1
 
 class Stoppable(Protocol):
     """What the attendant needs of the shell."""
+
+    @property
+    def driver(self) -> TracedDriver:
+        """What runs the ring."""
 
     @property
     def health(self) -> Health:
@@ -56,6 +61,7 @@ class Attendant:
 
     def __init__(self, shell: Stoppable, core: Core, clients: Clients, cluster: str) -> None:
         self._shell, self._core, self._clients, self._cluster = shell, core, clients, cluster
+        shell.driver.tracer.watch(lambda: primary_fact(core))
 
     def login(self, user: str, password: str, peer: str) -> bool:
         """Whether these credentials are good."""
@@ -74,6 +80,10 @@ class Attendant:
     def quorum(self) -> Json:
         """Return the answer to `quorum`."""
         return quorum_of(self._core, self._cluster)
+
+    def trace(self, request: Json) -> Json:
+        """Return the answer to `trace`; switch it when the request says so."""
+        return trace_op(self._shell.driver.tracer)(request)
 
     def all_counters(self) -> dict[str, int]:
         """Return this member's counters."""

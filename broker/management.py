@@ -38,6 +38,9 @@ class Managed(Protocol):
     def quorum(self) -> Json:
         """Return the answer to `quorum`."""
 
+    def trace(self, request: Json) -> Json:
+        """Return the answer to `trace`; switch it when the request says so."""
+
     def change_voters(self, action: str, name: str, by: str, votes: int) -> tuple[str, ...]:
         """Order a change of the voters; return the terms that will be in force."""
 
@@ -55,6 +58,7 @@ class ManagementSession(AskingSession):
             "counters": lambda _: {"counters": self._member.all_counters()},
             "groups": lambda _: self._member.groups(),
             "quorum": lambda _: self._member.quorum(),
+            "trace": lambda request: self._member.trace(request),
         }
         super().__init__(ops, self._login)
 

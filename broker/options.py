@@ -39,6 +39,7 @@ DEFAULTS: Mapping[str, str] = {
     "interface": "127.0.0.1",
     "data-dir": "",
     "log-level": "info",
+    "trace": "",
     "clock-bound": "10",
     "disk-lag-max": "30",
     "disk-backlog-max": "256",
@@ -96,6 +97,8 @@ class BrokerOptions:
     """The address that the client listener binds."""
     data_dir: Path | None
     """Absolute.  None: a temporary one, gone with the process; a restart comes back empty."""
+    trace: Path | None
+    """Absolute.  Where the ring's trace goes from the start on; None: off until switched on."""
     log_level: str
     """One of LOG_LEVELS."""
     scrub_rate: int
@@ -164,6 +167,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
             _number("disk-lag-max", text["disk-lag-max"], 1, 3600),
             _number("disk-backlog-max", text["disk-backlog-max"], 8, 1 << 20) << 20,
         ),
+        trace=Path(text["trace"]).expanduser().absolute() if text["trace"] else None,
         log_level=_choice("log-level", text["log-level"].lower(), LOG_LEVELS),
         wish=wish,
         arbitrator=arbitrator == str(bind),

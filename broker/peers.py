@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
+from broker.identity import Identity
 from broker.options import BrokerOptions
 from vsync.config import RingConfig
 from vsync.discovery import Beacon, Discovery, StaticPeers
+from vsync.events import Output
 from vsync.keys import Allowed, KeyTrouble, read_secret
+from vsync.node import Node
 from vsync.security import Anonymous, Curve, Plain, Security
+from vsync.tracefile import TracedDriver, Tracer
 from vsync.transport import ZmqTransport
 from vsync.types import Member
 
@@ -54,3 +59,21 @@ def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> ZmqTr
     bind = str(options.cluster_bind) if options.clustered else "127.0.0.1:0"
     security = ring_security(options, warn)
     return ZmqTransport(bind, RingConfig().frame_bytes_max * 3, security=security)
+
+
+def ring_driver(
+    options: BrokerOptions,
+    identity: Identity,
+    node: Node,
+    transport: ZmqTransport,
+    on_output: Callable[[Output], None],
+    loop: asyncio.AbstractEventLoop,
+) -> TracedDriver:
+    """Return what runs the ring's node; traced from the start on if it was asked for.
+
+    Raises TraceError when the file cannot be written.
+    """
+    path = options.trace if options.trace is not None else identity.data_dir / "ring.trace"
+    tracer = Tracer(node, options.cluster_name, path, loop)
+    tracer.switch(options.trace is not None)
+    return TracedDriver(node, transport, on_output, tracer, loop)

@@ -36,3 +36,16 @@ def quorum_of(core: Core, cluster: str) -> Json:
         acting=core.speaking and not core.halted,
         reason=core.halted or primary.reason,
     )
+
+
+def primary_fact(core: Core) -> dict[str, str | int | float]:
+    """Return where the primary layer stands, as the trace writes it down."""
+    primary = core.primary
+    return {
+        "ring": str(primary.ring),
+        "now": primary.phase.value,
+        "why": primary.reason,
+        "epoch": primary.epoch,
+        "level": ",".join(sorted(primary.level_names)),
+        "speaking": int(core.speaking),
+    }

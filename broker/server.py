@@ -23,6 +23,7 @@ from broker.peers import ring_transport
 from broker.replica import Divergence
 from store.errors import NotWritable, StoreBusy, StoreError
 from vsync.keys import KeyTrouble
+from vsync.tracefile import TraceError
 from vsync.transport import TransportError, ZmqTransport
 
 log = logging.getLogger("qpidd")
@@ -218,7 +219,7 @@ def _member(
 ) -> BrokerMember:
     try:
         return BrokerMember(options, identity, transport, loop, url)
-    except LogWriteFailed as error:
+    except (LogWriteFailed, TraceError) as error:
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
     except (StoreError, Divergence, ValueError) as error:
         raise _Refused(Exit.DATA, str(error)) from error

@@ -189,6 +189,12 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     metavar="N",
     help="How many messages at rest to read again a second, to find rot; 0 for none. Default 2000.",
 )
+@click.option(
+    "--trace",
+    metavar="FILE",
+    help="Write every fact of the ring protocol into FILE, for ringtrace. "
+    "Default: off, and DIR/ring.trace when it is switched on at run time.",
+)
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default info.")
 @click.option("--config", metavar="FILE", envvar="QPIDD_CONFIG", help="An option file; see below.")
 @click.version_option(package_name="qpid-cluster-py", message="%(prog)s %(version)s")

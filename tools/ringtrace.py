@@ -121,6 +121,9 @@ def ringtrace(
             time.sleep(POLL_S)
     except KeyboardInterrupt:
         return Exit.OK
+    finally:
+        for tail in tails:
+            tail.close()
 
 
 def by_time(row: Row) -> float:
@@ -182,6 +185,11 @@ class Tail:
                 yield from self._parsed(self._file.read())
         except OSError as problem:
             raise ToolError(f"{self._path}: {os_reason(problem)}") from None
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._file is not None:
+            self._file.close()
 
     def _same(self) -> bool:
         assert self._file is not None

@@ -20,6 +20,7 @@ class Answers:
         self._loop = asyncio.get_running_loop()
         self._open: dict[int, Accepted] = {}
         self._turns: deque[asyncio.Future[None]] = deque()  # who waits for room, in order
+        self._asking = False  # somebody's turn has come and it has not asked yet
         self._changes: set[asyncio.Future[None]] = set()
 
     def __len__(self) -> int:
@@ -43,7 +44,7 @@ class Answers:
 
     async def accepted(self, ask: Callable[[], Accepted | None]) -> int:
         """Ask until it is accepted, in turn with others who wait; then wait for the answer."""
-        accepted = None if self._turns else ask()
+        accepted = None if self._turns or self._asking else ask()
         enqueue = self._turns.append
         while accepted is None:
             turn: asyncio.Future[None] = self._loop.create_future()
@@ -51,21 +52,26 @@ class Answers:
             enqueue = self._turns.appendleft  # whoever asks in vain keeps its place
             try:
                 await turn
-            except asyncio.CancelledError:
+                self._asking = False
+                accepted = ask()
+            except BaseException:
                 if turn.done() and not turn.cancelled():
-                    self.room()  # it was my turn, and I do not want it
+                    self._asking = False
+                    self.room()  # it was my turn, and I do not want it, or may not
                 raise
-            accepted = ask()
         self.room()
         return await accepted
 
     def room(self) -> None:
-        """There is room: who has waited longest may ask; once accepted, the next one may."""
-        while self._turns:
+        """There is room: who has waited longest may ask; once accepted, the next one may.
+
+        One at a time, or two that ask in vain would change places.
+        """
+        while self._turns and not self._asking:
             turn = self._turns.popleft()
             if not turn.done():
+                self._asking = True
                 turn.set_result(None)
-                return
 
     async def change(self) -> None:
         """Wait until something has happened."""

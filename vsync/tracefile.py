@@ -20,6 +20,8 @@ from vsync.driver import Driver
 from vsync.errors import VsyncError
 from vsync.events import Deliver, Output
 from vsync.node import Node
+from vsync.phases import Phase
+from vsync.trace import names
 from vsync.tracing import Digest, Fields, fact
 from vsync.transport import Transport
 from vsync.types import Member
@@ -140,6 +142,9 @@ class Tracer:
         self.on = self._node.desk.tracing = on
         if not on:
             self.close()
+        elif self._node.members:  # begun in the middle: where it stands
+            ring, members = str(self._node.ring), names(self._node.members)
+            self._add("view", {"ring": ring, "members": members, "since": "before"})
 
     def watch(self, watch: Watch) -> None:
         """Write down what `watch` returns, as a `primary` record, whenever that has changed."""
@@ -191,6 +196,9 @@ class Tracer:
 
     def close(self) -> None:
         """Write what there is, and no more.  Idempotent."""
+        if self.on and self._node.phase is Phase.LEFT:
+            # The last move: nobody is told of it any more.
+            self._add("phase", {"now": Phase.LEFT.value, "why": "leave"})
         self.on = self._node.desk.tracing = False
         self.flush()
         if self._file is not None:

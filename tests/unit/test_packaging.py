@@ -22,6 +22,7 @@ COMMANDS = {
     "drain": "tools.drain:main",
     "cpgtool": "tools.cpgtool:main",
     "quorumtool": "tools.quorumtool:main",
+    "ringtrace": "tools.ringtrace:main",
 }
 
 
