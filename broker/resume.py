@@ -1,7 +1,8 @@
 """A member's start: what its own store is good for, and what the member goes on from.
 
-Most starts re-execute the store and go on. A store that must not be re-executed keeps its place on
-disk but has no say: it was out-voted, or holds a command that this release cannot execute. The
+Most starts re-execute the store and go on. A store that must not or cannot be re-executed keeps its
+place on disk but has no say: it was out-voted, is damaged, or holds a command that this release
+cannot execute. The
 member then joins like an empty one, and its old store is set aside when another's state is in
 force. It never goes on from the part before the command: others may count on what it has durable.
 """
@@ -14,11 +15,12 @@ from typing import NamedTuple
 
 from broker.identity import filled
 from broker.machine.machine import Machine
+from broker.machine.restore import SnapshotError
 from broker.quarantine import RECOVERY, Quarantine
 from broker.recovery import checkpoint_of, history_of, log_progress, recover
-from broker.replica import ExecutionFailed, Replica, Withheld
+from broker.replica import Divergence, ExecutionFailed, Replica, Withheld
 from store.api import Marker, Meta, Store
-from store.errors import StoreUnreadable
+from store.errors import StoreCorrupt, StoreUnreadable
 
 log = logging.getLogger("qpidd")
 
@@ -37,8 +39,8 @@ class Unusable(StoreUnreadable):
 def resume(store: Store, quarantine: Quarantine) -> Resumed:
     """Return the state that this member starts from.
 
-    Raises what `recover` raises for a store that is damaged, and `Unusable` when the store may not
-    be used and its member is the only voter.
+    Where its member is the only voter, raises what `recover` raises for a damaged store, and
+    `Unusable` for one that may not be used.
     """
     meta = store.meta
     if meta.marker is Marker.INCONSISTENT:
@@ -57,6 +59,10 @@ def resume(store: Store, quarantine: Quarantine) -> Resumed:
             f"this member's store holds a quarantined command, {record}, which is not executed "
             f"again; the evidence is in {record.path}"
         )
+    except (Divergence, SnapshotError, StoreCorrupt) as error:
+        if _alone(meta):
+            raise
+        return _aside(meta, f"this member's store is damaged: {error}", "nothing was changed in it")
     else:
         if replica.skipped:
             _settle(store, replica)
@@ -68,8 +74,12 @@ def resume(store: Store, quarantine: Quarantine) -> Resumed:
     )  # fmt: skip
 
 
+def _alone(meta: Meta) -> bool:
+    return meta.voters in ((), (meta.member,))
+
+
 def _aside(meta: Meta, why: str, remedy: str) -> Resumed:
-    if meta.voters in ((), (meta.member,)):
+    if _alone(meta):
         raise Unusable(f"{why}; no other member has its state: {remedy}")
     log.critical(
         "%s; the store has no vote until another member has given this one its state, and is then "

@@ -79,6 +79,15 @@ class Author:
         store.commit(commit.entry, commit.first, commit.last, meta)
 
 
+def flip_on_disk(store: LmdbStore, prefix: bytes) -> None:
+    """Turn a bit over in the middle of the first value whose key has this prefix."""
+    with store._env.begin(write=True) as txn, txn.cursor() as cursor:
+        assert cursor.set_range(prefix)
+        key, value = bytes(cursor.key()), bytearray(cursor.value())
+        value[len(value) // 2] ^= 1
+        txn.put(key, bytes(value))
+
+
 class Tripwire:
     """Counts what it lets through and what it stops."""
 

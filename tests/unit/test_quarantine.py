@@ -11,14 +11,25 @@ from click.testing import CliRunner
 from broker.evidence import KEPT_MAX, Evidence
 from broker.machine import commands as c
 from broker.machine.poison import content_of
+from broker.machine.restore import SnapshotError
 from broker.quarantine import KIND, ORDERED, RECOVERY, TRANSFER, Quarantine, declare
 from broker.recovery import checkpoint_of, recover
 from broker.replica import ExecutionFailed, Withheld
 from broker.resume import Unusable, resume
+from store import schema
 from store.api import Marker
+from store.errors import StoreCorrupt
 from store.lmdb_store import LmdbStore
 from store.memory import MemoryDisk, MemoryStore
-from tests.unit.quarantine_rig import META, POISON, VOTERS, Author, publish, raising
+from tests.unit.quarantine_rig import (
+    META,
+    POISON,
+    VOTERS,
+    Author,
+    flip_on_disk,
+    publish,
+    raising,
+)
 from tools.qpid_cluster_store import main as store_tool
 from vsync.standing import Standing, Verdict, make_plan
 from vsync.types import Member
@@ -213,6 +224,35 @@ def test_an_operator_may_have_it_tried_once_more(tmp_path: Path) -> None:
     assert refused.exit_code == 0  # what was told once may be told again
     nothing = CliRunner().invoke(store_tool, ["-c", "--skip-quarantined", str(tmp_path)])
     assert nothing.exit_code == 2
+
+
+@pytest.mark.parametrize("rotten", [schema.CHUNK_PREFIX, schema.LOG_PREFIX, b"memory"])
+def test_a_damaged_store_has_no_vote_where_others_have_the_state(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rotten: bytes
+) -> None:
+    """G10: rot on disk, and rot in memory that a checkpoint made durable."""
+    store = LmdbStore.open(tmp_path / "store", META)
+    author = Author()
+    author.say(publish(1, b"one"))
+    author.keep(store)
+    if rotten == b"memory":
+        queue = author.replica.machine.vhosts["/"].queues["q"]
+        queue.ready[0] = (*queue.ready[0][:8], b"0ne")
+    position = author.replica.history.position
+    store.write_checkpoint(position, checkpoint_of(author.replica), store.meta)
+    author.say(publish(2, b"two"))
+    author.keep(store)
+    if rotten != b"memory":
+        flip_on_disk(store, rotten)
+    quarantine = Quarantine(Evidence(tmp_path), "1.0")
+    replica, filled = resume(store, quarantine)
+    assert not filled
+    assert replica.history.position == store.meta.position
+    assert "this member's store is damaged" in caplog.text
+    store.put_meta(replace(store.meta, voters=("a",)))
+    with pytest.raises((StoreCorrupt, SnapshotError)):
+        resume(store, quarantine)
+    store.close()
 
 
 def test_a_received_copy_is_asked_for_behind_the_command(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from broker.scrubber import SLICE_MESSAGES_MAX, DiskScrubber, MemoryScrubber
 from store import schema
 from store.lmdb_store import LmdbStore
 from tests.unit.machine_rig import EMPTY, Rig
-from tests.unit.quarantine_rig import META, Author, publish
+from tests.unit.quarantine_rig import META, Author, flip_on_disk, publish
 
 MESSAGES = 40
 
@@ -216,14 +216,6 @@ def disk(path: Path) -> LmdbStore:
         author.say(publish(number, b"more"))
         author.keep(store)
     return store
-
-
-def flip_on_disk(store: LmdbStore, prefix: bytes) -> None:
-    with store._env.begin(write=True) as txn, txn.cursor() as cursor:
-        assert cursor.set_range(prefix)
-        key, value = bytes(cursor.key()), bytearray(cursor.value())
-        value[len(value) // 2] ^= 1
-        txn.put(key, bytes(value))
 
 
 @pytest.mark.parametrize("prefix", [schema.CHUNK_PREFIX, schema.LOG_PREFIX])
