@@ -179,7 +179,7 @@ def make_plan(
         episode_s=tape.pick((0.3, 1.0, 1.5, 4.0)),
         chaos_s=token_s * tape.between(30.0, 150.0),
         steps_min=COUNTED_STEPS,
-        steps_max=tape.pick((11000, 12000, 20000)),
+        steps_max=tape.pick((10500, 11000, 14000)),
         queue_frames=tape.pick((16, 64, 128)),
         turn_s=tape.pick((0.00002, 0.0001, 0.0005)),
         token_timeout_ms=token_timeout_ms,
