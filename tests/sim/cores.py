@@ -107,6 +107,9 @@ class OwnClock:
     def leave(self, now: float) -> None:
         self.core.leave(self._local(now))
 
+    def suspect(self, address: str, now: float, *, refused: bool) -> None:
+        self.core.suspect(address, self._local(now), refused=refused)
+
     def take(self) -> list[Output]:
         return self.core.take()
 

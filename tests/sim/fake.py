@@ -124,6 +124,9 @@ class FakeCore:
     def leave(self, now: float) -> None:
         """Nor is leaving."""
 
+    def suspect(self, address: str, now: float, *, refused: bool) -> None:
+        """Nor is dying."""
+
     def take(self) -> list[Output]:
         out, self.out = self.out, []
         return out

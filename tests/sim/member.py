@@ -98,6 +98,7 @@ class SimMember:
             self.upper.crashed()
         self.upper = None
         self.inbox.clear()
+        self.world.hints.died(self.name)
 
     def arm_crash(self, outputs: int, down_s: float) -> None:
         """Crash in the middle of what the core says next, and come back after `down_s`."""

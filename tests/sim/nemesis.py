@@ -98,6 +98,7 @@ class Nemesis:
             return
         self._tell(name, pairs)
         self.world.net.cut(pairs)
+        self.world.hints.cut(pairs)
         self.world.after(self._length(), self._mend, pairs)
 
     def _tell(self, name: str, pairs: Pairs) -> None:

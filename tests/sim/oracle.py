@@ -100,6 +100,9 @@ class OracleCore:
     def leave(self, now: float) -> None:
         """The oracle sees who is gone."""
 
+    def suspect(self, address: str, now: float, *, refused: bool) -> None:
+        """It needs no hints."""
+
     def take(self) -> list[Output]:
         out, self.out = self.out, []
         return out

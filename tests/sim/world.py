@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from tests.sim.coverage import stage_of
+from tests.sim.hints import Hints
 from tests.sim.history import History
 from tests.sim.member import SimMember, Upper
 from tests.sim.net import Net
@@ -55,6 +56,7 @@ class World:
             list(plan.names), self.tape.fork("net"), self.calm, plan.queue_frames, self._deliver_at
         )
         self.members = {name: SimMember(self, name) for name in plan.names}
+        self.hints = Hints(self)
         self.outside: set[str] = set()  # up, but not of the core that must go on at the end
         self.pairs: Counter[tuple[str, str]] = Counter()  # fault, stage of the member it met
         self.episodes = 0  # how many began, and how many strikes were due
