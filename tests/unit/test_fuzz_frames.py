@@ -1,8 +1,11 @@
-"""A little of each fuzz campaign, the same each time: `python -m tests.fuzz.frames` has the rest."""
+"""A little of each fuzz campaign, always the same: `python -m tests.fuzz.frames` has the rest."""
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fuzz.frames import Fuzz
+from tests.fuzz.parsers import case, targets
 from vsync.phases import Phase
 
 
@@ -29,3 +32,10 @@ def test_a_batch_depends_on_seed_and_number_alone() -> None:
     second.batch(5)
     assert first.outcomes == second.outcomes
     assert before - second.outcomes
+
+
+@pytest.mark.parametrize("name", sorted(targets()))
+def test_broken_input_of_other_parsers_gives_their_own_error_only(name: str) -> None:
+    target = targets()[name]
+    outcomes = {case(name, target, 1, number) for number in range(250)}
+    assert len(outcomes) > 1, "the mutations are too coarse or too fine"

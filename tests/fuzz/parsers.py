@@ -1,0 +1,256 @@
+"""The other parsers that face peers, clients or a disk: broken input gives their own error only.
+
+    python -m tests.fuzz.parsers --count 100000 --seed 1
+    python -m tests.fuzz.parsers --target amqp --case 4711      # one case again, as it was
+
+Beacons, hellos, greetings, transfer datagrams, AMQP connections, blobs of commands, member logs and
+management lines.  Each case takes a valid input, breaks it, and hands it in; what a parser may say
+is written beside it.  Whatever a case does depends on seed, target and number alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from struct import pack
+from typing import NamedTuple, get_origin, get_type_hints
+from zlib import crc32
+
+from broker.amqp.connection import ServerConnection
+from broker.amqp.limits import Identity, Limits
+from broker.machine.blob import BlobMalformed, pack_blob, unpack_blob
+from broker.machine.commands import CLASSES, Command
+from broker.memberlog.reader import LogError, read_segment
+from broker.memberlog.records import Durable, Stop
+from broker.memberlog.writer import MemberLogWriter
+from broker.transfer import CHUNK_BYTES, WINDOW_CHUNKS, Receiver, Sender, Tag, decode, encode
+from tests.fuzz.frames import resident_mib
+from tests.fuzz.mutate import mutate, mutate_packed
+from tests.unit.amqp_peer import method, opening, publish
+from vsync.asking import AskingSession
+from vsync.codec import WIRE_VERSION
+from vsync.config import RingConfig
+from vsync.discovery import Announcement
+from vsync.greeting import read_mechanism
+from vsync.hello import Hello, read_hello, settings_of
+from vsync.types import Member
+
+A = Member("127.0.0.1:7001", 7, "127.0.0.1:7001")
+
+
+class Target(NamedTuple):
+    """A parser: valid inputs, how to break one, and what to do with it (returns what came out)."""
+
+    corpus: list[bytes]
+    damage: Callable[[random.Random, bytes, bytes], bytes]
+    feed: Callable[[random.Random, bytes], str]
+
+
+def packed(rng: random.Random, data: bytes, other: bytes) -> bytes:
+    """Break msgpack as a tree, or as bytes."""
+    return mutate_packed(rng, data) if rng.random() < 0.5 else mutate(rng, data, other)
+
+
+def resealed_end(rng: random.Random, data: bytes, other: bytes) -> bytes:
+    """Broken before its checksum, which is right again."""
+    body = mutate(rng, data[:-4], other)
+    return body + pack("<I", crc32(body))
+
+
+def resealed_head(rng: random.Random, data: bytes, other: bytes) -> bytes:
+    """The same for a checksum in bytes 2 to 5, with the envelope or only the body broken."""
+    keep = rng.choice((2, 24, 24 + data[22] + data[23]))
+    out = data[:keep] + mutate(rng, data[keep:], other)
+    if rng.random() < 0.3:
+        at = 24 + data[22] + data[23]
+        out = data[:at] + mutate_packed(rng, data[at:])
+    return out[:2] + pack("<I", crc32(out[6:], crc32(out[:2]))) + out[6:]
+
+
+def beacon(_: random.Random, data: bytes) -> str:
+    said = Announcement.decode(data)
+    return said if isinstance(said, str) else "read"
+
+
+def hello(_: random.Random, data: bytes) -> str:
+    return "none" if read_hello(data) is None else "read"
+
+
+def greeting(_: random.Random, data: bytes) -> str:
+    name = read_mechanism(data)
+    assert len(name) <= 20
+    return "named" if name else "none"
+
+
+def transfer(rng: random.Random, data: bytes) -> str:
+    """Both halves, in the middle of a transfer."""
+    message = decode(b"T" + data)
+    if message is None:
+        return "none"
+    written: list[int] = []
+    receiver = Receiver("id", A, 5, 0.0, lambda *_: None, lambda _, new: written.append(len(new)))
+    if rng.random() < 0.8:
+        receiver.on_message(Tag.OFFER, ("id", 3 * CHUNK_BYTES + 1, bytes(16)), 0.0)
+    sender = Sender(lambda *_: None, lambda *_: True, lambda *_: b"x" * 10, lambda *_: None)
+    sender.on_message(A, Tag.ASK, ("id", 5, 5), 0.0)
+    sender.copied("id", 100, bytes(16), 0.0)
+    for _ in range(2):
+        receiver.on_message(*message, 0.1)
+        sender.on_message(A, *message, 0.1)
+    receiver.wake(1.0)
+    sender.wake(1.0)
+    assert sum(written) <= WINDOW_CHUNKS * CHUNK_BYTES
+    return message[0].name
+
+
+def amqp(rng: random.Random, data: bytes) -> str:
+    """A whole conversation of a client, broken, in pieces."""
+    connection = ServerConnection(lambda *_: True, Limits(), Identity(), 0.0)
+    at = 0
+    while at < len(data):
+        step = rng.choice((1, 7, 100, 4_096, 100_000))
+        for event in connection.receive(data[at : at + step], 0.0):
+            if type(event).__name__ == "OpenAsked":
+                connection.accept_open()
+        connection.take_output()
+        at += step
+    return connection.phase.value
+
+
+def blob(_: random.Random, data: bytes) -> str:
+    try:
+        found = unpack_blob(data)
+    except BlobMalformed as problem:
+        return str(problem)[:30]
+    return f"read {len(found.commands)}"
+
+
+def log(_: random.Random, data: bytes) -> str:
+    faults: list[LogError] = []
+    try:
+        count = sum(1 for _ in read_segment(data, "fuzz", faults))
+    except LogError as problem:
+        return type(problem).__name__
+    return f"{len(faults)} faults" if faults else f"read {count > 0}"
+
+
+def asking(rng: random.Random, data: bytes) -> str:
+    session = AskingSession({"status": lambda _: {"status": "fine"}})
+    out = b""
+    for at in range(0, len(data), 50):
+        out += session.data_received(data[at : at + 50])
+        if session.closing:
+            return "closed"
+    return "answered" if out else "silent"
+
+
+_VALUES: dict[type, object] = {
+    int: 1, str: "name", bytes: b"body", bool: True, dict: {"x": 1}, tuple: (),
+}  # fmt: skip
+
+
+def dummy(kind: int, record: type[Command]) -> Command:
+    """A command whose fields have their types, and little else."""
+    hints = [get_origin(hint) or hint for hint in get_type_hints(record).values()]
+    return record(kind, *(_VALUES[hint] for hint in hints[1:]))  # type: ignore[arg-type]
+
+
+def segment() -> bytes:
+    """A member log of some records."""
+    with tempfile.TemporaryDirectory() as folder:
+        writer = MemberLogWriter(Path(folder), "prod", "", "a:1", 7, lambda: 123, 1 << 20)
+        for position in range(1, 30):
+            writer.append(Durable(position))
+        writer.append(Stop("done", 29, bytes(16)))
+        writer.close()
+        (path,) = Path(folder).iterdir()
+        return path.read_bytes()
+
+
+def targets() -> dict[str, Target]:
+    commands = [dummy(kind, record) for kind, record in CLASSES.items()]
+    conversation = opening() + method(1, "channel.open") + publish(1, "", "q", b"body" * 50)
+    calls = method(1, "queue.declare", "q", False, True, False, False, False, {"x": (1, {"y": 2})})
+    said = [
+        encode(Tag.ASK, "id", 5, 5), encode(Tag.OFFER, "id", 100, bytes(16)),
+        encode(Tag.GET, "id", 0), encode(Tag.CHUNK, "id", 0, bytes(CHUNK_BYTES)),
+        encode(Tag.DONE, "id"), encode(Tag.REFUSE, "id", "why"),
+    ]  # fmt: skip
+    said_hello = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE" + bytes(47)
+    announced = Announcement(b"x" * 8, A.name, A.address).encode()
+    word = Hello(A, WIRE_VERSION, "prod", settings_of(RingConfig())).encode(asks=True)
+    return {
+        "beacon": Target([announced], resealed_end, beacon),
+        "hello": Target([word], resealed_head, hello),
+        "greeting": Target([said_hello], mutate, greeting),
+        "transfer": Target([one[1:] for one in said], packed, transfer),
+        "amqp": Target([conversation, conversation + calls], mutate, amqp),
+        "blob": Target(
+            [pack_blob(1, 1, 1, [one]) for one in commands] + [pack_blob(1, 2, 3, commands)],
+            packed, blob,
+        ),
+        "log": Target([segment()], mutate, log),
+        "asking": Target([b'{"op":"status"}\n' * 3, b'{"op": ["\\u00e9", 1e9]}\n'], mutate, asking),
+    }  # fmt: skip
+
+
+class Failure(Exception):
+    """What should never happen did."""
+
+
+def case(name: str, target: Target, seed: int, number: int) -> str:
+    """One broken input.  Raises Failure."""
+    rng = random.Random(f"{seed}:{name}:{number}")
+    data = target.damage(rng, rng.choice(target.corpus), rng.choice(target.corpus))
+    try:
+        return target.feed(rng, data)
+    except Exception as error:
+        raise Failure(
+            f"{name}: {type(error).__name__} {error}\n  input {data[:200].hex()}\n"
+            f"  again: python -m tests.fuzz.parsers --seed {seed} --target {name} --case {number}"
+        ) from error
+
+
+def main() -> int:
+    known = targets()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=20_000, help="cases for each (default 20000)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", choices=sorted(known), help="only this parser")
+    parser.add_argument("--case", type=int, help="only this case, with a traceback if it fails")
+    options = parser.parse_args()
+    for name, target in known.items():
+        if options.target not in (None, name):
+            continue
+        outcomes: Counter[str] = Counter()
+        numbers = range(options.count) if options.case is None else [options.case]
+        began, before = time.monotonic(), resident_mib()
+        try:
+            for number in numbers:
+                outcomes[case(name, target, options.seed, number)] += 1
+        except Failure as failure:
+            if options.case is not None:
+                traceback.print_exception(failure.__cause__ or failure)
+            print(f"FAILED {failure}", file=sys.stderr)
+            return 1
+        rate = len(numbers) / (time.monotonic() - began)
+        common = ", ".join(f"{what} {times}" for what, times in outcomes.most_common(4))
+        print(
+            f"{name:10} {len(numbers):>10,} cases {rate:>8,.0f}/s "
+            f"{before:.0f} -> {resident_mib():.0f} MiB: {common}",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
