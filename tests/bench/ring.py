@@ -194,6 +194,7 @@ def parser(title: str) -> argparse.ArgumentParser:
     made.add_argument("--hold-after", type=int, default=DEFAULTS.idle_visits_before_hold)
     made.add_argument("--json", action="store_true")
     made.add_argument("--counters", action="store_true", help="print the counters as well")
+    made.add_argument("--trace", default="", help="trace the members into FILE.member")
     made.add_argument("--profile", default="", help="write cProfile data to FILE.member")
     made.add_argument("--rounds", type=int, default=3, help="of a comparison")
     return made

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from vsync.config import RingConfig
-from vsync.driver import Driver
 from vsync.events import Deliver, Output, View
 from vsync.keys import Allowed, file_stem, make_pair, public_text, read_secret, secret_text
 from vsync.node import Node
 from vsync.security import Anonymous, Curve
+from vsync.tracefile import TracedDriver, Tracer
 from vsync.transport import ZmqTransport
 from vsync.types import Guarantee, Member
 
@@ -94,7 +94,10 @@ class Load:
             idle_visits_before_hold=options.hold_after,
         )
         node = Node(Member(name, 1, transport.address), "bench", config, random.Random(index))
-        self.driver = Driver(node, transport, self.on_event)
+        path = Path(f"{options.trace}.{name}") if options.trace else None
+        tracer = Tracer(node, "bench", path, asyncio.get_running_loop())
+        tracer.switch(path is not None)
+        self.driver = TracedDriver(node, transport, self.on_event, tracer)
         self.driver.start(address for address in addresses if address != transport.address)
         self.node = node
         self.name = name
