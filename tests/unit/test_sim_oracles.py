@@ -1,0 +1,258 @@
+"""The oracles that are not checkers of a log can fail, too: liveness, primary views, brokers.
+
+`test_sim_checkers.py` does the same for the rules of extended virtual synchrony; docs/SIMULATOR.md
+lists every property with its checker and the test here that shows it fire.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.history import History
+from broker.replica import Applied, Item
+from store.memory import MemoryDisk
+from tests.sim.broker_judge import BrokerJudge, Node
+from tests.sim.fake import FakeCore
+from tests.sim.groups import Conf, GroupJudge, Passed, Place
+from tests.sim.judge import Judge
+from tests.sim.member import SimMember, Upper
+from tests.sim.plain import Plain
+from tests.sim.plan import make_plan
+from tests.sim.runner import Result, Runner
+from tests.sim.stack import PlainStack
+from tests.sim.tap import Core, Tap
+from tests.sim.toylog import Image, ToyLog
+from tests.sim.trace import Trace
+from vsync.group_events import GroupView, Level
+from vsync.phases import Phase
+from vsync.primary import Primary
+from vsync.primary_events import Activated, Activation
+from vsync.standing import ZERO_CHAIN
+from vsync.types import Guarantee, Member, RingId
+
+PLAN = next(
+    plan
+    for seed in range(1000)
+    if (plan := make_plan(seed, only=())).load_gap_s == 0.5 and len(plan.names) == 3
+)
+R1, R2 = RingId(1, "a", 1), RingId(2, "a", 1)
+
+
+# -- liveness -------------------------------------------------------------------------------------
+
+
+def run(core: type[FakeCore], upper: type[Plain] = Plain) -> Result:
+    class Stack(PlainStack):
+        def make(self, member: SimMember, tap: Tap) -> Upper:
+            return upper(tap)
+
+    def make_core(me: Member, plan: object, chance: random.Random) -> Core:
+        return core(me, PLAN, chance)
+
+    return Runner(PLAN, make_core, Stack(), Trace(keep_all=False, frames=False)).run()
+
+
+class Aimless(FakeCore):
+    """Never comes out of gathering."""
+
+    def start(self, now: float) -> None:
+        super().start(now)
+        self.phase = Phase.GATHER
+
+
+class Deaf(FakeCore):
+    """Takes what is submitted and never sends it."""
+
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
+        return True
+
+
+class Restless(FakeCore):
+    """Leaves its ring when everything is over."""
+
+    def wake(self, now: float) -> None:
+        super().wake(now)
+        if self.delivered and len(self.order) == self.delivered and now > self.until:
+            self.ring = R2
+
+    until = 0.0
+
+
+class Unready(Plain):
+    """What stands on the ring never gets going."""
+
+    @property
+    def ready(self) -> bool:
+        return False
+
+
+class Failing(FakeCore):
+    """Runs into a bug of its own."""
+
+    def drained(self, now: float) -> None:
+        raise ValueError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("core", "upper", "rule"),
+    [
+        (Aimless, Plain, "L1"),
+        (Deaf, Plain, "L2"),
+        (FakeCore, Unready, "L4"),
+        (Failing, Plain, "crash"),
+    ],
+)
+def test_a_run_that_does_not_come_to_rest_fails(
+    core: type[FakeCore], upper: type[Plain], rule: str
+) -> None:
+    assert rule in {violation.rule for violation in run(core, upper).violations}
+
+
+def test_a_ring_that_is_left_without_a_fault_is_found() -> None:
+    """L3: the ring settles, everything is delivered, and then a member goes away."""
+    quiet = run(FakeCore)
+    assert quiet.ok
+    Restless.until = quiet.virtual_s - 1.0  # in the middle of the rest, which lasts two seconds
+    assert "L3" in {violation.rule for violation in run(Restless).violations}
+
+
+# -- primary views over the toy log ---------------------------------------------------------------
+
+
+def primary(ring: RingId, level: str) -> Primary:
+    """As much of a primary layer as the judge asks."""
+    facts = SimpleNamespace(level_names=frozenset(level), active=True, ring=ring)
+    return cast("Primary", facts)
+
+
+def entering(ring: RingId, epoch: int, cold: bool = False) -> Activated:
+    a = Member("a", 1, "a:1")
+    return Activated(ring, 1, a, Activation(epoch, (), cold, ("a", "b", "c"), "id"), True)
+
+
+def log_of(*payloads: bytes, epoch: int = 1) -> ToyLog:
+    log = ToyLog(Image())
+    for payload in payloads:
+        log.apply(epoch, payload)
+    return log
+
+
+def rules(judge: Judge | BrokerJudge) -> set[str]:
+    return {violation.promise for violation in judge.violations}
+
+
+def test_two_primary_views_of_one_epoch_are_found() -> None:
+    """P1 (G7): one epoch, two rings."""
+    judge = Judge()
+    judge.activated("a", entering(R1, 1), log_of(), primary(R1, "ab"))
+    judge.activated("c", entering(R2, 1), log_of(), primary(R2, "c"))
+    assert "G7" in rules(judge)
+
+
+def test_successive_primary_views_share_a_voter() -> None:
+    """P1 (G7): two epochs whose level voters have nobody in common may overlap in time."""
+    judge = Judge()
+    judge.activated("a", entering(R1, 1), log_of(), primary(R1, "a"))
+    judge.activated("b", entering(R2, 2), log_of(), primary(R2, "b"))
+    judge.finish()
+    assert "G7" in rules(judge)
+
+
+def test_a_confirmed_entry_that_the_next_primary_lacks_is_found() -> None:
+    """P2 (G8): at the activation, when another is applied, and when another is confirmed."""
+    judge = Judge()
+    judge.confirmed("a", 1, log_of(b"x"))
+    judge.activated("b", entering(R2, 2), log_of(), primary(R2, "b"))
+    assert "G8" in rules(judge)
+    other = Judge()
+    other.confirmed("a", 1, log_of(b"x"))
+    other.applied("b", log_of(b"y", epoch=2))
+    assert "G8" in rules(other)
+    other = Judge()
+    other.confirmed("a", 1, log_of(b"x"))
+    other.confirmed("b", 1, log_of(b"y", epoch=2))
+    assert "G8" in rules(other)
+
+
+def test_an_entry_that_was_applied_and_is_forgotten_is_found() -> None:
+    """The undecided suffix (G11): whoever applied it may have spoken about it."""
+    judge = Judge()
+    judge.applied("a", log_of(b"x", b"y"))
+    judge.activated("b", entering(R2, 2), log_of(b"x"), primary(R2, "b"))
+    assert "G11" in rules(judge)
+
+
+# -- brokers --------------------------------------------------------------------------------------
+
+NOTHING = Applied(Item(1, R1, 1, "a", b""), 1, b"", b"", b"", 1, 1, 0)
+
+
+def applied(
+    judge: BrokerJudge, who: str, chain: bytes, root: int = 1, epoch: int = 1, parent: bytes = b""
+) -> Node:
+    now = History(epoch, 1, chain, chain)
+    judge.applied(who, parent or ZERO_CHAIN, NOTHING, now, root)
+    return judge.nodes[chain]
+
+
+def test_two_states_after_one_history_are_found() -> None:
+    """G14."""
+    judge = BrokerJudge()
+    applied(judge, "a", b"x", root=1)
+    applied(judge, "b", b"x", root=2)
+    assert "G14" in rules(judge)
+
+
+def test_two_orders_in_one_epoch_are_found() -> None:
+    """G1."""
+    judge = BrokerJudge()
+    applied(judge, "a", b"x")
+    applied(judge, "b", b"y")
+    assert "G1" in rules(judge)
+
+
+def test_a_confirm_that_no_majority_holds_is_found() -> None:
+    """G9: the disks are asked, not the members."""
+    judge = BrokerJudge()
+    node = applied(judge, "a", b"x")
+    judge.released("a", node, ("a", "b", "c"), lambda name: [MemoryDisk()])
+    assert "G9" in rules(judge)
+
+
+def test_a_broker_that_forgets_what_was_confirmed_is_found() -> None:
+    """G8: at the next activation, and when another entry takes its place."""
+    judge = BrokerJudge()
+    judge.confirmed = applied(judge, "a", b"x")
+    judge.activated("b", entering(R2, 2), History(), frozenset("b"))
+    assert "G8" in rules(judge)
+    judge = BrokerJudge()
+    judge.confirmed = applied(judge, "a", b"x")
+    applied(judge, "b", b"y", epoch=2)
+    assert "G8" in rules(judge)
+
+
+# -- groups ---------------------------------------------------------------------------------------
+
+A, B = Member("a", 1, "a:1"), Member("b", 1, "b:1")
+ONE = Place("all", ("a", 1), b"1", Level.AGREED, (A, B))
+TWO = ONE._replace(number=b"2")
+
+
+def test_groups_that_disagree_are_found() -> None:
+    """CPG's G1: lists, order, and what those that moved together saw; and no message twice."""
+    judge = GroupJudge()
+    conf = Conf(R1, (A, B))
+    judge.message(("a", 1), conf, 1, ONE)
+    judge.message(("b", 1), conf, 1, TWO)
+    judge.message(("a", 1), conf, 1, ONE)
+    judge.listed(("a", 1), conf, GroupView("all", (A, B), (), (), 2))
+    judge.listed(("b", 1), conf, GroupView("all", (A,), (), (), 2))
+    judge.message(("a", 1), conf, 3, ONE)
+    for me in (("a", 1), ("b", 1)):
+        judge.passed[me] = [Passed(R1, R2, (A, B))]
+    found = {violation.rule for violation in judge.finish()}
+    assert found == {"V-order", "V-once", "V-list", "V-same"}
