@@ -45,6 +45,7 @@ class Care:
             "executions_failed": 0, "disputes": 0, "reexecuted": 0, "convictions": 0,
         }  # fmt: skip
         self._disputed: Verdict | None = None  # to be re-executed when it is durable
+        self._looked_into = 0
 
     def attend(
         self, core: Core, keeper: Keeper, logbook: Logbook, scrub_rate: int,
@@ -77,6 +78,7 @@ class Care:
             self._reexecute(verdict)
         for settlement in self._core.tribunal.take_settlements():
             log.critical("%s", settlement.reason)
+            self._looked_into = 0
             self.counters["convictions"] += len(settlement.culprits)
             self.evidence.keep(DISPUTE, {"member": self.member, "settlement": settlement._asdict()})
 
@@ -168,11 +170,10 @@ class Care:
         log.critical("digest vote at position %d is split: %s", verdict.position, verdict.votes)
         if dispute is None or dispute.position != verdict.position:
             return  # an earlier one is being settled
-        self.counters["disputes"] += 1
         self._keeper.hold_checkpoints = True
-        if self.member not in verdict.votes:
-            return
-        self._disputed = verdict
+        if self.member in verdict.votes and self._looked_into != verdict.position:
+            self.counters["disputes"] += 1
+            self._disputed, self._looked_into = verdict, verdict.position
 
     def _reexecute(self, verdict: Verdict) -> None:
         """On a worker thread, while the ring runs on."""

@@ -8,7 +8,8 @@ positions, so they reach the same verdict without another message:
   divergent: it fences itself, keeps its store as evidence, and comes back by full transfer;
 - a voter that got its state from another is on *probation*: it is judged, but it outvotes nobody,
   as its opinion is its donor's, until a majority of voters other than itself held what it voted;
-- votes that differ so that no value can win any more are *split*: nobody guesses (see `dispute`).
+- votes that differ when all have spoken, and none has won, are *split*: nobody guesses (see
+  `dispute`).
 
 Silence is never agreement, and it holds nothing up: who votes at later positions, or not at all
 for `SILENT_CUTS`, is not waited for.
@@ -33,7 +34,7 @@ SILENT_CUTS = 3
 
 
 class Verdict(NamedTuple):
-    """The decision about one position.  `split`: votes differ, and no value can win any more."""
+    """The decision about one position.  `split`: all spoke, votes differ, and none has won."""
 
     position: int
     value: Value | None
@@ -112,8 +113,7 @@ class DigestVote:
                 return Verdict(position, value, divergent, False, dict(votes))
         if len(held) < 2:
             return None
-        to_come = sum(self._awaits(name, position, votes) for name in self._present)
-        if any(sure[value] + to_come >= need for value in held):
+        if any(self._awaits(name, position, votes) for name in self._present):
             return None
         self._ended[position] = _End(None, False)
         self.counters["split"] += 1

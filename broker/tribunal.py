@@ -73,6 +73,8 @@ class Tribunal:
         if self.dispute is None:
             self.dispute = Dispute(verdict, self.votes.voters)
             self.fenced, self.resumes = self.dispute.reason, False
+        elif self.dispute.position == verdict.position:
+            self.dispute.votes.update(verdict.votes)  # somebody spoke late
 
     def take_settlements(self) -> list[Settlement]:
         """Return how disputes ended since the last call."""
@@ -93,9 +95,9 @@ class Tribunal:
         if self.me in settlement.culprits:
             self.guilty = settlement.reason
             self.disk_is_right = dispute.proves_disk(self.me, settlement)
-        elif settlement.value is not None and self.me in dispute.votes:
+        elif settlement.value is not None:
             self._free(resumes=settlement.goes_on)
-        elif self.me in dispute.votes:
+        else:
             self.fenced = settlement.reason
 
     def _free(self, *, resumes: bool) -> None:

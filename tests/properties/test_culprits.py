@@ -1,0 +1,197 @@
+"""One member is wrong somewhere, sometime: it is named, it alone, at the next vote (G10).
+
+Cores on a scripted ring, each with a store of its own that is really re-executed when votes split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.consensus import Verdict
+from broker.dispute import report_of
+from broker.exits import Exit
+from broker.machine import commands as c
+from broker.machine.digest import MASK
+from broker.machine.machine import Machine
+from broker.reexecution import reexecute
+from store.api import Meta
+from store.memory import MemoryDisk, MemoryStore
+from tests.unit.core_rig import Bus, RigShell
+from tests.unit.test_core import hello, publish
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+class Court(Bus):
+    """A bus whose members keep stores, and re-execute them when they must."""
+
+    def __init__(self, size: int, present: int) -> None:
+        super().__init__()
+        self.stores: dict[str, MemoryStore] = {}
+        for name in NAMES[:size]:
+            self.start(name, size=size)
+            self.stores[name] = MemoryStore(MemoryDisk(), Meta("court", name, name))
+        self.present = " ".join(NAMES[:size])
+        self.view(self.present)
+        self.run(self.present)
+        if present < size:
+            self.present = " ".join(NAMES[:present])
+            self.change(self.present)
+        self.cores["a"].admit(hello())
+        self.run(self.present)
+
+    def keep(self, name: str) -> None:
+        """What the store's writer does."""
+        commit = self.cores[name].replica.cut()
+        if commit is not None:
+            h, store = commit.history, self.stores[name]
+            meta = Meta(
+                "court", name, name, position=h.position, chain=h.chain, order=h.order,
+                state_epoch=h.epoch,
+            )  # fmt: skip
+            store.commit(commit.entry, commit.first, commit.last, meta)
+            self.shells[name].disk_history = h
+
+    def on_split(self, name: str, verdict: Verdict) -> None:
+        """What `care` does."""
+        self.keep(name)
+        core = self.cores[name]
+        found = reexecute(name, self.stores[name], verdict.position, core.tribunal.agreed)
+        said = report_of(verdict.position, found.verdict, found.chain, found.root)
+        self.later.append(lambda: core.admit([said]))
+
+    def vote(self) -> None:
+        for name in self.present.split():
+            self.cores[name]._claim()
+        self.run(self.present)
+
+    def stopped(self) -> list[str]:
+        return [name for name in self.present.split() if self.shells[name].stopped is not None]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def real_disks() -> Iterator[None]:
+    """Let the rig's shells keep what they only remember, and look into splits."""
+    patch = pytest.MonkeyPatch()
+    flush, voted = RigShell.flush_disk, RigShell.voted
+
+    def flush_disk(self: RigShell) -> None:
+        if isinstance(self.bus, Court):
+            self.bus.keep(self.me.name)
+        else:
+            flush(self)
+
+    def heard(self: RigShell, verdict: Verdict) -> None:
+        voted(self, verdict)
+        if verdict.split and isinstance(self.bus, Court):
+            self.bus.on_split(self.me.name, verdict)
+
+    patch.setattr(RigShell, "flush_disk", flush_disk)
+    patch.setattr(RigShell, "voted", heard)
+    yield
+    patch.undo()
+
+
+def turn_a_bit(machine: Machine) -> None:
+    """Of a message that waits; found as it is acked."""
+    ready = machine.vhosts["/"].queues["q"].ready
+    if ready:
+        message = ready[0]
+        ready[0] = (*message[:8], bytes([message[8][0] ^ 4]) + message[8][1:])
+    else:
+        turn_the_root(machine)
+
+
+def swap_messages(machine: Machine) -> None:
+    ready = machine.vhosts["/"].queues["q"].ready
+    if len(ready) > 1:
+        ready[0], ready[1] = ready[1], ready[0]
+    else:
+        turn_the_root(machine)
+
+
+def turn_the_root(machine: Machine) -> None:
+    machine.digest = (machine.digest + (1 << 17)) & MASK
+
+
+def forget_a_binding(machine: Machine) -> None:
+    """From here on this member gives other outcomes."""
+    machine.vhosts["/"].queues["q"].ready.clear()
+    machine.vhosts["/"].queues["q"].ready_sum = 0
+    del machine.vhosts["/"].queues["q"]
+    machine.vhosts["/"].routes.clear()
+
+
+FAULTS: list[Callable[[Machine], None]] = [
+    turn_a_bit, swap_messages, turn_the_root, forget_a_binding,
+]  # fmt: skip
+SHAPES = [(3, 3), (3, 2), (5, 5), (5, 4), (5, 3), (2, 2)]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    shape=st.sampled_from(SHAPES),
+    fault=st.sampled_from(FAULTS),
+    culprit=st.integers(0, 4),
+    before=st.integers(1, 4),
+    after=st.integers(0, 3),
+    votes_first=st.booleans(),
+)
+def test_the_wrong_member_is_named_and_no_other(
+    shape: tuple[int, int], fault: Callable[[Machine], None], culprit: int, before: int,
+    after: int, votes_first: bool,
+) -> None:  # fmt: skip
+    """G10: whether a majority out-votes it or nobody can, with and without a voter that is down."""
+    size, present = shape
+    court = Court(size, present)
+    names = court.present.split()
+    wrong = names[culprit % present]
+    say = court.cores["a"].admit
+    say([publish(number) for number in range(1, before + 1)])
+    court.run(court.present)
+    if votes_first:
+        court.vote()
+    assert not court.stopped()
+    fault(court.cores[wrong].replica.machine)
+    get = c.Get(c.GET, 1, 1, "q", False)
+    say([publish(before + 1), *[get] * (before + 1), c.Ack(c.ACK, 1, 1, 0, True)])
+    say([publish(before + 2 + number) for number in range(after)])
+    court.run(court.present)
+    assert not court.stopped()
+    court.vote()
+    assert court.stopped() == [wrong]
+    stopped = court.shells[wrong].stopped
+    assert stopped is not None
+    assert stopped[0] is Exit.INTERNAL
+    rest = [name for name in names if name != wrong]
+    assert not any(court.cores[name].halted for name in rest)
+    assert len({court.cores[name].replica.machine.root() for name in rest}) == 1
+    court.change(" ".join(rest))
+    serving = 2 * len(rest) > size
+    assert all(court.cores[name].speaking == serving for name in rest)
+
+
+@pytest.mark.parametrize("present", [2, 3])
+def test_when_nobody_is_wrong_but_the_machine_nobody_goes_on(
+    present: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G10: each member computes something of its own, again and again: real nondeterminism."""
+    court = Court(3, present)
+    apply = Machine.apply
+
+    def differs(self: Machine, position: int, session: int, time: int, command: c.Command) -> int:
+        outcome = apply(self, position, session, time, command)
+        return 600 + ord(self.local) if command[0] == c.PUBLISH else outcome
+
+    monkeypatch.setattr(Machine, "apply", differs)
+    court.cores["a"].admit([publish(1)])
+    court.run(court.present)
+    court.vote()
+    assert not court.stopped()
+    for name in court.present.split():
+        assert "not deterministic" in court.cores[name].halted
+        assert not court.cores[name].speaking
