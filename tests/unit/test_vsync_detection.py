@@ -8,6 +8,8 @@ from tests.unit.vsync_net import Net
 from vsync.config import RingConfig
 from vsync.errors import ConfigError
 from vsync.events import Note
+from vsync.messages import Kind
+from vsync.phases import Phase
 from vsync.suspicion import Finding, Suspicion
 from vsync.types import Member
 
@@ -165,6 +167,20 @@ def test_a_candidate_that_dies_while_the_ring_forms_is_not_waited_for(after_ms: 
     net.crash("d")
     net.crash("b", noticed=True)
     net.settle("ac", within=0.3)
+
+
+def test_a_stranger_that_dies_while_it_is_let_in_is_not_waited_for() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    net.boot("d")
+    stranger = net.nodes["d"].me
+    # Only while they gather with it, and before a ring is under way.
+    net.drop = lambda _s, _t, frame: frame[1] == Kind.COMMIT
+    net.run(0.5, lambda: all(stranger in net.nodes[n].acquaintances() for n in "abc"))
+    net.run(0.5, lambda: all(net.nodes[n].phase is not Phase.OPERATIONAL for n in "abc"))
+    net.crash("d", noticed=True)
+    net.drop = lambda *_: False
+    net.settle("abc", within=0.4)
 
 
 def test_a_quick_restart_at_the_same_address_needs_no_timeout() -> None:

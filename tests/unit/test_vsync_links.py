@@ -15,6 +15,7 @@ import pytest
 from tests.unit.vsync_net import Net
 from vsync.config import RingConfig
 from vsync.events import Note
+from vsync.gathering import BRIEF_JOINS
 from vsync.hearing import Hearing, largest_clique
 from vsync.phases import Phase
 from vsync.types import Guarantee, Member
@@ -143,6 +144,27 @@ def test_one_broken_link_across_a_healing_partition_costs_one_member(left: str) 
     assert max(len(v) for v in assert_views_stay(net, "").values()) == 4
 
 
+def test_a_new_ring_is_a_clique_from_the_start() -> None:
+    """Also where the token's way round does not need the broken link."""
+    net = Net("", config=CONFIG)
+    net.cut = both_ways([("b", "d")])
+    for name in "abcd":
+        net.boot(name)
+    net.run(SETTLE_S)
+    assert max(len(v) for v in assert_views_stay(net, "").values()) == 3
+
+
+def test_a_link_known_to_be_broken_is_not_waited_for_as_long_as_a_silent_member() -> None:
+    net = Net("abc")
+    net.settle("abc")
+    net.cut = both_ways([("a", "b")])
+    brief = (BRIEF_JOINS + 2) * net.config.join_timeout_ms / 1000
+    net.run(
+        net.config.hearing_ms / 1000 + brief,
+        lambda: net.settled("ac") or net.settled("bc"),
+    )
+
+
 # -- members that only hear or only speak -----------------------------------------------------
 
 
@@ -193,11 +215,14 @@ def test_a_member_that_gets_tokens_and_no_data_is_failed_by_the_others(name: str
 # -- who is let in ----------------------------------------------------------------------------
 
 
-def test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb() -> None:
+@pytest.mark.parametrize("cut", [{("a", "d"), ("d", "a")}, {("a", "d")}, {("d", "a")}])
+def test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb(
+    cut: set[tuple[str, str]],
+) -> None:
     net = Net("abc", config=CONFIG)
     net.settle("abc")
     before = [len(net.views(n)) for n in "abc"]
-    net.cut = both_ways([("a", "d")])
+    net.cut = cut
     net.boot("d")
     net.run(10.0)
     assert [len(net.views(n)) for n in "abc"] == before

@@ -1,0 +1,142 @@
+"""Each rule of failure detection and of broken links, taken away: some test of it must fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from unittest.mock import patch
+
+import pytest
+
+from tests.unit import test_vsync_detection as detection
+from tests.unit import test_vsync_links as links
+from vsync.checking import Checking
+from vsync.gathering import Gathering
+from vsync.hearing import Hearing, Row, largest_clique
+from vsync.membership import Gather
+from vsync.messages import Join
+from vsync.suspicion import Finding, Suspicion
+from vsync.types import Member
+
+Bite = tuple[object, str, object, Callable[[], object]]
+_findings, _heard, _gain = Suspicion.findings, Suspicion.heard, Hearing.gain
+_absorb = Gather.absorb
+
+
+def hint_is_proof(self: Suspicion, now: float) -> list[tuple[Member, Finding]]:
+    return [
+        (member, Finding.GONE if finding is Finding.OPEN else finding)
+        for member, finding in _findings(self, now)
+    ]
+
+
+def never_proven(self: Suspicion, now: float) -> list[tuple[Member, Finding]]:
+    return [(member, Finding.OPEN) for member, _ in _findings(self, now)]
+
+
+def sleeper_is_right(self: Suspicion, now: float) -> list[tuple[Member, Finding]]:
+    over = [(m, Finding.GONE) for m, c in self._checks.items() if now > c.began + self._window]
+    for member, _ in over:
+        del self._checks[member]
+    return over
+
+
+def last_frames_count(self: Suspicion, member: Member, now: float) -> None:
+    self.answered(member)
+
+
+def one_word_is_a_link(self: Hearing, now: float) -> dict[Member, Row]:
+    return {m: row for m, row in sorted(self._rows.items()) if now - row.at <= self._memory}
+
+
+def anybody_is_a_gain(
+    self: Hearing, size: int, size_max: int, without: Iterable[Member], now: float
+) -> tuple[Member, ...]:
+    rows = self.linked(now)
+    return largest_clique(self._me, list(rows), lambda _a, _b: True) if len(rows) >= size else ()
+
+
+def nothing_is_a_gain(
+    self: Hearing, size: int, size_max: int, without: Iterable[Member], now: float
+) -> tuple[Member, ...]:
+    return _gain(self, size + 1, size_max, without, now)
+
+
+def agreed_before_all_news(self: Gather, sender: Member, join: Join) -> object:
+    verdict = _absorb(self, sender, join)
+    self.agreed -= {sender} if verdict.value == "join_changed" else set()
+    return verdict
+
+
+def slow_agreement() -> None:
+    """Whoever learns of a failure from another has agreed with it."""
+    net = detection.Net("abc")
+    net.settle("abc")
+    net.run(0.5)
+    address = net.nodes["b"].me.address
+    net.crash("b")
+    net.suspect("c", address, True)
+    began = net.now
+    net.settle("ac", within=0.2)
+    assert net.now - began < (detection.CONFIG.probe_ms + detection.CONFIG.join_timeout_ms) / 1000
+
+
+BITES: tuple[Bite, ...] = (
+    (
+        Suspicion, "findings", hint_is_proof,
+        detection.test_a_stopped_member_whose_links_break_is_left_to_the_token_timeout,
+    ),
+    (
+        Suspicion, "findings", never_proven,
+        lambda: detection.test_a_killed_member_is_out_long_before_the_token_is_missed("b"),
+    ),
+    (
+        Suspicion, "findings", sleeper_is_right,
+        detection.test_a_check_that_its_owner_slept_through_begins_anew,
+    ),
+    (
+        Suspicion, "heard", last_frames_count,
+        detection.test_last_frames_of_the_dead_are_no_sign_of_life_later_ones_and_answers_are,
+    ),
+    (
+        Checking, "_on_probe", lambda self, sender: None,
+        detection.test_a_refusal_is_no_proof_against_a_member_that_is_heard,
+    ),
+    (
+        Checking, "_concern", lambda self: self.members,
+        detection.test_a_stranger_that_dies_while_it_is_let_in_is_not_waited_for,
+    ),
+    (Gather, "absorb", agreed_before_all_news, slow_agreement),
+    (
+        Hearing, "linked", one_word_is_a_link,
+        lambda: links.test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb(
+            {("a", "d")}
+        ),
+    ),
+    (
+        Hearing, "complete", lambda self, members, now: True,
+        links.test_a_new_ring_is_a_clique_from_the_start,
+    ),
+    (
+        Hearing, "gain", anybody_is_a_gain,
+        lambda: links.test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb(
+            links.both_ways([("a", "d")])
+        ),
+    ),
+    (Hearing, "gain", nothing_is_a_gain, links.test_a_newcomer_that_reaches_all_is_in_at_once),
+    (
+        Hearing, "ears", lambda self, now: (),
+        links.test_a_newcomer_that_reaches_all_is_in_at_once,
+    ),
+    (
+        Gathering, "_wait_less", lambda self, gather, now: None,
+        links.test_a_link_known_to_be_broken_is_not_waited_for_as_long_as_a_silent_member,
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bite", BITES, ids=lambda b: getattr(b[2], "__name__", "") + " " + b[1])
+def test_without_its_rule_a_test_fails(bite: Bite) -> None:
+    target, attribute, replacement, test = bite
+    test()
+    with patch.object(target, attribute, replacement), pytest.raises(AssertionError):
+        test()
