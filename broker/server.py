@@ -142,6 +142,8 @@ async def _serve(options: BrokerOptions) -> Exit:
         raise _Refused(Exit.UNAVAILABLE, reason) from error
     try:
         transport = _transport(options)
+        if options.clustered:
+            log.info("ring on %s, %s", transport.address, transport.security.describe())
         identity = _open(options)
         try:
             port = server.sockets[0].getsockname()[1]

@@ -43,6 +43,10 @@ class Security(Protocol):
     """What the transport needs of a mechanism."""
 
     mechanism: str
+
+    def describe(self) -> str:
+        """For the log: what it means, in plain words."""
+
     asks: bool
     """Whether newcomers are asked at the door."""
     binds: bool
@@ -94,6 +98,9 @@ class Anonymous(_Open):
     mechanism = "ANONYMOUS"
     asks = False
 
+    def describe(self) -> str:
+        return "open to whoever reaches it (ANONYMOUS)"
+
     def listen(self, pull: zmq.Socket[bytes]) -> None:
         """Nothing to set."""
 
@@ -114,6 +121,9 @@ class Plain(_Open):
         self._username, self._password = username.encode(), password.encode()
         if not 0 < len(self._username) < 256 or len(self._password) > 255:
             raise ValueError("user name and password must have at most 255 bytes")
+
+    def describe(self) -> str:
+        return "open to whoever knows the password, in clear (PLAIN)"
 
     def listen(self, pull: zmq.Socket[bytes]) -> None:
         pull.setsockopt(zmq.PLAIN_SERVER, 1)
@@ -140,6 +150,10 @@ class Curve:
     def __init__(self, own: KeyPair, allowed: Allowed) -> None:
         self.own, self.allowed = own, allowed
         self._good: set[tuple[str, bytes]] = set()
+
+    def describe(self) -> str:
+        members = len(set(self.allowed.names.values()))
+        return f"for the {members} members of {self.allowed.directory}, with key {self.own.public}"
 
     def listen(self, pull: zmq.Socket[bytes]) -> None:
         pull.setsockopt(zmq.CURVE_SERVER, 1)
