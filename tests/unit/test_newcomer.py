@@ -1,0 +1,141 @@
+"""Who gives up at the start, who goes on, and what each is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.core import Core
+from broker.exits import Exit
+from broker.newcomer import FOREIGN_FRAMES_MAX, REFUSED_S, Newcomer, refusal_words
+from vsync.codec import WIRE_VERSION, Codec
+from vsync.config import RingConfig
+from vsync.hello import Doorstep, Hello, settings_of
+from vsync.keys import Allowed, make_pair, public_text
+from vsync.security import Anonymous, Curve, Plain, Refused, Security
+from vsync.types import Member
+
+ME = Member("127.0.0.1:1", 100, "127.0.0.1:1")
+NOBODY = "127.0.0.1:9"  # the discard port: nothing answers there
+
+
+class Start:
+    """A member that starts, with everything around it settable."""
+
+    def __init__(self) -> None:
+        self.core = SimpleNamespace(ran=False, filled=False, primary=SimpleNamespace(members=(ME,)))
+        self.me = ME
+        self.counters: dict[str, int] = {}
+        codec = Codec(ME, "shop", 32_768, b"sets")
+        self.doorstep = Doorstep(ME, "shop", RingConfig(), codec)
+        self.security: Security = Anonymous()
+        self.refusals: dict[str, Refused] = {}
+        self.stopped: list[tuple[Exit, str]] = []
+        self.warned: list[str] = []
+        self.newcomer = Newcomer(
+            cast("Core", self.core), self, self, lambda *ends: self.stopped.append(ends),
+            self.warned.append,
+        )  # fmt: skip
+
+    def hear(self, incarnation: int, cluster: str = "shpo") -> None:
+        """A hello of a stranger."""
+        stranger = Member("b", incarnation, "b:1")
+        word = Hello(stranger, WIRE_VERSION, cluster, settings_of(RingConfig()))
+        self.doorstep.on_hello(word.encode(), 0.0)
+
+    def wait(self, seconds: float) -> None:
+        for tick in range(int(seconds * 20) + 1):
+            self.newcomer.wake(10 + tick / 20)
+
+
+def running(start: Start) -> None:
+    start.core.ran = True
+
+
+def in_company(start: Start) -> None:
+    start.core.primary.members = (ME, Member("c", 1, "c:1"))
+
+
+def older(start: Start) -> None:
+    start.hear(ME.incarnation + 1)
+
+
+def test_the_one_that_came_later_gives_up() -> None:
+    start = Start()
+    start.hear(ME.incarnation - 1)
+    start.wait(0.1)
+    ((code, sentence), *_) = start.stopped
+    assert code is Exit.PROTOCOL
+    assert "cluster 'shpo'" in sentence
+    assert "cluster 'shop'" in sentence
+
+
+@pytest.mark.parametrize("why", [running, in_company, older])
+def test_members_that_run_or_were_there_first_go_on(why: Callable[[Start], None]) -> None:
+    start = Start()
+    if why is not older:
+        start.hear(ME.incarnation - 1)
+        start.refusals[NOBODY] = Refused.KEY
+        start.counters["frame_version"] = 10 * FOREIGN_FRAMES_MAX
+    why(start)
+    start.wait(2 * REFUSED_S)
+    assert start.stopped == []
+
+
+def test_frames_of_another_version_without_a_word_are_enough() -> None:
+    start = Start()
+    start.counters["frame_version"] = FOREIGN_FRAMES_MAX - 1
+    start.wait(1)
+    assert start.stopped == []
+    start.counters["frame_version"] += 1
+    start.doorstep.on_foreign(bytes([9]) + bytes(80), 0.0)
+    start.newcomer.wake(20)
+    ((code, sentence),) = start.stopped
+    assert code is Exit.PROTOCOL
+    assert "another version" in sentence
+    assert "(9)" in sentence
+    assert f"version {WIRE_VERSION}" in sentence
+
+
+def test_a_refusal_must_last() -> None:
+    start = Start()
+    start.refusals[NOBODY] = Refused.MECHANISM
+    start.wait(REFUSED_S / 2)
+    start.refusals.clear()
+    start.newcomer.wake(11.9)
+    start.refusals[NOBODY] = Refused.MECHANISM
+    start.newcomer.wake(12.0)
+    start.newcomer.wake(12.0 + REFUSED_S)
+    assert start.stopped == []
+    start.newcomer.wake(12.1 + REFUSED_S)
+    assert [code for code, _ in start.stopped] == [Exit.NOT_ALLOWED]
+
+
+def test_who_holds_a_state_of_the_cluster_only_complains_once() -> None:
+    """Whoever took the address of a dead member must not be able to end the others at a restart."""
+    start = Start()
+    start.core.filled = True
+    start.refusals[NOBODY] = Refused.MECHANISM
+    start.wait(3 * REFUSED_S)
+    assert start.stopped == []
+    assert len(start.warned) == 1
+
+
+def test_the_words_name_both_sides_and_what_to_do(tmp_path: Path) -> None:
+    mine, theirs = make_pair(ME.name), make_pair(NOBODY)
+    for pair in (mine, theirs):
+        (tmp_path / f"{pair.name}.key").write_text(public_text(pair))
+    curve = Curve(mine, Allowed(tmp_path, pytest.fail))
+    said = refusal_words(ME, curve, NOBODY, Refused.KEY)
+    assert all(word in said for word in (NOBODY, ME.name, mine.public, "--cluster-allow"))
+    said = refusal_words(ME, curve, NOBODY, Refused.STRANGER)
+    assert all(word in said for word in (NOBODY, theirs.public, str(tmp_path)))
+    said = refusal_words(ME, curve, NOBODY, Refused.MECHANISM)
+    assert "another one" in said
+    assert "CURVE" in said
+    assert "password" in refusal_words(ME, Plain("u", "p"), NOBODY, Refused.KEY)
+    assert mine.secret not in said
