@@ -19,6 +19,7 @@ from broker.keeper import Keeper
 from broker.logbook import Logbook
 from broker.machine.entities import QueueRow
 from broker.machine.scrub import Fault
+from broker.machine.voters import voter_names
 from broker.quarantine import ORDERED, Quarantine
 from broker.reexecution import Reexecution, reexecute
 from broker.replica import ExecutionFailed, Withheld
@@ -138,7 +139,7 @@ class Care:
             "the disk rots here: %s; the evidence is in %s; a checkpoint of the state in memory "
             "takes the place of what cannot be read", fault.what, path,
         )  # fmt: skip
-        others = len(self._core.promise.voters) > 1
+        others = len(voter_names(self._core.promise.voters)) > 1
         if others and self._disk_faults >= DISK_FAULTS_MAX:
             self._core.distrusted(
                 f"the disk rots here again and again ({self._disk_faults} times): {fault.what}",

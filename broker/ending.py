@@ -8,6 +8,7 @@ from broker.core import Core
 from broker.exits import Exit
 from broker.keeper import Keeper
 from broker.logbook import Logbook
+from broker.machine.voters import voter_names
 from broker.memberlog.writer import LogWriteFailed
 from store.api import Marker
 from store.errors import StoreError
@@ -24,7 +25,7 @@ async def close_books(
     member can give this one its state: a sole voter re-executes its store when it starts again.
     """
     clean = code is Exit.OK and bool(core.shutdown_position)
-    alone = core.promise.voters in ((), (core.me.name,))
+    alone = voter_names(core.promise.voters) in ((), (core.me.name,))
     marker = Marker.CLEAN if clean else Marker.DIRTY
     note = ""
     if inconsistent and not alone:

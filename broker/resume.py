@@ -16,6 +16,7 @@ from typing import NamedTuple
 from broker.identity import filled
 from broker.machine.machine import Machine
 from broker.machine.restore import SnapshotError
+from broker.machine.voters import voter_names
 from broker.quarantine import RECOVERY, Quarantine
 from broker.recovery import checkpoint_of, history_of, log_progress, recover
 from broker.replica import Divergence, ExecutionFailed, Replica, Withheld
@@ -75,7 +76,7 @@ def resume(store: Store, quarantine: Quarantine) -> Resumed:
 
 
 def _alone(meta: Meta) -> bool:
-    return meta.voters in ((), (meta.member,))
+    return voter_names(meta.voters) in ((), (meta.member,))
 
 
 def _aside(meta: Meta, why: str, remedy: str) -> Resumed:

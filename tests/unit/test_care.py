@@ -1,0 +1,207 @@
+"""What a member does about its own failures, in which order, and what it says (G10, G16)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from broker.care import DISPUTE, SCRUB, Care
+from broker.consensus import Value, Verdict
+from broker.dispute import PROVEN
+from broker.machine.commands import Command, Reexecuted
+from broker.promise import Promise
+from broker.quarantine import KIND
+from broker.replica import ExecutionFailed
+from broker.scrubber import DiskFault
+from broker.tribunal import Tribunal
+from store.lmdb_store import LmdbStore
+from tests.unit.quarantine_rig import META, POISON, VOTERS, Author, flip_on_disk, publish, raising
+
+if TYPE_CHECKING:
+    from broker.core import Core
+    from broker.keeper import Keeper
+    from broker.logbook import Logbook
+
+
+class FakeCore:
+    """What care looks at of a core, and what it is told."""
+
+    def __init__(self, author: Author, voters: tuple[str, ...] = VOTERS) -> None:
+        self.replica = author.replica
+        self.promise = Promise("ab" * 16, voters, 1)
+        self.tribunal = Tribunal("a", voters, 64)
+        self.halted, self.filled, self.speaking = "", True, True
+        self.admitted: list[Command] = []
+        self.distrust: list[tuple[str, bool]] = []
+
+    def admit(self, commands: list[Command]) -> None:
+        self.admitted += commands
+
+    def distrusted(self, reason: str, *, disk: bool) -> None:
+        self.distrust.append((reason, disk))
+
+
+class FakeKeeper:
+    """What care looks at of a keeper."""
+
+    def __init__(self, store: LmdbStore) -> None:
+        self.store, self.meta = store, store.meta
+        self.checkpoints = 0
+        self.hold_checkpoints = False
+        self.wishes = 0
+
+    def wish_checkpoint(self) -> None:
+        self.wishes += 1
+
+
+class FakeLogbook:
+    """Remembers the verdicts."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def vote(self, position: int, chain: bytes, root: int, verdict: str) -> None:
+        self.words.append(verdict)
+
+
+class Patient:
+    """A care over fakes, and a store with a history of its own."""
+
+    def __init__(
+        self, data: Path, loop: asyncio.AbstractEventLoop, voters: tuple[str, ...], rate: int
+    ) -> None:
+        self.author = Author()
+        self.author.say(publish(1, b"one"))
+        self.store = LmdbStore.open(data / "store", META)
+        self.author.keep(self.store)
+        self.core, self.keeper = FakeCore(self.author, voters), FakeKeeper(self.store)
+        self.logbook, self.loop = FakeLogbook(), loop
+        self.care = Care(data, "a")
+        self.care.attend(
+            cast("Core", self.core), cast("Keeper", self.keeper), cast("Logbook", self.logbook),
+            rate, loop,
+        )  # fmt: skip
+
+    def beat(self, times: int = 40) -> None:
+        """Some turns of the loop, each with a wake."""
+
+        async def turn() -> None:
+            self.care.wake()
+            await asyncio.sleep(0.005)
+
+        for _ in range(times):
+            self.loop.run_until_complete(turn())
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.run_until_complete(made.shutdown_default_executor())
+    made.close()
+
+
+def test_a_failure_is_kept_before_anything_more_is_said(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    """G16."""
+    patient = Patient(tmp_path, loop, VOTERS, 0)
+    with raising(), pytest.raises(ExecutionFailed) as caught:
+        patient.author.say(publish(2, POISON))
+    assert "it is quarantined" in patient.care.failed(caught.value)
+    assert not patient.core.speaking
+    assert len(patient.care.evidence.all(KIND)) == 1
+    assert "KeyError" in patient.care.failed(KeyError("x"))
+    assert patient.care.all_counters()["executions_failed"] == 1
+
+
+def test_memory_that_rots_ends_the_member_and_its_disk_is_believed(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G10."""
+    monkeypatch.setattr("broker.scrubber.PAUSE_S", 0.0)
+    patient = Patient(tmp_path, loop, VOTERS, 10_000)
+    patient.beat(5)
+    assert not patient.core.distrust
+    ready = patient.author.replica.machine.vhosts["/"].queues["q"].ready
+    ready[0] = (*ready[0][:8], b"0ne")
+    while not patient.core.distrust:
+        patient.beat(1)
+    reason, disk = patient.core.distrust[0]
+    assert "queue 'q' in vhost '/'" in reason
+    assert not disk
+    assert patient.care.evidence.all(SCRUB)
+
+
+@pytest.mark.parametrize("voters", [VOTERS, ("a",)])
+def test_a_disk_that_rots_is_helped_twice_and_then_left(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, voters: tuple[str, ...]
+) -> None:
+    """G10: where others have the state; a sole voter goes on with what it has in memory."""
+    patient = Patient(tmp_path, loop, voters, 0)
+    done: asyncio.Future[DiskFault | None] = loop.create_future()
+    done.set_result(DiskFault("the checksum of an entry does not hold"))
+    for time in (1, 2):
+        patient.care._disk_read(done)
+        assert patient.keeper.wishes == time
+        assert not patient.core.distrust
+    patient.care._disk_read(done)
+    assert bool(patient.core.distrust) is (len(voters) > 1)
+    assert all(disk for _, disk in patient.core.distrust)
+
+
+def test_after_a_fault_the_disk_is_read_again_behind_the_fresh_checkpoint(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.care.DISK_PERIOD_S", 0.0)
+    patient = Patient(tmp_path, loop, VOTERS, 1)
+    flip_on_disk(patient.store, b"l")
+    while not patient.keeper.wishes:
+        patient.beat(1)
+    patient.beat(10)
+    counters = patient.care.all_counters()
+    assert (counters["disk_faults"], counters["disk_passes"]) == (1, 0)
+    flip_on_disk(patient.store, b"l")  # which turns it back
+    patient.keeper.checkpoints = 1
+    while not patient.care.all_counters()["disk_passes"]:
+        patient.beat(1)
+    assert patient.care.all_counters()["disk_faults"] == 1
+
+
+def test_a_split_vote_is_looked_into_when_its_position_is_durable(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    """G10: on another thread, from the store, and what was found is said and kept."""
+    patient = Patient(tmp_path, loop, VOTERS, 0)
+    patient.author.say(publish(2, b"two"))
+    history = patient.author.replica.history
+    right = (history.epoch, history.chain, patient.author.replica.machine.root())
+    votes: dict[str, Value] = {"a": right, "b": (history.epoch, b"w" * 16, 1)}
+    verdict = Verdict(history.position, None, (), True, votes)
+    patient.core.tribunal._open(verdict)
+    patient.core.halted = patient.core.tribunal.fenced
+    patient.care.voted(verdict)
+    patient.care.voted(verdict)
+    patient.beat(5)
+    assert patient.keeper.hold_checkpoints
+    assert not patient.core.admitted
+    patient.author.keep(patient.store)
+    while not patient.core.admitted:
+        patient.beat(1)
+    patient.beat(5)
+    (said,) = patient.core.admitted
+    assert isinstance(said, Reexecuted)
+    assert tuple(said)[1:] == (history.position, PROVEN, *right[1:])
+    (_, facts), *_ = patient.care.evidence.all(DISPUTE)
+    assert "checkpoint at position 0" in str(facts["reexecuted"])
+    assert patient.logbook.words == ["undecided", "undecided"]
+    patient.core.tribunal.report("a", said)
+    patient.core.tribunal.report("b", said)
+    patient.core.halted = patient.core.tribunal.fenced
+    patient.beat(1)
+    assert patient.care.counters["convictions"] == 1
+    assert not patient.keeper.hold_checkpoints
