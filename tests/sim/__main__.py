@@ -62,6 +62,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--ledger", type=Path, default=Path("soak.jsonl"), help="of --soak")
     parser.add_argument("--verbose", action="store_true", help="with --gate: a line for each seed")
     parser.add_argument("--memberlog", default=None, help="write member logs into this directory")
+    parser.add_argument("--ringtrace", default=None, help="write traces for tools.ringtrace there")
     parser.add_argument("--faults", action="store_true", help="list the faults that there are")
     return parser.parse_args(arguments)
 
@@ -113,6 +114,7 @@ def main(raw: list[str]) -> int:
         keep_trace=arguments.trace or arguments.frames,
         frames=arguments.frames,
         memberlog=arguments.memberlog,
+        ringtrace=arguments.ringtrace,
     )
     if arguments.seed is not None:
         result = run_seed(arguments.seed, options)

@@ -30,6 +30,7 @@ class Options:
     keep_trace: bool = False
     frames: bool = False
     memberlog: str | None = None
+    ringtrace: str | None = None
     stack: str = "replica"
 
 
@@ -38,7 +39,9 @@ STACKS = ("ring", "replica", "broker", "oracle", "groups")
 
 
 def options_for(stack: str) -> Options:
-    """The options of a run on this stack."""
+    """The options of a run on this stack; ValueError when there is no such stack."""
+    if stack not in (*STACKS, "mixed"):
+        raise ValueError(f"no stack is called {stack!r}; there are {', '.join(STACKS)} and mixed")
     return Options(ring_only=True) if stack == "ring" else Options(stack=stack)
 
 
@@ -80,7 +83,11 @@ def run_plan(plan: Plan, options: Options) -> Result:
         runner = Runner(plan, oracle.make_core, stack_of(plan, options), trace)
         oracle.world = runner.world
         return runner.run()
-    return Runner(plan, make_node, stack_of(plan, options), trace).run()
+    runner = Runner(plan, make_node, stack_of(plan, options), trace)
+    if options.ringtrace is not None:
+        runner.world.ringtrace = Path(options.ringtrace)
+        runner.world.ringtrace.mkdir(parents=True, exist_ok=True)
+    return runner.run()
 
 
 def stack_of(plan: Plan, options: Options) -> Stack:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from tests.sim.ringtrace import Recorder
 from tests.sim.tap import Tap
 from tests.sim.tape import Tape
 from vsync.events import Broadcast, Output, Send
@@ -78,6 +79,9 @@ class SimMember:
         self.inbox.clear()
         self.mark = 0
         self.tap = Tap(self.world.make_core(me), me, life, self._trace)
+        if self.world.ringtrace is not None:
+            now = self.world.now
+            self.tap.recorder = Recorder(self.world.ringtrace, me, self.tap.core, now)
         self.upper = self.world.make_upper(self, self.tap)
         self._trace("start", f"incarnation {self.incarnation}")
         self.tap.core.start(self.world.now)

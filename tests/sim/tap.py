@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tests.sim.history import Delivered, Ended, Installed, Item, Life, Submitted, Transited, Who
+from tests.sim.ringtrace import Recorder
 from vsync.events import Deliver, Direct, Marks, Note, Output, Transitional, View
 from vsync.phases import Phase
 from vsync.types import NO_RING, Guarantee, Member, RingId
@@ -80,6 +81,7 @@ class Tap:
         self.own_delivered = 0
         self.last_view: View | None = None
         self.marks: dict[str, int] = {}  # as shown last
+        self.recorder: Recorder | None = None
         self._ring = NO_RING
         self._seq = 0
 
@@ -104,6 +106,8 @@ class Tap:
     def take(self, now: float) -> Sequence[Output]:
         """The core's outputs, deliveries stripped of their numbers."""
         outputs: list[Output] = self.core.take()
+        if self.recorder is not None:
+            outputs = self.recorder.heard(outputs, now)
         for index, output in enumerate(outputs):
             if isinstance(output, Deliver):
                 outputs[index] = self._on_deliver(output, now)

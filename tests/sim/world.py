@@ -7,6 +7,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.sim.coverage import stage_of
 from tests.sim.hints import Hints
@@ -52,6 +53,7 @@ class World:
         self._make_core = make_core
         self.stack = stack
         self.calm = calm_of(plan)
+        self.ringtrace: Path | None = None
         self.net = Net(
             list(plan.names), self.tape.fork("net"), self.calm, plan.queue_frames, self._deliver_at
         )
@@ -120,6 +122,8 @@ class World:
     def retire(self, tap: Tap) -> None:
         """Keep what a finished life counted."""
         self.counters.update(tap.core.counters)
+        if tap.recorder is not None:
+            tap.recorder.close()
 
     def step(self, core: Core) -> None:
         """One input of one core is done: count it and look inside."""

@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.sim.campaign import Options, run_seed
 from tests.unit.test_cluster import CONFIG, kill, run, together
 from tests.unit.test_tools_ring import tool
 from tests.unit.vsync_net import Net
@@ -243,3 +244,17 @@ def test_following_a_trace_over_its_rotation(tmp_path: Path) -> None:
                 assert json.loads(child.stdout.readline())["ring"] == f"{number}.a"
         child.terminate()
     file.close()
+
+
+def test_the_simulator_writes_the_same_trace(tmp_path: Path) -> None:
+    """And it changes nothing of the run."""
+    quiet = run_seed(3, Options(ring_only=True))
+    traced = run_seed(3, Options(ring_only=True, ringtrace=str(tmp_path)))
+    assert traced.trace.hash() == quiet.trace.hash()
+    files = [str(path) for path in sorted(tmp_path.glob("*.trace"))]
+    assert len(files) == len(traced.plan.names)
+    views = show("-k", "view", *files).out.splitlines()
+    assert len(views) == traced.views
+    kinds = {line.split()[2] for line in show(*files).out.splitlines()}
+    assert {"phase", "drop", "join_sent", "commit", "recovery", "closing", "marks"} <= kinds
+    assert "without" in show("--views", *files).out

@@ -1,0 +1,43 @@
+"""The trace that a real member writes, written by simulated ones: `ringtrace` shows either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vsync.events import Note, Output
+from vsync.node import Node
+from vsync.trace import ONLY_TRACED
+from vsync.tracefile import FLUSH_S, TraceFile
+from vsync.tracing import fact
+from vsync.types import Member
+
+CLUSTER = "simulated"
+
+
+class Recorder:
+    """One life's part of its member's file, at virtual times."""
+
+    def __init__(self, directory: Path, me: Member, core: object, now: float) -> None:
+        self._now = self._flushed = now
+        self._file = TraceFile(directory / f"{me.name}.trace", me, CLUSTER, lambda: self._now)
+        self._file.open()
+        inner = getattr(core, "core", core)  # behind a clock of its own
+        if isinstance(inner, Node):
+            inner.desk.tracing = True
+
+    def heard(self, outputs: list[Output], now: float) -> list[Output]:
+        """Write outputs of the core down; those that there are without a trace as well."""
+        if now - self._flushed > FLUSH_S:
+            self._file.flush()
+            self._flushed = now
+        self._now = now
+        for output in outputs:
+            found = fact(output)
+            if found is not None:
+                self._file.add(*found)
+        return [o for o in outputs if not (isinstance(o, Note) and o.code in ONLY_TRACED)]
+
+    def close(self) -> None:
+        """The life, or the run, is over."""
+        self._file.flush()
+        self._file.close()
