@@ -210,7 +210,7 @@ class Node(Checking):
     def _on_data(self, sender: Member, frame: Data, now: float) -> None:
         phase = self.phase
         ring = self.current
-        token = self.waiting
+        token = self.waiting or self.solo
         if token is not None and frame.seq > token.seq and frame.ring == token.ring:
             # I have the token: nobody else gave out this number, and I may be about to (fuzzing).
             self.desk.count("data_beyond_token")

@@ -11,9 +11,12 @@ from collections import Counter
 import pytest
 
 from tests.unit.vsync_net import Net
+from vsync.codec import Codec, data_body, ring_block
 from vsync.events import Broadcast, Deliver, Output, Send, View
-from vsync.messages import Kind
+from vsync.hello import settings_hash, settings_of
+from vsync.messages import Content, Kind
 from vsync.node import Node
+from vsync.types import Guarantee, Member
 
 
 class Tape(Net):
@@ -145,3 +148,22 @@ def test_words_of_another_cluster_are_dropped_and_counted() -> None:
     net.replay(foreign, random.Random(1))
     assert net.rings() == ring
     assert (counts(net.nodes) - counted)["frame_cluster"] == len(foreign)
+
+
+def test_a_number_that_only_the_holder_of_the_token_can_give_is_dropped_and_counted() -> None:
+    """Found by fuzzing: a liar's frame would have the place that the holder is about to give."""
+    net = Tape("a")
+    net.run(1.0)
+    alone = net.nodes["a"]
+    assert alone.current is not None
+    liar = Member("z", 9, "z:1")
+    codec = Codec(liar, "test", 32_768, settings_hash(settings_of(net.config)))
+    body = data_body(
+        ring_block(alone.ring), 1, 0, Content.PAYLOADS, Guarantee.AGREED, [b"not yours to say"]
+    )
+    alone.receive(codec.data_frame(body), net.now)
+    assert alone.submit(b"mine", net.now)
+    net.flush("a")
+    net.run(0.1)
+    assert net.payloads("a") == [b"mine"]
+    assert alone.counters["data_beyond_token"] == 1
