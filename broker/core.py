@@ -236,7 +236,8 @@ class Core:
         self.promise = Promise(activation.cluster_id, activation.voters, promised)
         self.tribunal.entered(activation)
         self.ran = True
-        self.shell.activated(event, base)
+        if event.ring == self.primary.ring:  # else of a view before, and decided only now
+            self.shell.activated(event, base)
 
     def _apply(self, item: Item) -> None:
         before = self.replica.history.position

@@ -89,7 +89,7 @@ class Logbook:
 
     def snapshot(self, history: History, root: int, donor: str) -> None:
         """The state was replaced by the donor's."""
-        self._writer.append(Snapshot(history.position, history.chain, root, donor))
+        self._writer.append(Snapshot(history.epoch, history.position, history.chain, root, donor))
 
     def vote(self, position: int, chain: bytes, root: int, verdict: str) -> None:
         """A digest vote was decided."""

@@ -132,6 +132,7 @@ class Confirm(NamedTuple):
 class Snapshot(NamedTuple):
     """The state was replaced by a transferred one: a legal gap up to `position`."""
 
+    state_epoch: int
     position: int
     chain: bytes
     root: int
@@ -321,7 +322,7 @@ _BUILD: dict[int, _Build] = {
     Kind.INACTIVE: _builder(Inactive, _STR),
     Kind.BATCH: _build_batch,
     Kind.CONFIRM: _build_confirm,
-    Kind.SNAPSHOT: _builder(Snapshot, _INT, _BYTES, _INT, _STR),
+    Kind.SNAPSHOT: _builder(Snapshot, _INT, _INT, _BYTES, _INT, _STR),
     Kind.DURABLE: _builder(Durable, _INT),
     Kind.STOP: _builder(Stop, _STR, _INT, _BYTES),
     Kind.VOTE: _builder(Vote, _INT, _BYTES, _INT, _STR),

@@ -171,7 +171,7 @@ def good_story(rounds: int = 6) -> LogMaker:
     maker.activate(a, b, c2, fresh=(c2,))
     maker.item("b", bytes([PUBLISH]), a, b)
     h = maker.history
-    maker.lives[c2].append(Snapshot(h.position, h.chain, root_of(h), "a"))
+    maker.lives[c2].append(Snapshot(h.epoch, h.position, h.chain, root_of(h), "a"))
     maker.traffic(rounds, a, b, c2)
     maker.vote(a, b, c2)
     maker.stop(a, b, c2)

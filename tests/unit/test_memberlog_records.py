@@ -46,7 +46,7 @@ SAMPLES: list[Record] = [
     Confirm(5, 120, (101, 102, 102, 5000)),
     Confirm(5, 120, (), ()),
     Confirm(5, 120, (101, 102, 130), (102, 130)),
-    Snapshot(200, b"c" * 16, 7, "b"),
+    Snapshot(5, 200, b"c" * 16, 7, "b"),
     Durable(103),
     Stop("shutdown", 103, b"c" * 16),
     Vote(100, b"c" * 16, 8, "agreed"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.machine import commands
 from broker.memberlog.records import Kind
+from tools.verify.control import Primary
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Differences(NamedTuple):
 
     batches: int
     positions: int
-    found: dict[str, tuple[int, int]]
+    found: dict[str, tuple[tuple[int, int], int]]  # (position, superseded epoch or 0), count
 
 
 class Applied(NamedTuple):
@@ -61,7 +62,36 @@ class Applied(NamedTuple):
     active: bool
 
 
-def find_differences(records: DataFrame, begin_inactive: list[str]) -> Differences:
+def cuts(primaries: dict[int, Primary]) -> dict[int, int]:
+    """Return, by epoch, the lowest position that a later epoch started from.
+
+    What an epoch applied beyond it is superseded: no later primary knows it.
+    """
+    lowest: dict[int, int] = {}
+    cut: int | None = None
+    for epoch in sorted(primaries, reverse=True):
+        if cut is not None:
+            lowest[epoch] = cut
+        base = primaries[epoch].base
+        if base > 0:
+            cut = base if cut is None else min(cut, base)
+    return lowest
+
+
+def _superseded(primaries: dict[int, Primary]) -> Column:
+    """Return the epoch of a superseded row, 0 for one that is part of the one history."""
+    from pyspark.sql import functions as f
+
+    pairs = [f.lit(value) for pair in sorted(cuts(primaries).items()) for value in pair]
+    if not pairs:
+        return f.lit(0)
+    cut = f.element_at(f.create_map(*pairs), f.col("decided"))
+    return f.when(f.col("last") > cut, f.col("decided")).otherwise(0)
+
+
+def find_differences(
+    records: DataFrame, begin_inactive: list[str], primaries: dict[int, Primary]
+) -> Differences:
     """Aggregate all batches by the position that they end at, in one job.
 
     `begin_inactive` are the segments in whose beginning the member was in no primary.
@@ -84,7 +114,7 @@ def find_differences(records: DataFrame, begin_inactive: list[str]) -> Differenc
     anchor = f.col("kind").isin([int(kind) for kind in ANCHORS]) & (f.col("last") > 0)
     per_position = (
         records.filter(is_batch | anchor)
-        .groupBy("last")
+        .groupBy("last", _superseded(primaries).alias("superseded"))
         .agg(
             f.count(f.when(is_batch, 1)).alias("n"),
             f.min(f.when(is_batch, f.col("position"))).alias("first"),
@@ -102,10 +132,11 @@ def find_differences(records: DataFrame, begin_inactive: list[str]) -> Differenc
     )
     columns = [f.sum("n"), f.sum(f.col("last") - f.col("first") + 1)]
     for name in DIFFERENCES:
-        columns += [f.min(f.when(f.col(name), f.col("last"))), f.count(f.when(f.col(name), 1))]
+        place = f.struct("last", "superseded")
+        columns += [f.min(f.when(f.col(name), place)), f.count(f.when(f.col(name), 1))]
     row = per_position.agg(*columns).collect()[0]
     found = {
-        name: (row[2 + 2 * i], row[3 + 2 * i])
+        name: (tuple(row[2 + 2 * i]), row[3 + 2 * i])
         for i, name in enumerate(DIFFERENCES)
         if row[2 + 2 * i] is not None
     }
@@ -121,34 +152,37 @@ def _active(begin_inactive: list[str]) -> Column:
 
 
 def describe_differences(
-    records: DataFrame, differences: Differences, begin_inactive: list[str]
+    records: DataFrame,
+    differences: Differences,
+    begin_inactive: list[str],
+    primaries: dict[int, Primary],
 ) -> list[Finding]:
     """Say who differs from the others at the first position of each kind of difference."""
     from pyspark.sql import functions as f
 
     if not differences.found:
         return []
-    wanted = [last for last, _ in differences.found.values()]
+    wanted = [last for (last, _), _ in differences.found.values()]
     kinds = [int(kind) for kind in (Kind.BATCH, *ANCHORS)]
     rows = (
         records.filter(f.col("last").isin(wanted) & f.col("kind").isin(kinds))
         .withColumn("active", _active(begin_inactive))
-        .select(*Applied._fields)
+        .select(*Applied._fields, _superseded(primaries).alias("superseded"))
         .limit(1000)
         .collect()
     )
-    at: dict[int, list[Applied]] = {}
+    at: dict[tuple[int, int], list[Applied]] = {}
     for row in rows:
-        at.setdefault(row.last, []).append(_applied(row))
+        at.setdefault((row.last, row.superseded), []).append(_applied(row))
     findings: list[Finding] = []
-    for name, (last, count) in differences.found.items():
-        here = sorted(at[last])
+    for name, (place, count) in differences.found.items():
+        here = sorted(at[place])
         batches = [row for row in here if row.kind == Kind.BATCH]
         if name == "alone":
             regular = {row.chain for row in batches if row.active}
             findings += [_alone(row) for row in batches if row.chain not in regular]
         elif name == "chain" and "outcomes" in differences.found:
-            if last != differences.found["outcomes"][0]:  # else the outcome explains it
+            if place != differences.found["outcomes"][0]:  # else the outcome explains it
                 findings += _odd(here, name, count)
         else:
             findings += _odd(here if name in ("chain", "root") else batches, name, count)

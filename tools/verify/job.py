@@ -79,10 +79,10 @@ def _verify(records: DataFrame, segments: list[Path]) -> Report:
     rows = [Row(*row) for row in records.filter(f.col("kind").isin(kinds)).collect()]
     control.check_input(rows)
     joined, findings, begin_inactive = lives.join_segments(rows)
-    differences = identity.find_differences(records, begin_inactive)
+    epochs = control.primaries(rows)
+    differences = identity.find_differences(records, begin_inactive, epochs)
     if not differences.batches:
         raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
-    epochs = control.primaries(rows)
     notes: list[str] = []
     for said in control.check_segments(rows):
         if isinstance(said, Finding):
@@ -95,7 +95,7 @@ def _verify(records: DataFrame, segments: list[Path]) -> Report:
             f"{unjudged} confirms are above the durable mark; whether they were of transient "
             "messages, which need not wait, is not recorded"
         )
-    findings += identity.describe_differences(records, differences, begin_inactive)
+    findings += identity.describe_differences(records, differences, begin_inactive, epochs)
     findings += control.check_views(rows)
     findings += control.check_primaries(rows)
     findings += lives.check_synchrony(rows, joined)

@@ -69,6 +69,7 @@ class _Carry:
     chain: str = ""
     primary: tuple[int, int] | None = None
     active: bool | None = False
+    deciding: int | None = None
 
     def check(self, ends: SegmentEnds) -> Iterator[tuple[str, int, int, str]]:
         """Yield what the next segment took for granted wrongly."""
@@ -84,6 +85,8 @@ class _Carry:
                 if digest(data).hex() != first["chain"]:
                     yield "G14", position, -1, "the chain does not follow from the segment before"
         for epoch, ring, position in ends["entry_primary"]:
+            if self.deciding is not None:
+                break
             if self.primary is None or (epoch, ring) != tuple(self.primary):
                 yield "G7", position, -1, foreign_batch((epoch, ring), self.primary)
         if ends["entry_confirm"] is not None and self.active is False:
@@ -100,6 +103,7 @@ class _Carry:
             ends["chain"] or (before.chain if untouched else ""),
             ends["primary"] or before.primary,
             before.active if ends["active"] is None else ends["active"],
+            before.deciding if ends["active"] is None else ends["deciding"],
         )
 
 

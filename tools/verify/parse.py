@@ -84,6 +84,8 @@ class _Parser:
         self._order = b""
         self._primary: tuple[int, int] | None = None  # epoch, ring
         self._active: bool | None = None
+        self._deciding: int | None = None  # after a DECIDED: its epoch
+        self._state_epoch: int | None = None
         self._entering = True  # nothing said yet at which position this segment begins
         self._whole = True  # no damage so far
         self._unconfirmed: set[int] = set()
@@ -92,7 +94,7 @@ class _Parser:
         self._ends = SegmentEnds(
             cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="", torn_tail=False,
             first_batch=None, entry_primary=[], entry_confirm=None,
-            chain="", primary=None, active=None,
+            chain="", primary=None, active=None, deciding=None,
             epochs={}, durable=-1, confirms=0, publishes=0, unpaired=0, unjudged=0,
         )  # fmt: skip
 
@@ -138,11 +140,13 @@ class _Parser:
                 yield self._control(lsn, record)
             case Active():
                 self._primary, self._active = (record.epoch, record.ring_seq), True
+                self._deciding = None
                 yield self._control(lsn, record)
             case Inactive():
-                self._active = False
-            case Decided():
-                self._active = True  # a primary view decided the batches that follow
+                self._active, self._deciding = False, None
+            case Decided(epoch):
+                # A primary view decided the batches that follow, which are of views before it.
+                self._active, self._deciding = True, epoch
             case Header():
                 self._who = (self._file, record.member, record.incarnation, record.segment)
                 ends["prev_link"] = record.prev_link.hex()
@@ -155,6 +159,7 @@ class _Parser:
         ends = self._ends
         ends["link"], ends["chain"] = self._link.hex(), self._chain.hex()
         ends["primary"], ends["active"] = self._primary, self._active
+        ends["deciding"] = self._deciding
         row = self.bare(self._lsn, SEGMENT)
         yield row._replace(position=self._stands, text=json.dumps(ends))
         if self._unconfirmed:
@@ -171,6 +176,7 @@ class _Parser:
     def _state(self, record: Start | Snapshot) -> None:
         self._stands, self._chain, self._order = record.position, record.chain, b""
         self._entering = False
+        self._state_epoch, self._deciding = record.state_epoch, None
         self._ends["durable"] = max(self._ends["durable"], record.position)
         if isinstance(record, Start):
             self._active = False
@@ -190,6 +196,7 @@ class _Parser:
             self._follows(record, first, last)
         self._belongs(record, first)
         self._stands, self._chain, self._order = last, record.chain, record.order
+        self._state_epoch = self._deciding or record.epoch
         sums = self._sums(record.epoch)
         sums["first"] = first if sums["first"] < 0 else min(first, sums["first"])
         sums["last"] = max(last, sums["last"])
@@ -201,6 +208,7 @@ class _Parser:
             *self._who, lsn, int(Kind.BATCH), record.epoch, record.ring_seq, None, record.seq,
             first, last, record.chain, signed(record.root), record.blob_hash, record.order,
             record.origin, record.kinds, record.outcomes, None, None, self._active, None, None,
+            self._state_epoch,
         )  # fmt: skip
 
     def _follows(self, record: Batch, first: int, last: int) -> None:
@@ -219,6 +227,8 @@ class _Parser:
     def _belongs(self, record: Batch, first: int) -> None:
         """Check a batch against the primary that this life is in."""
         of = (record.epoch, record.ring_seq)
+        if self._deciding is not None:
+            return
         if self._primary is None:
             taken = self._ends["entry_primary"]
             if self._whole and (not taken or taken[-1][:2] != of):
@@ -264,13 +274,15 @@ class _Parser:
         return self._epoch_sums
 
     def _control(self, lsn: int, record: Record) -> Row:
-        row = self.bare(lsn, _KINDS[type(record)])
+        row = self.bare(lsn, _KINDS[type(record)])._replace(decided=self._state_epoch)
         match record:
             case Start(epoch, position, chain, root):
                 row = row._replace(epoch=epoch, position=position, last=position, chain=chain)
                 return row._replace(root=signed(root))
-            case Snapshot(position, chain, root, donor):
-                row = row._replace(position=position, last=position, chain=chain, text=donor)
+            case Snapshot(epoch, position, chain, root, donor):
+                row = row._replace(
+                    epoch=epoch, position=position, last=position, chain=chain, text=donor
+                )
                 return row._replace(root=signed(root))
             case Vote(position, chain, root, verdict):
                 row = row._replace(position=position, text=verdict)

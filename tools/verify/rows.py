@@ -38,6 +38,7 @@ class Row(NamedTuple):
     flag: bool | None = None  # regular, cold; of a batch: applied while active, None = not known
     text: str | None = None  # reason, donor, verdict; JSON of a SEGMENT; what a FAULT is
     positions: list[int] | None = None
+    decided: int | None = None  # epoch of the primary in which it was applied, or of the state
 
 
 SCHEMA = (
@@ -45,7 +46,7 @@ SCHEMA = (
     "epoch bigint, ring_seq bigint, ring_rep string, seq bigint, position bigint, "
     "last bigint, chain binary, root bigint, blob_hash binary, `order` binary, origin string, "
     "kinds binary, outcomes binary, names array<string>, voters array<string>, flag boolean, "
-    "text string, positions array<bigint>"
+    "text string, positions array<bigint>, decided bigint"
 )
 
 
@@ -83,6 +84,7 @@ class SegmentEnds(TypedDict):
     chain: str
     primary: tuple[int, int] | None
     active: bool | None
+    deciding: int | None  # the epoch that decides what comes next; None: none
     # Totals:
     epochs: dict[str, EpochSums]
     durable: int
