@@ -13,8 +13,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 EVERYDAY := not slow and not spark
 SEED ?= 1
 COUNT ?=
+HOURS ?= 1
 
-.PHONY: help demo test check ci bench sim format clean
+.PHONY: help demo test check ci bench sim soak mutants format clean
 
 help:
 	@echo "make demo    three brokers, real input, one killed in mid-stream, everything checked"
@@ -23,6 +24,8 @@ help:
 	@echo "make ci      what continuous integration runs (.ci/run)"
 	@echo "make bench   what the machine, the ring and three brokers cost and carry here"
 	@echo "make sim     the ring in the simulator: make sim SEED=7, make sim COUNT=300"
+	@echo "make soak    fresh seeds of all stacks: make soak HOURS=2 (ledger in soak.jsonl)"
+	@echo "make mutants generated bugs of the protocol: which does the simulator notice?"
 	@echo "make format  rewrite the sources in the one format"
 	@echo "make clean   remove the virtual environment and everything generated"
 
@@ -50,6 +53,13 @@ bench: $(VENV)/.test
 
 sim: $(VENV)/.test
 	$(RUN) -m tests.sim $(if $(COUNT),--count $(COUNT),--seed $(SEED))
+
+soak: $(VENV)/.test
+	$(RUN) -m tests.sim --soak $(HOURS) --jobs 2 --ledger soak.jsonl
+
+mutants: $(VENV)/.test
+	$(RUN) -m tests.sim.mutate --run --jobs 2 --sample 300
+	$(RUN) -m tests.sim.mutate --table
 
 format: $(VENV)/.test
 	$(RUN) -m ruff format .

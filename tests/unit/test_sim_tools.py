@@ -1,0 +1,181 @@
+"""The tools around the simulator: shrinking, coverage, generated mutants, repetition, spoiling."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.sim import mutate, shrink
+from tests.sim.batch import Job, differences, run_batch
+from tests.sim.campaign import Outcome, options_for, plan_of
+from tests.sim.coverage import FAULTS, PRIMARY_STAGES, STAGES, lines, possible
+from tests.sim.gate import FIXED, fixed_jobs, fresh_start
+from tests.sim.mutants import broken
+from tests.sim.net import Net, Weather
+from tests.sim.operators import MODULES, generate, generate_all, mutated, sample
+from tests.sim.plan import ALL_FAULTS, EPISODE_FAULTS, make_plan
+from tests.sim.stack import covers
+from tests.sim.tape import Tape
+from tests.sim.toylog import Image, ToyLog
+from vsync.codec import Codec
+from vsync.errors import FrameError
+from vsync.messages import NOBODY, Token
+from vsync.primary_events import Phase
+from vsync.types import Member, RingId
+
+# -- shrinking ------------------------------------------------------------------------------------
+
+
+def test_ddmin_finds_the_two_that_matter() -> None:
+    tried: list[list[int]] = []
+
+    def fails(items: list[int]) -> bool:
+        tried.append(items)
+        return {3, 17} <= set(items)
+
+    assert shrink.ddmin(range(24), fails) == [3, 17]
+    assert len(tried) < 80
+    assert shrink.ddmin(range(5), lambda items: True) == []
+
+
+class Guessing(shrink.Shrinker):
+    """Runs nothing: a scenario fails when it has what the bug takes."""
+
+    def fails(self, scenario: shrink.Scenario) -> bool:
+        return "loss" in scenario.faults and scenario.members >= 2
+
+
+def test_a_failing_seed_becomes_a_file_that_replays_it(tmp_path: Path) -> None:
+    """What a bug does not take is left out, and the file says the rest."""
+    seed = next(s for s in range(1, 500) if {"loss", "crash"} <= set(make_plan(s).faults))
+    said: list[str] = []
+    with broken("half_safe"):
+        found = Guessing(60.0, said.append).shrink(seed, "ring")
+    assert found is not None
+    assert found.faults == ("loss",)
+    assert found.members == 2
+    path = tmp_path / "scenario.json"
+    shrink.write(found, path)
+    assert shrink.read(path) == found
+    assert found.plan().faults == ("loss",)
+    path.write_text(json.dumps({"seed": 1, "weather": "bad"}))
+    with pytest.raises(ValueError, match="weather"):
+        shrink.read(path)
+
+
+def test_leaving_episodes_out_keeps_the_rest() -> None:
+    """A scenario with all its parts is the seed itself."""
+    plan = plan_of(7, options_for("ring"))
+    whole = shrink.Scenario(7, "ring", plan.faults, len(plan.names))
+    assert whole.plan() == plan
+    assert replace(whole, episodes=(1,)).plan().episodes == (1,)
+
+
+# -- plans and coverage ---------------------------------------------------------------------------
+
+
+def test_old_seeds_keep_their_faults() -> None:
+    """The later groups have a tape of their own: a story of an old seed stays what it was."""
+    first = {name for name in make_plan(96).faults if name in EPISODE_FAULTS}
+    assert first == set(make_plan(96, only=EPISODE_FAULTS).faults)
+    assert len(set(ALL_FAULTS)) == len(ALL_FAULTS) >= 40
+    drawn = Counter(name for seed in range(400) for name in make_plan(seed).faults)
+    assert set(drawn) == set(ALL_FAULTS), "every fault is drawn by some seed"
+
+
+def test_the_stages_are_those_of_the_code() -> None:
+    assert set(PRIMARY_STAGES) == {phase.value for phase in Phase}
+    assert len(set(FAULTS)) == len(FAULTS)
+
+
+def test_the_table_lists_what_never_met() -> None:
+    pairs = possible()
+    met = Counter(dict.fromkeys(pairs, 3))
+    assert not [line for line in lines(met) if line.startswith("never")]
+    del met["crash", "commit"]
+    assert "never: crash in commit" in lines(met)
+    assert ("crash", "down") not in pairs
+    assert len(pairs) <= len(FAULTS) * len(STAGES)
+
+
+# -- mutants --------------------------------------------------------------------------------------
+
+
+def test_every_mutant_has_a_name_and_compiles() -> None:
+    everything = generate_all()
+    names = [mutant.name for mutant in everything]
+    assert len(set(names)) == len(names) > 500
+    for mutant in sample(everything, 12):
+        compile(mutated(mutant.module, mutant.name), mutant.module, "exec")
+    assert {mutant.module for mutant in sample(everything, 80)} == {
+        module for module in MODULES if generate(module)
+    }
+
+
+def test_a_generated_mutant_is_killed_and_the_real_code_is_not() -> None:
+    """Through the same processes as a mutation run."""
+    mutant = next(
+        m for m in generate("vsync.window") if (m.function, m.operator) == ("Window.add", "negate")
+    )
+    record = mutate.run_mutant(mutant, 2, 60.0, mutate.Baseline())
+    assert record["verdict"] == "killed", record
+
+
+# -- repetition and the gate ----------------------------------------------------------------------
+
+
+def test_one_seed_leaves_one_trace_in_every_process() -> None:
+    """G1 of the simulator itself: other hash seeds, other processes, the same run."""
+    jobs = [Job("ring", 3)]
+    first, again = run_batch(jobs, 11), run_batch(jobs, 12)
+    assert first[0].trace
+    assert differences(first, again) == []
+    changed = [again[0]._replace(trace="other")]
+    assert "--stack ring --seed 3" in differences(first, changed)[0]
+
+
+def test_a_batch_that_dies_is_a_failure() -> None:
+    outcomes: list[Outcome] = run_batch([Job("no such stack", 1)], 1)
+    assert [outcome.ok for outcome in outcomes] == [False]
+
+
+def test_fresh_seeds_follow_from_the_commit() -> None:
+    assert fresh_start("abcdef0123") == fresh_start("abcdef0123") != fresh_start("abcdef1123")
+    assert len(fixed_jobs(1.0)) == sum(FIXED.values())
+
+
+# -- spoilt frames and old disks ------------------------------------------------------------------
+
+
+def test_spoilt_frames_are_refused() -> None:
+    """Bits turned over, a body cut or padded under a right checksum, a frame of another cluster."""
+    codec = Codec(Member("a", 1, "a:1"), "simulated", 4096, None)
+    token = Token(RingId(1, "a", 1), 4, 9, 9, NOBODY, 0, 0, False, (3, 4), (7, 8))
+    frame = codec.encode(token)
+    net = Net(["a", "b"], Tape(1), Weather(), 16, lambda *_: None)
+    assert codec.decode(frame, codec.open(frame)) == token
+    for spoil in (net._flip, net._forge, net._retag):
+        for _ in range(300):
+            spoilt = spoil(frame)
+            if spoilt == frame:
+                continue  # the same bit twice
+            with pytest.raises(FrameError):
+                codec.decode(spoilt, codec.open(spoilt))
+
+
+def test_an_old_disk_comes_back_only_where_others_know() -> None:
+    """Putting back a backup is amnesia; a cluster survives it when each majority has a witness."""
+    log = ToyLog(Image())
+    log.apply(1, b"x")
+    old = replace(log.image(), filled=True, promised_epoch=1)
+    log.apply(1, b"y")
+    new = replace(log.image(), filled=True, promised_epoch=2)
+    assert covers(new, old)
+    assert covers(new, new)
+    assert not covers(old, new)
+    assert not covers(replace(new, promised_epoch=1), new)
+    assert not covers(Image(), old)
