@@ -20,7 +20,7 @@ from typing import NamedTuple
 from vsync.ballot import Voter, contradiction
 from vsync.ballot import first as first_ballot
 from vsync.ballot import hold as hold_ballot
-from vsync.quorum import Terms
+from vsync.quorum import Terms, parse
 from vsync.types import Member
 
 ZERO_CHAIN = bytes(16)
@@ -131,8 +131,13 @@ def make_plan(members: tuple[Member, ...], standings: dict[Member, Standing]) ->
     if not ballot.quorate:
         verdict = Verdict.INQUORATE
         if not any(standings[m].position or standings[m].holders for m in filled):
-            # A first start that was cut short: nothing was ever applied, so it may be done again.
-            return _first_start(members, standings)
+            # A first start that was cut short: nothing was applied here, so it may be done again,
+            # but not without any of those who may have applied it.
+            named = {name for m in filled for name in parse(standings[m].voters).names}
+            missing = ", ".join(sorted(named - {m.name for m in members}))
+            if not missing:
+                return _first_start(members, standings)
+            verdict, reason = Verdict.WAIT, f"a first start was begun with {missing}: waiting"
     elif ballot.waits:
         verdict = Verdict.WAIT
         reason = f"{reason}; waiting for all voters, as the voter set says"
