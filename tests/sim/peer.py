@@ -1,0 +1,246 @@
+"""One member above a ring without frames: the real `Primary` over a log and a disk of a few lines.
+
+For `explore`: everything is a plain value, so that a whole world can be copied.  What reaches the
+disk waits in `writes` until the explorer lets the disk go on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from tests.sim.toylog import LogEntry, next_order
+from vsync.primary import Primary
+from vsync.primary_events import (
+    Activated,
+    Activation,
+    DurableMark,
+    Holders,
+    Ordered,
+    PersistEpoch,
+    PrimaryEvent,
+    Refused,
+    Suspended,
+    Transfer,
+)
+from vsync.quorum import Terms
+from vsync.standing import ZERO_CHAIN, Standing
+from vsync.types import Member
+
+VOTERS = b"voters "
+
+
+class Image(NamedTuple):
+    """What a disk holds; of an arbitrator `epoch` and `holders` are its record."""
+
+    entries: tuple[LogEntry, ...] = ()
+    cluster_id: str = ""
+    voters: Terms = ()
+    promised: int = 0
+    filled: bool = False
+    epoch: int = 0
+    holders: tuple[str, ...] = ()
+
+    @property
+    def order(self) -> bytes:
+        """The chain over all entries."""
+        return self.entries[-1].order if self.entries else ZERO_CHAIN
+
+    def order_at(self, position: int) -> bytes | None:
+        """The chain at an earlier position; None beyond the end."""
+        if position == 0:
+            return ZERO_CHAIN
+        return self.entries[position - 1].order if position <= len(self.entries) else None
+
+
+class Witness(Protocol):
+    """Who sees everything."""
+
+    def activated(self, peer: Peer, event: Activated) -> None: ...
+    def confirmed(self, peer: Peer, position: int) -> None: ...
+
+
+class Peer:
+    """One life after the other of one member."""
+
+    def __init__(
+        self, name: str, witness: Witness, size: int, wish: Terms, *, arbitrator: bool
+    ) -> None:
+        self.name, self.witness, self.size, self.wish = name, witness, size, wish
+        self.arbitrator = arbitrator
+        self.disk = Image()
+        self.restart()
+
+    def restart(self) -> None:
+        """Lose what is not on the disk."""
+        # Nothing of a former life is under way here, so all lives may look alike: fewer states.
+        self.me = Member(self.name, 1, self.name)
+        self.memory = self.disk
+        self.primary = Primary(self.me, self)
+        self.writes: list[tuple[Image, int]] = []  # with the epoch to report, or 0
+        self.ran = False
+        self.since = 0  # the position from which the present voters vote
+        self.wanted: Transfer | None = None
+        self.backlog: list[Ordered | Activated] = []
+        self.copy: Image | None = None
+        self.mark = self._mark_of(self.disk)
+
+    def _mark_of(self, image: Image) -> int:
+        return image.epoch if self.arbitrator else len(image.entries)
+
+    # -- asked by the primary layer --------------------------------------------------------------
+
+    def standing(self) -> Standing:
+        memory = self.memory
+        return Standing(
+            filled=memory.filled and (memory.epoch > 0 or not self.arbitrator),
+            live=self.ran and not self.arbitrator, ran=self.ran, patient=False,
+            cluster_id=memory.cluster_id, proposal=f"of {self.name}", voters=memory.voters,
+            size=self.size, promised_epoch=memory.promised,
+            state_epoch=memory.epoch, position=len(memory.entries),
+            chain=memory.order, order=memory.order, label="",
+            wish=self.wish, arbitrator=self.arbitrator, holders=memory.holders,
+        )  # fmt: skip
+
+    def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
+        return steps(payloads, self.memory.order, order)
+
+    # -- what it decides -------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Follow everything that the primary layer decided."""
+        while events := self.primary.take():
+            for event in events:
+                self._follow(event)
+
+    def _follow(self, event: PrimaryEvent) -> None:
+        match event:
+            case Ordered() | Activated() if self.arbitrator:
+                self.ran = self.ran or isinstance(event, Activated)
+            case Ordered() | Activated():
+                if self.wanted is not None:
+                    self.backlog.append(event)
+                else:
+                    self._apply(event)
+            case PersistEpoch(epoch, cluster_id, voters):
+                if self.memory.entries:
+                    voters = self.memory.voters
+                self.memory = self.memory._replace(
+                    promised=epoch, cluster_id=cluster_id, voters=voters, filled=True
+                )
+                self.writes.append((self.memory, epoch))
+            case Holders(epoch, names):
+                self.memory = self.memory._replace(
+                    epoch=epoch, holders=tuple(sorted(names)), filled=True,
+                    promised=max(epoch, self.memory.promised),
+                )  # fmt: skip
+                self.writes.append((self.memory, 0))
+            case Transfer():
+                self.wanted, self.copy, self.backlog = event, None, []
+            case Suspended():
+                self.wanted, self.copy, self.backlog = None, None, []
+            case DurableMark():
+                self._confirm()
+            case Refused(reason):
+                raise AssertionError(f"{self.name} is refused: {reason}")
+            case _:
+                pass
+
+    def _apply(self, event: Ordered | Activated) -> None:
+        memory = self.memory
+        voters, promised, item = memory.voters, memory.promised, event_item(event)
+        if isinstance(event, Activated):
+            self.witness.activated(self, event)
+            self.ran = True
+            promised = max(promised, event.activation.epoch)
+            if not event.activation.keeps:
+                voters = event.activation.voters
+            epoch = event.activation.epoch
+        else:
+            epoch = event.epoch
+            voters = changed(voters, event.payload)
+        entry = LogEntry(epoch, next_order(memory.order, item), item)
+        self.memory = memory._replace(
+            entries=(*memory.entries, entry), voters=voters, promised=promised, epoch=epoch,
+        )  # fmt: skip
+        self.writes.append((self.memory, 0))
+        if voters != memory.voters:
+            self.since = len(self.memory.entries)
+        here = isinstance(event, Activated) and event.ring == self.primary.ring
+        if here and self.primary.active:
+            self.since = len(self.memory.entries)
+            self.primary.activation_applied(self.since)
+        self.primary.voters_changed(voters)
+        self._confirm()
+
+    def _confirm(self) -> None:
+        position = min(self.primary.durable(), len(self.memory.entries))
+        if position and not self.arbitrator and self.wanted is None:
+            self.witness.confirmed(self, position)
+
+    # -- what the explorer lets happen -----------------------------------------------------------
+
+    def write(self) -> None:
+        """The disk does all that waits for it."""
+        while self.writes:
+            self.disk, epoch = self.writes.pop(0)
+            self.mark = self._mark_of(self.disk)
+            if epoch:
+                self.primary.epoch_persisted(epoch)
+            self.work()
+
+    def copy_from(self, donor: Peer) -> None:
+        """The donor makes a copy of its state, if it is not fetching one itself."""
+        if self.wanted is not None and self.copy is None and donor.wanted is None:
+            self.copy = donor.memory
+
+    def install(self) -> None:
+        """Go on from the copy, which is on disk, with what was ordered meanwhile, which is not."""
+        transfer, copy, self.copy = self.wanted, self.copy, None
+        if transfer is None or copy is None:
+            return
+        known = steps([event_item(e) for e in self.backlog], transfer.order, copy.order)
+        if known < 0:
+            return
+        self.memory = copy._replace(promised=max(copy.promised, self.memory.promised))
+        self.disk, self.writes, self.mark = self.memory, [], self._mark_of(self.memory)
+        contained, rest, self.backlog = self.backlog[:known], self.backlog[known:], []
+        self.wanted = None
+        self.primary.state_replaced()
+        if any(isinstance(event, Activated) for event in contained):
+            self.ran, self.since = True, len(copy.entries)
+            self.primary.activation_applied(self.since)
+        self.primary.voters_changed(copy.voters)
+        for event in rest:
+            self._apply(event)
+        self.primary.caught_up()
+        self.work()
+
+
+def event_item(event: Ordered | Activated) -> bytes | Activation:
+    """What an event orders."""
+    return event.activation if isinstance(event, Activated) else event.payload
+
+
+def steps(items: list[bytes | Activation], start: bytes, target: bytes) -> int:
+    """How many of `items` lead from chain `start` to `target`; -1: none."""
+    order = start
+    if order == target:
+        return 0
+    for count, item in enumerate(items, 1):
+        order = next_order(order, item)
+        if order == target:
+            return count
+    return -1
+
+
+def voters_item(before: Terms, after: Terms) -> bytes:
+    """The command that lets others vote."""
+    return VOTERS + " ".join((*before, "|", *after)).encode()
+
+
+def changed(voters: Terms, payload: bytes) -> Terms:
+    """The voters after a command."""
+    if not payload.startswith(VOTERS):
+        return voters
+    before, _, after = payload.removeprefix(VOTERS).decode().partition(" | ")
+    return tuple(after.split()) if tuple(before.split()) == voters else voters

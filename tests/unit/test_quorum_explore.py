@@ -1,0 +1,164 @@
+"""All splits, merges and restarts up to a bound, for each voter set; and that mistakes are found.
+
+The everyday size is a look; `slow` is the campaign (or `python -m tests.sim.explore`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import pytest
+
+from tests.sim.explore import CASES, Broken, Case, explore, walk
+from vsync import quorum, voters
+from vsync.primary import Primary
+from vsync.quorum import Electorate, Record, Terms, VoterSet
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_never_two_primaries_and_nothing_confirmed_is_forgotten(name: str) -> None:
+    """G7, G8: a look at each accepted voter set."""
+    reports = [walk(CASES[name], seed, depth=30) for seed in range(2)]
+    assert any(report.confirmed for report in reports)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_from_every_state_up_to_a_bound(name: str) -> None:
+    """G7, G8: the campaign."""
+    report = explore(CASES[name], states_max=6000)
+    print(f"{name}: {report}")
+    for seed in range(150):
+        walk(CASES[name], seed, depth=80)
+
+
+Mistake = Callable[[ExitStack], Case]
+
+
+def unfenced_pair(patches: ExitStack) -> Case:
+    """two_node is accepted without anybody who decides."""
+    patches.enter_context(patch.object(VoterSet, "flaw", lambda _self: ""))
+    return Case(("a", "b", "@two_node"))
+
+
+def expected_too_low(patches: ExitStack) -> Case:
+    """The quorum is counted from fewer votes than there are."""
+    patches.enter_context(patch.object(VoterSet, "flaw", lambda _self: ""))
+    return Case(("a", "b", "c", "d", "@expected_votes=3"))
+
+
+def either_half(patches: ExitStack) -> Case:
+    """Both halves win a tie."""
+
+    def half(self: VoterSet, names: Collection[str]) -> bool:
+        return 2 * self.votes_of(names) >= self.total
+
+    patches.enter_context(patch.object(VoterSet, "quorate", half))
+    return CASES["tie"]
+
+
+def believing_arbitrator(patches: ExitStack) -> Case:
+    """The arbitrator votes beside anybody."""
+
+    def all_of_them(
+        _self: Electorate, epochs: Mapping[str, int], records: Mapping[str, Record]
+    ) -> frozenset[str]:
+        return frozenset({*epochs, *records})
+
+    patches.enter_context(patch.object(Electorate, "credible", all_of_them))
+    return CASES["arbitrated"]
+
+
+def arbitrator_counts_as_disk(patches: ExitStack) -> Case:
+    """One disk and the arbitrator make durable what another level voter does not have."""
+    durable = VoterSet.durable
+
+    def early(self: VoterSet, marks: Mapping[str, int], level: Collection[str], epoch: int) -> int:
+        best = max((marks.get(name, 0) for name in self.counted if name in level), default=0)
+        if self.arbitrator in level and marks.get(self.arbitrator, 0) >= epoch:
+            return best
+        return durable(self, marks, level, epoch)
+
+    patches.enter_context(patch.object(VoterSet, "durable", early))
+    return CASES["arbitrated"]
+
+
+def record_comes_later(patches: ExitStack) -> Case:
+    """The arbitrator's vote counts before its record of the epoch is on disk."""
+    durable = VoterSet.durable
+
+    def now(self: VoterSet, marks: Mapping[str, int], level: Collection[str], _epoch: int) -> int:
+        return durable(self, marks, level, 0)
+
+    patches.enter_context(patch.object(VoterSet, "durable", now))
+    return CASES["arbitrated"]
+
+
+def holder_too_early(patches: ExitStack) -> Case:
+    """The arbitrator names a member as soon as it caught up, whatever its disk has."""
+    caught_up = Primary._on_caught_up
+
+    def at_once(self: Primary, sender: object) -> None:
+        caught_up(self, sender)  # type: ignore[arg-type]
+        self._hold(frozenset((str(sender),)))
+
+    patches.enter_context(patch.object(Primary, "_on_caught_up", at_once))
+    return CASES["arbitrated"]
+
+
+def change_in_one_step(patches: ExitStack) -> Case:
+    """The new voters decide alone from the moment that they are ordered."""
+
+    def at_once(_terms: Terms, new: Terms) -> Terms:
+        return new
+
+    patches.enter_context(patch.object(voters, "change_to", at_once))
+    return CASES["moved"]
+
+
+def change_before_it_is_durable(patches: ExitStack) -> Case:
+    """The second step of a change does not wait for the first."""
+
+    def new_alone(self: Electorate, names: Collection[str]) -> bool:
+        return bool(self.sets) and self.sets[-1].quorate(names)
+
+    patches.enter_context(patch.object(Electorate, "quorate", new_alone))
+    return CASES["moved"]
+
+
+def lower_quorum(patches: ExitStack) -> Case:
+    """One vote less is enough."""
+    patches.enter_context(patch.object(VoterSet, "flaw", lambda _self: ""))
+    patches.enter_context(patch.object(quorum, "majority", lambda votes: max(1, votes // 2)))
+    return CASES["five"]
+
+
+MISTAKES: list[Mistake] = [
+    unfenced_pair, expected_too_low, either_half, believing_arbitrator, arbitrator_counts_as_disk,
+    record_comes_later, holder_too_early, change_in_one_step, change_before_it_is_durable,
+    lower_quorum,
+]  # fmt: skip
+SEEDS = [5, 22, 29, *range(400)]
+"""Those that find them today come first; should they miss, the rest has its turn."""
+
+
+@contextmanager
+def made(mistake: Mistake) -> Iterator[Case]:
+    with ExitStack() as patches:
+        yield mistake(patches)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_about_votes_is_found(mistake: Mistake) -> None:
+    """G7, G8: the exploration can tell."""
+    with made(mistake) as case, pytest.raises(Broken, match=r"G[78]"):
+        search(case)
+
+
+def search(case: Case) -> None:
+    """Take long ways until one of them breaks."""
+    for seed in SEEDS:
+        walk(case, seed, depth=60)
