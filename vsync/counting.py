@@ -101,6 +101,7 @@ DROPS = {
     "group_short": "a group payload shorter than it says",
     "group_text": "a group's name that is not text",
     "group_trailing": "a list with bytes behind its end",
+    "group_number": "a list with a position that nobody gets to",
     "group_kind": "a kind of group payload that does not exist",
     "group_stranger": "a message to a group from one that is not in it",
     "group_before_barrier": "a group payload before its sender can have known the lists",

@@ -101,7 +101,8 @@ class Group:
             finally:
                 self._reader = None
         event = self._events.popleft()
-        self._home.unread(-_size(event))
+        if not self._over:
+            self._home.unread(-_size(event))
         return event
 
     # -- the cluster's side ----------------------------------------------------------------------
@@ -118,8 +119,9 @@ class Group:
         self._wake()
 
     def end(self) -> None:
-        """Nothing more will happen."""
+        """Nothing more will happen; what is unread may stay so."""
         self._over = True
+        self._home.unread(-sum(map(_size, self._events)))
         self._wake()
 
     def _wake(self) -> None:

@@ -31,6 +31,7 @@ _HEAD = Struct("<BIB")  # kind, ring seq, length of the group's name
 _LIST = Struct("<BIQ8sI")  # kind, ring seq, position, history, groups
 _ENTRY = Struct("<IB")  # rank, length of the group's name
 _RING_BITS = 0xFFFFFFFF
+POSITION_MAX: Final = 1 << 62
 
 
 class Level(IntEnum):
@@ -208,6 +209,8 @@ def read_list(payload: bytes) -> Listed:
         raise FrameError("group_text") from err
     if at != len(payload):
         raise FrameError("group_trailing")
+    if position > POSITION_MAX:
+        raise FrameError("group_number")  # nobody could count on from there
     return Listed(ring, position, history, tuple(groups))
 
 

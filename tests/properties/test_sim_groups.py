@@ -1,4 +1,4 @@
-"""Groups on simulated rings: G2 and G3 at the level of groups, and broken layers being found."""
+"""Groups on simulated rings: G18 and G19, and broken layers being found."""
 
 from __future__ import annotations
 

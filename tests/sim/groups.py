@@ -6,7 +6,7 @@ every life and compares them by ring and position:
 - V-list: members that were at the barrier of one ring have the same lists at the same positions,
   and a list is the one before with the changes that were told.
 - V-order: they have the same message at the same position.
-- V-known: a message comes from a member of the list that was told last (G2 of the facts).
+- V-known: a message comes from a member of the list that was told last.
 - V-same: members that moved together to the next ring saw the same messages of their groups.
 - V-once, V-answer: a message is delivered once; what was accepted is answered once, in order, with
   the position at which it was delivered to its sender, and at the end nothing is left open.
@@ -76,7 +76,8 @@ class GroupJudge:
         self.passed: dict[Who, list[Passed]] = {}
 
     def blame(self, rule: str, text: str) -> None:
-        self.violations.append(Violation("G2", rule, text))
+        promise = "G19" if rule in ("V-once", "V-answer") else "G18"
+        self.violations.append(Violation(promise, rule, text))
 
     def message(self, me: Who, conf: Conf, position: int, place: Place) -> None:
         self.messages += 1

@@ -266,6 +266,22 @@ def test_a_reader_that_lags_makes_the_member_stand_still_and_go_on() -> None:
     run(main)
 
 
+def test_what_a_group_left_unread_counts_no_more_when_it_is_left() -> None:
+    async def main() -> None:
+        async with Cluster("test", "a", config=CONFIG, unread_bytes_max=2000) as alone:
+            for _ in range(10):
+                group = await alone.join("g")
+                await group.mcast(bytes(500))
+                await group.leave()
+                assert len([event async for event in group]) == 3
+                assert alone._unread_bytes == 0
+            group = await alone.join("g")
+            await group.leave()
+            assert not alone._driver.paused
+
+    run(main)
+
+
 def test_a_reader_that_never_reads_ends_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vsync.cluster.PATIENCE_S", 0.05)
 
