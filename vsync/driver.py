@@ -337,7 +337,8 @@ class Driver:
             self._guarded(self._poll_once)
 
     def _tend(self) -> None:
-        self.transport.tend(self._clock())
+        if self._running:
+            self.transport.tend(self._clock())
 
     def _on_link(self, address: str, refused: bool) -> None:
         """A hint of the transport: the link broke, or nobody listens at the other end."""

@@ -48,6 +48,7 @@ class LinkMonitor:
         self.forget(address)
         self._fds[address] = fd
         self._loop.add_reader(fd, self._tend)
+        self._loop.call_soon(self._tend)  # libzmq signals only what comes after a first look
 
     def forget(self, address: str) -> None:
         """Watch no more.  Idempotent."""

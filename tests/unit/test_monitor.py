@@ -1,0 +1,168 @@
+"""Links that break, over real sockets: what the transport tells, and what the ring makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import Awaitable, Callable
+
+from tests.unit.driver_bench import until
+from vsync.config import RingConfig
+from vsync.driver import Driver
+from vsync.events import Output, View
+from vsync.monitor import knock
+from vsync.node import Node
+from vsync.transport import ZmqTransport
+from vsync.types import Member
+
+Hints = list[tuple[str, bool]]
+
+
+class Relay:
+    """Passes bytes on to a port until it is told to hang up; listens on, like a middlebox."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.address = ""
+        self.open: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return server
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, out = await asyncio.open_connection("127.0.0.1", self.port)
+        self.open += [writer, out]
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(_pump(reader, out), _pump(there, writer))
+
+    def hang_up(self) -> None:
+        for writer in self.open:
+            writer.transport.abort()
+        self.open.clear()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+def watched(story: Callable[[ZmqTransport, ZmqTransport, Hints], Awaitable[None]]) -> None:
+    """Two transports; the hints of the first."""
+
+    async def main() -> None:
+        a, b = ZmqTransport("127.0.0.1:0", 1_000), ZmqTransport("127.0.0.1:0", 1_000)
+        hints: Hints = []
+        loop = asyncio.get_running_loop()
+        a.watch(loop, lambda: a.tend(loop.time()), lambda *hint: hints.append(hint))
+        try:
+            await story(a, b, hints)
+        finally:
+            a.close()
+            b.close()
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_is_gone_is_broken_and_then_refused() -> None:
+    async def story(a: ZmqTransport, b: ZmqTransport, hints: Hints) -> None:
+        await until(lambda: a.send(b.address, b"x"))
+        b.close()
+        await until(lambda: len(hints) >= 3)
+        assert hints[:3] == [(b.address, False), (b.address, True), (b.address, True)]
+        assert a.counters["links_broken"] == 1
+        assert a.counters["knocks_refused"] >= 2
+
+    watched(story)
+
+
+def test_a_reset_connection_to_a_living_peer_is_never_refused() -> None:
+    async def story(a: ZmqTransport, b: ZmqTransport, hints: Hints) -> None:
+        relay = Relay(int(b.address.rpartition(":")[2]))
+        server = await relay.start()
+        try:
+            for turn in range(3):
+                await until(lambda: a.send(relay.address, b"x"))
+                relay.hang_up()
+                await until(lambda: len(hints) > turn)  # noqa: B023
+            await until(lambda: a.send(relay.address, b"x"))
+            assert {refused for _, refused in hints} == {False}
+            assert a.counters["knocks_refused"] == 0
+        finally:
+            server.close()
+            relay.hang_up()
+
+    watched(story)
+
+
+def test_a_peer_that_was_forgotten_gives_no_hints() -> None:
+    async def story(a: ZmqTransport, b: ZmqTransport, hints: Hints) -> None:
+        await until(lambda: a.send(b.address, b"x"))
+        a.forget(b.address)
+        b.close()
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+            a.tend(0.0)
+        assert hints == []
+
+    watched(story)
+
+
+def test_a_host_that_does_not_answer_is_silent_and_a_listener_answers() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+            port = full.getsockname()[1]
+            assert await knock("127.0.0.1", port) == "knocks_answered"
+            # A listener whose queue is full answers nobody, and does not refuse.
+            held = [await _connect(port) for _ in range(4)]
+            assert await knock("127.0.0.1", port) == "knocks_silent"
+            for one in held:
+                one.close()
+
+    async def _connect(port: int) -> socket.socket:
+        one = socket.socket()
+        one.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            one.connect(("127.0.0.1", port))
+        await asyncio.sleep(0.01)
+        return one
+
+    asyncio.run(main())
+
+
+def test_a_ring_over_sockets_goes_on_without_a_killed_member_and_misses_no_token() -> None:
+    """The token timeout is far away: only the broken links can have told."""
+
+    async def main() -> None:
+        transports = {name: ZmqTransport("127.0.0.1:0", 70_000) for name in "abc"}
+        config = RingConfig(token_timeout_ms=60_000, consensus_timeout_ms=70_000, probe_ms=60)
+        seen: dict[str, str] = {}
+        nodes: dict[str, Node] = {}
+        drivers: dict[str, Driver] = {}
+        for name, transport in transports.items():
+            member = Member(name, 1, transport.address)
+            nodes[name] = node = Node(member, "test", config, random.Random(name))
+
+            def on_event(event: Output, name: str = name) -> None:
+                if isinstance(event, View):
+                    seen[name] = "".join(m.name for m in event.members)
+
+            drivers[name] = Driver(node, transport, on_event)
+            drivers[name].start(t.address for t in transports.values() if t is not transport)
+        await until(lambda: list(seen.values()) == ["abc"] * 3)
+        # Not before all links are up: one that never was cannot break.
+        await until(lambda: all(t.send(o.address, b"") for t in transports.values()
+                                for o in transports.values() if o is not t))  # fmt: skip
+        drivers["b"].stop()
+        await until(lambda: seen["a"] == seen["c"] == "ac")
+        assert nodes["a"].counters["suspect_gone"] + nodes["c"].counters["suspect_gone"] > 0
+        assert nodes["a"].counters["token_lost"] + nodes["c"].counters["token_lost"] == 0
+        for driver in drivers.values():
+            driver.stop()
+
+    asyncio.run(main())
