@@ -378,7 +378,8 @@ def test_wrong_calls_are_refused_and_garbage_is_counted() -> None:
     named = ring + b"\x01g"
     for garbage in (
         b"", b"\x01", b"\x04\x00", b"\x04" + bytes(40), b"\x04" + ring + bytes(9),
-        b"\x04" + ring + b"\xff" * 8 + bytes(12), b"\x09" + named, b"\x01" + ring + b"\x01\xff", b"\x03" + named, b"\x03" + ring + b"\x09g",
+        b"\x04" + ring + b"\xff" * 8 + bytes(12),
+        b"\x09" + named, b"\x01" + ring + b"\x01\xff", b"\x03" + named, b"\x03" + ring + b"\x09g",
     ):  # fmt: skip
         office.net.submit("b", garbage)
     office.run(0.1)
