@@ -81,6 +81,9 @@ class Donations:
             self.sender.copy_failed(tid, str(error))
             self._drop(tid)
             return
+        if tid not in self.sender.offers:  # given up while it was made
+            self._drop(tid)
+            return
         size, digest = done.result()
         self._files[tid] = os.open(self._path(tid) / DATA_NAME, os.O_RDONLY)
         log.info("serving a copy of the store, %d bytes, to a joiner", size)

@@ -113,7 +113,7 @@ class BrokerMember:
             identity.data_dir, lambda: self.keeper.meta, loop, self.send_direct,
             self._state_ready, self._transfer_failed, self.care.quarantine,
         )  # fmt: skip
-        self.counters: dict[str, int] = {"turns": 0}
+        self.counters: dict[str, int] = {"turns": 0, "datagrams_of_strangers": 0}
         self._pumping = False
         self.health = Health(self, options.bounds)
         newcomer = Newcomer(self.core, self.node, transport, self.stop, log.error)
@@ -206,11 +206,12 @@ class BrokerMember:
         self._schedule()
 
     def _on_direct(self, direct: Direct) -> None:
-        if direct.payload == STOP_DATAGRAM:
+        if direct.sender not in self.node.members:
+            self.counters["datagrams_of_strangers"] += 1
+        elif direct.payload == STOP_DATAGRAM:
             self.stop(Exit.OK, f"stopped by an operator through {direct.sender.name}")
         elif not self.health.takes(direct) and is_transfer(direct.payload):
-            message = decode(direct.payload)
-            if message is not None and message[0] in (Tag.ASK, Tag.GET, Tag.DONE):
+            if (message := decode(direct.payload)) and message[0] in (Tag.ASK, Tag.GET, Tag.DONE):
                 self.donations.sender.on_message(direct.sender, *message, self.loop.time())
             else:
                 self.joining.on_datagram(direct.payload)

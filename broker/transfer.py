@@ -191,6 +191,9 @@ class Sender:
             case Tag.ASK, (str(tid), int(base), int(beyond)):
                 offer = self.offers.get(tid)
                 if offer is None:
+                    # A copy is as large as the store: who asks for another gives up the first.
+                    for old in [t for t, o in self.offers.items() if o.joiner.name == joiner.name]:
+                        self._end(old)
                     if self._copy(tid, base, beyond):
                         self.offers[tid] = Offer(joiner, now)
                 elif offer.ready:

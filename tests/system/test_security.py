@@ -10,8 +10,14 @@ import pytest
 from broker.exits import Exit
 from tests.system.harness import wait_until
 from tests.system.test_refusals import one_sentence
+from tests.system.test_versions import send_frames
 from tools.local_cluster import HOST, ROOT, BrokerProcess, LocalCluster, command, free_ports
-from tools.management import ManagementError
+from tools.management import ManagementError, ask
+from vsync.codec import Codec
+from vsync.config import RingConfig
+from vsync.hello import settings_hash, settings_of
+from vsync.messages import Datagram
+from vsync.types import Member
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
 
@@ -102,6 +108,7 @@ def lines(member: BrokerProcess) -> list[str]:
 def test_a_newcomer_that_does_not_belong_here_says_why_and_nobody_else_notices(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
+    """G15, with real processes."""
     counted = [views(member) for member in cluster.members]
     nodes = ring_of(cluster[0])
     code, said = newcomer(nodes, name="tset")
@@ -118,6 +125,16 @@ def test_a_newcomer_that_does_not_belong_here_says_why_and_nobody_else_notices(
     )  # fmt: skip
     assert code == Exit.NOT_ALLOWED, said
     assert "wants mechanism ANONYMOUS, and this one uses CURVE" in said
+    cluster.wait_active(timeout_seconds=5)
+    assert [views(member) for member in cluster.members] == counted
+
+    # A frame as good as any, with the order to stop, from one that is not in the view.
+    stranger = Member(f"{HOST}:1", 1, f"{HOST}:1")
+    codec = Codec(stranger, "test", 32_768, settings_hash(settings_of(RingConfig())))
+    send_frames(nodes, [codec.encode(Datagram(b"S"))] * 20)
+    counters = ask(cluster[0].address, {"op": "counters"})["counters"]
+    assert isinstance(counters, dict)
+    assert counters["member.datagrams_of_strangers"]
     cluster.wait_active(timeout_seconds=5)
     assert [views(member) for member in cluster.members] == counted
 

@@ -19,14 +19,19 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
 
 def speak_another_version(ring: str, frames: int) -> None:
     """Send frames of a later wire version to a ring address."""
+    send_frames(ring, [bytes([WIRE_VERSION + 1]) + bytes(80)] * frames)
+
+
+def send_frames(ring: str, frames: list[bytes]) -> None:
+    """Send frames, one in 10 ms, to a ring address."""
     context = zmq.Context()
     socket = context.socket(zmq.PUSH)
     socket.linger = 0
     try:
         socket.connect(f"tcp://{ring}")
-        for _ in range(frames):
+        for frame in frames:
             with contextlib.suppress(zmq.Again):
-                socket.send(bytes([WIRE_VERSION + 1]) + bytes(80), zmq.NOBLOCK)
+                socket.send(frame, zmq.NOBLOCK)
             time.sleep(0.01)
     finally:
         socket.close()

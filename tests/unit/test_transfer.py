@@ -88,3 +88,23 @@ def test_garbage_is_no_message() -> None:
     assert decode(b"T\xff\xff") is None
     assert decode(b"T" + b"\x93\x63\x01\x02") is None
     assert decode(encode(Tag.ASK, "x", 1)) == (Tag.ASK, ("x", 1))
+
+
+def test_a_joiner_has_one_copy_at_a_time() -> None:
+    """Each is as large as the store: one that asks again and again must not fill the disk."""
+    made: list[str] = []
+    dropped: list[str] = []
+
+    def copy(tid: str, base: int, beyond: int) -> bool:
+        made.append(tid)
+        return True
+
+    sender = Sender(lambda *_: None, copy, lambda *_: b"", dropped.append)
+    other = Member("k", 1, "k:1")
+    sender.on_message(other, Tag.ASK, ("other", 5, 3), 0.0)
+    for number in range(50):
+        for _ in range(3):  # asked again until it is ready
+            sender.on_message(JOINER, Tag.ASK, (f"t{number}", 5, 3), 0.0)
+    assert made == ["other", *(f"t{number}" for number in range(50))]
+    assert sender.offers.keys() == {"other", "t49"}
+    assert dropped == [f"t{number}" for number in range(49)]
