@@ -1,4 +1,4 @@
-"""Members with real sockets and keys in one process, for tests of who gets into a ring."""
+"""Members with real sockets in one process, with keys or without."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vsync.config import RingConfig
 from vsync.driver import Driver
-from vsync.events import Deliver, Output, View
+from vsync.events import Deliver, Direct, Output, View
 from vsync.keys import Allowed, KeyPair, make_pair, public_text
 from vsync.node import Node
 from vsync.security import Curve, Security
@@ -17,7 +17,7 @@ from vsync.transport import ZmqTransport
 from vsync.types import Member
 
 CONFIG = RingConfig(token_timeout_ms=500, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50)
-LOOPBACK = "127.0.0.1"
+ANYWHERE = "127.0.0.1:0"
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -44,7 +44,7 @@ class Warden:
 
 
 class Life:
-    """One life of one member, named by its address as a broker's is, with all it was told."""
+    """One life of one member, named by its address unless told otherwise, with all it was told."""
 
     def __init__(
         self,
@@ -52,15 +52,17 @@ class Life:
         security: Security | None,
         peers: Iterable[str] = (),
         incarnation: int = 1,
+        name: str = "",
     ) -> None:
         self.transport = ZmqTransport(address, 3 * CONFIG.frame_bytes_max, security=security)
-        self.me = Member(self.transport.address, incarnation, self.transport.address)
+        self.address = self.transport.address
+        self.me = Member(name or self.address, incarnation, self.address)
         self.members: tuple[Member, ...] = ()
         self.views = 0
         self.delivered: list[bytes] = []
-        node = Node(self.me, "test", CONFIG, random.Random(incarnation))
-        self.node = node
-        self.driver = Driver(node, self.transport, self.on_event)
+        self.datagrams: list[bytes] = []
+        self.node = Node(self.me, "test", CONFIG, random.Random(incarnation))
+        self.driver = Driver(self.node, self.transport, self.on_event)
         self.driver.start(peers)
 
     def on_event(self, event: Output) -> None:
@@ -69,6 +71,8 @@ class Life:
             self.views += 1
         elif isinstance(event, Deliver):
             self.delivered += event.payloads
+        elif isinstance(event, Direct):
+            self.datagrams.append(event.payload)
 
     def stop(self) -> None:
         self.driver.stop()
@@ -83,7 +87,7 @@ def together(*lives: Life) -> Callable[[], bool]:
 
 def free_addresses(count: int) -> list[str]:
     """Addresses that were free a moment ago: keys are made for addresses."""
-    held = [ZmqTransport(f"{LOOPBACK}:0", 1_000) for _ in range(count)]
+    held = [ZmqTransport(ANYWHERE, 1_000) for _ in range(count)]
     addresses = [one.address for one in held]
     for one in held:
         one.close()
