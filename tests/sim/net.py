@@ -69,6 +69,7 @@ class Link:
         self.extra_delay_s = 0.0
         self.free_at = 0.0
         self.doomed = 0  # frames of a running burst that will be lost
+        self.lose_next: set[int] = set()  # of these kinds the next frame is lost
         self.in_flight = 0
         self.piled: list[bytes] = []
         self.remembered: deque[bytes] = deque(maxlen=REMEMBERED_FRAMES)
@@ -138,6 +139,9 @@ class Net:
         weather, tape = self.weather, self.tape
         if link.cut:
             self.met["cut"] += 1
+            return True
+        if frame[1] in link.lose_next:
+            link.lose_next.discard(frame[1])
             return True
         if link.in_flight >= self.queue_frames:
             self.met["queue_full"] += 1

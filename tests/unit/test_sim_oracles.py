@@ -24,7 +24,7 @@ from tests.sim.plain import Plain
 from tests.sim.plan import make_plan
 from tests.sim.runner import Result, Runner
 from tests.sim.stack import PlainStack
-from tests.sim.tap import Core, Tap
+from tests.sim.tap import HEADER, Core, Tap
 from tests.sim.toylog import Image, ToyLog
 from tests.sim.trace import Trace
 from vsync.group_events import GroupView, Level
@@ -37,8 +37,11 @@ from vsync.types import Guarantee, Member, RingId
 PLAN = next(
     plan
     for seed in range(1000)
-    if (plan := make_plan(seed, only=())).load_gap_s == 0.5 and len(plan.names) == 3
+    if (plan := make_plan(seed, only=())).load_gap_s == 0.5
+    and len(plan.names) == 3
+    and plan.queue_frames > 20  # the fake sends so many again at once
 )
+SHORT = 10 + HEADER.size  # what the repair submits, as the core sees it
 R1, R2 = RingId(1, "a", 1), RingId(2, "a", 1)
 
 
@@ -69,6 +72,15 @@ class Deaf(FakeCore):
 
     def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
         return True
+
+
+class Brittle(FakeCore):
+    """Leaves its ring when it is asked to send anything a second time."""
+
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
+        if len(payload) == SHORT and self.index == 1:  # such as only the repair submits
+            self.ring = R2
+        return super().submit(payload, now, guarantee)
 
 
 class Restless(FakeCore):
@@ -103,6 +115,7 @@ class Failing(FakeCore):
         (Aimless, Plain, "L1"),
         (Deaf, Plain, "L2"),
         (FakeCore, Unready, "L4"),
+        (Brittle, Plain, "L5"),
         (Failing, Plain, "crash"),
     ],
 )
