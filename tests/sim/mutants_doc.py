@@ -18,7 +18,8 @@ A mutant is the protocol with one small bug. Those *by hand* (`tests/sim/mutants
 real implementations had; the others are made by operators over the syntax trees of the ring's and
 the primary layer's modules (`tests/sim/operators.py`): bounds off by one, comparisons turned round,
 guards and single conditions dropped, minimum and maximum swapped, assignments and calls skipped.
-Each runs the seeds 1, 2, 3, ... in a process of its own until one fails that the real code passes.
+Each runs the seeds 1, 2, 3, ..., cut to 4,000 events, in a process of its own until one fails that
+the real code passes.
 
     python -m tests.sim.mutate --list                      # what can be generated, what is known
     python -m tests.sim.mutate --run --sample 200 --budget 120 --seeds-max 1000 --jobs 2

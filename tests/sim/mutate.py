@@ -1,7 +1,7 @@
 """Mutation runs: would the simulator notice?  `python -m tests.sim.mutate --run` and `--table`.
 
 Each mutant runs in a process of its own: the changed module is put in the place of the real one
-before anything imports it, then seeds run in order until one fails.  A seed that also fails with
+before anything imports it, then seeds run in order, cut short, until one fails.  A seed that also fails with
 the real code kills nothing.  Results go line by line into a ledger, so a run can be stopped and
 taken up again at any time; `--table` makes docs/MUTANTS.md of it.
 
@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,7 @@ from tests.sim.operators import MODULES, ROOT, Mutant, generate_all, mutated, sa
 
 LEDGER = ROOT / "tests" / "sim" / "mutants.jsonl"
 SEED_CPU_S = 40.0  # a seed that takes longer hangs; the slowest honest one takes a tenth
+STEPS_MIN, STEPS_MAX = 4000, 5000  # short runs: twice as many seeds in the same time
 HAND = "by hand"
 PRIMARY_MODULES = ("vsync.standing", "vsync.primary", "vsync.undecided")
 
@@ -76,7 +78,7 @@ def _try_seeds(
     began = time.monotonic()
     with ExitStack() as stack:
         try:
-            from tests.sim.campaign import options_for, run_seed
+            from tests.sim.campaign import options_for, plan_of, run_plan
 
             if module == HAND and name:
                 from tests.sim.mutants import broken
@@ -86,7 +88,9 @@ def _try_seeds(
             return {"verdict": "killed", "seed": 0, "stack": "-", "rule": f"load {error!r}"[:60]}
         for seed in range(first, last + 1):
             kind = only or _stack_of(module, name, seed)
-            verdict = _one_seed(lambda: run_seed(seed, options_for(kind)))  # noqa: B023
+            options = options_for(kind)
+            plan = replace(plan_of(seed, options), steps_min=STEPS_MIN, steps_max=STEPS_MAX)
+            verdict = _one_seed(lambda: run_plan(plan, options))  # noqa: B023
             if verdict is not None:
                 return {**verdict, "seed": seed, "stack": kind}
             if time.monotonic() - began > seconds:
