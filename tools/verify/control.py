@@ -13,9 +13,10 @@ from typing import NamedTuple
 from broker.memberlog.records import Kind
 from tools.verify.findings import BadInput, Finding
 from tools.verify.rows import FAULT, SEGMENT, UNREADABLE, Row, SegmentEnds
+from vsync.quorum import parse
 
 CONTROL_KINDS = (
-    *(Kind.START, Kind.VIEW, Kind.ACTIVE, Kind.SNAPSHOT, Kind.STOP),
+    *(Kind.START, Kind.VIEW, Kind.ACTIVE, Kind.INACTIVE, Kind.SNAPSHOT, Kind.STOP),
     *(SEGMENT, FAULT, UNREADABLE),
 )
 Life = tuple[str, int]
@@ -227,19 +228,17 @@ def check_primaries(rows: list[Row]) -> Iterator[Finding]:
 
 def _succeeds(before: Primary | None, primary: Primary) -> Iterator[str]:
     present = primary.names()
-    checked = [("its own voters", primary.voters)]
-    if before is not None:
-        checked.append((f"the voters of epoch {before.epoch}", before.voters))
-    for whose, voters in checked:
-        here = [voter for voter in voters if voter in present]
-        if len(here) <= len(voters) // 2:
-            yield (
-                f"the primary of epoch {primary.epoch} has {len(here)} of {len(voters)} "
-                f"of {whose}: no majority"
-            )
+    electorate = parse(primary.voters)
+    if not electorate.quorate(present):
+        yield (
+            f"the primary of epoch {primary.epoch} has no majority of its voters: "
+            f"{electorate.describe(present)}"
+        )
     if before is None:
         return
-    if not present & before.names() & set(primary.voters) & set(before.voters):
+    # The voters may have changed in the earlier epoch: whoever votes in either set will do.
+    voting = {*electorate.names, *parse(before.voters).names}
+    if not present & before.names() & voting:
         yield f"the primaries of epochs {before.epoch} and {primary.epoch} share no voter"
 
 

@@ -15,6 +15,7 @@ from tools.verify.control import Life, Primary, ends_of, lives_of
 from tools.verify.findings import Finding
 from tools.verify.parse import digest, foreign_batch, out_of_sequence
 from tools.verify.rows import SEGMENT, EpochSums, Row, SegmentEnds
+from vsync.quorum import parse
 
 
 @dataclass(slots=True)
@@ -175,13 +176,16 @@ def check_majority(lived: list[Lived], primaries: dict[int, Primary]) -> Iterato
         durable[life.member] = max(life.durable, durable.get(life.member, -1))
         open_ended[life.member] = not life.stopped
     for epoch, (position, (member, incarnation)) in _highest_confirmed(lived).items():
-        voters = primaries[epoch].voters if epoch in primaries else ()
-        have = [voter for voter in voters if durable.get(voter, -1) >= position]
-        silent = [v for v in voters if v not in have and open_ended.get(v, True)]
-        if voters and len(have) + len(silent) <= len(voters) // 2:
+        # The voters may have changed in this epoch: the next one's will do as well.
+        after = [later for later in sorted(primaries) if later > epoch][:1]
+        sets = [parse(primaries[one].voters) for one in (epoch, *after) if one in primaries]
+        have = {name for name, reached in durable.items() if reached >= position}
+        unknown = {n for one in sets for n in one.names if open_ended.get(n, True)}
+        if sets and not any(one.quorate(have | unknown) for one in sets):
+            on_disks = len(have.intersection(sets[0].data_names))
             what = (
-                f"confirmed in epoch {epoch}, but on the disks of only {len(have)} "
-                f"of {len(voters)} voters"
+                f"confirmed in epoch {epoch}, but on the disks of only {on_disks} "
+                f"of {len(sets[0].data_names)} voters"
             )
             yield Finding("G9", member, incarnation, position, what)
 
