@@ -1,9 +1,9 @@
 """Mutation runs: would the simulator notice?  `python -m tests.sim.mutate --run` and `--table`.
 
 Each mutant runs in a process of its own: the changed module is put in the place of the real one
-before anything imports it, then seeds run in order, cut short, until one fails.  A seed that also fails with
-the real code kills nothing.  Results go line by line into a ledger, so a run can be stopped and
-taken up again at any time; `--table` makes docs/MUTANTS.md of it.
+before anything imports it, then seeds run in order, cut short, until one fails.  A seed that also
+fails with the real code kills nothing.  Results go line by line into a ledger, so a run can be
+stopped and taken up again at any time; `--table` makes docs/MUTANTS.md of it.
 
 A mutant is *killed* (a seed fails), *hangs* (a seed does not end: noticed as well), *survives* (the
 seeds or the time are used up), or is *equivalent*: it changes nothing that was promised, with the
