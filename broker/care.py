@@ -31,6 +31,8 @@ log = logging.getLogger("qpidd")
 DISPUTE, SCRUB = "dispute", "scrub"
 DISK_PERIOD_S = 1.0
 """Between two slices that the disk scrubber reads."""
+ROWS_MAX = 1000
+"""So many queues are listed in a piece of evidence."""
 DISK_FAULTS_MAX = 3
 """A disk that rots so often is not written to any more."""
 
@@ -168,7 +170,8 @@ class Care:
 
     def _on_split(self, verdict: Verdict) -> None:
         dispute = self._core.tribunal.dispute
-        log.critical("digest vote at position %d is split: %s", verdict.position, verdict.votes)
+        said = {name: _words(value) for name, value in verdict.votes.items()}
+        log.critical("digest vote at position %d is split: %s", verdict.position, said)
         if dispute is None or dispute.position != verdict.position:
             return  # an earlier one is being settled
         self._keeper.hold_checkpoints = True
@@ -226,4 +229,5 @@ def _words(value: Value | None) -> Facts | None:
 
 
 def _rows(rows: list[QueueRow]) -> list[Facts]:
-    return [{**row._asdict(), "digest": f"{row.digest:016x}"} for row in rows]
+    found = [{**row._asdict(), "digest": f"{row.digest:016x}"} for row in rows[:ROWS_MAX]]
+    return found if len(rows) <= ROWS_MAX else [*found, {"and": f"{len(rows) - ROWS_MAX} more"}]
