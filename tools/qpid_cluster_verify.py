@@ -11,6 +11,7 @@ import click
 
 from tools.verify.findings import PROPERTIES, BadInput
 from tools.verify.job import Report, verify
+from tools.verify.page import page
 from tools.verify.session import spark_session
 
 CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
@@ -27,8 +28,15 @@ CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
     help="Where Spark runs: local[N] for N cores here, or the master of a Spark cluster "
     "that sees the same directories.",
 )
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Also write the report as one page with pictures, for a browser or a printer.",
+)
 @click.option("--verbose", is_flag=True, help="Show what Spark has to say.")
-def main(logdir: tuple[Path, ...], as_json: bool, master: str, verbose: bool) -> None:
+def main(
+    logdir: tuple[Path, ...], as_json: bool, master: str, html: Path | None, verbose: bool
+) -> None:
     """Check the member logs in and below LOGDIR... against what the cluster promises.
 
     Each member writes what it applied, confirmed and saw of the others to DATA-DIR/memberlog.
@@ -65,7 +73,7 @@ def main(logdir: tuple[Path, ...], as_json: bool, master: str, verbose: bool) ->
     try:
         with spark_session(master, verbose) as spark:
             ready = time.monotonic()
-            report = verify(spark, list(logdir))
+            report = verify(spark, list(logdir), story=html is not None)
             seconds = time.monotonic() - ready
     except BadInput as error:
         if as_json:
@@ -78,7 +86,18 @@ def main(logdir: tuple[Path, ...], as_json: bool, master: str, verbose: bool) ->
         click.echo(json.dumps(document, indent=2))
     else:
         click.echo(render(report, seconds))
+    if html is not None:
+        _write(html, page(report, "Consistency of " + ", ".join(map(str, logdir))))
     sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        click.echo(f"qpid-cluster-verify: cannot write {path}: {error.strerror}", err=True)
+        sys.exit(NO_VERDICT)
+    click.echo(f"the page is in {path}", err=True)
 
 
 def render(report: Report, seconds: float) -> str:

@@ -67,6 +67,16 @@ class TestVerdicts:
         assert (promise, member, position) in named
         assert {f["title"] for f in document["findings"]} == {"same state everywhere"}
 
+    def test_a_page_with_pictures(self, tmp_path: Path) -> None:
+        good_story().write(tmp_path)
+        result = run(str(tmp_path), "--html", str(tmp_path / "report.html"))
+        assert result.exit_code == 0
+        text = (tmp_path / "report.html").read_text(encoding="utf-8")
+        assert text.count("<svg") == 3
+        assert "c (life 2)" in text
+        assert "takes the state at position" in text
+        assert "epoch 3" in text
+
     def test_no_verdict(self, tmp_path: Path) -> None:
         result = run("--json", str(tmp_path))
         assert result.exit_code == 2

@@ -11,6 +11,7 @@ from tools.verify import confirms, control, identity, lives
 from tools.verify.findings import PROPERTIES, BadInput, Finding
 from tools.verify.frames import find_segments, read_records
 from tools.verify.rows import Row
+from tools.verify.story import Story, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,7 @@ class Report:
     counts: Counts = field(default_factory=Counts)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    story: Story | None = None  # for pictures, where they were asked for
 
     @property
     def consistent(self) -> bool:
@@ -59,19 +61,22 @@ class Report:
         }
 
 
-def verify(spark: SparkSession, places: list[Path]) -> Report:
-    """Check the logs at `places`; `BadInput` when there is nothing that could be judged."""
+def verify(spark: SparkSession, places: list[Path], *, story: bool = False) -> Report:
+    """Check the logs at `places`; `BadInput` when there is nothing that could be judged.
+
+    With `story` the report also tells what happened over time.
+    """
     from pyspark import StorageLevel
 
     segments = find_segments(places)
     records = read_records(spark, segments).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        return _verify(records, segments)
+        return _verify(records, segments, story)
     finally:
         records.unpersist()
 
 
-def _verify(records: DataFrame, segments: list[Path]) -> Report:
+def _verify(records: DataFrame, segments: list[Path], story: bool) -> Report:
     """Collect what grows with views and segments; let Spark aggregate what grows with traffic."""
     from pyspark.sql import functions as f
 
@@ -118,7 +123,7 @@ def _verify(records: DataFrame, segments: list[Path]) -> Report:
         views=len({control.ring_of(r) for r in rows if r.kind == Kind.VIEW and r.flag}),
         epochs=len(epochs),
     )
-    return Report(counts, findings, notes)
+    return Report(counts, findings, notes, tell(records, rows) if story else None)
 
 
 def _importance(finding: Finding) -> tuple[bool, int, str]:

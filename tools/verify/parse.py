@@ -86,6 +86,7 @@ class _Parser:
         self._active: bool | None = None
         self._deciding: int | None = None  # after a DECIDED: its epoch
         self._state_epoch: int | None = None
+        self._time_us = 0
         self._entering = True  # nothing said yet at which position this segment begins
         self._whole = True  # no damage so far
         self._unconfirmed: set[int] = set()
@@ -144,6 +145,7 @@ class _Parser:
                 yield self._control(lsn, record)
             case Inactive():
                 self._active, self._deciding = False, None
+                yield self._control(lsn, record)
             case Decided(epoch):
                 # A primary view decided the batches that follow, which are of views before it.
                 self._active, self._deciding = True, epoch
@@ -151,6 +153,7 @@ class _Parser:
                 self._who = (self._file, record.member, record.incarnation, record.segment)
                 ends["prev_link"] = record.prev_link.hex()
                 ends["cluster"] = (record.cluster_name, record.cluster_id)
+                self._time_us = record.wall_us
             case _:
                 yield self._control(lsn, record)
 
@@ -161,7 +164,7 @@ class _Parser:
         ends["primary"], ends["active"] = self._primary, self._active
         ends["deciding"] = self._deciding
         row = self.bare(self._lsn, SEGMENT)
-        yield row._replace(position=self._stands, text=json.dumps(ends))
+        yield row._replace(position=self._stands, text=json.dumps(ends), time_us=self._time_us)
         if self._unconfirmed:
             yield self.bare(self._lsn, ACCEPTED)._replace(positions=sorted(self._unconfirmed))
 
@@ -195,6 +198,7 @@ class _Parser:
         elif self._stands >= 0:
             self._follows(record, first, last)
         self._belongs(record, first)
+        self._time_us = max(self._time_us, record.time_us)
         self._stands, self._chain, self._order = last, record.chain, record.order
         self._state_epoch = self._deciding or record.epoch
         sums = self._sums(record.epoch)
@@ -208,7 +212,7 @@ class _Parser:
             *self._who, lsn, int(Kind.BATCH), record.epoch, record.ring_seq, None, record.seq,
             first, last, record.chain, signed(record.root), record.blob_hash, record.order,
             record.origin, record.kinds, record.outcomes, None, None, self._active, None, None,
-            self._state_epoch,
+            self._state_epoch, self._time_us,
         )  # fmt: skip
 
     def _follows(self, record: Batch, first: int, last: int) -> None:
@@ -274,7 +278,8 @@ class _Parser:
         return self._epoch_sums
 
     def _control(self, lsn: int, record: Record) -> Row:
-        row = self.bare(lsn, _KINDS[type(record)])._replace(decided=self._state_epoch)
+        row = self.bare(lsn, _KINDS[type(record)])
+        row = row._replace(decided=self._state_epoch, time_us=self._time_us)
         match record:
             case Start(epoch, position, chain, root):
                 row = row._replace(epoch=epoch, position=position, last=position, chain=chain)
@@ -353,6 +358,7 @@ _KINDS: dict[type[Record], Kind] = {
     Start: Kind.START,
     ViewSeen: Kind.VIEW,
     Active: Kind.ACTIVE,
+    Inactive: Kind.INACTIVE,
     Snapshot: Kind.SNAPSHOT,
     Stop: Kind.STOP,
     Vote: Kind.VOTE,

@@ -39,6 +39,7 @@ class Row(NamedTuple):
     text: str | None = None  # reason, donor, verdict; JSON of a SEGMENT; what a FAULT is
     positions: list[int] | None = None
     decided: int | None = None  # epoch of the primary in which it was applied, or of the state
+    time_us: int | None = None  # since 1970, by the clocks of the origins; never falls in a life
 
 
 SCHEMA = (
@@ -46,7 +47,8 @@ SCHEMA = (
     "epoch bigint, ring_seq bigint, ring_rep string, seq bigint, position bigint, "
     "last bigint, chain binary, root bigint, blob_hash binary, `order` binary, origin string, "
     "kinds binary, outcomes binary, names array<string>, voters array<string>, flag boolean, "
-    "text string, positions array<bigint>, decided bigint"
+    "text string, positions array<bigint>, decided bigint, "
+    "time_us bigint"
 )
 
 

@@ -1,0 +1,237 @@
+"""The report as one self-contained page: no script, no font, nothing fetched from anywhere.
+
+Pictures are inline SVG over one time axis: lives of members and their primaries, commands applied,
+and how far each member lags behind the furthest.  Everything that comes out of a log is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from html import escape
+
+from tools.verify.findings import PROPERTIES, Finding
+from tools.verify.job import Report
+from tools.verify.story import SLICES, LifeStory, Slice, Story
+
+WIDTH, LEFT, RIGHT = 960, 110, 16
+LANE, CHART = 30, 120
+FINDINGS_MAX = 200
+COLOURS = ("#1b6ca8", "#c2571a", "#3f7d20", "#7b3fa0", "#a8871b", "#1b8f8f", "#a81b5c")
+STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
+  color: #1c2430; background: #fff; }
+h1 { font-size: 1.4rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.verdict { padding: .6rem 1rem; border-radius: .4rem; font-weight: 600; }
+.good { background: #e2f2e0; color: #1d5216; } .bad { background: #fbe3e0; color: #84190d; }
+table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .25rem .6rem;
+  border-bottom: 1px solid #dde3ea; vertical-align: top; } td.n { text-align: right;
+  font-variant-numeric: tabular-nums; } svg { width: 100%; height: auto; display: block; }
+svg text { font: 12px system-ui, sans-serif; fill: #1c2430; } .axis { stroke: #b8c2cd; }
+.quiet { fill: #5a6673; } figure { margin: 0 0 1rem; break-inside: avoid; }
+figcaption { color: #5a6673; font-size: .9rem; }
+@media print { body { margin: 0; max-width: none; font-size: 11pt; } h2 { break-after: avoid; }
+  tr { break-inside: avoid; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+"""
+
+
+def page(report: Report, title: str) -> str:
+    """Return the whole page."""
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
+        f"<h1>{escape(title)}</h1>",
+        *_verdict(report),
+        *_counts(report),
+    ]
+    story = report.story
+    if story is not None and story.end_us > story.begin_us:
+        parts += _pictures(story, report.findings)
+    parts += _findings(report.findings)
+    if report.notes:
+        notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
+        parts.append(f"<h2>What is not known</h2><ul>{notes}</ul>")
+    parts.append("</body></html>\n")
+    return "\n".join(parts)
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    if report.consistent:
+        held = ", ".join(name for name in PROPERTIES if name != "LOG")
+        yield f'<p class="verdict good">Consistent: {held} hold in these logs.</p>'
+    else:
+        first = report.findings[0]
+        yield (
+            f'<p class="verdict bad">Not consistent: {len(report.findings)} findings; '
+            f"the first: {escape(str(first))}</p>"
+        )
+
+
+def _counts(report: Report) -> Iterator[str]:
+    cells = "".join(
+        f'<tr><td>{escape(name)}</td><td class="n">{count:,}</td></tr>'
+        for name, count in asdict(report.counts).items()
+    )
+    yield "<h2>What was looked at</h2>"
+    yield f"<table><tbody>{cells}</tbody></table>"
+
+
+def _findings(findings: list[Finding]) -> Iterator[str]:
+    if not findings:
+        return
+    yield "<h2>Findings, the earliest first</h2><table><thead><tr><th>promise</th><th>member</th>"
+    yield "<th>position</th><th>what</th></tr></thead><tbody>"
+    for f in findings[:FINDINGS_MAX]:
+        who = f"{f.member} (life {f.incarnation})" if f.member else "all"
+        where = f"{f.position:,}" if f.position >= 0 else ""
+        yield (
+            f"<tr><td>{f.property}: {escape(PROPERTIES[f.property])}</td><td>{escape(who)}</td>"
+            f'<td class="n">{where}</td><td>{escape(f.what)}</td></tr>'
+        )
+    yield "</tbody></table>"
+    if len(findings) > FINDINGS_MAX:
+        yield f"<p>and {len(findings) - FINDINGS_MAX} more (--json has them all)</p>"
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+
+def _pictures(story: Story, findings: list[Finding]) -> Iterator[str]:
+    marks = sorted({t for f in findings if (t := story.time_of(f.position)) is not None})[:50]
+    yield "<h2>Members over time</h2>"
+    yield _figure(
+        _lanes(story),
+        len(story.lives) * LANE,
+        story,
+        marks,
+        "Dark: in a primary view, with its epoch. Pale: outside of one. "
+        "&#9656; start, &#9670; state received, &#9632; stop, &#10005; the log just ends.",
+    )
+    yield "<h2>Commands applied per second</h2>"
+    most = _throughput(story)
+    yield _figure(_bars(most), CHART, story, marks, f"At most {max(most.values()):,.0f} a second.")
+    yield "<h2>Positions behind the furthest member</h2>"
+    lags = _lags(story.slices)
+    worst = max((lag for line in lags.values() for lag in line.values()), default=0)
+    yield _figure(_lines(lags, worst), CHART, story, marks, f"At most {worst:,}. {_legend(lags)}")
+
+
+def _figure(drawn: Iterable[str], height: int, story: Story, marks: list[int], caption: str) -> str:
+    begin, end = (_clock(t) for t in (story.begin_us, story.end_us))
+    lines = "".join(
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="#c0271a" '
+        'stroke-width="1.5" stroke-dasharray="4 3"><title>a finding</title></line>'
+        for x in (_x(story, t) for t in marks)
+    )
+    return (
+        f'<figure><svg viewBox="0 0 {WIDTH} {height + 22}" role="img">{"".join(drawn)}{lines}'
+        f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height}" y2="{height}"/>'
+        f'<text class="quiet" x="{LEFT}" y="{height + 16}">{begin}</text>'
+        f'<text class="quiet" x="{WIDTH - RIGHT}" y="{height + 16}" text-anchor="end">{end}</text>'
+        f"</svg><figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _x(story: Story, time_us: int) -> float:
+    share = (time_us - story.begin_us) / (story.end_us - story.begin_us)
+    return LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT)
+
+
+def _clock(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _lanes(story: Story) -> Iterator[str]:
+    for number, life in enumerate(story.lives):
+        top = number * LANE + 5
+        name = escape(f"{life.member} (life {life.incarnation})")
+        yield f'<text x="0" y="{top + 14}">{name}</text>'
+        yield _box(story, life.begin_us, life.end_us, top, "#dfe5ec", f"{name}: in no primary")
+        for begin, end, epoch in life.spans:
+            yield _box(story, begin, end, top, "#3f7d20", f"{name}: epoch {epoch}")
+        yield from _signs(story, life, top)
+
+
+def _box(story: Story, begin: int, end: int, top: int, colour: str, text: str) -> str:
+    x = _x(story, begin)
+    width = max(_x(story, end) - x, 1.0)
+    return (
+        f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="20" fill="{colour}">'
+        f"<title>{text}</title></rect>"
+    )
+
+
+_SIGNS = {"start": "\u25b8", "snapshot": "\u25c6", "stop": "\u25a0", "end": "\u2715", "vote": "!"}
+
+
+def _signs(story: Story, life: LifeStory, top: int) -> Iterator[str]:
+    for time, what, text in life.events:
+        if what in _SIGNS:
+            yield (
+                f'<text x="{_x(story, time):.1f}" y="{top + 15}" text-anchor="middle">'
+                f"{_SIGNS[what]}<title>{escape(text)}</title></text>"
+            )
+
+
+def _throughput(story: Story) -> dict[int, float]:
+    """Return commands a second by slice, as the busiest member saw them."""
+    most: dict[int, float] = {0: 0.0}
+    for number, _, commands, _ in story.slices:
+        most[number] = max(most.get(number, 0.0), commands * 1e6 / story.slice_us)
+    return most
+
+
+def _bars(most: dict[int, float]) -> Iterator[str]:
+    top = max(most.values()) or 1.0
+    step = (WIDTH - LEFT - RIGHT) / (SLICES + 1)
+    for number, rate in most.items():
+        height = rate / top * (CHART - 12)
+        yield (
+            f'<rect x="{LEFT + number * step:.1f}" y="{CHART - height:.1f}" '
+            f'width="{step - 0.6:.1f}" height="{height:.1f}" fill="{COLOURS[0]}">'
+            f"<title>{rate:,.0f} a second</title></rect>"
+        )
+
+
+def _lags(slices: list[Slice]) -> dict[str, dict[int, int]]:
+    """Return, by member and slice, how far it was behind the furthest position."""
+    lags: dict[str, dict[int, int]] = {}
+    furthest, by_number = 0, {number: 0 for number, *_ in slices}
+    for number, _, _, position in slices:
+        by_number[number] = max(by_number[number], position)
+    for number, highest in by_number.items():
+        furthest = max(furthest, highest)
+        by_number[number] = furthest
+    for number, member, _, position in slices:
+        lags.setdefault(member, {})[number] = max(by_number[number] - position, 0)
+    return dict(sorted(lags.items()))
+
+
+def _lines(lags: dict[str, dict[int, int]], worst: int) -> Iterator[str]:
+    step = (WIDTH - LEFT - RIGHT) / (SLICES + 1)
+    for colour, (member, line) in zip(_cycle(), lags.items(), strict=False):
+        scale = (CHART - 16) / max(worst, 1)
+        points = " ".join(
+            f"{LEFT + (number + 0.5) * step:.1f},{CHART - 4 - lag * scale:.1f}"
+            for number, lag in sorted(line.items())
+        )
+        yield (
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2">'
+            f"<title>{escape(member)}</title></polyline>"
+        )
+
+
+def _legend(lags: dict[str, dict[int, int]]) -> str:
+    return " ".join(
+        f'<span style="color:{colour}">&#9632; {escape(member)}</span>'
+        for colour, member in zip(_cycle(), lags, strict=False)
+    )
+
+
+def _cycle() -> Iterator[str]:
+    while True:
+        yield from COLOURS

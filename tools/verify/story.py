@@ -1,0 +1,147 @@
+"""What the logs tell over time: who lived when, in which primary, how far, how fast.
+
+For pictures, not for the verdict.  Control records carry no time of their own: they get that of
+the batch before them in their life, as its origin stamped it, or that of the segment's header.
+Spark aggregates what grows with traffic into a fixed number of slices of time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.memberlog.records import Kind
+from tools.verify.control import lives_of
+from tools.verify.rows import Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SLICES = 120
+
+
+class Span(NamedTuple):
+    """A time in one primary view, in microseconds since 1970."""
+
+    begin_us: int
+    end_us: int
+    epoch: int
+
+
+class Event(NamedTuple):
+    """Something that happened to a life: "start", "view", "snapshot", "stop", "end", "vote"."""
+
+    time_us: int
+    what: str
+    text: str
+
+
+@dataclass(slots=True)
+class LifeStory:
+    """One life of one member."""
+
+    member: str
+    incarnation: int
+    begin_us: int
+    end_us: int
+    spans: list[Span] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+
+class Slice(NamedTuple):
+    """What one member applied in one slice of time: how many commands, and up to where."""
+
+    number: int
+    member: str
+    commands: int
+    position: int
+
+
+@dataclass(slots=True)
+class Story:
+    """All of it.  Slices are of equal length; one that is missing had no batch."""
+
+    begin_us: int
+    end_us: int
+    lives: list[LifeStory]
+    slices: list[Slice]
+
+    @property
+    def slice_us(self) -> int:
+        """Return the length of a slice, in microseconds."""
+        return max((self.end_us - self.begin_us) // SLICES + 1, 1)
+
+    def time_of(self, position: int) -> int | None:
+        """Return about when a position was first applied."""
+        reached = [s.number for s in self.slices if s.position >= position]
+        return self.begin_us + min(reached) * self.slice_us if reached else None
+
+
+def tell(records: DataFrame, rows: list[Row]) -> Story:
+    """Return the story of the logs; `rows` are their control records."""
+    from pyspark.sql import functions as f
+
+    odd = (f.col("kind") == int(Kind.VOTE)) & (f.col("text") != "agreed")
+    rows = [*rows, *(Row(*row) for row in records.filter(odd).collect())]
+    lives = [_life(*life, *_ends(rows, life[:2])) for life in lives_of(rows)]
+    times = [time for life in lives for time in (life.begin_us, life.end_us) if time > 0]
+    story = Story(min(times, default=0), max(times, default=0), lives, [])
+    story.slices = _slices(records, story)
+    return story
+
+
+def _ends(rows: list[Row], life: tuple[str, int]) -> tuple[int, int]:
+    """Return the times between which a life wrote batches or control records."""
+    times = [row.time_us for row in rows if (row.member, row.incarnation) == life and row.time_us]
+    return min(times, default=0), max(times, default=0)
+
+
+def _life(member: str, incarnation: int, records: list[Row], begin: int, end: int) -> LifeStory:
+    life = LifeStory(member, incarnation, begin, end)
+    since: tuple[int, int] | None = None
+    stopped = False
+    for row in records:
+        time = row.time_us or begin
+        if row.kind in (Kind.ACTIVE, Kind.INACTIVE, Kind.STOP) and since is not None:
+            life.spans.append(Span(since[0], time, since[1]))
+            since = None
+        match row.kind:
+            case Kind.START:
+                life.events.append(Event(time, "start", f"starts at position {row.position}"))
+            case Kind.ACTIVE:
+                since = time, row.epoch or 0
+                names = ", ".join(name.partition("/")[0] for name in row.names or [])
+                life.events.append(Event(time, "view", f"epoch {row.epoch} of {names}"))
+            case Kind.SNAPSHOT:
+                text = f"takes the state at position {row.position} from {row.text}"
+                life.events.append(Event(time, "snapshot", text))
+            case Kind.VOTE if row.text != "agreed":
+                text = f"vote about position {row.position}: {row.text}"
+                life.events.append(Event(time, "vote", text))
+            case Kind.STOP:
+                stopped = True
+                life.events.append(Event(time, "stop", row.text or "stops"))
+            case _:
+                pass
+    if since is not None:
+        life.spans.append(Span(since[0], end, since[1]))
+    if not stopped:
+        life.events.append(Event(end, "end", "the log ends without a stop"))
+    return life
+
+
+def _slices(records: DataFrame, story: Story) -> list[Slice]:
+    from pyspark.sql import functions as f
+
+    number = f.floor((f.col("time_us") - f.lit(story.begin_us)) / f.lit(story.slice_us))
+    rows = (
+        records.filter((f.col("kind") == int(Kind.BATCH)) & (f.col("time_us") >= story.begin_us))
+        .groupBy(number.cast("int").alias("number"), "member")
+        .agg(
+            f.sum(f.col("last") - f.col("position") + 1).alias("commands"),
+            f.max("last").alias("position"),
+        )
+        .filter(f.col("number") <= SLICES)
+        .collect()
+    )
+    return sorted(Slice(row.number, row.member, row.commands, row.position) for row in rows)
