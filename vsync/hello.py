@@ -30,6 +30,8 @@ from vsync.events import Hail
 from vsync.types import Member
 
 HELLO_EVERY_S: Final = 0.25
+HELLOS_MAX: Final = 32
+"""Within that time, to different addresses: enough for a ring that meets another one."""
 HELLO_BYTES_MAX: Final = 8_192
 SETTINGS_MAX: Final = 128
 STRANGERS_MAX: Final = 64
@@ -114,7 +116,7 @@ class Doorstep:
         """That of the last frame that I cannot read."""
         self._codec = codec
         self._frames = self.mine.encode(), self.mine.encode(asks=True)
-        self._next_at = [0.0, 0.0]
+        self._said: dict[tuple[str, bool], float] = {}
 
     def on_foreign(self, frame: bytes, now: float) -> Hail | None:
         """A frame was dropped for version, cluster or settings; the hello to say, if any."""
@@ -146,9 +148,15 @@ class Doorstep:
         return "hello_accepted", answer
 
     def _say(self, address: str, now: float, *, asks: bool) -> Hail | None:
-        if now < self._next_at[asks]:
+        """To each address at a pace of its own, and to few in all: most may be forged."""
+        said, whom = self._said, (address, asks)
+        if now < said.get(whom, 0.0):
             return None
-        self._next_at[asks] = now + HELLO_EVERY_S
+        if whom not in said and len(said) >= HELLOS_MAX:
+            self._said = said = {one: until for one, until in said.items() if now < until}
+            if len(said) >= HELLOS_MAX:
+                return None
+        said[whom] = now + HELLO_EVERY_S
         return Hail(address, self._frames[asks])
 
     def difference(self, theirs: Hello) -> str:

@@ -19,6 +19,7 @@ from vsync.events import Hail
 from vsync.greeting import read_mechanism
 from vsync.hello import (
     HELLO_EVERY_S,
+    HELLOS_MAX,
     STRANGERS_MAX,
     Doorstep,
     Hello,
@@ -226,6 +227,16 @@ def test_a_hello_is_said_at_a_pace_however_many_come() -> None:
         node.receive(foreign, net.now)
     said = [one for one in node.take() if isinstance(one, Hail)]
     assert len(said) == 1
+
+
+def test_forged_addresses_cost_a_bounded_number_of_connections() -> None:
+    at = doorstep()
+    said = 0
+    for tick in range(1_000):
+        forger = Member("f", 1, f"f{tick}:1")
+        frame = codec(forger, RingConfig(), "elsewhere").encode(Wake(RingId(1, "f", 1)))
+        said += at.on_foreign(frame, 1 + tick / 1000) is not None
+    assert HELLOS_MAX <= said <= HELLOS_MAX * (1 + 1 / HELLO_EVERY_S)
 
 
 def test_the_greeting_of_a_listener_names_its_mechanism() -> None:
