@@ -48,6 +48,8 @@ UNREAD_BYTES_MAX: Final = 64 << 20
 PATIENCE_S: Final = 10.0
 """How long it stands still before it gives up."""
 FAREWELL_MS: Final = 100
+RING_NAME: Final = "groups of "
+"""So that it meets no ring of another kind, whose members would not answer at the barrier."""
 
 
 class Cluster:
@@ -121,7 +123,7 @@ class Cluster:
         try:
             self.me = Member(self._member, time.time_ns(), self._transport.address)
             self._discovery = self._find()
-            self._node = Node(self.me, self.name, self.config, random.Random())
+            self._node = Node(self.me, RING_NAME + self.name, self.config, random.Random())
             tracer = Tracer(self._node, self.name, self._trace, self._loop)
             tracer.switch(self._trace is not None)
             self._driver = PausingDriver(self._node, self._transport, self._on_output, tracer)
@@ -137,9 +139,15 @@ class Cluster:
             self._driver.start()
             self._discovery.start(self.add_peer)
         except BaseException:
+            if self._endpoint is not None:
+                self._endpoint.close()
             self._transport.close()
             raise
-        await self.until(lambda: self.core.synced)
+        try:
+            await self.until(lambda: self.core.synced)
+        except BaseException:
+            self._finish(ClusterClosed("the start was given up"))
+            raise
 
     def _find(self) -> Discovery:
         if self._peers is not None:

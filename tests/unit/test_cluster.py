@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import pytest
@@ -27,7 +28,11 @@ from vsync import (
     RingConfig,
     TransportError,
 )
+from vsync.driver import Driver
 from vsync.group import Told
+from vsync.node import Node
+from vsync.transport import ZmqTransport
+from vsync.types import Member
 
 CONFIG = RingConfig(token_timeout_ms=500, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50)
 
@@ -327,6 +332,31 @@ def test_a_payload_of_many_frames_survives_a_merge() -> None:
                 position = await early.mcast(b"end")
                 assert (await read_messages(early, 2))[1].position == position
                 assert (await read_messages(late, 1))[-1].position <= position
+
+    run(main)
+
+
+def test_a_start_that_is_given_up_leaves_nothing_behind() -> None:
+    """Nor does a ring of another kind, of the same name, hold it up at the barrier."""
+
+    async def main() -> None:
+        transport = ZmqTransport("127.0.0.1:0", 3 * CONFIG.frame_bytes_max)
+        node = Node(Member("z", 1, transport.address), "test", CONFIG, random.Random(1))
+        other = Driver(node, transport, lambda _: None)
+        other.start()
+        impatient = Cluster("test", "a", manage="127.0.0.1:0", config=CONFIG)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await impatient.start()
+        assert impatient._driver.closed.done()
+        with pytest.raises(ClusterClosed, match="closed here"):
+            await impatient.join("g")
+        async with Cluster("test", "a", peers=[transport.address], config=CONFIG) as a:
+            other.add_peer(a.address)
+            for _ in range(10):
+                await (await a.join("g", lambda _: None)).leave()
+            assert a.members == (a.me,)
+        other.stop()
 
     run(main)
 
