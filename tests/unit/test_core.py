@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgpack
 
-from broker.history import History
 from broker.machine.commands import (
     CHANNEL_OPEN,
     CONNECTION_OPEN,
@@ -26,7 +25,6 @@ from tests.unit.core_rig import Bus
 from vsync.events import Deliver, Marks, Transitional, View
 from vsync.primary_events import ACTIVATE
 from vsync.types import Guarantee, RingId
-
 
 CLAIMS = 2
 """After an activation each of two level voters says what it computed (G10)."""
@@ -59,6 +57,23 @@ def same_everywhere(bus: Bus, names: str) -> None:
     roots = {bus.cores[n].replica.machine.root() for n in names.split()}
     assert len(points) == 1
     assert len(roots) == 1
+
+
+def agree(bus: Bus, names: str) -> None:
+    """Deliver what is under way, but no activation: disks and transfers are instant."""
+    while bus.queue or bus.later:
+        if bus.later:
+            call = bus.later.pop(0)
+            assert callable(call)
+            call()
+            for name in names.split():
+                bus.work(name)
+            continue
+        sender, payload = bus.queue.pop(0)
+        if payload[:1] != ACTIVATE:
+            bus.deliver(names, sender, payload)
+        else:
+            bus.withheld.append((sender, payload))
 
 
 def test_three_empty_members_form_a_cluster_and_serve() -> None:
@@ -369,108 +384,3 @@ def test_a_view_is_told_the_standing_after_all_deferred_work() -> None:
     state = core.primary.take_outgoing()[-1]
     assert msgpack.packb(core.replica.history.position) in state
     assert core.replica.history.chain in state
-
-
-def agree(bus: Bus, names: str) -> None:
-    """Deliver what is under way, but no activation: disks and transfers are instant."""
-    while bus.queue or bus.later:
-        if bus.later:
-            call = bus.later.pop(0)
-            assert callable(call)
-            call()
-            for name in names.split():
-                bus.work(name)
-            continue
-        sender, payload = bus.queue.pop(0)
-        if payload[:1] != ACTIVATE:
-            bus.deliver(names, sender, payload)
-        else:
-            bus.withheld.append((sender, payload))
-
-
-def test_a_replaced_state_means_a_new_session_although_the_view_fell_apart() -> None:
-    """Scenario B2: c fetched a state that holds its session; the view ended before the activation.
-    In the next view c is level; its old session would go on without the effects that c never made.
-    """
-    bus = formed()
-    bus.cores["c"].admit(hello())
-    bus.run("a b c")
-    history = bus.cores["c"].replica.history
-    other = History(history.epoch, history.position, b"w" * 16, history.order)
-    bus.cores["c"].replica.history = other  # c computed something else
-    bus.transitional("a b c")
-    bus.view("a b c")
-    agree(bus, "a b c")
-    assert bus.shells["c"].transfers
-    bus.change("a b c")
-    same_everywhere(bus, "a b c")
-    assert bus.cores["c"].speaking
-    assert len(bus.shells["c"].sessions) == 2
-    assert len(bus.shells["a"].sessions) == 1
-
-
-def test_a_state_from_a_disk_is_cold_although_a_living_member_fetched_it_in_time() -> None:
-    """Scenario B3 (G11): a and b come back from their disks, c lives but is behind. Once c had the
-    state, and promised before the activation, the start counted as warm: nothing was flagged."""
-    bus = formed()
-    bus.change("a b")
-    bus.cores["a"].admit([*hello(), publish(1)])
-    bus.run("a b")
-    for name in "ab":
-        bus.start(name, incarnation=2, keep=True)
-    bus.transitional("c")
-    bus.view("a b c")
-    while bus.queue:
-        bus.deliver("a b c", *bus.queue.pop(0))
-    while bus.later:
-        call = bus.later.pop(0)
-        assert callable(call)
-        call()
-        for name in "abc":
-            bus.work(name)
-    bus.queue.sort(key=lambda entry: entry[0].name, reverse=True)  # what c says comes first
-    bus.run("a b c")
-    activation = bus.cores["a"].primary.activation
-    assert activation is not None
-    assert activation.cold
-    same_everywhere(bus, "a b c")
-
-
-def test_a_member_that_differs_in_outcomes_alone_is_not_level() -> None:
-    """Scenario B4 (G10): c has applied what the donor has, with other outcomes. What it holds
-    undecided must not make it level: no message is missing, and its chain is still another."""
-    bus = formed()
-    bus.cores["b"].admit(hello())
-    bus.run("a b c")
-    bus.cores["b"].admit([publish(1)])
-    sender, payload = bus.queue.pop()
-    bus.transitional("b c")
-    bus.deliver("b c", sender, payload, transitional="b c")
-    replica = bus.cores["c"].replica
-    history = replica.history
-    replica.history = History(history.epoch, history.position, b"w" * 16, history.order)
-    bus.view("b c")
-    bus.run("b c")
-    assert bus.shells["c"].transfers
-    same_everywhere(bus, "b c")
-
-
-def test_a_state_that_arrives_when_its_view_is_over_brings_its_cluster_along() -> None:
-    """Scenario B6: an empty member got the state between the end of a view and the next one. It had
-    called itself filled, of no cluster, and was refused as a stranger."""
-    bus = formed()
-    bus.change("a b")
-    bus.start("c", incarnation=2)
-    bus.shells["c"].instant_transfers = False
-    bus.view("a b c")
-    agree(bus, "a b c")
-    bus.transitional("a b")
-    core = bus.cores["c"]
-    core.on_output(Transitional(bus.ring, bus.members("c")))  # its work waits for its slice
-    bus.shells["c"].finish_transfer(bus.shells["c"].transfers[0][0])
-    bus.work("c")
-    bus.view("a b c")
-    bus.run("a b c")
-    assert bus.shells["c"].stopped is None
-    assert core.speaking
-    same_everywhere(bus, "a b c")
