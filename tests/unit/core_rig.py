@@ -120,7 +120,10 @@ class Bus:
         self.ring = RingId(0, "", 0)
         self.view_of: dict[str, tuple[Member, ...]] = {}
 
-    def start(self, name: str, *, incarnation: int = 1, size: int = 3, keep: bool = False) -> None:
+    def start(
+        self, name: str, *, incarnation: int = 1, size: int = 3, keep: bool = False,
+        wish: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         """Start a member; with `keep` from the disk of its former life."""
         me = Member(name, incarnation, f"{name}:1")
         old = self.shells.get(name)
@@ -137,7 +140,7 @@ class Bus:
         self.shells[name] = shell
         self.cores[name] = Core(
             me, shell, replica, shell.disk, filled=bool(shell.disk.cluster_id), size=size,
-            proposal=f"cluster-{name}", patient=False, label=name,
+            proposal=f"cluster-{name}", patient=False, label=name, wish=wish,
         )  # fmt: skip
 
     def members(self, names: str) -> tuple[Member, ...]:

@@ -176,6 +176,39 @@ def test_stop_all(broker: FakeBroker) -> None:
     assert broker.ops()[-1] == "shutdown"
 
 
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        (("--add-voter", "d"), ("add", "d", "", 0)),
+        (("--remove-voter", "c"), ("remove", "c", "", 0)),
+        (("--replace-voter", "c", "d"), ("replace", "c", "d", 0)),
+        (("--set-votes", "a", "2"), ("votes", "a", "", 2)),
+        (("--expected-votes", "4"), ("expected", "", "", 4)),
+    ],
+)
+def test_a_change_of_the_voters_ends_when_it_is_in_force(
+    broker: FakeBroker, typed: tuple[str, ...], asked: tuple[object, ...]
+) -> None:
+    new: list[Json] = ["a", "b", "d"]
+    broker.answers["voters"] = json.dumps({"ok": True, "voter_set": new}).encode() + b"\n"
+    broker.answers["status"] = json.dumps({**STATUS, "voter_set": new}).encode() + b"\n"
+    ended = broker.run(*typed)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "        Voters: a, b, d\n"
+    request = broker.requests[0]
+    assert tuple(request[key] for key in ("action", "id", "by", "votes")) == asked
+
+
+def test_a_change_that_is_not_in_force_in_time_is_said_to_be_ordered(broker: FakeBroker) -> None:
+    broker.answers["voters"] = b'{"ok": true, "voter_set": ["a"]}\n'
+    ended = broker.run("-t", "0.3", "--remove-voter", "b")
+    assert ended.returncode == 1
+    assert "ordered and not in force yet" in ended.stderr
+    assert broker.run("--set-votes", "a", "many").returncode == 2
+    assert broker.run("--add-voter", "d", "--remove-voter", "b").returncode == 2
+    assert broker.run("--add-voter", "d", "-k").returncode == 2
+
+
 def test_a_refusal_is_passed_on(broker: FakeBroker) -> None:
     broker.answers["shutdown"] = b'{"ok": false, "code": "not-active", "error": "no quorum"}\n'
     ended = broker.run("-k", "-f")

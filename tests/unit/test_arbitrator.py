@@ -1,0 +1,124 @@
+"""What an arbitrator remembers, and what its presence means for a first start (G8)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.arbiter_record import FILE_NAME, ArbiterRecord, RecordFile
+from store.errors import StoreBusy, StoreError, StoreUnreadable
+from vsync.ballot import Voter, contradiction, first, hold
+from vsync.quorum import Terms
+from vsync.types import Member
+
+A, B, X = (Member(name, 1, f"{name}:1") for name in "abx")
+PAIR: Terms = ("a", "b", "@arbitrator=x")
+ASKED: Terms = ("@arbitrator=x",)
+
+
+def data(epoch: int = 0, wish: Terms = ASKED, *, voters: Terms = PAIR) -> Voter:
+    return Voter(False, epoch, epoch * 10, voters, (), wish, waits=True)
+
+
+def record(epoch: int, *holders: str) -> Voter:
+    return Voter(True, epoch, 0, PAIR, holders, ASKED, waits=True)
+
+
+def test_the_record_survives_its_process_and_its_lives_rise(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "x", "shop", "x:1")
+    written = replace(file.record, epoch=7, holders=("a", "b"), voters=PAIR, cluster_id="c")
+    file.write(written)
+    with pytest.raises(StoreBusy):
+        RecordFile(tmp_path / "x", "shop", "x:1")
+    file.close()
+    again = RecordFile(tmp_path / "x", "shop", "x:1")
+    assert again.record.incarnation > written.incarnation
+    assert replace(again.record, incarnation=written.incarnation) == written
+    assert json.loads((tmp_path / "x" / FILE_NAME).read_text())["holders"] == ["a", "b"]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("not json", "cannot be read"), ("[]", "no arbitrator's record"),
+        ('{"format": 9}', "another release"), ('{"format": 1}', "no arbitrator's record"),
+        ('{"format": 1, "holders": [], "voters": [], "x": 1}', "no arbitrator's record"),
+        (
+            '{"format": 1, "cluster_name": "shop", "member": "x:1", "holders": [], "voters": [],'
+            ' "epoch": -1}', "a number that cannot be",
+        ),
+        (
+            '{"format": 1, "cluster_name": "shop", "member": "y:1", "holders": [], "voters": []}',
+            "is of member y:1, this arbitrator was started for x:1",
+        ),
+        (
+            '{"format": 1, "cluster_name": "old", "member": "x:1", "holders": [], "voters": []}',
+            "is of cluster old",
+        ),
+    ],
+)  # fmt: skip
+def test_a_record_that_is_none_is_refused(tmp_path: Path, content: str, words: str) -> None:
+    """A record that is forgotten could let a stale member form: never start over silently."""
+    (tmp_path / FILE_NAME).write_text(content)
+    with pytest.raises(StoreUnreadable, match=words):
+        RecordFile(tmp_path, "shop", "x:1")
+    (tmp_path / FILE_NAME).unlink()
+    RecordFile(tmp_path, "shop", "x:1").close()
+
+
+def test_a_members_directory_is_not_an_arbitrators(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with pytest.raises(StoreUnreadable, match="of its own"):
+        RecordFile(tmp_path, "shop", "x:1")
+
+
+def test_a_record_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path, "shop", "x:1")
+    (tmp_path / "arbitrator.new").mkdir()
+    with pytest.raises(StoreError, match="arbitrator"):
+        file.write(ArbiterRecord("shop", "x:1", epoch=9))
+    assert file.record.epoch == 0
+    file.close()
+
+
+def test_an_arbitrator_without_a_record_has_no_vote() -> None:
+    """G8: its disk may have been lost with the record of a later epoch."""
+    assert not hold({A: data(3)}).quorate
+    assert hold({A: data(3), X: record(3, "a")}).quorate
+    assert hold({A: data(3), B: data(2)}).quorate
+
+
+def test_a_stale_member_is_told_whom_the_arbitrator_waits_for() -> None:
+    """G8."""
+    ballot = hold({B: data(2), X: record(3, "a")})
+    assert not ballot.quorate
+    assert ballot.text.endswith("the arbitrator x votes only beside a or a later state")
+
+
+def test_the_voters_are_those_of_the_largest_epoch_and_position() -> None:
+    """G7: a change that only some have on disk."""
+    newer: Terms = (*PAIR, "->", "a", "c", "@arbitrator=x")
+    ballot = hold({A: data(3, voters=newer), B: data(2)})
+    assert ballot.voters == newer
+    assert not ballot.quorate
+
+
+def test_a_first_start_waits_for_its_arbitrator_and_counts_data_members_only() -> None:
+    empty = data(voters=())
+    assert first({A: empty, X: record(0)}, 2)[1] == "1 of 2 members for the first start are here"
+    assert "the arbitrator x is missing" in first({A: empty, B: empty}, 2)[1]
+    assert first({A: empty, B: empty, X: record(0)}, 2)[0] == PAIR
+
+
+def test_a_member_in_another_role_is_told_both() -> None:
+    assert "as an arbitrator, for the cluster it is a member with data" in contradiction(
+        "a", record(0), PAIR
+    )
+    assert "as a member with data, for the cluster it is an arbitrator" in contradiction(
+        "x", data(), PAIR
+    )
+    assert not contradiction("y", record(0), PAIR)  # it may replace the other one
