@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -42,6 +42,7 @@ SAME_EVERYWHERE: Final = (
 )  # fmt: skip
 """Sizes that one member's frames impose on another; all others may differ where they fit."""
 
+_DERIVED: Final = frozenset(field.name for field in fields(RingConfig) if field.default == 0)
 _HEAD: Final = Struct("<BBI8sQBB")
 _CRC: Final = Struct("<I")
 _CRC_END: Final = 6
@@ -198,8 +199,8 @@ class Doorstep:
 
 def _clash(settings: Mapping[str, int], name: str, value: int) -> str:
     """What rule breaks when `settings` meet one value of somebody else."""
-    if value <= 0 < settings[name]:
-        return f"{name} must be more than 0"
+    if not value and name in _DERIVED:
+        return f"{name} must be more than 0"  # the record would take it for "derive it"
     try:
         RingConfig(**{**settings, name: value})
     except ConfigError as error:

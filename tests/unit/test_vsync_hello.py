@@ -109,7 +109,7 @@ def other(**values: int) -> RingConfig:
         ),
         (
             hello()._replace(settings=settings_of(RingConfig()) | {"hold_ms": -5}),
-            ("hold_ms -5", "must be more than 0"),
+            ("hold_ms -5", "must be at least 1"),
         ),
     ],
 )
@@ -132,6 +132,15 @@ def test_time_limits_may_differ_where_they_go_together() -> None:
         at._codec.open(frame)
     assert at.on_hello(hello(slower).encode(), 0.0)[0] == "hello_accepted"
     assert at._codec.open(frame).sender == B
+
+
+def test_what_only_speed_depends_on_may_differ_also_by_being_off() -> None:
+    at = doorstep(other(accelerated_frames=0))
+    assert at.on_hello(hello().encode(), 0.0)[0] == "hello_accepted"
+    at = doorstep()
+    assert at.on_hello(hello(other(accelerated_frames=0)).encode(), 0.0)[0] == "hello_accepted"
+    zero = hello()._replace(settings=settings_of(RingConfig()) | {"lease_ms": 0})
+    assert at.on_hello(zero.encode(), 0.0)[0] == "hello_refused"
 
 
 def test_strangers_are_remembered_within_a_bound_and_answered_at_a_pace() -> None:
