@@ -7,6 +7,7 @@ not, milliseconds to write and to restore a snapshot of 100,000 messages of 256 
 pause of a full garbage collection with them.  With `waiting` (1000000, say) also how long a
 checkpoint of so many waiting messages keeps the loop from its token: `whole_ms` if it was made in
 one piece, `cut_ms` and `step_ms_max` as it is made; and the milliseconds of CPU that it takes.
+`scrub_us` is what reading one message at rest again costs, `scrub_ms_max` its longest slice.
 """
 
 import gc
@@ -18,6 +19,8 @@ import time
 from broker.machine import commands as c
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
+from broker.machine.scrub import Scrub
+from broker.scrubber import SLICE_MESSAGES_MAX
 
 BODY = bytes(range(256))
 PROPERTIES = b"\x90\x00\x0aapplicatio\x02"
@@ -92,7 +95,16 @@ def snapshots(count: int) -> dict[str, float]:
     copy = Machine.restore("b", chunks)
     restored = time.perf_counter()
     assert copy.root() == machine.root()
+    scrub, slowest = Scrub(machine), 0.0
+    scrubbing = time.perf_counter()
+    while not scrub.done:
+        before = time.perf_counter()
+        assert scrub.step(SLICE_MESSAGES_MAX) is None
+        slowest = max(slowest, time.perf_counter() - before)
+    scrubbed = time.perf_counter()
     return {
+        "scrub_us": round((scrubbed - scrubbing) / count * 1e6, 2),
+        "scrub_ms_max": round(slowest * 1e3, 1),
         "enqueue_us": round((filled - started) / count * 1e6, 2),
         "gc_pause_ms": round((paused - collected) * 1e3, 2),
         "snapshot_ms": round((written - paused) * 1e3, 1),
