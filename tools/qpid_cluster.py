@@ -19,6 +19,11 @@ The management protocol, both sides (the broker's is `broker/management.py`):
 | `voters` | `action`, `id`, `by`, `votes` | `voter_set`: the terms that will be in force |
 | `shutdown` | | `shutdown_id` hex; every member leaves at one position, stores CLEAN |
 | `counters` | | `counters`: {name: whole number} of this member only |
+| `groups` | | what `cpgtool --json` prints: `vsync.showing.groups_shown` |
+| `quorum` | | what `quorumtool --json` prints: `vsync.showing.quorum_shown` |
+| `trace` | `on`: true, false, or none | `trace`: {`on`, `file`, `trouble`} of the ring's trace |
+
+Programs that use the ring as a library (`vsync.cluster`) answer the last four, without a login.
 
 `status` is one of ACTIVE (serving in a primary view), JOINING (receiving state or catching up),
 INQUORATE (no majority of voters: it serves nobody), WAITING (first start, --cluster-size not yet
@@ -27,8 +32,8 @@ counts the members that are not DOWN.  `id` is the member's name and is what `-s
 is the last command position that the answering member knows to be durable there.
 
 An answer to `stop` and `shutdown` means: ordered, and about to happen.  A connection that breaks
-before the answer means the same, because the asked broker may be the one that stops.  Nothing but
-`status` and `counters` is done by a broker that is not ACTIVE (`not-active`).
+before the answer means the same, because the asked broker may be the one that stops.  A
+broker that is not ACTIVE only answers questions, it changes nothing (`not-active`), but its trace.
 
 A change of the voters: `action` is one of add (`id`), remove (`id`), replace (`id` by `by`), votes
 (`id` gets `votes`), expected (`votes`; 0: all).  It is in force when `status` shows the same

@@ -21,7 +21,7 @@ class Answers:
         self._open: dict[int, Accepted] = {}
         self._turns: deque[asyncio.Future[None]] = deque()  # who waits for room, in order
         self._asking = False  # somebody's turn has come and it has not asked yet
-        self._changes: set[asyncio.Future[None]] = set()
+        self._changes: dict[asyncio.Future[None], None] = {}  # who waits for anything, in order
 
     def __len__(self) -> int:
         """How much was accepted and has no answer yet."""
@@ -76,11 +76,11 @@ class Answers:
     async def change(self) -> None:
         """Wait until something has happened."""
         change: asyncio.Future[None] = self._loop.create_future()
-        self._changes.add(change)
+        self._changes[change] = None
         try:
             await change
         finally:
-            self._changes.discard(change)
+            self._changes.pop(change, None)
 
     def happened(self) -> None:
         """Something has."""
