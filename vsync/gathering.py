@@ -16,6 +16,10 @@ BRIEF_JOINS = 6
 """So many join intervals are waited for a link of which it is known that it is broken."""
 
 
+CROWD = 8
+"""With more members than this a change of the sets is told with the next join, a moment later."""
+
+
 class Gathering(Formation):
     """Gather, and what leads into it from outside."""
 
@@ -50,12 +54,22 @@ class Gathering(Formation):
         candidates = gather.candidates()
         self.desk.arm(Timer.CONSENSUS, now + self.config.consensus_timeout(len(candidates)))
         self._wait_less(gather, now)
-        if len(candidates) > 8:
-            # Many members answer each other at once: spread them.
-            self.desk.arm(Timer.JOIN, now + self.rng.uniform(0.0, 0.02))
-        else:
-            self._send_join(gather, now)
+        self._join_soon(gather, now)
         self._try_form(gather, now)
+
+    def _join_soon(self, gather: Gather, now: float) -> None:
+        """Tell my sets: few members at once, many by one join for several changes.
+
+        Each change makes all answer all.  With n members that hear of each other one by one that
+        were some n joins of each member, to all others (measured in docs/SCALING.md).
+        """
+        crowd = max(len(gather.proc - gather.failed), len(self.hearing.ears(now)))
+        if crowd <= CROWD:
+            self._send_join(gather, now)
+            return
+        spread = max(0.02, 0.001 * crowd)
+        if self.desk.due.get(Timer.JOIN, now + 2 * spread) > now + spread:
+            self.desk.arm(Timer.JOIN, now + self.rng.uniform(0.0, spread))
 
     def _wait_less(self, gather: Gather, now: float) -> None:
         """Is each candidate alive by somebody's word, and are they still not all linked?

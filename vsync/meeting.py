@@ -11,7 +11,7 @@ from __future__ import annotations
 from vsync.gathering import Gathering
 from vsync.messages import Join, Merge
 from vsync.phases import Phase, Reason
-from vsync.trace import Timer, names
+from vsync.trace import names
 from vsync.types import Member
 
 
@@ -157,11 +157,7 @@ class Meeting(Gathering):
         if self.hearing.ears(now) == self._ears_told:
             return
         if self.phase is Phase.GATHER and self.gather is not None:
-            if len(self.gather.candidates()) > 8:
-                soon = now + self.rng.uniform(0.0, 0.02)
-                self.desk.arm(Timer.JOIN, min(soon, self.desk.due.get(Timer.JOIN, soon)))
-            else:
-                self._send_join(self.gather, now)
+            self._join_soon(self.gather, now)
         elif self.phase is Phase.OPERATIONAL:
             self._on_merge_timer(now)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from random import Random
 from struct import Struct
 
 from vsync import codec as codec_module
 from vsync import control, formation, packing
-from vsync.codec import Codec
 from vsync.config import RingConfig
 from vsync.core import Core
 from vsync.gathering import Gathering
@@ -171,13 +171,13 @@ def comes_along_by_name() -> Patches:
 
 
 def no_room_for_the_wrapping() -> Patches:
-    init = Codec.__init__
+    init = Core.__init__
 
-    def tight(self: Codec, me: Member, cluster: str, frame_bytes_max: int) -> None:
-        init(self, me, cluster, frame_bytes_max)
-        self.bytes_max = frame_bytes_max
+    def tight(self: Core, me: Member, cluster: str, config: RingConfig, rng: Random) -> None:
+        init(self, me, cluster, config, rng)
+        self.codec.bytes_max = config.frame_bytes_max
 
-    yield Codec, "__init__", tight
+    yield Core, "__init__", tight
 
 
 def holes_are_ignored() -> Patches:
@@ -329,8 +329,8 @@ def pieces_overlap() -> Patches:
 def nothing_is_forgotten() -> Patches:
     init = Core.__init__
 
-    def hoarding(self: Core, me: Member, cluster: str, config: RingConfig, rng: object) -> None:
-        init(self, me, cluster, config, rng)  # type: ignore[arg-type]
+    def hoarding(self: Core, me: Member, cluster: str, config: RingConfig, rng: Random) -> None:
+        init(self, me, cluster, config, rng)
         self.past = deque()
 
     yield Core, "__init__", hoarding

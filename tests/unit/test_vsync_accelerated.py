@@ -114,6 +114,7 @@ def test_members_that_differ_in_it_still_agree() -> None:
         net.config = config(ahead)
         net.boot(name)
     net.settle("abcd")
+    views = len(net.views("a"))
     rng = random.Random(3)
     net.drop = lambda _s, _t, f: f[1] == Kind.DATA and rng.random() < 0.05
     for i in range(300):
@@ -125,7 +126,7 @@ def test_members_that_differ_in_it_still_agree() -> None:
     net.run(2.0)
     assert len(net.payloads("a")) == 300
     assert all(net.payloads(n) == net.payloads("a") for n in "bcd")
-    assert len(net.views("a")) == 1
+    assert len(net.views("a")) == views
 
 
 @pytest.mark.parametrize("seed", range(4))
