@@ -13,8 +13,8 @@ from broker.machine.entities import Message, Queue, State
 from broker.machine.invariants import recompute_root
 from broker.machine.queues import seq_at
 
-REST_MAX = 20_000
-"""More things than this are not summed up in one go, as nothing else happens meanwhile."""
+REST_MAX = 5_000
+"""More things than this, ten milliseconds or so, are not summed up: nothing else happens meanwhile."""
 
 
 class Fault(NamedTuple):
