@@ -93,6 +93,9 @@ def read_hello(frame: bytes) -> Hello | None:
     good = type(version) is int and type(cluster) is str and bool(sender.name)
     if not good or not all(type(k) is str and type(v) is int for k, v in settings.items()):
         return None
+    # These words end up in a log, and they are a stranger's.
+    if not all(map(str.isprintable, (cluster, sender.name, sender.address, *settings))):
+        return None
     return Hello(sender, version, cluster, settings)
 
 

@@ -35,11 +35,11 @@ from tests.fuzz.frames import resident_mib
 from tests.fuzz.mutate import mutate, mutate_packed
 from tests.unit.amqp_peer import method, opening, publish
 from vsync.asking import AskingSession
-from vsync.codec import WIRE_VERSION
+from vsync.codec import WIRE_VERSION, Codec
 from vsync.config import RingConfig
 from vsync.discovery import Announcement
 from vsync.greeting import read_mechanism
-from vsync.hello import Hello, read_hello, settings_of
+from vsync.hello import Doorstep, Hello, settings_of
 from vsync.types import Member
 
 A = Member("127.0.0.1:7001", 7, "127.0.0.1:7001")
@@ -80,7 +80,10 @@ def beacon(_: random.Random, data: bytes) -> str:
 
 
 def hello(_: random.Random, data: bytes) -> str:
-    return "none" if read_hello(data) is None else "read"
+    config = RingConfig()
+    codec = Codec(A._replace(name="me"), "prod", 32_768, b"sets")
+    code, _ = Doorstep(A._replace(name="me"), "prod", config, codec).on_hello(data, 1.0)
+    return code
 
 
 def greeting(_: random.Random, data: bytes) -> str:

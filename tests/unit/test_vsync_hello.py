@@ -84,6 +84,16 @@ def test_a_hello_of_another_shape_is_none(body: bytes) -> None:
     assert read_hello(seal(frame[: 24 + 1 + 3] + body)) is None
 
 
+def test_words_that_could_forge_a_line_of_a_log_are_no_hello() -> None:
+    for odd in (
+        hello(cluster="x\nqpidd: all is well"),
+        hello()._replace(sender=Member("b\x1b[2J", 2, "b:1")),
+        hello()._replace(sender=Member("b", 2, "b:1\r")),
+        hello()._replace(settings={"a\nb": 1}),
+    ):
+        assert read_hello(odd.encode()) is None
+
+
 def other(**values: int) -> RingConfig:
     return RingConfig(**values)
 
