@@ -238,3 +238,19 @@ def test_addresses_are_split() -> None:
 def test_it_is_a_transport(make: Make) -> None:
     transport: Transport = make()
     assert transport.fileno() >= 0
+
+
+def test_a_hail_reaches_an_address_that_does_not_become_a_peer(make: Make) -> None:
+    a, b = make(), make()
+    a.hail(b.address, b"who are you")
+    assert collect(b, 1) == [b"who are you"]
+    assert a.peers == ()
+    assert a.broadcast(b"not for strangers") == 0
+    a.hail("127.0.0.1:9", b"to nobody")
+    a.hail("no address", b"to nowhere")
+    assert a.counters["hails"] == 3
+    assert a.counters["sends_to_nowhere"] == 1
+    link(a, b)
+    a.hail(b.address, b"over the link that is there")
+    assert collect(b, 1) == [b"over the link that is there"]
+    assert a.counters["hails"] == 3
