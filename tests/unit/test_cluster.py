@@ -24,7 +24,6 @@ from vsync import (
     GroupMessage,
     GroupView,
     NotDurable,
-    PayloadTooLarge,
     RingConfig,
     TransportError,
 )
@@ -210,30 +209,6 @@ def test_durable_needs_the_disks_of_a_majority() -> None:
     run(main)
 
 
-def test_a_full_member_refuses_or_lets_wait_in_turn() -> None:
-    async def main() -> None:
-        async with together("ab") as (a, b):
-            group = await a.join("g")
-            reader = await b.join("g")
-            await a.until(lambda: len(group.members) == 2)
-            accepted = []
-            while (one := group.try_mcast(bytes(200_000))) is not None:
-                accepted.append(one)
-            assert len(accepted) > 30
-            waiting = [asyncio.ensure_future(group.mcast(b"%d" % n * 100_000)) for n in range(9)]
-            given_up = asyncio.ensure_future(group.mcast(b"never"))
-            await asyncio.sleep(0)
-            given_up.cancel()
-            with pytest.raises(PayloadTooLarge, match="at most"):
-                group.try_mcast(bytes(65 << 20))
-            positions = [*[await one for one in accepted], *[await one for one in waiting]]
-            assert positions == sorted(positions)
-            seen = await read_messages(reader, len(positions))
-            assert [m.payload[:1] for m in seen[-9:]] == [b"%d" % n for n in range(9)]
-
-    run(main)
-
-
 def test_what_is_left_at_close_is_told() -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG) as alone:
@@ -253,53 +228,6 @@ def test_what_is_left_at_close_is_told() -> None:
             with pytest.raises(ClusterClosed):
                 await alone.until(lambda: False)
             await alone.close()
-
-    run(main)
-
-
-def test_a_reader_that_lags_makes_the_member_stand_still_and_go_on() -> None:
-    async def main() -> None:
-        async with together("ab", unread_bytes_max=300_000) as (a, b):
-            group = await a.join("g", lambda _: None)
-            lazy = await b.join("g")
-            sent = [asyncio.ensure_future(group.mcast(bytes(50_000), AGREED)) for _ in range(12)]
-            await b.until(lambda: b._driver.paused)
-            seen = await read_messages(lazy, 12)
-            assert [m.position for m in seen] == [await one for one in sent]
-            assert not b._driver.paused
-
-    run(main)
-
-
-def test_what_a_group_left_unread_counts_no_more_when_it_is_left() -> None:
-    async def main() -> None:
-        async with Cluster("test", "a", config=CONFIG, unread_bytes_max=2000) as alone:
-            for _ in range(10):
-                group = await alone.join("g")
-                await group.mcast(bytes(500))
-                await group.leave()
-                assert len([event async for event in group]) == 3
-                assert alone._unread_bytes == 0
-            group = await alone.join("g")
-            await group.leave()
-            assert not alone._driver.paused
-
-    run(main)
-
-
-def test_a_reader_that_never_reads_ends_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vsync.cluster.PATIENCE_S", 0.05)
-
-    async def main() -> None:
-        async with Cluster("test", "a", config=CONFIG, unread_bytes_max=1000) as alone:
-            group = await alone.join("g")
-
-            async def flood() -> None:
-                while True:
-                    await group.mcast(bytes(300))
-
-            with pytest.raises(ClusterClosed, match="read every group that was joined"):
-                await flood()
 
     run(main)
 
