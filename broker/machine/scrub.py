@@ -14,7 +14,7 @@ from broker.machine.invariants import recompute_root
 from broker.machine.queues import seq_at
 
 REST_MAX = 5_000
-"""More things than this, ten milliseconds or so, are not summed up: nothing else happens meanwhile."""
+"""More things than this are not summed up, as nothing else happens meanwhile: ten milliseconds."""
 
 
 class Fault(NamedTuple):
