@@ -126,17 +126,13 @@ class Allowed:
     def _look(self) -> tuple[tuple[str, int, int], ...]:
         """What tells one state of the directory from another."""
         try:
-            if self.directory.stat().st_mode & stat.S_IWOTH:
-                raise KeyTrouble(
-                    f"{self.directory} is writable by everybody, so anybody could let himself in; "
-                    f"run: chmod o-w {self.directory}"
-                )
+            _closed(self.directory, self.directory.stat())
             with os.scandir(self.directory) as entries:
                 found = [
                     (entry.name, about.st_mtime_ns, about.st_size)
                     for entry in entries
                     if entry.name.endswith(PUBLIC_SUFFIX)
-                    for about in (entry.stat(),)
+                    for about in (_closed(Path(entry.path), entry.stat()),)
                 ]
         except OSError as problem:
             reason = problem.strerror or problem
@@ -159,6 +155,16 @@ class Allowed:
             if names.setdefault(key, name) != name:
                 raise KeyTrouble(f"{path}: the same key is allowed for {names[key]} and for {name}")
         return names
+
+
+def _closed(path: Path, about: os.stat_result) -> os.stat_result:
+    """What everybody may write lets everybody in."""
+    if about.st_mode & stat.S_IWOTH:
+        raise KeyTrouble(
+            f"{path} is writable by everybody, so anybody could let himself in; "
+            f"run: chmod o-w {path}"
+        )
+    return about
 
 
 def _fields(path: Path, *, private: bool) -> dict[str, str]:

@@ -151,6 +151,8 @@ def test_what_no_list_may_be(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     refused("chmod o-w")
     tmp_path.chmod(0o700)
+    path.chmod(0o646)
+    refused(r"run: chmod o-w .*a:1\.key")
     with pytest.raises(KeyTrouble, match="cannot be read: No such"):
         Allowed(tmp_path / "none", pytest.fail)
 
