@@ -6,6 +6,7 @@ option file; the first that speaks wins.  Whoever typed a wrong value is told wh
 
 from __future__ import annotations
 
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from broker.options import DEFAULTS, Address, BrokerOptions, OptionError, broker
 from broker.options import parse_address as parse_address
 
 ENVIRONMENT_PREFIX = "QPIDD_"
+SECRET_OPTIONS = frozenset(("cluster-password",))
 
 
 class ToolError(Exception):
@@ -68,6 +70,12 @@ def read_option_file(path: Path) -> dict[str, Given]:
         if name in given:
             raise ToolError(f"{place}: '{name}' is already set above", Exit.CONFIG)
         given[name] = Given(value.strip(), f"{place}: {name}", Exit.CONFIG)
+    if SECRET_OPTIONS & given.keys() and path.stat().st_mode & stat.S_IRWXO:
+        raise ToolError(
+            f"option file {path} holds a password and everybody can read or write it; "
+            f"run: chmod o= {path}",
+            Exit.CONFIG,
+        )
     return given
 
 

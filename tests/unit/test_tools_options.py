@@ -107,7 +107,9 @@ def test_default_port_of_an_address() -> None:
 
 def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
     config = tmp_path / "b.conf"
-    config.write_text("# three\nport = 1\ninterface=10.0.0.1\ncluster-name = file\ncluster-mechanism = anonymous\n")
+    config.write_text(
+        "# three\nport = 1\ninterface=10.0.0.1\ncluster-name = file\ncluster-mechanism = anonymous\n"
+    )
     environment = {"QPIDD_PORT": "2", "QPIDD_INTERFACE": "10.0.0.2", "OTHER": "x"}
     options = resolve(collect({"port": "3"}, environment, config))
     assert options.port == 3
@@ -182,3 +184,14 @@ def test_what_escapes_the_broker_is_an_internal_error(monkeypatch: pytest.Monkey
     with pytest.raises(SystemExit) as ended:
         run_command(qpidd_command, ["--port", "0"])
     assert ended.value.code == Exit.INTERNAL
+
+
+def test_an_option_file_with_a_password_is_not_for_everybody(tmp_path: Path) -> None:
+    config = tmp_path / "b.conf"
+    config.write_text("cluster-username = shop\ncluster-password = word\n")
+    config.chmod(0o644)
+    with pytest.raises(ToolError, match=r"run: chmod o= .*b\.conf") as caught:
+        read_option_file(config)
+    assert caught.value.code is Exit.CONFIG
+    config.chmod(0o640)
+    assert read_option_file(config)["cluster-password"].text == "word"
