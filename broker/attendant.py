@@ -116,10 +116,14 @@ class Attendant:
         return shutdown_id
 
     def farewell(self) -> None:
-        """All were shut down; who was still joining gets no state any more, and is to stop too."""
+        """All were shut down; who was still joining gets no state any more, and is to stop too.
+
+        So is an arbitrator, which does not read what is ordered.
+        """
         core = self._core
+        with_state = core.primary.level_names - core.primary.mark.without_data
         for member in core.primary.members:
-            if member.name not in core.primary.level_names:
+            if member.name not in with_state:
                 self._shell.send_direct(member, STOP_DATAGRAM)
 
     def change_voters(self, action: str, name: str, by: str, votes: int) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ def status_of(core: Core, cluster_name: str, progress: str, health: Json) -> Jso
             level = primary.active and name in primary.level_names
             state = "ACTIVE" if level else "JOINING"
         position = core.replica.history.position if name == core.me.name else marks.get(name, 0)
+        if name in primary.mark.without_data:
+            position = 0  # what it marks is an epoch
         members.append(
             {
                 "id": name,
@@ -47,7 +49,7 @@ def status_of(core: Core, cluster_name: str, progress: str, health: Json) -> Jso
                 "state": state,
                 "voter": name in electorate.names,
                 "votes": electorate.latest.votes_of((name,)) if electorate.sets else 0,
-                "arbitrator": name in primary.arbitrators | electorate.arbitrators,
+                "arbitrator": name in primary.mark.without_data | electorate.arbitrators,
                 "position": position,
                 "local": name == core.me.name,
             }
