@@ -108,7 +108,7 @@ def test_default_port_of_an_address() -> None:
 def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
     config = tmp_path / "b.conf"
     config.write_text(
-        "# three\nport = 1\ninterface=10.0.0.1\ncluster-name = file\ncluster-mechanism = anonymous\n"
+        "# four\nport = 1\ninterface=10.0.0.1\ncluster-name = file\ncluster-mechanism=anonymous\n"
     )
     environment = {"QPIDD_PORT": "2", "QPIDD_INTERFACE": "10.0.0.2", "OTHER": "x"}
     options = resolve(collect({"port": "3"}, environment, config))
