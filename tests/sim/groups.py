@@ -6,7 +6,8 @@ every life and compares them by ring and position:
 - V-list: members that were at the barrier of one ring have the same lists at the same positions,
   and a list is the one before with the changes that were told.
 - V-order: they have the same message at the same position.
-- V-known: a message comes from a member of the list that was told last.
+- V-known: a message comes from a member of the list that was told last, and nothing that a member
+  said had to be dropped.
 - V-same: members that moved together to the next ring saw the same messages of their groups.
 - V-once, V-answer: a message is delivered once; what was accepted is answered once, in order, with
   the position at which it was delivered to its sender, and at the end nothing is left open.
@@ -265,6 +266,9 @@ class GroupStack:
             texts = "; ".join(u.groups.describe() for u in uppers)
             self.judge.blame("V-list", f"lists or positions differ at the end: {texts}")
         for upper in uppers:
+            odd = {k: v for k, v in upper.groups.counters.items() if k.startswith("group_")}
+            if odd:
+                self.judge.blame("V-known", f"{upper.me} dropped what a member said: {odd}")
             if upper.open:
                 self.judge.blame("V-answer", f"{upper.me} waits for {sorted(upper.open)[:5]}")
         return self.judge.finish()
