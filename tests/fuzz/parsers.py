@@ -82,8 +82,7 @@ def beacon(_: random.Random, data: bytes) -> str:
 def hello(_: random.Random, data: bytes) -> str:
     config = RingConfig()
     codec = Codec(A._replace(name="me"), "prod", 32_768, b"sets")
-    code, _ = Doorstep(A._replace(name="me"), "prod", config, codec).on_hello(data, 1.0)
-    return code
+    return Doorstep(A._replace(name="me"), "prod", config, codec).on_hello(data, 1.0)[0]
 
 
 def greeting(_: random.Random, data: bytes) -> str:
