@@ -130,13 +130,13 @@ def test_token_fields_and_lengths() -> None:
     refuse(writer.encode(good._replace(marks=())), "token_field")
     refuse(frame[: -8 * 3 - 5], "frame_short")
     # One step on, these would not fit the token that we must send: a member each would die of it.
-    for field, value in (
-        ("hop", MOST + 1),
-        ("seq", MOST + 1),
-        ("backlog", BIG),
-        ("sent", SENT_MAX + 1),
+    for lying in (
+        good._replace(hop=MOST + 1),
+        good._replace(seq=MOST + 1),
+        good._replace(backlog=BIG),
+        good._replace(sent=SENT_MAX + 1),
     ):
-        refuse(writer.encode(good._replace(**{field: value})), "token_count")
+        refuse(writer.encode(lying), "token_count")
     refuse(writer.encode(good._replace(ring=RingId((1 << 62) + 1, "a", 1))), "frame_ring")
 
 
