@@ -179,3 +179,17 @@ def test_three_processes_hold_the_same(processes: list[Process]) -> None:
     assert c.child.wait(30) == 0
     while count != 2:
         count, _ = a.write("tries", "again")
+
+
+def test_the_first_steps_of_the_page_run_as_they_stand(addresses: list[str]) -> None:
+    page = (ROOT / "docs" / "VSYNC.md").read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    assert code.count("127.0.0.1:5401") == code.count("127.0.0.1:5402") == 1
+    code = code.replace("127.0.0.1:5401", addresses[0]).replace("127.0.0.1:5402", addresses[1])
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        shown = [child.stdout.readline() for _ in range(2)]
+        child.kill()
+    assert shown == ["members: ['a']\n", "2 a b'hello'\n"]
