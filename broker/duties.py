@@ -28,33 +28,15 @@ class Watch(Protocol):
         """Look."""
 
 
-class Duties:
-    """Called a few times a second with the loop's time."""
+class Ticker:
+    """Tells this member's clock: one tick under way at a time, and only when time is wanted."""
 
-    def __init__(
-        self, core: Core, newcomer: Watch, stop: Callable[[Exit, str], None], now: float
-    ) -> None:
-        self._core, self._newcomer, self._stop = core, newcomer, stop
-        self._started_at = now
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self._ticked_at, self._ticked_us = 0.0, 0
-        self._shutdown_deadline = 0.0
-        self.elections = Elections(core)
 
     def wake(self, now: float) -> None:
-        """Do what is due."""
-        core = self._core
-        if core.patient and now - self._started_at > PATIENCE_S:
-            core.patience_ended()
-        self._tick(now)
-        self._learn_of_shutdown()
-        if core.shutdown_position:
-            self._finish_shutdown(now)
-        self.elections.wake(now)
-        self._newcomer.wake(now)
-        core.flush()
-
-    def _tick(self, now: float) -> None:
-        """Tell this member's clock, one tick under way at a time, and only when it is wanted."""
+        """Tick if it is time."""
         core, machine = self._core, self._core.replica.machine
         if not (core.speaking and core.primary.level and machine.wants_tick):
             return
@@ -65,6 +47,32 @@ class Duties:
         if arrived and waited >= pace:
             self._ticked_at, self._ticked_us = now, core.shell.now_us()
             core.admit([Tick(TICK, machine.epoch, self._ticked_us)])
+
+
+class Duties:
+    """Called a few times a second with the loop's time."""
+
+    def __init__(
+        self, core: Core, newcomer: Watch, stop: Callable[[Exit, str], None], now: float
+    ) -> None:
+        self._core, self._newcomer, self._stop = core, newcomer, stop
+        self._started_at = now
+        self._ticker = Ticker(core)
+        self._shutdown_deadline = 0.0
+        self.elections = Elections(core)
+
+    def wake(self, now: float) -> None:
+        """Do what is due."""
+        core = self._core
+        if core.patient and now - self._started_at > PATIENCE_S:
+            core.patience_ended()
+        self._ticker.wake(now)
+        self._learn_of_shutdown()
+        if core.shutdown_position:
+            self._finish_shutdown(now)
+        self.elections.wake(now)
+        self._newcomer.wake(now)
+        core.flush()
 
     def _learn_of_shutdown(self) -> None:
         """A state that was received may end with the shutdown of all; a start forgets an old one.

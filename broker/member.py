@@ -315,14 +315,14 @@ class BrokerMember:
             joined.close()
             self._transfer_failed("it does not meet what was ordered meanwhile")
             return
-        self.keeper.adopt(joined)
         donor = self.core.transfer_donor
-        self.logbook.snapshot(replica.history, replica.machine.root(), donor)
-        replica.log = self.logbook
         durable = replica.history.position  # what was ordered meanwhile is applied, but not on disk
         try:
+            self.keeper.adopt(joined)
+            self.logbook.snapshot(replica.history, replica.machine.root(), donor)
+            replica.log = self.logbook
             self.core.state_installed(replica)
-        except Exception as error:  # what was ordered meanwhile is applied here: see _pump
+        except Exception as error:  # the switch of stores failed, or applying did: see _pump
             self._broken(error)
             return
         self._on_durable(durable)

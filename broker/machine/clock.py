@@ -22,6 +22,8 @@ second an outage of an hour is caught up in 12 s, and clocks that are a year ahe
 which the alarms (broker/clocks.py) are heard."""
 LEAD_US = 2_000_000
 """How far beyond the time that a majority reached a member may say that a message was born."""
+GRACE_US = 100_000
+"""Clocks start a little apart, and run apart: so much longer everything lives, to be sure."""
 ASTRAY_US = 5_000_000
 """A clock this far from the majority has been set, or has stood, since it was first read."""
 ASTRAY_KEPT_US = 60_000_000
@@ -51,7 +53,7 @@ def birth(state: State) -> int:
     if state.reached_us is not None:
         floor = max(floor, state.reached_us)
         said = min(said, floor + LEAD_US)
-    return max(floor, said)
+    return max(floor, said) + GRACE_US
 
 
 def middle_shift(state: State) -> int:
@@ -73,13 +75,13 @@ def wall_us(state: State) -> int:
 def read_clock(state: State, name: str, time_us: int) -> bool:
     """A member's clock says this now. Whether the machine's time moved."""
     clock = state.clocks.get(name)
-    if clock is not None:
-        clock = clock._replace(stamp_us=time_us)
-    elif state.reached_us is not None:
-        clock = Clock(time_us - max(state.reached_us, state.now_us), time_us, NOT_YET)
-    else:  # the first of all, or the others are not read yet in this epoch
-        said = time_us - middle_shift(state) if state.clocks else 0
-        clock = Clock(time_us - max(said, state.now_us), time_us, NOT_YET)
+    if clock is None:
+        clock = Clock(time_us - _place(state, time_us), time_us, NOT_YET)
+    else:
+        behind = (state.reached_us or 0) - (time_us - clock.shift_us)
+        # What was reached is past, so a clock that says less is behind: it started late.
+        late = behind if 0 < behind <= ASTRAY_US else 0
+        clock = clock._replace(stamp_us=time_us, shift_us=clock.shift_us - late)
     _set(state, name, clock)
     state.reached_us = reached(state)
     if state.reached_us is None:
@@ -96,6 +98,16 @@ def read_clock(state: State, name: str, time_us: int) -> bool:
         return False
     state.now_us = target
     return True
+
+
+def _place(state: State, time_us: int) -> int:
+    """The machine's time at the first reading of a clock. What was reached is a tick old; where
+    clocks agree about the date, this one tells how old."""
+    floor = max(state.reached_us or 0, state.now_us)
+    said = time_us - middle_shift(state) if state.clocks else floor
+    if state.reached_us is None:  # nobody was read yet in this epoch
+        return max(said, floor)
+    return said if floor <= said <= floor + LEAD_US else floor
 
 
 def reached(state: State) -> int | None:

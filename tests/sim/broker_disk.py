@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from store.api import Meta
 from store.memory import MemoryStore
+from tests.sim.lag import SimLag
 from tests.sim.tape import Tape
 from vsync.types import record
 
@@ -49,6 +50,7 @@ class SimWriter:
         self._checkpoints: list[tuple[int, list[bytes], Call]] = []
         self._flying: Work | None = None
         self._over = False
+        self.lag = SimLag()
 
     @property
     def idle(self) -> bool:
@@ -60,6 +62,7 @@ class SimWriter:
         if not self._entries:
             self._first = first
         self._entries.append(entry)
+        self.lag.submitted(self.member.world.now, len(entry))
         self._last, self._meta = last, meta
         self._kick()
 
@@ -112,6 +115,7 @@ class SimWriter:
             return
         self._flying = None
         self._perform(work)
+        self.lag.landed(len(work.entries))
         self._tell(work)
         self._kick()
 

@@ -27,11 +27,12 @@ from store.api import Marker, Meta
 from store.memory import MemoryDisk, MemoryStore
 from tests.sim.broker_clients import SimClients, message_id
 from tests.sim.broker_disk import SimWriter
+from tests.sim.broker_health import SimHealth
 from tests.sim.broker_joining import SimJoining
 from tests.sim.broker_judge import Heard, Told
+from tests.sim.broker_words import why_not
 from tests.sim.member import SimMember
 from tests.sim.tap import Tap
-from tests.sim.tape import Tape
 from vsync.events import Deliver, Direct, Note, Output, Transitional, View
 from vsync.primary_events import Activated
 from vsync.types import Guarantee, Member
@@ -50,16 +51,14 @@ class BrokerUpper:
     def __init__(self, stack: BrokerStack, member: SimMember, tap: Tap, disk: MemoryDisk) -> None:
         self.stack, self.member, self.tap, self.judge = stack, member, tap, stack.judge
         self.world, self.name = member.world, member.name
-        tape: Tape = self.world.tape.fork(f"broker {member.name} {member.incarnation}")
-        self.tape = tape
+        self.tape = tape = self.world.tape.fork(f"broker {member.name} {member.incarnation}")
         pace = self.world.tape.fork("pace")  # one for all members, or one for each life
         pace = tape if pace.chance(0.5) else pace
         self.slice_items = pace.pick((1, 3, 8, 1000))  # how much one turn applies at most
         self.slice_s = pace.pick((0.0, 0.0001, 0.001, 0.01, 0.05))  # how long until the next
         self.checkpoints = tape.pick((0.0, 0.01, 0.1))
         self.dead = False
-        store = MemoryStore(disk, Meta("simulated", self.name, f"store-{self.name}"))
-        self.store = store
+        self.store = store = MemoryStore(disk, Meta("simulated", self.name, f"store-{self.name}"))
         replica = recover(self.name, store)
         self.judge.recovered(self.name, replica, "recovered")
         self.meta = replace(store.meta, incarnation=member.incarnation)
@@ -81,12 +80,12 @@ class BrokerUpper:
         )  # fmt: skip
         self.writer = self._new_writer()
         self.joining = SimJoining(self)
+        self.health = SimHealth(self)
         self.mark = 0  # up to here clients may be told
         self.released_to = 0
         self._outbox: deque[tuple[int, bytes, Effect]] = deque()
         self._held: deque[tuple[int, bytes, Effect]] = deque()
-        self._turn_due = False
-        self._checkpointing = False
+        self._turn_due = self._checkpointing = False
 
     def _open_book(self, replica: Replica) -> Logbook | None:
         if self.stack.memberlog is None:
@@ -124,20 +123,12 @@ class BrokerUpper:
             and not core.transfer_donor
             and core.submissions.outstanding == 0
             and self.clients.idle
+            and not core.replica.machine.wants_tick
             and self.store.meta.position == core.replica.history.position
         )
 
     def why_not(self) -> str:
-        """What keeps it from being ready, for people."""
-        core, primary = self.core, self.core.primary
-        return (
-            f"{self.name}: {core.replica.history} {primary.phase.value} ({primary.reason})"
-            f" speaking {core.speaking} level {core.primary.level} busy {core.busy}"
-            f" donor {core.transfer_donor} outstanding {core.submissions.outstanding}"
-            f" open {core.submissions.open} halted {core.halted!r}"
-            f" unconfirmed {len(self.clients.unconfirmed)} store {self.store.meta.position}"
-            f" mark {self.mark} marks {core.primary.marks()}"
-        )
+        return why_not(self)
 
     def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
         """The load asks a client to publish."""
@@ -402,6 +393,7 @@ class BrokerUpper:
     def batch(self, applied: Applied, history: History, root: int) -> None:
         """One item was applied (the replica's log)."""
         self.judge.applied(self.name, self.tip, applied, history, root)
+        self.health.applied(applied)
         self.tip = history.chain
         if self.book is not None:
             self.book.batch(applied, history, root)

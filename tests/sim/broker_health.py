@@ -1,0 +1,122 @@
+"""Time and disks of simulated brokers: members tick, messages expire, a disk that lags is left.
+
+Each member publishes messages with a time to live to a queue of its own that nobody reads.  They
+must not go before their time (G17) while at most one wall clock of the run was ever set, whoever
+was cut off, crashed or slow meanwhile, and at the end they must all be gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.duties import Ticker
+from broker.lag import LagWatch
+from broker.machine.commands import (
+    CHANNEL_OPEN,
+    CONNECTION_OPEN,
+    PERSISTENT,
+    PUBLISH,
+    QUEUE_DECLARE,
+    TICK,
+    ChannelOpen,
+    ConnectionOpen,
+    Publish,
+    QueueDeclare,
+)
+from broker.machine.entities import Message
+from broker.replica import Applied
+from tests.sim.broker_clients import MESSAGE
+from vsync.node import Node
+
+if TYPE_CHECKING:
+    from tests.sim.broker_upper import BrokerUpper
+
+BEAT_S = 0.1
+EARLY_S = 0.001
+BACKLOG_BYTES_MAX = 200_000
+BEAT_BYTES_MAX = 2_000_000
+"""What one member can apply between two looks at its disk."""
+
+
+class SimHealth:
+    """What `broker.duties` and `broker.health` are to a member."""
+
+    def __init__(self, upper: BrokerUpper) -> None:
+        self.upper, self.world = upper, upper.world
+        tape = self.tape = upper.tape.fork("health")
+        self._ticker = Ticker(upper.core)
+        self._disk = LagWatch(tape.pick((1.0, 5.0, 30.0)), BACKLOG_BYTES_MAX, self._throttle)
+        # The same in all lives: the queue outlives them.
+        fixed = self.world.tape.fork(f"mortal {upper.name}")
+        self._ttl_us = fixed.pick((50_000, 400_000, 2_000_000))
+        self._load = tape.pick((0.0, 0.05, 0.5))
+        self._session = self._conn = self._number = 0
+        self._machine: object = None
+        self._waiting: dict[int, int] = {}  # number of a message, when it was published
+        upper.later(BEAT_S, self._beat)
+
+    def _beat(self) -> None:
+        upper = self.upper
+        self.upper.later(BEAT_S * self.tape.between(0.5, 1.5), self._beat)
+        self._ticker.wake(self.world.now)
+        if upper.core.speaking and not self.world.faults["heal"] and self.tape.chance(self._load):
+            self._publish()
+        lag = upper.writer.lag.lag()
+        if lag.bytes > BACKLOG_BYTES_MAX + BEAT_BYTES_MAX:
+            upper.judge.broken("4.11", f"{upper.name}: {lag.bytes} bytes wait for the disk")
+        if self._disk.look(lag, self.world.now) and not self.world.faults["heal"]:
+            self.world.after(0.0, self._leave)
+
+    def _leave(self) -> None:
+        if not self.upper.dead and self.upper.member.up:
+            self.world.fault("left_for_disk", self.upper.name)
+            self.upper.member.leave(self.tape.between(0.5, 3.0))
+
+    def _throttle(self, hold_s: float) -> None:
+        core = self.upper.tap.core
+        if isinstance(core, Node):  # a fake ring has no token to keep
+            core.set_throttle(hold_s)
+
+    def _publish(self) -> None:
+        upper = self.upper
+        queue = f"mortal-{upper.name}"
+        session = upper.core.submissions.session
+        if session != self._session:
+            self._session, self._conn, self._number = session, next(upper.stack.numbers), 0
+            upper.core.admit(
+                [
+                    ConnectionOpen(CONNECTION_OPEN, self._conn, "/", "guest", "p:3"),
+                    ChannelOpen(CHANNEL_OPEN, self._conn, 1),
+                    QueueDeclare(
+                        QUEUE_DECLARE, self._conn, 1, queue, False, True, False, False, True,
+                        {"x-message-ttl": self._ttl_us // 1000},
+                    ),
+                ]
+            )  # fmt: skip
+        self._number += 1
+        body = MESSAGE.pack(self._conn, self._number) + b"%d" % int(self.world.now * 1e6)
+        upper.core.admit([Publish(PUBLISH, self._conn, 1, 0, "", queue, PERSISTENT, b"", body)])
+
+    def applied(self, applied: Applied) -> None:
+        """An item was applied here: nothing may have gone before its time."""
+        machine = self.upper.core.replica.machine
+        vhost = machine.vhosts.get("/")
+        queue = vhost.queues.get(f"mortal-{self.upper.name}") if vhost is not None else None
+        present: dict[int, Message] = {}
+        if queue is not None:
+            present = {m[1]: m for m in (*queue.ready, *queue.returned.values())}
+        if TICK in applied.kinds and machine is self._machine and queue is not None:
+            for number, born_us in self._waiting.items():
+                if number not in present:
+                    self._gone(queue.ttl_us, born_us)
+        self._machine = machine
+        self._waiting = {n: int(m[8][MESSAGE.size :]) for n, m in present.items()}
+
+    def _gone(self, ttl_us: int, born_us: int) -> None:
+        upper = self.upper
+        upper.judge.counters["expired"] += 1
+        set_ = [m.name for m in self.world.members.values() if m.wall_offset_us]
+        age_s = self.world.now - born_us / 1e6
+        if len(set_) <= 1 and age_s + EARLY_S < ttl_us / 1e6:
+            text = f"a message to live {ttl_us} us went after {age_s:.4f} s at {upper.name}"
+            upper.judge.broken("G17", f"{text} (clocks set: {set_})")

@@ -1,0 +1,22 @@
+"""What a simulated broker is waiting for, in words for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.sim.broker_upper import BrokerUpper
+
+
+def why_not(upper: BrokerUpper) -> str:
+    """What keeps it from being ready."""
+    core, primary = upper.core, upper.core.primary
+    return (
+        f"{upper.name}: {core.replica.history} {primary.phase.value} ({primary.reason})"
+        f" speaking {core.speaking} level {core.primary.level} busy {core.busy}"
+        f" donor {core.transfer_donor} outstanding {core.submissions.outstanding}"
+        f" open {core.submissions.open} halted {core.halted!r}"
+        f" unconfirmed {len(upper.clients.unconfirmed)} store {upper.store.meta.position}"
+        f" mark {upper.mark} marks {core.primary.marks()}"
+        f" ticks wanted {core.replica.machine.wants_tick}"
+    )
