@@ -26,7 +26,6 @@ from vsync.primary import Primary
 from vsync.primary_events import (
     Activated,
     Activation,
-    Decided,
     DurableMark,
     Holders,
     Inquorate,
@@ -120,6 +119,7 @@ class Core:
         self._work: deque[PrimaryEvent] = deque()
         self._transfer: Transfer | None = None
         self._backlog: list[Ordered | Activated] = []
+        self._decided_by = 0  # the last epoch that decided something older
 
     # -- asked by the primary layer --------------------------------------------------------------
 
@@ -171,9 +171,6 @@ class Core:
                 self._on_ordered(event)
             case Activated():
                 self._on_activated(event)
-            case Decided(epoch):
-                if self._transfer is None:
-                    self.shell.decided(epoch)
             case DurableMark():
                 self._release()
             case PersistEpoch(epoch, cluster_id, voters):
@@ -186,13 +183,11 @@ class Core:
                 self._transfer = event
                 self._backlog = []
                 self.shell.begin_transfer(donor, base)
-            case Suspended(reason):
+            case Suspended(reason) | Inquorate(reason):
                 self._stop_speaking(reason)
                 if self._transfer is not None:
                     self._transfer, self._backlog = None, []
                     self.shell.abort_transfer()
-            case Inquorate(reason):
-                self._stop_speaking(reason)
             case Holders():
                 raise AssertionError("only an arbitrator keeps a record")
             case Refused(reason):
@@ -218,17 +213,24 @@ class Core:
             return
         if self.shutdown_position:
             return  # the history of this run ends with the shutdown, at the same item everywhere
+        self._tell_decided(event)
         self._apply(Item(event.epoch, event.ring, event.seq, event.sender.name, event.payload))
 
     def _on_activated(self, event: Activated) -> None:
         if self._transfer is not None:
             self._backlog.append(event)
             return
+        self._tell_decided(event)
         self._entered(event, self.replica.history)
         activation = event.activation
         self._apply(Item(activation.epoch, event.ring, event.seq, event.sender.name, activation))
         self._enter_session(event)
         self._claim()
+
+    def _tell_decided(self, event: Ordered | Activated) -> None:
+        if event.decided_by > self._decided_by:
+            self._decided_by = event.decided_by
+            self.shell.decided(event.decided_by)
 
     def _entered(self, event: Activated, base: History | None) -> None:
         activation = event.activation
@@ -376,7 +378,6 @@ class Core:
         assert known >= 0
         contained, backlog = self._backlog[:known], self._backlog[known:]
         self.replica, self._transfer, self._backlog = replica, None, []
-        self.primary.state_replaced()
         self.tribunal.replaced()
         self.filled = True
         plan = self.primary.plan

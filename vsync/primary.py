@@ -43,7 +43,6 @@ from vsync.primary_events import (
     Activated,
     Activation,
     Answer,
-    Decided,
     DurableMark,
     Held,
     Holders,
@@ -326,9 +325,7 @@ class Primary:
         return True
 
     def _apply(self, plan: Plan, decided: list[Undecided]) -> None:
-        if decided:
-            self._events.append(Decided(plan.epoch))
-            self._events.extend(undecided.event() for undecided in decided)
+        self._events.extend(undecided.event(plan.epoch) for undecided in decided)
 
     def _on_answer(self, sender: Member, answer: Answer) -> None:
         if self.plan is None or answer.epoch != self.plan.epoch:

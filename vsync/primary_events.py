@@ -34,19 +34,17 @@ class Activation(NamedTuple):
 
 
 class Ordered(NamedTuple):
-    """Apply this payload now; it is safe in an active primary view."""
+    """Apply this payload now; it is safe in an active primary view.
+
+    `decided_by`: not 0 when it was undecided as its own view ended; the epoch that decided it.
+    """
 
     epoch: int
     ring: RingId
     seq: int
     sender: Member
     payload: bytes
-
-
-class Decided(NamedTuple):
-    """What follows was undecided when its view ended; the primary view of `epoch` decided it."""
-
-    epoch: int
+    decided_by: int = 0
 
 
 class Activated(NamedTuple):
@@ -57,6 +55,7 @@ class Activated(NamedTuple):
     sender: Member
     activation: Activation
     level: bool
+    decided_by: int = 0
 
 
 class Suspended(NamedTuple):
@@ -118,7 +117,6 @@ class Held(NamedTuple):
 
 PrimaryEvent = (
     Ordered
-    | Decided
     | Activated
     | Suspended
     | Inquorate
@@ -142,11 +140,12 @@ class Undecided(NamedTuple):
     sender: Member
     item: bytes | Activation
 
-    def event(self) -> Ordered | Activated:
-        """Return the order to apply it, now that it is decided."""
+    def event(self, decided_by: int) -> Ordered | Activated:
+        """Return the order to apply it, now that an epoch has decided it."""
+        place = self.ring, self.seq, self.sender
         if isinstance(self.item, Activation):
-            return Activated(self.ring, self.seq, self.sender, self.item, True)
-        return Ordered(self.epoch, self.ring, self.seq, self.sender, self.item)
+            return Activated(*place, self.item, True, decided_by)
+        return Ordered(self.epoch, *place, self.item, decided_by)
 
 
 class Answer(NamedTuple):

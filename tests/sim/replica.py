@@ -19,7 +19,6 @@ from vsync.primary import Primary
 from vsync.primary_events import (
     Activated,
     Activation,
-    Decided,
     DurableMark,
     Holders,
     Inquorate,
@@ -129,8 +128,8 @@ class Replica:
                     self.backlog.append(event)
                 else:
                     self._apply(event)
-            case Decided() | Holders():
-                pass  # nothing to tell anybody; and this is no arbitrator
+            case Holders():
+                pass  # this is no arbitrator
             case DurableMark(position):
                 self._confirm(position)
             case PersistEpoch(epoch, cluster_id, voters):
