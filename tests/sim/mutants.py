@@ -13,6 +13,7 @@ from unittest.mock import patch
 from vsync import primary, quorum, standing
 from vsync.events import Deliver
 from vsync.formation import Formation
+from vsync.hearing import Hearing
 from vsync.membership import Forming, Gather
 from vsync.messages import Commit, CommitEntry, Data, Token
 from vsync.node import Node
@@ -300,6 +301,24 @@ def half_safe() -> Patches:
     yield SendQueue, "put", weak
 
 
+def hears_nobody() -> Patches:
+    """Members do not say whom they hear, so nobody is linked with anybody."""
+    yield Hearing, "ears", lambda self, now: ()
+
+
+def wants_much_more() -> Patches:
+    """A ring is given up only for one with two more members: two single ones never meet."""
+    gain = Hearing.gain
+
+    def choosy(
+        self: Hearing, size: int, size_max: int, without: Iterable[Member], now: float
+    ) -> tuple[Member, ...]:
+        found = gain(self, size, size_max, without, now)
+        return found if len(found) > size + 1 else ()
+
+    yield Hearing, "gain", choosy
+
+
 RING_MUTANTS: tuple[Callable[[], Patches], ...] = (
     safe_on_one_rotation,
     agreed_overtakes_safe,
@@ -322,6 +341,8 @@ RING_MUTANTS: tuple[Callable[[], Patches], ...] = (
     never_looks_for_others,
     never_fails_the_silent,
     old_life_lives_on,
+    hears_nobody,
+    wants_much_more,
 )
 PRIMARY_MUTANTS: tuple[Callable[[], Patches], ...] = (
     minority_is_enough,
