@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, combinations
 from typing import NamedTuple
 
-from tests.sim.peer import Peer, voters_item
+from tests.sim.peer import Image, Peer, voters_item
 from vsync import voters
 from vsync.events import Deliver, Marks, Output, Transitional, View
 from vsync.primary import Primary
@@ -68,7 +68,8 @@ class World:
         arbitrators = {one.arbitrator, coming.arbitrator}
         self.peers = {
             name: Peer(
-                name, self, len(one.votes), wish, arbitrator=name in arbitrators
+                name, self, len(one.votes), wish,
+                arbitrator=name in arbitrators, newcomer=name in case.spare,
             )
             for name in sorted({*one.names, *case.spare})
         }  # fmt: skip
@@ -128,7 +129,7 @@ class World:
             self.rings.pop(name, None)
             peer = self.peers[name]
             if name == step.wipe:
-                peer.disk = type(peer.disk)()
+                peer.disk, peer.newcomer = Image(), True
             peer.restart()
 
     def _install(self, names: tuple[str, ...]) -> None:

@@ -63,10 +63,11 @@ class Peer:
     """One life after the other of one member."""
 
     def __init__(
-        self, name: str, witness: Witness, size: int, wish: Terms, *, arbitrator: bool
-    ) -> None:
+        self, name: str, witness: Witness, size: int, wish: Terms, *, arbitrator: bool,
+        newcomer: bool,
+    ) -> None:  # fmt: skip
         self.name, self.witness, self.size, self.wish = name, witness, size, wish
-        self.arbitrator = arbitrator
+        self.arbitrator, self.newcomer = arbitrator, newcomer
         self.disk = Image()
         self.restart()
 
@@ -93,7 +94,9 @@ class Peer:
         memory = self.memory
         return Standing(
             filled=memory.filled and (memory.epoch > 0 or not self.arbitrator),
-            live=self.ran and not self.arbitrator, ran=self.ran, patient=False,
+            live=self.ran and not self.arbitrator, ran=self.ran,
+            # A newcomer to a cluster of one looks for it; it does not form another one.
+            patient=self.newcomer and not memory.filled,
             cluster_id=memory.cluster_id, proposal=f"of {self.name}", voters=memory.voters,
             size=self.size, promised_epoch=memory.promised,
             state_epoch=memory.epoch, position=len(memory.entries),
