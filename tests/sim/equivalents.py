@@ -13,4 +13,6 @@ EQUIVALENT: dict[str, str] = {
     "00aa7bf6": "one step of a growing waiting time; only how soon a shunned member is tried again",
     "00ec4f39": "the mark is updated again with the next token's marks",
     "02ff0967": "`add` refuses a frame that the window has already, so it is only found twice",
+    "042da45f": "from how many members on joins are spread by chance; a matter of load only",
+    "1424aeae": "differs only at the very instant at which the timer is due, when both are right",
 }

@@ -66,6 +66,13 @@ LATER_OTHERS = ("clock_drift", "strike", "stays_cut")
 ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES
 ALL_FAULTS = WEATHER_FAULTS + LATER_WEATHER + ALL_EPISODES + OTHER_FAULTS + LATER_OTHERS
 
+VIEW_CHANGERS = (
+    "isolate", "halves", "flap", "crash", "crash_quick", "crash_mid_output", "crash_all", "wipe",
+    "leave", "disk_full", "restart_storm", "pause_long", "strike",
+)  # fmt: skip
+ALWAYS_ON = ("late_timers", "staggered_start", "clock_drift")
+"""In force during the whole of a run, so nothing counts them."""
+
 # What a run must have met to count in a campaign.
 COUNTED_STEPS = 10_000
 COUNTED_KINDS = 3
@@ -154,7 +161,7 @@ def make_plan(
         fault: min(WORST[fault], WORST[fault] * tape.between(0.02, 1.0)) for fault in WEATHER_FAULTS
     }
     later = tape.fork("later")
-    drawn += _later(later, len(drawn))
+    drawn += _later(later, drawn)
     for fault in LATER_WEATHER:
         rates[fault] = WORST[fault] * later.between(0.02, 1.0)
     faults = tuple(f for f in drawn if f not in without and (only is None or f in only))
@@ -200,17 +207,22 @@ def make_plan(
     )
 
 
-def _later(tape: Tape, already: int) -> list[str]:
+def _later(tape: Tape, drawn: list[str]) -> list[str]:
     """Faults of the later groups; many where the seed has few others, often none where it has many.
 
-    One seed in twenty adds none, so that calm runs and runs of the old kind stay.
+    Nearly every seed gets something that changes the view, or its run would not count.  One in
+    twenty adds none, so that calm runs and runs of the old kind stay.
     """
     if tape.chance(0.05):
         return []
-    least = max(0, COUNTED_KINDS + 1 - already)
+    least = max(0, COUNTED_KINDS + 1 - sum(fault not in OTHER_FAULTS for fault in drawn))
     most = max(least, tape.pick((0, 2, 4)))
     count = tape.number(least, most)
-    return tape.some(LATER_WEATHER + LATER_EPISODES + LATER_OTHERS, count, count)
+    found = tape.some(LATER_WEATHER + LATER_EPISODES + LATER_OTHERS, count, count)
+    change = tape.pick(VIEW_CHANGERS[-3:])
+    if not any(fault in VIEW_CHANGERS for fault in (*drawn, *found)):
+        found.append(change)
+    return found
 
 
 def calm_of(plan: Plan) -> Weather:

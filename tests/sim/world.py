@@ -14,7 +14,7 @@ from tests.sim.hints import Hints
 from tests.sim.history import History
 from tests.sim.member import SimMember, Upper
 from tests.sim.net import Net
-from tests.sim.plan import Plan, calm_of
+from tests.sim.plan import ALWAYS_ON, Plan, calm_of
 from tests.sim.stack import Stack
 from tests.sim.tap import Core, Tap
 from tests.sim.tape import Tape
@@ -159,7 +159,8 @@ class World:
 
     def kinds(self) -> int:
         """How many kinds of fault were met."""
-        return sum(name not in NO_FAULTS for name in self.faults.keys() | self.net.met.keys())
+        met = self.faults.keys() | self.net.met.keys()
+        return len(met - NO_FAULTS) + sum(map(self.plan.has, ALWAYS_ON))
 
     def _met(self, name: str, target: str) -> None:
         self.pairs[name, stage_of(self.members[target])] += 1

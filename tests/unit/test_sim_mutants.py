@@ -15,7 +15,7 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "token_taken_twice": (3, 2, 4),
     "first_token_twice": (1, 2, 3),
     "never_looks_for_others": (3, 4, 1, 2),
-    "all_is_regular": (2, 4, 3),
+    "all_is_regular": (14, 16, 2),
     "minority_is_enough": (3, 4, 7),
     "epoch_stays": (3, 4, 7),
 }
