@@ -14,7 +14,9 @@ The management protocol, both sides (the broker's is `broker/management.py`):
 | --- | --- | --- |
 | `status` | | `cluster` name ("" = stand-alone), `cluster_id` hex, `status`, `size`, `epoch`, |
 | | | `position`, `members`: [{`id`, `url`, `state`, `voter`, `position`, `local`}], |
-| | | `voters`: [id], `reason` (why it is not ACTIVE; "" when it is), `version` |
+| | | `voters`: [id], `reason` (why it is not ACTIVE; "" when it is), `version`, |
+| | | `alarms`: [sentence], `clock_off_ms`: {id: ms ahead of the middle of all clocks}, |
+| | | `disk_lag_bytes` and `disk_lag_ms` of this member |
 | `stop` | `id` of a member | `id`; that member leaves cleanly, its store stays DIRTY |
 | `voters` | `action`, `id`, `by`, `votes` | `voter_set`: the terms that will be in force |
 | `shutdown` | | `shutdown_id` hex; every member leaves at one position, stores CLEAN |
@@ -182,6 +184,9 @@ def overview(status: ClusterStatus) -> str:
         note = f" ({', '.join(marks)})" if marks else ""
         lines.append(f"{label}: ID={member.id} URL={member.url}{note}")
         label = "              "
+    alarms = status.raw.get("alarms")
+    if isinstance(alarms, list):
+        lines += [f"         Alarm: {alarm}" for alarm in alarms]
     return "\n".join(lines)
 
 

@@ -27,6 +27,12 @@ import broker.member
 right = broker.member._wall_us
 broker.member._wall_us = lambda: right() - 3_600_000_000
 """
+DRIFT = """
+import os, sys, broker.member
+right = broker.member._wall_us
+sign = sys.argv[sys.argv.index("--data-dir") + 1] + ".drift"
+broker.member._wall_us = lambda: right() + (3_600_000_000 if os.path.exists(sign) else 0)
+"""
 DISK = """
 import time, broker.keeper, store.lmdb_store
 broker.keeper.PATIENCE_S = 0.2
@@ -93,3 +99,40 @@ def test_a_disk_that_stands_still_makes_its_member_leave(two_of_three: LocalClus
         assert "--disk-lag-max" in said
         two_of_three.wait_active(two_of_three.members[:2])
         channel.basic_publish("", "q", b"life goes on", PERSISTENT)
+
+
+def test_a_clock_that_drifts_off_is_named_and_expires_nothing(two_of_three: LocalCluster) -> None:
+    """G17: every member names it, and a message with a minute to live is still there."""
+    sick_one = two_of_three[2]
+    process = sick(sick_one, DRIFT)
+    try:
+        wait_until(
+            lambda: [one.state for one in two_of_three[0].status().members] == ["ACTIVE"] * 3,
+            20,
+            "the third member",
+        )
+        address = two_of_three[0].address
+        connection = pika.BlockingConnection(pika.ConnectionParameters(address.host, address.port))
+        with contextlib.closing(connection):
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("q", durable=True)
+            for expiration in ("60000", "500"):
+                channel.basic_publish(
+                    "", "q", b"m", pika.BasicProperties(delivery_mode=2, expiration=expiration)
+                )
+            channel.queue_declare("short", durable=True, arguments={"x-message-ttl": 500})
+            channel.basic_publish("", "short", b"m", PERSISTENT)
+            sick_one.data_dir.with_name(sick_one.data_dir.name + ".drift").touch()
+            wait_until(
+                lambda: all("3600." in str(m.status().raw["alarms"]) for m in two_of_three.members),
+                20,
+                "the alarm at all members",
+            )
+            declared = channel.queue_declare("q", passive=True)
+            assert declared.method.message_count == 2
+            assert channel.queue_declare("short", passive=True).method.message_count == 0
+        assert process.poll() is None, "it goes on"
+    finally:
+        process.kill()
+        process.communicate()

@@ -111,6 +111,12 @@ def test_the_overview_has_the_classic_layout(broker: FakeBroker) -> None:
     assert broker.requests == [{"op": "status", "user": "guest", "password": "guest"}]
 
 
+def test_alarms_stand_below_the_members(broker: FakeBroker) -> None:
+    status = json.loads(broker.answers["status"]) | {"alarms": ["the disk lags"]}
+    broker.answers["status"] = json.dumps(status).encode() + b"\n"
+    assert broker.run().stdout.endswith("5674\n         Alarm: the disk lags\n")
+
+
 def test_credentials_are_sent(broker: FakeBroker) -> None:
     ended = qpid_cluster(f"ann/secret@127.0.0.1:{broker.port}")
     assert ended.returncode == 0
