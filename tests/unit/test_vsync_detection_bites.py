@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit import test_vsync_detection as detection
 from tests.unit import test_vsync_links as links
+from tests.unit.vsync_net import Net
 from vsync.checking import Checking
 from vsync.gathering import Gathering
 from vsync.hearing import Hearing, Row, largest_clique
@@ -69,7 +70,7 @@ def agreed_before_all_news(self: Gather, sender: Member, join: Join) -> object:
 
 def slow_agreement() -> None:
     """Whoever learns of a failure from another has agreed with it."""
-    net = detection.Net("abc")
+    net = Net("abc")
     net.settle("abc")
     net.run(0.5)
     address = net.nodes["b"].me.address
