@@ -114,7 +114,7 @@ def cost(results: list[Result]) -> float:
 
 
 def about(options: argparse.Namespace) -> str:
-    mode = "idle" if options.idle else f"rate {options.rate}" if options.rate else "flood"
+    mode = "idle" if options.idle else f"rate {options.rate:.0f}" if options.rate else "flood"
     wire = "CURVE" if options.curve else "in clear"
     ahead = f"{options.ahead} frames behind the token" if options.ahead else "plain ring"
     load = os.getloadavg()[0]
