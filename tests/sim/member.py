@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 FRAMES_PER_TURN = 64
+COMMIT_WORST_S = 10.0  # a commit under way takes its time whatever heals meanwhile
 
 
 class Upper(Protocol):
@@ -120,7 +121,7 @@ class SimMember:
 
     def fsync_s(self, tape: Tape) -> float:
         """How long the commit that begins now takes."""
-        return tape.gap(self.world.plan.fsync_s) * self.disk_slowness
+        return min(tape.gap(self.world.plan.fsync_s) * self.disk_slowness, COMMIT_WORST_S)
 
     def disk_failed(self) -> bool:
         """A commit comes to its end: True when it failed, and then the member has stopped."""

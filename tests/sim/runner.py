@@ -15,7 +15,7 @@ from collections import Counter
 from tests.sim.checkers import check
 from tests.sim.history import Delivered, Installed, Submitted
 from tests.sim.load import Load
-from tests.sim.member import SimMember
+from tests.sim.member import COMMIT_WORST_S, SimMember
 from tests.sim.nemesis import Nemesis
 from tests.sim.plan import COUNTED_CHANGES, COUNTED_KINDS, COUNTED_STEPS, Plan
 from tests.sim.stack import Stack
@@ -244,6 +244,8 @@ class Runner:
         world = self.world
         live = world.live()
         bound = RESUME_S + 50 * self.plan.fsync_s + 20 * self.plan.transfer_s
+        if self.plan.has("disk_slow"):
+            bound += 2 * COMMIT_WORST_S  # one that began before, and one that waits for it
         if world.run_until(lambda: all(map(_ready, live)), world.now + bound):
             return True
         late = " ".join(m.name for m in live if not _ready(m))
