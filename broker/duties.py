@@ -9,6 +9,7 @@ from broker.core import Core
 from broker.elections import Elections
 from broker.exits import Exit
 from broker.machine.commands import TICK, Tick
+from broker.machine.entities import NOT_YET
 
 PATIENCE_S = 2.0
 """How long a member of an open cluster looks for a running one before it forms its own."""
@@ -42,7 +43,8 @@ class Ticker:
             return
         waited = now - self._ticked_at
         clock = machine.clocks.get(core.me.name)
-        arrived = clock is None or clock.stamp_us == self._ticked_us or waited > TICK_LOST_S
+        read_us = clock.stamp_us if clock is not None else NOT_YET  # not in this epoch
+        arrived = read_us in (NOT_YET, self._ticked_us) or waited > TICK_LOST_S
         pace = TICK_S if machine.due_in_us < TICK_NEAR_US else TICK_FAR_S
         if arrived and waited >= pace:
             self._ticked_at, self._ticked_us = now, core.shell.now_us()

@@ -171,7 +171,7 @@ def on_digest(_state: State, _session: int, _command: Digest | Reexecuted) -> in
 def on_tick(state: State, session: int, command: Tick) -> int:
     _, epoch, time_us = command
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
-    if name is None or epoch != state.epoch or not pending(state):
+    if name is None or epoch != state.epoch or time_us < 0 or not pending(state):
         return IGNORED
     before = cluster_element(state)
     moved = read_clock(state, name, time_us)
