@@ -54,7 +54,8 @@ class Fuzz:
     def batch(self, number: int) -> None:
         """Maltreat one victim.  Raises Failure."""
         rng = random.Random(f"{self.seed}:{number}")
-        victim = self.victims[number % len(self.victims)]
+        # Each has long batches in turn, too.
+        victim = self.victims[(number + number // 64) % len(self.victims)]
         size = LONG_BATCH_FRAMES if number % 64 == 63 else BATCH_FRAMES
         frame = b""
         node = victim.fresh()
