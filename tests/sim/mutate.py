@@ -202,11 +202,17 @@ def by_hand() -> list[Mutant]:
 
 
 def read_ledger(path: Path = LEDGER) -> dict[str, dict[str, Any]]:
-    """The last result of each mutant."""
+    """The last result of each mutant; of one that survived twice, the longer run."""
     if not path.exists():
         return {}
     lines = path.read_text(encoding="utf-8").splitlines()
-    return {record["name"]: record for record in map(json.loads, filter(None, lines))}
+    known: dict[str, dict[str, Any]] = {}
+    for record in map(json.loads, filter(None, lines)):
+        before = known.get(record["name"])
+        outlived = before is not None and before["verdict"] == record["verdict"] == "survived"
+        if before is None or not outlived or record["seed"] > before["seed"]:
+            known[record["name"]] = record
+    return known
 
 
 def _wanted(arguments: argparse.Namespace) -> Iterator[Mutant]:
