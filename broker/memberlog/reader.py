@@ -13,7 +13,8 @@ reading then goes on behind the damage.  How a fault is judged:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from os import SEEK_END
+from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
 import msgpack
@@ -24,6 +25,7 @@ from broker.memberlog.records import (
     MAGIC,
     RECORD_BYTES_MAX,
     VERSION,
+    End,
     Header,
     Kind,
     Record,
@@ -32,6 +34,7 @@ from broker.memberlog.records import (
     next_link,
 )
 
+ENDS_BYTES = 16 << 10  # a closing record with all its marks is less than half of this
 RESYNC_BYTES = 1 << 20  # no single write of a member is near this, so a good record starts within
 
 
@@ -118,6 +121,43 @@ def read_segment(data: bytes, source: str, faults: list[LogError] | None = None)
         offset += FRAME.size + len(found.payload)
         lsn, link = found.lsn, found.link
         yield Entry(lsn, link, offset, found.record)
+
+
+class Ends(NamedTuple):
+    """The two ends of a segment, read without what is between them."""
+
+    header: Header
+    first_lsn: int
+    end: End | None  # None: still open, or cut by a crash
+    last_lsn: int  # of the closing record, -1 without one
+    link: bytes  # of the closing record, b"" without one
+
+
+def read_ends(file: BinaryIO, source: str) -> Ends:
+    """Return the header and the closing record of a segment.
+
+    Raises `NotALog`, `OtherVersion`, or `Damaged` for a header that cannot be read.
+    """
+    head = file.read(ENDS_BYTES)
+    if head[: len(MAGIC)] != MAGIC:
+        raise NotALog(source, 0, -1, "this is not a member log")
+    first = _record_at(head, len(MAGIC), source, first=True)
+    if isinstance(first, str) or not isinstance(first.record, Header):
+        raise Damaged(source, len(MAGIC), -1, "the segment does not begin with its header")
+    size = file.seek(0, SEEK_END)
+    file.seek(max(size - ENDS_BYTES, 0))
+    tail = file.read(ENDS_BYTES)
+    for offset in range(len(tail) - FRAME.size, -1, -1):
+        length = FRAME.unpack_from(tail, offset)[0]
+        if offset + FRAME.size + length != len(tail):
+            continue
+        found = _record_at(tail, offset, source, first=False)
+        if isinstance(found, str):
+            continue
+        if isinstance(found.record, End):
+            return Ends(first.record, first.lsn, found.record, found.lsn, found.link)
+        break
+    return Ends(first.record, first.lsn, None, -1, b"")
 
 
 class _Found(NamedTuple):

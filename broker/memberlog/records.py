@@ -24,6 +24,7 @@ NO_LINK = bytes(8)
 FRAME = struct.Struct("<II8s")  # length, crc32 of the payload, link
 RECORD_BYTES_MAX = 16 << 20
 HASH_BYTES = 16
+MARK_BYTES = 8 + HASH_BYTES
 
 
 class Kind(IntEnum):
@@ -41,6 +42,7 @@ class Kind(IntEnum):
     STOP = 10
     VOTE = 11
     DECIDED = 12
+    END = 13
 
 
 class Header(NamedTuple):
@@ -162,6 +164,20 @@ class Vote(NamedTuple):
     verdict: str  # "agreed", "divergent" or "undecided"
 
 
+class End(NamedTuple):
+    """Last record of a closed segment: what is in it, to be read without reading it."""
+
+    first_position: int  # of its first batch, 0 = none
+    position: int  # where the life stands, 0 = the segment does not say
+    chain: bytes  # there
+    records: int  # the header and this one included
+    batches: int
+    commands: int
+    confirms: int
+    step: int  # positions between marks
+    marks: bytes  # u64le position and 16 bytes of chain, each
+
+
 Record: TypeAlias = (
     Header
     | Start
@@ -175,6 +191,7 @@ Record: TypeAlias = (
     | Durable
     | Stop
     | Vote
+    | End
 )
 
 _KIND_OF: dict[type[Record], Kind] = {
@@ -190,6 +207,7 @@ _KIND_OF: dict[type[Record], Kind] = {
     Durable: Kind.DURABLE,
     Stop: Kind.STOP,
     Vote: Kind.VOTE,
+    End: Kind.END,
 }
 
 
@@ -303,6 +321,17 @@ def _build_batch(fields: _Fields) -> Record:
     return record
 
 
+_build_end_fields = _builder(End, _INT, _INT, _BYTES, _INT, _INT, _INT, _INT, _INT, _BYTES)
+
+
+def _build_end(fields: _Fields) -> Record:
+    record = _build_end_fields(fields)
+    assert isinstance(record, End)
+    if len(record.chain) != HASH_BYTES or len(record.marks) % MARK_BYTES:
+        raise RecordMalformed("a closing record with a cut hash or mark")
+    return record
+
+
 def _build_confirm(fields: _Fields) -> Record:
     epoch, durable_mark, packed, free = fields
     if type(epoch) is not int or type(durable_mark) is not int or type(packed) is not bytes:
@@ -327,4 +356,5 @@ _BUILD: dict[int, _Build] = {
     Kind.STOP: _builder(Stop, _STR, _INT, _BYTES),
     Kind.VOTE: _builder(Vote, _INT, _BYTES, _INT, _STR),
     Kind.DECIDED: _builder(Decided, _INT),
+    Kind.END: _build_end,
 }

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from broker.memberlog.closing import Tally
 from broker.memberlog.reader import TornTail, read_segment
 from broker.memberlog.records import (
     HASH_ALG,
@@ -19,6 +20,7 @@ from broker.memberlog.records import (
     NO_LINK,
     SUFFIX,
     VERSION,
+    End,
     Header,
     Record,
     encode,
@@ -60,6 +62,7 @@ class MemberLogWriter:
         self._segment = -1
         self._size = 0
         self._fd = -1
+        self._tally = Tally()
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not self._resume():
@@ -84,6 +87,7 @@ class MemberLogWriter:
         self._link = next_link(self._link, payload)
         self._buffer.append(frame(payload, self._link))
         self._lsn = lsn + 1
+        self._tally.take(record)
         return lsn
 
     def flush(self) -> None:
@@ -103,7 +107,6 @@ class MemberLogWriter:
         if self._fd < 0:
             return
         try:
-            self._write()
             self._end_segment()
         except OSError as error:
             raise LogWriteFailed(f"{self.path}: {error.strerror}") from error
@@ -121,6 +124,7 @@ class MemberLogWriter:
             self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o640
         )
         self._size = 0
+        self._tally = Tally()
         self._buffer.append(MAGIC)
         self.append(
             Header(
@@ -138,6 +142,8 @@ class MemberLogWriter:
         self._write()
 
     def _end_segment(self) -> None:
+        self.append(self._tally.end())
+        self._write()
         fd, self._fd = self._fd, -1
         try:
             os.fsync(fd)
@@ -168,10 +174,13 @@ class MemberLogWriter:
     def _resume_segment(self, segment: int) -> bool:
         path = self._path(segment)
         data = path.read_bytes()
-        end, torn = 0, False
+        end, torn, closed = 0, False, False
+        self._tally = Tally()
         try:
             for entry in read_segment(data, str(path)):
                 self._lsn, self._link, end = entry.lsn + 1, entry.link, entry.end
+                self._tally.take(entry.record)
+                closed = isinstance(entry.record, End)
         except TornTail:
             torn = True
         if end == 0:
@@ -180,4 +189,7 @@ class MemberLogWriter:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if torn:
             os.ftruncate(self._fd, end)
+        if closed:
+            os.close(self._fd)
+            self._begin_segment()
         return True

@@ -102,7 +102,7 @@ class TestGood:
         batches = [r for records in maker.lives.values() for r in records if isinstance(r, Batch)]
         assert c.batches == len(batches)
         assert c.positions == maker.history.position
-        assert c.records == sum(map(len, maker.lives.values())) + c.segments
+        assert c.records == sum(map(len, maker.lives.values())) + 2 * c.segments
         given = [r for records in maker.lives.values() for r in records if isinstance(r, Confirm)]
         assert c.confirms == sum(len(r.positions) for r in given)
         assert c.publishes >= c.confirms > 30

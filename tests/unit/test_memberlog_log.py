@@ -30,6 +30,7 @@ from broker.memberlog.records import (
     MAGIC,
     NO_LINK,
     Durable,
+    End,
     Header,
     Stop,
     encode,
@@ -78,6 +79,7 @@ class TestWriting:
         assert header.record == Header(1, "prod", "", "a:1", 7, 0, NO_LINK, "blake2b-16", 123)
         assert [(entry.lsn, entry.record) for entry in rest] == [
             (1, Durable(1)), (2, Durable(2)), (3, Durable(3)),
+            (4, End(0, 0, bytes(16), 5, 0, 0, 0, 1024, b"")),
         ]  # fmt: skip
 
     def test_nothing_is_written_before_a_flush(self, tmp_path: Path) -> None:
@@ -127,32 +129,40 @@ class TestResuming:
     def test_the_same_life_goes_on(self, tmp_path: Path) -> None:
         written(tmp_path, 3)
         paths = written(tmp_path, 2)
-        assert [entry.lsn for entry in read(paths[0])] == [0, 1, 2, 3, 4, 5]
+        assert [[entry.lsn for entry in read(path)] for path in paths] == [
+            [0, 1, 2, 3, 4], [5, 6, 7, 8],
+        ]  # fmt: skip
+        header = read(paths[1])[0].record
+        assert isinstance(header, Header)
+        assert header.prev_link == read(paths[0])[-1].link
 
     def test_at_any_cut_the_tail_is_repaired(self, tmp_path: Path) -> None:
         (path,) = written(tmp_path, 3)
         whole = path.read_bytes()
         starts = offsets(whole)
-        for cut in range(len(whole)):
+        for cut in range(len(whole)):  # the closing record never stays whole
             path.write_bytes(whole[:cut])
             survivors = sum(1 for start in [*starts[1:], len(whole)] if start <= cut)
             log = writer(tmp_path)
             assert log.next_lsn == max(survivors, 1)
             log.append(Durable(9))
             log.close()
-            assert [entry.lsn for entry in read(path)] == list(range(max(survivors, 1) + 1))
+            entries = read(path)
+            assert [entry.lsn for entry in entries] == list(range(max(survivors, 1) + 2))
+            assert isinstance(entries[-1].record, End)
+            assert entries[-1].record.records == len(entries)
 
     def test_a_rotation_without_header_is_done_again(self, tmp_path: Path) -> None:
         paths = written(tmp_path, 40, segment_bytes=300)
         paths[-1].write_bytes(MAGIC[:5])
         log = writer(tmp_path, segment_bytes=300)
-        expected = read(paths[-2])[-1].lsn + 1
-        assert log.next_lsn == expected
+        expected = read(paths[-2])[-1].lsn + 2
+        assert log.next_lsn == expected  # the new header was written
         log.append(Durable(1))
         log.flush()
         log.append(Durable(2))
         log.close()
-        assert read(paths[-1])[0].lsn == expected + 1
+        assert read(paths[-1])[0].lsn == expected - 1
 
     def test_damage_is_not_written_over(self, tmp_path: Path) -> None:
         (path,) = written(tmp_path, 9)
@@ -200,7 +210,7 @@ class TestReading:
         entries = list(read_segment(whole[: starts[2]] + whole[starts[3] :], "x", faults))
         assert [type(fault) for fault in faults] == [MissingRecords]
         assert (faults[0].lsn, faults[0].what) == (1, "lsn 3 follows lsn 1")
-        assert [entry.lsn for entry in entries] == [0, 1, 3, 4]
+        assert [entry.lsn for entry in entries] == [0, 1, 3, 4, 5]
 
     def test_a_replaced_record_breaks_the_link(self, tmp_path: Path) -> None:
         (path,) = written(tmp_path, 4)

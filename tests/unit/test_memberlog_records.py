@@ -15,6 +15,7 @@ from broker.memberlog.records import (
     Confirm,
     Decided,
     Durable,
+    End,
     Header,
     Inactive,
     Kind,
@@ -50,6 +51,7 @@ SAMPLES: list[Record] = [
     Durable(103),
     Stop("shutdown", 103, b"c" * 16),
     Vote(100, b"c" * 16, 8, "agreed"),
+    End(101, 103, b"c" * 16, 9, 1, 3, 2, 1024, b"\7" * 24),
 ]  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from broker.memberlog.records import Kind
 from tools.verify import confirms, control, identity, lives
 from tools.verify.findings import PROPERTIES, BadInput, Finding
-from tools.verify.frames import find_segments, read_records
 from tools.verify.rows import Row
+from tools.verify.segments import find_segments
 from tools.verify.story import Story, tell
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def verify(spark: SparkSession, places: list[Path], *, story: bool = False) -> R
     With `story` the report also tells what happened over time.
     """
     from pyspark import StorageLevel
+
+    from tools.verify.source import read_records
 
     segments = find_segments(places)
     records = read_records(spark, segments).persist(StorageLevel.MEMORY_AND_DISK)

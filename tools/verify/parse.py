@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 
 from broker.machine.commands import OK, PUBLISH, TX_COMMIT, UNROUTABLE
+from broker.memberlog.closing import Tally
 from broker.memberlog.reader import LogError, NotALog, OtherVersion, TornTail, read_segment
 from broker.memberlog.records import (
     HASH_BYTES,
@@ -21,6 +22,7 @@ from broker.memberlog.records import (
     Confirm,
     Decided,
     Durable,
+    End,
     Header,
     Inactive,
     Kind,
@@ -89,6 +91,7 @@ class _Parser:
         self._time_us = 0
         self._entering = True  # nothing said yet at which position this segment begins
         self._whole = True  # no damage so far
+        self._tally = Tally()
         self._unconfirmed: set[int] = set()
         self._sums_epoch = -1
         self._epoch_sums = EpochSums(first=-1, last=-1, confirmed=-1)
@@ -129,6 +132,8 @@ class _Parser:
             ends["first_lsn"] = lsn
         ends["records"] += 1
         self._lsn, self._link = lsn, link
+        expected = self._tally.end() if isinstance(record, End) else None
+        self._tally.take(record)
         match record:
             case Batch():
                 yield self._batch(lsn, record)
@@ -154,6 +159,10 @@ class _Parser:
                 ends["prev_link"] = record.prev_link.hex()
                 ends["cluster"] = (record.cluster_name, record.cluster_id)
                 self._time_us = record.wall_us
+            case End():
+                if self._whole and record != expected:
+                    what = f"the closing record of {self._file} is not about what is in it"
+                    self._fault("LOG", self._stands, what)
             case _:
                 yield self._control(lsn, record)
 

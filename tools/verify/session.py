@@ -36,8 +36,9 @@ exec "{java}" "$@"
 @contextmanager
 def spark_session(master: str, verbose: bool) -> Iterator[SparkSession]:
     """Start Spark, hand it out, stop it.  Raises `BadInput` when it cannot be had."""
-    if find_spec("pyspark") is None:
-        raise BadInput(f"this check needs pyspark; {INSTALL}")
+    for needed in ("pyspark", "pyarrow"):
+        if find_spec(needed) is None:
+            raise BadInput(f"this check needs {needed}; {INSTALL}")
     with tempfile.TemporaryDirectory(prefix="qpid-cluster-verify-") as scratch:
         _prepare_environment(Path(scratch))
         with _stderr_to(None if verbose else Path(scratch) / "stderr"):

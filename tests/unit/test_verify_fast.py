@@ -1,0 +1,163 @@
+"""The fast path: what it compares, what it says it did not, and where it sends the reader."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from broker.memberlog.closing import MARKS_MAX, STEP, Tally, marks_of
+from broker.memberlog.reader import ENDS_BYTES, NotALog, read_ends, read_segment
+from broker.memberlog.records import Batch, End, encode
+from broker.memberlog.writer import MemberLogWriter
+from tests.bench.verifylogs import write_logs
+from tests.system.logmaker import LogMaker, good_story
+from tools.qpid_cluster_verify import main
+from tools.verify.fast import compare_ends
+from tools.verify.findings import BadInput
+from tools.verify.parse import parse_segment
+from tools.verify.rows import FAULT
+
+
+@pytest.fixture(autouse=True)
+def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def batch(first: int, commands: int) -> Batch:
+    """Return a batch whose chain depends on where it ends."""
+    chain = (first + commands).to_bytes(16, "little")
+    return Batch(
+        1, 1, 1, first, commands, "a", 1, 1, 1, bytes(commands), bytes(2 * commands),
+        bytes(16), chain, 0, bytes(16),
+    )  # fmt: skip
+
+
+class TestTally:
+    def test_marks_are_the_same_however_segments_are_cut(self) -> None:
+        chance = random.Random(5)
+        whole, parts, position = Tally(), [Tally()], 1
+        for _ in range(3000):
+            one = batch(position, chance.randint(1, 30))
+            position += one.commands
+            if chance.random() < 0.005:
+                parts.append(Tally())
+            whole.take(one)
+            parts[-1].take(one)
+        marks = marks_of(whole.end())
+        assert marks == [mark for part in parts for mark in marks_of(part.end())]
+        assert len(marks) == position // STEP
+
+    def test_many_marks_are_thinned_to_a_coarser_grid_of_the_same(self) -> None:
+        tally, every = Tally(), {}
+        for number in range(3 * MARKS_MAX):
+            one = batch(1 + number * STEP, STEP)
+            every[(number + 1) * STEP] = one.chain
+            tally.take(one)
+        end = tally.end()
+        assert end.step == 4 * STEP
+        assert len(marks_of(end)) == 3 * MARKS_MAX // 4
+        assert all(every[position] == chain for position, chain in marks_of(end))
+        assert len(encode(1 << 60, end)) < ENDS_BYTES // 2
+
+    def test_the_parser_holds_the_closing_record_to_the_segment(self, tmp_path: Path) -> None:
+        log = MemberLogWriter(tmp_path, "prod", "c1", "a", 1, lambda: 1)
+        log.append(batch(1, 3))
+        log.append(End(1, 3, bytes(16), 3, 1, 3, 0, STEP, b""))  # of another chain
+        log.flush()
+        rows = list(parse_segment(log.path.read_bytes(), "x"))
+        assert ["closing record" in (r.text or "") for r in rows if r.kind == FAULT] == [True]
+
+
+class TestEnds:
+    def test_they_are_what_the_whole_segment_says(self, tmp_path: Path) -> None:
+        good_story().write(tmp_path, segment_bytes=1500)
+        for path in tmp_path.rglob("*.qml"):
+            with path.open("rb") as file:
+                ends = read_ends(file, "x")
+            entries = list(read_segment(path.read_bytes(), "x"))
+            assert ends.header == entries[0].record
+            assert ends.end == entries[-1].record
+            assert (ends.last_lsn, ends.link) == (entries[-1].lsn, entries[-1].link)
+
+    def test_a_cut_segment_has_no_end(self, tmp_path: Path) -> None:
+        good_story().write(tmp_path, 1 << 20)
+        data = (tmp_path / "a" / "a.1.000000.qml").read_bytes()
+        for cut in (1, 30, 200):
+            assert read_ends(io.BytesIO(data[:-cut]), "x").end is None
+        with pytest.raises(NotALog):
+            read_ends(io.BytesIO(b"#!/bin/sh"), "x")
+
+
+class TestCompare:
+    def test_good_logs_agree_though_they_are_cut_differently(self, tmp_path: Path) -> None:
+        good_story(200).write(tmp_path, segment_bytes=6000)
+        report = compare_ends([tmp_path])
+        assert (report.differences, report.suspects, report.unread) == ([], [], [])
+        assert report.compared >= 2
+        assert report.alone == []
+
+    def test_a_difference_sends_to_the_segments_around_it(self, tmp_path: Path) -> None:
+        maker = good_story(400)
+        a = ("a", 1)
+        batches = [i for i, r in enumerate(maker.lives[a]) if isinstance(r, Batch)]
+        for i in batches[500:]:
+            old = maker.lives[a][i]
+            assert isinstance(old, Batch)
+            maker.lives[a][i] = old._replace(chain=old.chain[::-1])
+        wrong = maker.lives[a][batches[500]]
+        assert isinstance(wrong, Batch)
+        maker.write(tmp_path, segment_bytes=6000)
+        report = compare_ends([tmp_path])
+        assert not report.agree
+        assert report.agreed_to < wrong.first_position
+        assert "at a" in report.differences[0]
+        assert 3 <= len(report.suspects) < report.segments
+        held = b"".join(path.read_bytes() for path in report.suspects)
+        assert wrong.chain in held
+
+    def test_a_missing_segment_and_a_foreign_one(self, tmp_path: Path) -> None:
+        good_story(50).write(tmp_path, segment_bytes=3000)
+        paths = sorted((tmp_path / "a").iterdir())
+        paths[1].unlink()
+        assert any("is missing" in what for what in compare_ends([tmp_path]).differences)
+        good_story().write(tmp_path / "two", cluster="c2")
+        with pytest.raises(BadInput, match="more than one cluster"):
+            compare_ends([tmp_path])
+
+    def test_it_does_not_see_what_leaves_the_ends_alone(self, tmp_path: Path) -> None:
+        planted = write_logs(tmp_path, 3000, seed=1, segment_bytes=1 << 16)
+        assert planted.position > 0
+        assert compare_ends([tmp_path]).agree  # and that is why it is not called consistent
+
+
+class TestCommand:
+    def test_it_never_says_consistent(self, tmp_path: Path) -> None:
+        good_story().write(tmp_path)
+        for extra in ([], ["--json"]):
+            done = CliRunner().invoke(main, ["--fast", *extra, str(tmp_path)])
+            assert done.exit_code == 0
+            assert "consistent" not in done.output
+        assert (
+            "nothing in between was read"
+            in CliRunner().invoke(main, ["--fast", str(tmp_path)]).output
+        )
+
+    def test_nothing_in_common_is_no_verdict(self, tmp_path: Path) -> None:
+        maker = LogMaker()
+        maker.start(("a", 1))
+        maker.write(tmp_path)
+        done = CliRunner().invoke(main, ["--fast", str(tmp_path)])
+        assert done.exit_code == 2
+        assert "no verdict" in done.output
+
+    def test_a_difference_names_the_command(self, tmp_path: Path) -> None:
+        good_story(50).write(tmp_path, segment_bytes=3000)
+        sorted((tmp_path / "b").iterdir())[1].unlink()
+        done = CliRunner().invoke(main, ["--fast", str(tmp_path / "*")])
+        assert done.exit_code == 1
+        assert "check these in full: qpid-cluster-verify /" in done.output

@@ -1,0 +1,185 @@
+"""The fast path: only the ends of closed segments are read and compared, nothing in between.
+
+What agrees here is the chain at the marks and ends that two lives both wrote down, and that the
+segments of a life follow each other.  That is a reason to look no closer in a hurry, not a proof:
+a closing record says what its writer believed, and most promises are not looked at.  No Spark.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.memberlog.closing import marks_of
+from broker.memberlog.reader import Ends, LogError, read_ends
+from tools.verify.findings import BadInput
+from tools.verify.segments import find_segments
+
+Life = tuple[str, int]
+
+
+class Closed(NamedTuple):
+    """One segment by its ends."""
+
+    file: Path
+    size: int
+    ends: Ends
+
+    @property
+    def life(self) -> Life:
+        """Return whose it is."""
+        return self.ends.header.member, self.ends.header.incarnation
+
+
+@dataclass(slots=True)
+class FastReport:
+    """What the ends say."""
+
+    segments: int = 0
+    bytes: int = 0
+    records: int = 0  # as the closing records have it
+    members: int = 0
+    compared: int = 0  # positions that at least two members wrote down
+    agreed_to: int = 0  # the last of them before the first difference
+    differences: list[str] = field(default_factory=list)
+    suspects: list[Path] = field(default_factory=list)  # to be checked in full
+    unread: list[Path] = field(default_factory=list)  # open, or cut by a crash: no closing record
+    alone: list[str] = field(default_factory=list)  # members that share no position with another
+
+    @property
+    def agree(self) -> bool:
+        """Whether nothing differs; it says nothing of what was not compared."""
+        return not self.differences
+
+    def as_document(self) -> dict[str, object]:
+        """Return the report as plain values for JSON; there is no word "consistent" in it."""
+        return {
+            "fast": True,
+            "ends_agree": self.agree if self.compared else None,
+            "members": self.members,
+            "segments": self.segments,
+            "bytes": self.bytes,
+            "records": self.records,
+            "positions_compared": self.compared,
+            "agreed_to": self.agreed_to,
+            "differences": self.differences,
+            "check_in_full": [str(path) for path in self.suspects],
+            "not_closed": [str(path) for path in self.unread],
+            "nothing_in_common": self.alone,
+        }
+
+
+def compare_ends(places: list[Path]) -> FastReport:
+    """Compare the closed segments at `places`; `BadInput` for what is no log or of two clusters."""
+    segments = [_ends(path) for path in find_segments(places)]
+    _check_clusters(segments)
+    report = FastReport(
+        segments=len(segments),
+        bytes=sum(one.size for one in segments),
+        records=sum(one.ends.end.records for one in segments if one.ends.end is not None),
+        members=len({one.ends.header.member for one in segments}),
+        unread=[one.file for one in segments if one.ends.end is None],
+    )
+    lives: dict[Life, list[Closed]] = defaultdict(list)
+    for one in segments:
+        lives[one.life].append(one)
+    suspects: set[Path] = set()
+    for life, own in sorted(lives.items()):
+        own.sort(key=lambda one: one.ends.header.segment)
+        for before, after in pairwise(own):
+            for what in _breaks(before, after):
+                report.differences.append(f"{life[0]} (life {life[1]}): {what}")
+                suspects.update((before.file, after.file))
+    suspects.update(_compare_chains(report, segments))
+    report.suspects = sorted(suspects)
+    return report
+
+
+def _ends(path: Path) -> Closed:
+    try:
+        with path.open("rb") as file:
+            ends = read_ends(file, str(path))
+            return Closed(path, file.seek(0, 2), ends)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    except LogError as error:
+        raise BadInput(str(error)) from error
+
+
+def _check_clusters(segments: list[Closed]) -> None:
+    seen: dict[str, Path] = {}
+    for one in segments:
+        if one.ends.header.cluster_id:
+            seen.setdefault(one.ends.header.cluster_id, one.file)
+    if len(seen) > 1:
+        listed = "; ".join(f"{file} is of {of}" for of, file in sorted(seen.items()))
+        raise BadInput(f"these logs are of more than one cluster: {listed}")
+
+
+def _breaks(before: Closed, after: Closed) -> Iterator[str]:
+    """Yield how a segment does not go on where the one before it ended."""
+    earlier, later = before.ends, after.ends
+    number = earlier.header.segment
+    if later.header.segment == number:
+        yield f"{before.file} and {after.file} both claim to be segment {number}"
+    elif later.header.segment != number + 1:
+        yield f"segment {number + 1} is missing between {before.file} and {after.file}"
+    elif earlier.end is not None and (
+        later.header.prev_link != earlier.link or later.first_lsn != earlier.last_lsn + 1
+    ):
+        yield f"{after.file} does not continue the last record of {before.file}"
+
+
+def _told(segments: Iterable[Closed]) -> dict[int, dict[bytes, list[Closed]]]:
+    """Return, by position and chain, who wrote them down."""
+    told: dict[int, dict[bytes, list[Closed]]] = defaultdict(lambda: defaultdict(list))
+    for one in segments:
+        end = one.ends.end
+        if end is not None:
+            for position, chain in {*marks_of(end), (end.position, end.chain)}:
+                if position > 0:
+                    told[position][chain].append(one)
+    return told
+
+
+def _compare_chains(report: FastReport, segments: list[Closed]) -> set[Path]:
+    """Compare the chains at all positions that two members wrote down; return what to expand."""
+    told = _told(segments)
+    met: set[str] = set()
+    first_bad = 0
+    bad = 0
+    for position, chains in sorted(told.items()):
+        members = {one.ends.header.member for ones in chains.values() for one in ones}
+        if len(members) < 2 and len(chains) < 2:
+            continue
+        met |= members
+        report.compared += 1
+        if len(chains) > 1:
+            bad += 1
+            first_bad = first_bad or position
+        elif not first_bad:
+            report.agreed_to = position
+    report.alone = sorted({one.ends.header.member for one in segments} - met)
+    if not first_bad:
+        return set()
+    groups = " and ".join(
+        f"{chain.hex()[:8]} at {', '.join(sorted({one.ends.header.member for one in ones}))}"
+        for chain, ones in sorted(told[first_bad].items(), key=lambda item: -len(item[1]))
+    )
+    report.differences.append(
+        f"the chain at position {first_bad} is {groups}; it differs at {bad} of "
+        f"{report.compared} positions"
+    )
+    return {one.file for one in segments if _holds(one, report.agreed_to + 1, first_bad)}
+
+
+def _holds(one: Closed, first: int, last: int) -> bool:
+    """Whether a segment has, or may have, batches from `first` to `last`."""
+    end = one.ends.end
+    if end is None:
+        return True
+    return end.batches > 0 and end.first_position <= last and end.position >= first

@@ -1,0 +1,52 @@
+"""Which files are to be read, and how they are shared out among tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from glob import glob, has_magic
+from pathlib import Path
+
+from broker.memberlog.records import SUFFIX
+from tools.verify.findings import BadInput
+
+TASK_BYTES = 16 << 20  # segments are put together up to this much
+
+
+def find_segments(places: list[Path]) -> list[Path]:
+    """Return all segments at or below the places, each once; a place may be a glob."""
+    found: set[Path] = set()
+    for place in _expand(places):
+        files = [place] if place.is_file() else place.rglob(f"*{SUFFIX}")
+        found.update(file.resolve() for file in files)
+    if not found:
+        listed = ", ".join(map(str, places))
+        raise BadInput(f"there is no member log (*{SUFFIX}) in {listed}")
+    return sorted(found)
+
+
+def _expand(places: list[Path]) -> Iterator[Path]:
+    for place in places:
+        if place.exists():
+            yield place
+            continue
+        fitting = glob(str(place), recursive=True) if has_magic(str(place)) else []
+        if not fitting:
+            raise BadInput(f"{place} does not exist")
+        yield from map(Path, fitting)
+
+
+def share_out(segments: list[Path], tasks: int) -> list[list[Path]]:
+    """Return the segments in shares of some 16 MiB, but in at least `tasks` where there are so
+    many; a large segment has a share of its own.
+    """
+    sizes = [path.stat().st_size for path in segments]
+    most = min(TASK_BYTES, sum(sizes) // max(tasks, 1))
+    shares: list[list[Path]] = []
+    filled = most + 1
+    for path, size in zip(segments, sizes, strict=True):
+        if filled + size > most:
+            shares.append([])
+            filled = 0
+        shares[-1].append(path)
+        filled += size
+    return shares
