@@ -92,12 +92,16 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
+    def program(self) -> list[str]:
+        """Return what its arguments are given to; tests start brokers in other surroundings."""
+        return command("qpidd")
+
     def start(self) -> None:
         """Start the process and return at once; use the cluster's waits to see it serve."""
         assert not self.alive, f"{self.label} already runs"
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command("qpidd"), *self.arguments],
+                [*self.program(), *self.arguments],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

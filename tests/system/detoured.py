@@ -1,0 +1,52 @@
+"""The broker's own command, which dials other members through a relay.
+
+    python -m tests.system.detoured 127.0.0.1:1=127.0.0.1:2[,...] OPTIONS OF QPIDD
+
+A member tells the others the address at which it listens, so a relay in between must sit where the
+others dial.  The sockets of this process connect to the second address of a pair where they are
+told the first; nothing else of the broker changes.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Self
+
+import zmq
+
+from tools import qpidd
+
+if TYPE_CHECKING:
+    from zmq.sugar.socket import _SocketContext
+
+_detours: dict[str, str] = {}
+
+
+class DetouredSocket(zmq.Socket[bytes]):
+    """A socket that connects by the detours.  Where it listens is as it is told."""
+
+    __slots__ = ()
+
+    def connect(self, addr: str) -> _SocketContext[Self]:  # type: ignore[override]
+        """Connect to the detour of the address, if it has one."""
+        return super().connect(_detours.get(addr, addr))
+
+    def disconnect(self, addr: str | bytes) -> None:
+        """Give up the connection that was made for the address."""
+        known = addr if isinstance(addr, str) else addr.decode()
+        super().disconnect(_detours.get(known, addr))
+
+
+def main() -> None:
+    """Take the detours off the command line and run the broker with the rest."""
+    for pair in sys.argv.pop(1).split(","):
+        address, _, relay = pair.partition("=")
+        _detours[f"tcp://{address}"] = f"tcp://{relay}"
+    # The documented place for a default class of sockets; its declaration is too narrow.
+    vars_of_context: Any = zmq.Context
+    vars_of_context._socket_class = DetouredSocket
+    qpidd.main()
+
+
+if __name__ == "__main__":
+    main()

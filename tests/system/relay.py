@@ -1,0 +1,227 @@
+"""A relay between the members of a cluster: where frames are held, cut off or late.
+
+Every ordered pair of members has a listening port of its own here, so each direction can be ill by
+itself: what member a sends to b travels over the route (a, b) only.  A route is one of three:
+open; held (bytes wait and arrive when it opens again, as behind a packet filter, where TCP sends
+them anew); or slow (every piece waits for a random time, so that routes overtake each other).
+`sever` resets the connections of a route, and what was under way is lost.  Nothing is ever doubled
+or reordered within one connection: TCP does not do that either.
+
+The relay accepts connections even while the member behind it is dead: a refusal would be evidence
+about that member which a network between them could not give.
+
+The random times are seeded for each route; when bytes come is the operating system's affair, so a
+run is like another of its seed but not equal to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+
+from tools.local_cluster import HOST, BrokerProcess, LocalCluster
+
+PIECE_BYTES = 64 * 1024
+ANSWER_S = 10.0
+"""How long the relay's own thread may take to do as it is told; it only sets variables."""
+
+
+class Route:
+    """What one member sends to another, over connections that the first one dials."""
+
+    def __init__(self, target: str, chance: random.Random) -> None:
+        self.target = target
+        self.delay_s = 0.0
+        self.moved_bytes = 0
+        self._chance = chance
+        self._open = asyncio.Event()
+        self._open.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def hold(self) -> None:
+        """Let nothing through until `release`."""
+        self._open.clear()
+
+    def release(self) -> None:
+        """Let through what waited and what comes, at once."""
+        self.delay_s = 0.0
+        self._open.set()
+
+    def sever(self) -> None:
+        """Reset all connections of the route; what they carried is lost."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one connection until either end closes it."""
+        ends = [writer]
+        self._writers.add(writer)
+        try:
+            await self._open.wait()
+            host, _, port = self.target.rpartition(":")
+            behind, onward = await asyncio.open_connection(host, int(port))
+            ends.append(onward)
+            self._writers.add(onward)
+            pumps = [
+                asyncio.create_task(self._pump(reader, onward)),
+                asyncio.create_task(self._pump(behind, writer)),
+            ]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        except OSError:
+            pass  # nobody listens behind it: the member that dialled sees its connection end
+        finally:
+            for end in ends:
+                self._writers.discard(end)
+                end.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while piece := await reader.read(PIECE_BYTES):
+                if self.delay_s:
+                    await asyncio.sleep(self._chance.uniform(0.0, self.delay_s))
+                await self._open.wait()
+                writer.write(piece)
+                self.moved_bytes += len(piece)
+                await writer.drain()
+
+
+class Relay:
+    """All routes between members, in a thread of its own; its methods are called from another."""
+
+    def __init__(self, targets: Sequence[str], seed: int) -> None:
+        """`targets` are where the members really listen, "host:port"."""
+        pairs = [(a, b) for a in range(len(targets)) for b in range(len(targets)) if a != b]
+        self._loop = asyncio.new_event_loop()
+        self._routes = {
+            (a, b): Route(targets[b], random.Random(f"{seed} {a} {b}")) for a, b in pairs
+        }
+        # Listening from now on: a port that was merely free could be taken until we start.
+        self._doors = {pair: socket.create_server((HOST, 0)) for pair in pairs}
+        self._servers: list[asyncio.Server] = []
+        self._targets = tuple(targets)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
+
+    def __enter__(self) -> Relay:
+        self._thread.start()
+        self._wait(asyncio.run_coroutine_threadsafe(self._listen(), self._loop))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._wait(asyncio.run_coroutine_threadsafe(self._close(), self._loop))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(ANSWER_S)
+        self._loop.close()
+
+    def detours(self, source: int) -> str:
+        """Return the argument of `tests.system.detoured` for the member at this place."""
+        doors = [(b, door) for (a, b), door in self._doors.items() if a == source]
+        return ",".join(f"{self._targets[b]}={HOST}:{d.getsockname()[1]}" for b, d in doors)
+
+    def hold(self, source: int, target: int) -> None:
+        """Cut one direction."""
+        self._loop.call_soon_threadsafe(self._routes[source, target].hold)
+
+    def isolate(self, member: int) -> None:
+        """Cut a member off, both ways."""
+        for route in self._of(member):
+            self._loop.call_soon_threadsafe(route.hold)
+
+    def sever(self, member: int) -> None:
+        """Reset every connection to and from a member."""
+        for route in self._of(member):
+            self._loop.call_soon_threadsafe(route.sever)
+
+    def slow(self, member: int, delay_s: float) -> None:
+        """Make each piece to and from a member wait for up to `delay_s`."""
+        for route in self._of(member):
+            route.delay_s = delay_s
+
+    def heal(self) -> None:
+        """Open every route and let it be quick."""
+        for route in self._routes.values():
+            self._loop.call_soon_threadsafe(route.release)
+
+    @property
+    def moved_bytes(self) -> int:
+        """How much went through: a relay that nobody uses shows nothing."""
+        return sum(route.moved_bytes for route in self._routes.values())
+
+    def moved(self, source: int, target: int) -> int:
+        """Return how many bytes went over one route."""
+        return self._routes[source, target].moved_bytes
+
+    def _of(self, member: int) -> Iterator[Route]:
+        return (route for pair, route in self._routes.items() if member in pair)
+
+    async def _listen(self) -> None:
+        for pair, route in self._routes.items():
+            self._servers.append(await asyncio.start_server(route.serve, sock=self._doors[pair]))
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    @staticmethod
+    def _wait(future: Future[None]) -> None:
+        future.result(ANSWER_S)
+
+
+class DetouredBroker(BrokerProcess):
+    """A broker whose connections to other members go through a relay."""
+
+    def __init__(self, plain: BrokerProcess, detours: str) -> None:
+        root, port = plain.data_dir.parent, plain.address.port
+        super().__init__(plain.label, root, port, plain.arguments)
+        self._detours = detours
+
+    def program(self) -> list[str]:
+        """Return the wrapper of the command."""
+        return [sys.executable, "-m", "tests.system.detoured", self._detours]
+
+
+class RelayedCluster(LocalCluster):
+    """A `LocalCluster` with a relay between its members."""
+
+    def __init__(self, root: Path, size: int = 3, name: str = "relayed", *, seed: int = 1) -> None:
+        super().__init__(root, size, name)
+        self.relay = Relay([_ring_address(member) for member in self.members], seed)
+        self.members = [
+            DetouredBroker(member, self.relay.detours(place))
+            for place, member in enumerate(self.members)
+        ]
+
+    def __enter__(self) -> RelayedCluster:
+        self.relay.__enter__()
+        return self
+
+    def close(self) -> None:
+        """Kill what still runs, then end the relay."""
+        super().close()
+        self.relay.__exit__(None, None, None)
+
+
+def _ring_address(member: BrokerProcess) -> str:
+    arguments = member.arguments
+    return arguments[arguments.index("--cluster-bind") + 1]
