@@ -13,7 +13,7 @@ import click
 
 from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import PROPERTIES, BadInput
-from tools.verify.job import Report, verify
+from tools.verify.job import Report, Wishes, verify
 from tools.verify.page import page
 from tools.verify.session import spark_session
 
@@ -41,6 +41,21 @@ CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
     is_flag=True,
     help="Only compare what closed segments say at their ends; no Spark, no proof.",
 )
+@click.option(
+    "--since",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Begin from the verified point in this file: leave out the segments that it settled.",
+)
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="When consistent, write the verified point to this file, for --since.",
+)
+@click.option(
+    "--export",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also write the records of closed segments as Parquet to this new directory.",
+)
 @click.option("--verbose", is_flag=True, help="Show what Spark has to say.")
 def main(
     logdir: tuple[Path, ...],
@@ -48,6 +63,9 @@ def main(
     master: str,
     html: Path | None,
     fast: bool,
+    since: Path | None,
+    save: Path | None,
+    export: Path | None,
     verbose: bool,
 ) -> None:
     """Check the member logs in and below LOGDIR... against what the cluster promises.
@@ -89,14 +107,15 @@ def main(
       2  no verdict: as above, or no two members wrote down the same position
     """
     if fast:
-        if html is not None:
-            raise click.UsageError("--html shows the full check; it cannot go with --fast")
+        if any((html, since, save, export)):
+            raise click.UsageError("--fast goes only with --json: the rest is of the full check")
         _fast(list(logdir), as_json)
+    wishes = Wishes(story=html is not None, since=since, save=save, export=export)
     started = time.monotonic()
     try:
         with spark_session(master, verbose) as spark:
             ready = time.monotonic()
-            report = verify(spark, list(logdir), story=html is not None)
+            report = verify(spark, list(logdir), wishes)
             seconds = time.monotonic() - ready
     except BadInput as error:
         if as_json:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
+from broker.memberlog.records import Durable
 from tests.system.logmaker import good_story
 from tests.system.sparking import shared_session
 from tests.system.spoils import change_an_outcome
@@ -76,6 +77,27 @@ class TestVerdicts:
         assert "c (life 2)" in text
         assert "takes the state at position" in text
         assert "epoch 3" in text
+
+    def test_checking_on_from_a_verified_point(self, tmp_path: Path) -> None:
+        logs, point, export = tmp_path / "logs", tmp_path / "point", tmp_path / "export"
+        maker = good_story(12)
+        a = "a", 1
+        on_disk = [r for r in maker.lives[a] if not (isinstance(r, Durable) and r.position > 60)]
+        maker.lives[a] = on_disk
+        maker.write(logs, segment_bytes=1500)
+        first = run("--json", "--save", str(point), "--export", str(export), str(logs))
+        assert first.exit_code == 0, first.output
+        files = list(export.glob("member=*/incarnation=*/*.parquet"))
+        assert {file.parent.parent.name[-1] for file in files} == {"a", "b", "c"}
+        again = run("--json", "--since", str(point), str(logs))
+        assert again.exit_code == 0, again.output
+        one, two = (json.loads(result.stdout)["counts"] for result in (first, again))
+        assert two["segments"] < one["segments"]
+        assert two["batches"] < one["batches"]
+        assert (two["records"], two["epochs"], two["lives"]) == (
+            one["records"], one["epochs"], one["lives"],
+        )  # fmt: skip
+        assert run("--export", str(export), str(logs)).exit_code == 2  # it exists
 
     def test_no_verdict(self, tmp_path: Path) -> None:
         result = run("--json", str(tmp_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.memberlog.records import Kind, unpack_positions
+from tools.verify.control import Life
 from tools.verify.findings import Finding
 from tools.verify.rows import ACCEPTED, UNPAIRED
 
@@ -14,8 +15,12 @@ if TYPE_CHECKING:
 FINDINGS_MAX = 20
 
 
-def check_unpaired(records: DataFrame) -> list[Finding]:
-    """G9: a confirm names an accepted publish of this life that was applied before."""
+def check_unpaired(records: DataFrame, begins: dict[Life, int]) -> list[Finding]:
+    """G9: a confirm names an accepted publish of this life that was applied before.
+
+    `begins` has the first position that was read of lives whose beginning was not: what was
+    published before cannot be looked up.
+    """
     from pyspark.sql import functions as f
 
     given = records.filter(f.col("kind") == UNPAIRED).select(
@@ -29,7 +34,11 @@ def check_unpaired(records: DataFrame) -> list[Finding]:
     )
     pair = (f.col("member") == f.col("m")) & (f.col("incarnation") == f.col("i"))
     pair = pair & (f.col("confirmed") == f.col("p")) & (f.col("s") < f.col("segment"))
-    unfounded = given.join(accepted, pair, "left_anti")
+    unknown = f.lit(False)
+    for (member, incarnation), begin in begins.items():
+        of = (f.col("member") == member) & (f.col("incarnation") == incarnation)
+        unknown = unknown | (of & (f.col("confirmed") < begin))
+    unfounded = given.filter(~unknown).join(accepted, pair, "left_anti")
     rows = unfounded.orderBy("confirmed").limit(FINDINGS_MAX).collect()
     what = "confirmed, but this member applied no accepted publish of its own there before"
     return [Finding("G9", row.member, row.incarnation, row.confirmed, what) for row in rows]

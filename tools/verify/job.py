@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.memberlog.records import Kind
-from tools.verify import confirms, control, identity, lives
+from tools.verify import confirms, control, identity, lives, point
 from tools.verify.findings import PROPERTIES, BadInput, Finding
-from tools.verify.rows import Row
+from tools.verify.rows import SEGMENT, Row
 from tools.verify.segments import find_segments
 from tools.verify.story import Story, tell
 
@@ -61,29 +61,73 @@ class Report:
         }
 
 
-def verify(spark: SparkSession, places: list[Path], *, story: bool = False) -> Report:
-    """Check the logs at `places`; `BadInput` when there is nothing that could be judged.
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a check is to do besides checking."""
 
-    With `story` the report also tells what happened over time.
-    """
+    story: bool = False  # also tell what happened over time
+    since: Path | None = None  # a verified point to begin from
+    save: Path | None = None  # where to write the point that was reached
+    export: Path | None = None  # a new directory for the closed segments as Parquet
+
+
+def verify(spark: SparkSession, places: list[Path], wishes: Wishes = Wishes()) -> Report:
+    """Check the logs at `places`; `BadInput` when there is nothing that could be judged."""
     from pyspark import StorageLevel
 
     from tools.verify.source import read_records
 
+    if wishes.export is not None and wishes.export.exists():
+        raise BadInput(f"{wishes.export} exists already: name a new directory to export to")
     segments = find_segments(places)
+    found = len(segments)
+    saved: list[Row] = []
+    if wishes.since is not None:
+        saved = point.load(wishes.since)
+        segments = point.unread(segments, saved)
+        if not segments:
+            raise BadInput(f"there is nothing newer than {wishes.since} in these logs")
     records = read_records(spark, segments).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        return _verify(records, segments, story)
+        report, rows = _verify(records, segments, saved, wishes.story)
+        if wishes.since is not None:
+            skipped = found - len(segments)
+            report.notes.append(f"{skipped} segments were verified before and not read again")
+        if wishes.save is not None:
+            report.notes.append(_save(wishes.save, report, rows))
+        if wishes.export is not None:
+            report.notes.append(_export(records, rows, wishes.export))
+        return report
     finally:
         records.unpersist()
 
 
-def _verify(records: DataFrame, segments: list[Path], story: bool) -> Report:
+def _save(path: Path, report: Report, rows: list[Row]) -> str:
+    if not report.consistent:
+        return f"{path} was not written: what is not consistent is no point to begin from"
+    settled, position = point.save(path, rows)
+    return f"{path}: {settled} segments need not be read again; all members have {position} on disk"
+
+
+def _export(records: DataFrame, rows: list[Row], directory: Path) -> str:
+    """Write the records of closed segments as Parquet, a directory for each member and life."""
+    from pyspark.sql import functions as f
+
+    files = [row.file for row in rows if row.kind == SEGMENT and control.ends_of(row)["closed"]]
+    kept = records.filter((f.col("kind") < SEGMENT) & f.col("file").isin(files))
+    kept.write.partitionBy("member", "incarnation").parquet(str(directory))
+    return f"{directory}: the records of closed segments as Parquet"
+
+
+def _verify(
+    records: DataFrame, segments: list[Path], saved: list[Row], story: bool
+) -> tuple[Report, list[Row]]:
     """Collect what grows with views and segments; let Spark aggregate what grows with traffic."""
     from pyspark.sql import functions as f
 
     kinds = [int(kind) for kind in control.CONTROL_KINDS]
-    rows = [Row(*row) for row in records.filter(f.col("kind").isin(kinds)).collect()]
+    read = [Row(*row) for row in records.filter(f.col("kind").isin(kinds)).collect()]
+    rows = saved + read
     control.check_input(rows)
     joined, findings, begin_inactive = lives.join_segments(rows)
     epochs = control.primaries(rows)
@@ -109,7 +153,7 @@ def _verify(records: DataFrame, segments: list[Path], story: bool) -> Report:
     findings += lives.check_next_primary(joined, epochs)
     findings += lives.check_majority(joined, epochs)
     if any(life.unpaired for life in joined):
-        findings += confirms.check_unpaired(records)
+        findings += confirms.check_unpaired(records, lives.begins(read))
     findings += confirms.check_gaps(records, findings)
     findings.sort(key=_importance)
     counts = Counts(
@@ -125,7 +169,7 @@ def _verify(records: DataFrame, segments: list[Path], story: bool) -> Report:
         views=len({control.ring_of(r) for r in rows if r.kind == Kind.VIEW and r.flag}),
         epochs=len(epochs),
     )
-    return Report(counts, findings, notes, tell(records, rows) if story else None)
+    return Report(counts, findings, notes, tell(records, rows) if story else None), rows
 
 
 def _importance(finding: Finding) -> tuple[bool, int, str]:

@@ -61,6 +61,21 @@ def join_segments(rows: list[Row]) -> tuple[list[Lived], list[Finding], list[str
     return joined, findings, inactive
 
 
+def begins(rows: list[Row]) -> dict[Life, int]:
+    """Return the first position shown of each life that is not shown from segment 0 on."""
+    lives: dict[Life, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.kind == SEGMENT:
+            lives[row.member, row.incarnation].append(row)
+    found: dict[Life, int] = {}
+    for life, segments in lives.items():
+        if min(row.segment for row in segments) > 0:
+            sums = [epoch for row in segments for epoch in ends_of(row)["epochs"].values()]
+            firsts = [one["first"] for one in sums if one["first"] >= 0]
+            found[life] = min(firsts, default=1 << 62)
+    return found
+
+
 @dataclass(slots=True)
 class _Carry:
     """What the end of a segment hands to the next; None and -1: not known."""
@@ -86,8 +101,8 @@ class _Carry:
                 if digest(data).hex() != first["chain"]:
                     yield "G14", position, -1, "the chain does not follow from the segment before"
         for epoch, ring, position in ends["entry_primary"]:
-            if self.deciding is not None:
-                break
+            if self.deciding is not None and epoch < self.deciding:
+                continue
             if self.primary is None or (epoch, ring) != tuple(self.primary):
                 yield "G7", position, -1, foreign_batch((epoch, ring), self.primary)
         if ends["entry_confirm"] is not None and self.active is False:

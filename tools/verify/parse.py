@@ -96,8 +96,8 @@ class _Parser:
         self._sums_epoch = -1
         self._epoch_sums = EpochSums(first=-1, last=-1, confirmed=-1)
         self._ends = SegmentEnds(
-            cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="", torn_tail=False,
-            first_batch=None, entry_primary=[], entry_confirm=None,
+            cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="",
+            torn_tail=False, closed=False, first_batch=None, entry_primary=[], entry_confirm=None,
             chain="", primary=None, active=None, deciding=None,
             epochs={}, durable=-1, confirms=0, publishes=0, unpaired=0, unjudged=0,
         )  # fmt: skip
@@ -140,6 +140,7 @@ class _Parser:
             case Confirm():
                 yield from self._confirm(lsn, record)
             case Durable():
+                self._not_beyond("G9", "says that it is on disk", record.position)
                 ends["durable"] = max(ends["durable"], record.position)
             case Start() | Snapshot():
                 self._state(record)
@@ -160,9 +161,18 @@ class _Parser:
                 ends["cluster"] = (record.cluster_name, record.cluster_id)
                 self._time_us = record.wall_us
             case End():
+                ends["closed"] = True
                 if self._whole and record != expected:
                     what = f"the closing record of {self._file} is not about what is in it"
                     self._fault("LOG", self._stands, what)
+            case Vote():
+                self._not_beyond("G10", "votes about its state there", record.position)
+                yield self._control(lsn, record)
+            case Stop():
+                if self._stands >= 0 and record.position != self._stands:
+                    what = f"stops there, but stands at position {self._stands}"
+                    self._fault("G14", record.position, what)
+                yield self._control(lsn, record)
             case _:
                 yield self._control(lsn, record)
 
@@ -184,6 +194,12 @@ class _Parser:
             self.faults.append(
                 row._replace(origin=promise, text=what, position=position, last=until)
             )
+
+    def _not_beyond(self, promise: str, does: str, position: int) -> None:
+        """A life can speak only of what it has applied."""
+        if 0 <= self._stands < position:
+            what = f"{does}, but applied only up to position {self._stands}"
+            self._fault(promise, position, what)
 
     def _state(self, record: Start | Snapshot) -> None:
         self._stands, self._chain, self._order = record.position, record.chain, b""
@@ -240,7 +256,7 @@ class _Parser:
     def _belongs(self, record: Batch, first: int) -> None:
         """Check a batch against the primary that this life is in."""
         of = (record.epoch, record.ring_seq)
-        if self._deciding is not None:
+        if self._deciding is not None and record.epoch < self._deciding:
             return
         if self._primary is None:
             taken = self._ends["entry_primary"]
@@ -269,6 +285,10 @@ class _Parser:
                 self._fault("G9", beyond, f"confirmed above the durable mark {mark}")
         if self._active is False:
             self._fault("G7", positions[0], "confirmed outside of the primary")
+        elif self._active and self._deciding is None and self._primary is not None:
+            if record.epoch != self._primary[0]:
+                what = f"confirmed in epoch {record.epoch}, while in epoch {self._primary[0]}"
+                self._fault("G7", positions[0], what)
         elif self._active is None and self._whole and ends["entry_confirm"] is None:
             ends["entry_confirm"] = positions[0]
         unpaired = [p for p in positions if p not in self._unconfirmed]

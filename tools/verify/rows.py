@@ -78,6 +78,7 @@ class SegmentEnds(TypedDict):
     prev_link: str
     link: str
     torn_tail: bool
+    closed: bool  # it has its END
     # What the segment took for granted at its beginning, to be compared with the one before:
     first_batch: FirstBatch | None  # None: something in this segment came before it
     entry_primary: list[tuple[int, int, int]]  # (epoch, ring, position) of batches before an ACTIVE

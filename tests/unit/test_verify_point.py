@@ -1,0 +1,102 @@
+"""The verified point: which segments it settles, and that checking on from it sees the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.memberlog.records import Durable
+from tests.system.logmaker import good_story
+from tests.system.test_verify_segments import rows_of
+from tools.verify import control, lives, point
+from tools.verify.findings import BadInput
+from tools.verify.parse import parse_segment
+from tools.verify.rows import SEGMENT, Row
+
+
+@pytest.fixture(autouse=True)
+def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def control_rows(directory: Path) -> list[Row]:
+    """Return what the driver collects of all segments."""
+    return [row for row in rows_of(directory) if row.kind in control.CONTROL_KINDS]
+
+
+def test_checking_on_collects_what_checking_all_does(tmp_path: Path) -> None:
+    maker = good_story(40)
+    a = "a", 1
+    maker.lives[a] = [
+        r for r in maker.lives[a] if not (isinstance(r, Durable) and r.position > 200)
+    ]
+    maker.write(tmp_path / "logs", segment_bytes=2000)
+    everything = control_rows(tmp_path / "logs")
+    file = tmp_path / "point"
+    settled, position = point.save(file, everything)
+    assert position == 200
+    assert 4 < settled < len([row for row in everything if row.kind == SEGMENT])
+    saved = point.load(file)
+    assert max(row.position or 0 for row in saved if row.kind == SEGMENT) <= position
+    left = point.unread(sorted((tmp_path / "logs").rglob("*.qml")), saved)
+    again = saved + [
+        row
+        for path in left
+        for row in parse_segment(path.read_bytes(), str(path))
+        if row.kind in control.CONTROL_KINDS
+    ]
+    assert sorted(again, key=repr) == sorted(everything, key=repr)
+    assert lives.join_segments(again)[:2] == lives.join_segments(everything)[:2]
+
+
+def test_what_one_member_has_not_on_disk_is_not_settled(tmp_path: Path) -> None:
+    maker = good_story(40)
+    b = "b", 1
+    maker.lives[b] = [r for r in maker.lives[b] if not isinstance(r, Durable)]
+    maker.write(tmp_path / "logs", segment_bytes=2000)
+    assert point.save(tmp_path / "point", control_rows(tmp_path / "logs")) == (0, 0)
+
+
+def test_an_archived_segment_needs_not_be_there(tmp_path: Path) -> None:
+    good_story(40).write(tmp_path / "logs", segment_bytes=2000)
+    point.save(tmp_path / "point", control_rows(tmp_path / "logs"))
+    saved = point.load(tmp_path / "point")
+    paths = sorted((tmp_path / "logs").rglob("*.qml"))
+    left = point.unread(paths, saved)
+    kept = [path for path in paths if path in left]
+    assert point.unread(kept, saved) == kept
+
+
+def test_another_log_in_the_place_of_a_verified_one_is_refused(tmp_path: Path) -> None:
+    good_story(40).write(tmp_path / "logs", segment_bytes=2000)
+    point.save(tmp_path / "point", control_rows(tmp_path / "logs"))
+    good_story(40).write(tmp_path / "other", segment_bytes=2000, cluster="c2")
+    with pytest.raises(BadInput, match="is not the segment that was verified"):
+        point.unread(sorted((tmp_path / "other").rglob("*.qml")), point.load(tmp_path / "point"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 1, "rows": [1]}'])
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x").write_text(text)
+    with pytest.raises(BadInput, match="is not a verified point"):
+        point.load(tmp_path / "x")
+
+
+def test_a_point_of_the_future_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text('{"version": 2, "rows": []}')
+    with pytest.raises(BadInput, match="version 2; this release reads version 1"):
+        point.load(tmp_path / "x")
+    with pytest.raises(BadInput, match="No such file"):
+        point.load(tmp_path / "no")
+
+
+def test_lives_that_are_not_read_from_their_beginning(tmp_path: Path) -> None:
+    good_story(40).write(tmp_path, segment_bytes=2000)
+    rows = control_rows(tmp_path)
+    assert lives.begins(rows) == {}
+    later = [row for row in rows if not (row.member == "a" and row.segment < 2)]
+    found = lives.begins(later)
+    assert list(found) == [("a", 1)]
+    assert 0 < found["a", 1] < 1 << 62

@@ -1,0 +1,105 @@
+"""A verified point: what a consistent check leaves behind, so that the next need not begin anew.
+
+A segment may be left out next time when it is closed, all before it in its life may, and every
+member has on disk what is in it: then nobody can apply those positions again, and all that was
+applied there was compared.  What is kept of such segments is what the driver collects of any, the
+rows that grow with views and segments; so views, primaries, carried states and confirmed positions
+are checked over the whole history again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+from broker.memberlog.reader import LogError, read_ends
+from tools.verify.control import Life, ends_of
+from tools.verify.findings import BadInput
+from tools.verify.rows import SEGMENT, Row
+
+VERSION = 1
+_HEX = ("chain", "blob_hash", "order", "kinds", "outcomes")  # bytes, in the file as hex
+
+
+def load(path: Path) -> list[Row]:
+    """Return the rows of the segments that need not be read again."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        version = document["version"]
+        if version != VERSION:
+            raise BadInput(f"{path}: version {version}; this release reads version {VERSION}")
+        return [_row(fields) for fields in document["rows"]]
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"{path} is not a verified point of --save: {error}") from error
+
+
+def save(path: Path, rows: list[Row]) -> tuple[int, int]:
+    """Write the point that `rows` of a consistent check lead to; return (segments, position)."""
+    kept, position = _settled(rows)
+    files = {row.file for row in kept}
+    lines = [_fields(row) for row in rows if row.file in files]
+    try:
+        path.write_text(json.dumps({"version": VERSION, "rows": lines}), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}") from error
+    return len(kept), position
+
+
+def unread(segments: list[Path], saved: list[Row]) -> list[Path]:
+    """Return the segments that the saved rows are not of; `BadInput` when one was changed."""
+    known = {
+        (row.member, row.incarnation, row.segment): row for row in saved if row.kind == SEGMENT
+    }
+    left: list[Path] = []
+    for path in segments:
+        try:
+            with path.open("rb") as file:
+                ends = read_ends(file, str(path))
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}") from error
+        except LogError:
+            left.append(path)  # the check says what is wrong with it
+            continue
+        header = ends.header
+        row = known.get((header.member, header.incarnation, header.segment))
+        if row is None:
+            left.append(path)
+        elif (ends.link.hex(), header.cluster_name) != (
+            ends_of(row)["link"],
+            ends_of(row)["cluster"][0],
+        ):
+            raise BadInput(f"{path} is not the segment that was verified; check without --since")
+    return left
+
+
+def _settled(rows: list[Row]) -> tuple[list[Row], int]:
+    """Return the SEGMENT rows that are done with, and the position that all have on disk."""
+    lives: dict[Life, list[Row]] = defaultdict(list)
+    durable: dict[str, int] = defaultdict(lambda: -1)
+    for row in rows:
+        if row.kind == SEGMENT:
+            lives[row.member, row.incarnation].append(row)
+            durable[row.member] = max(durable[row.member], ends_of(row)["durable"])
+    floor = min(durable.values(), default=-1)
+    kept: list[Row] = []
+    for segments in lives.values():
+        segments.sort(key=lambda row: row.segment)
+        for row in segments:
+            reached = -1 if row.position is None else row.position
+            if not ends_of(row)["closed"] or reached > floor:
+                break
+            kept.append(row)
+    return kept, floor
+
+
+def _fields(row: Row) -> dict[str, object]:
+    fields = {name: value for name, value in row._asdict().items() if value is not None}
+    return fields | {name: bytes(fields[name]).hex() for name in _HEX if name in fields}
+
+
+def _row(fields: dict[str, str]) -> Row:
+    whole = {name: bytes.fromhex(fields[name]) for name in _HEX if name in fields}
+    return Row(**{**fields, **whole})  # type: ignore[arg-type]
