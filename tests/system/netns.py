@@ -1,0 +1,250 @@
+"""Members in network namespaces of their own, with a real network between them that can be cut.
+
+Each member gets a namespace with one interface; a bridge joins them.  Clients come in over the
+member's own loopback, where a broker lets its default user in, through a `Window`.  One
+direction between two members is cut by telling the sender a hardware address for the other that
+nobody has: its packets leave and reach nobody, as with a packet filter that drops them, and no
+packet filter need be installed.  A whole member is cut off by taking its interface down.
+
+All this needs the right to make namespaces; `why_not` says what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import random
+import socket
+import subprocess
+import threading
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+from broker.options import Address
+from tests.system.relay import Route
+from tools.local_cluster import HOST, BrokerProcess, LocalCluster
+
+NET = "10.213.77"
+"""The first three numbers of every member's address."""
+NOBODY = "02:00:00:00:00:fe"
+RING_PORT, CLIENT_PORT = 7000, 5672
+CABLE, BRIDGE = "eth0", "bridge"
+CLONE_NEWNET = 0x40000000
+
+
+def run(*words: str) -> None:
+    """Run one command of iproute2.  Raises CalledProcessError, with what it said in `stderr`."""
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=30)
+
+
+@cache
+def why_not() -> str:
+    """Return why namespaces cannot be used here, "" when they can.  Tries, and cleans up."""
+    try:
+        with Network(1):
+            return ""
+    except FileNotFoundError:
+        return "the command ip (iproute2) is not installed"
+    except subprocess.CalledProcessError as refused:
+        return f"{' '.join(refused.cmd)}: {refused.stderr.strip()}"
+
+
+class Network:
+    """A bridge, and so many namespaces on it.  Gone when the block is left."""
+
+    def __init__(self, size: int) -> None:
+        tag = f"{os.getpid() % 1_000_000}"
+        self.size = size
+        self.spaces = [f"qpid-{tag}-{place}" for place in range(size)]
+        # In a namespace too: this machine's own packet filter must have no say here.
+        self._switch = f"qpid-{tag}-switch"
+        self._ends = [f"port{place}" for place in range(size)]
+
+    def __enter__(self) -> Network:
+        try:
+            run("netns", "add", self._switch)
+            run("-n", self._switch, "link", "add", BRIDGE, "type", "bridge")
+            run("-n", self._switch, "link", "set", BRIDGE, "up")
+            for place in range(self.size):
+                self._plug_in(place)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _plug_in(self, place: int) -> None:
+        space, end = self.spaces[place], self._ends[place]
+        run("netns", "add", space)
+        run(
+            "-n", self._switch, "link", "add", end,
+            "type", "veth", "peer", "name", CABLE, "netns", space,
+        )  # fmt: skip
+        run("-n", self._switch, "link", "set", end, "master", BRIDGE, "up")
+        run("-n", space, "address", "add", f"{host(place)}/24", "dev", CABLE)
+        run("-n", space, "link", "set", CABLE, "up")
+        run("-n", space, "link", "set", "lo", "up")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove everything.  Safe when some of it was never made."""
+        for space in [*self.spaces, self._switch]:  # interfaces go with their namespace
+            _try("netns", "delete", space)
+
+    def cut(self, source: int, target: int) -> None:
+        """Let nothing that `source` sends reach `target`."""
+        run(
+            "-n", self.spaces[source], "neighbour", "replace", host(target),
+            "lladdr", NOBODY, "dev", CABLE, "nud", "permanent",
+        )  # fmt: skip
+
+    def mend(self, source: int, target: int) -> None:
+        """Undo `cut`: the address is asked for again."""
+        run("-n", self.spaces[source], "neighbour", "delete", host(target), "dev", CABLE)
+
+    def part(self, one: int, other: int) -> None:
+        """Cut both directions between two members."""
+        self.cut(one, other)
+        self.cut(other, one)
+
+    def join(self, one: int, other: int) -> None:
+        """Undo `part`."""
+        self.mend(one, other)
+        self.mend(other, one)
+
+    def pull(self, place: int) -> None:
+        """Pull a member's cable: nobody reaches it, and it sees that."""
+        run("-n", self._switch, "link", "set", self._ends[place], "down")
+
+    def plug(self, place: int) -> None:
+        """Undo `pull`."""
+        run("-n", self._switch, "link", "set", self._ends[place], "up")
+
+
+def _try(*words: str) -> None:
+    subprocess.run(["ip", *words], check=False, capture_output=True, timeout=30)
+
+
+def host(place: int) -> str:
+    """Return the address of the member at this place."""
+    return f"{NET}.{place + 2}"
+
+
+class Window:
+    """A port on this side, behind which is the client port on the loopback of a namespace.
+
+    A socket stays where it was made: the door is made here, and what the window's thread dials is
+    made in the namespace that the thread has gone into.
+    """
+
+    def __init__(self, space: str) -> None:
+        self._space = Path("/run/netns") / space
+        self._door = socket.create_server((HOST, 0))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
+        self._failed: list[OSError] = []
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"window {space}", daemon=True)
+        self.address = Address(HOST, self._door.getsockname()[1])
+
+    def open(self) -> None:
+        """Begin.  Raises OSError when the namespace cannot be gone into."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failed:
+            raise self._failed[0]
+
+    def close(self) -> None:
+        """End; connections through the window end too."""
+        if self._thread.is_alive() and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ending.set)
+            self._thread.join(30.0)
+        self._door.close()
+
+    def _run(self) -> None:
+        try:
+            _enter(self._space)
+            asyncio.run(self._serve())
+        except OSError as refused:
+            self._failed.append(refused)
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        route = Route(f"{HOST}:{CLIENT_PORT}", random.Random(0))
+        server = await asyncio.start_server(route.serve, sock=self._door)
+        self._ready.set()
+        await self._ending.wait()
+        server.close()
+
+
+def _enter(space: Path) -> None:
+    """Take this thread, and only this one, into a network namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns comes with Python 3.12
+    with space.open() as handle:
+        if libc.setns(handle.fileno(), CLONE_NEWNET):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(space))
+
+
+class SpacedBroker(BrokerProcess):
+    """A broker in a namespace of its own."""
+
+    def __init__(self, root: Path, place: int, size: int, space: str) -> None:
+        label = f"broker-{place + 1}"
+        options = {
+            "cluster-name": "spaced",
+            "cluster-size": str(size),
+            "cluster-bind": f"{host(place)}:{RING_PORT}",
+            "cluster-nodes": ",".join(f"{host(other)}:{RING_PORT}" for other in range(size)),
+            "port": str(CLIENT_PORT),
+            "cluster-mechanism": "ANONYMOUS",  # nobody else is on this network
+            "interface": HOST,
+            "data-dir": str(root / label),
+        }
+        arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
+        super().__init__(label, root, CLIENT_PORT, arguments)
+        self.window = Window(space)
+        self.address = self.window.address
+        self._space = space
+
+    def program(self) -> list[str]:
+        """Return the command within the namespace; `ip` becomes it, so signals reach it."""
+        return ["ip", "netns", "exec", self._space, *super().program()]
+
+
+class SpacedCluster(LocalCluster):
+    """A `LocalCluster` whose members have nothing in common but the network."""
+
+    def __init__(self, root: Path, size: int = 3) -> None:
+        super().__init__(root, size, "spaced")
+        self.network = Network(size)
+        spaces = enumerate(self.network.spaces)
+        self._spaced = [SpacedBroker(root, place, size, space) for place, space in spaces]
+        self.members = [*self._spaced]
+
+    def __enter__(self) -> SpacedCluster:
+        self.network.__enter__()
+        try:
+            for member in self._spaced:
+                member.window.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Kill what still runs, then remove the network."""
+        super().close()
+        for member in self._spaced:
+            member.window.close()
+        self.network.close()

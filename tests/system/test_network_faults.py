@@ -1,0 +1,217 @@
+"""Real members on a network that is cut, by a relay or between network namespaces.
+
+After every test the members' logs are judged by the checks of qpid-cluster-verify that need no
+Spark; one run of the hardship command puts all of them to use.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system import netns
+from tests.system.harness import wait_until
+from tests.system.load import Load, connect, take_one
+from tests.system.netns import SpacedCluster
+from tests.system.relay import RelayedCluster
+from tools.local_cluster import ROOT, BrokerProcess, LocalCluster
+from tools.management import ManagementError
+from tools.verify import control, lives
+from tools.verify.findings import Finding
+from tools.verify.parse import parse_segment
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
+
+START_SECONDS = 60.0
+FIRST = 50
+"""So many confirmed messages show that the load is served."""
+
+
+def findings(root: Path) -> list[Finding]:
+    """Judge the logs below a directory as far as it goes without Spark."""
+    files = sorted(root.rglob("*.qml"))
+    rows = [row for file in files for row in parse_segment(file.read_bytes(), str(file))]
+    control.check_input(rows)
+    joined, found, _ = lives.join_segments(rows)
+    epochs = control.primaries(rows)
+    assert sum(life.publishes for life in joined) >= FIRST, "the logs show next to nothing"
+    found += [said for said in control.check_segments(rows) if isinstance(said, Finding)]
+    found += control.check_views(rows)
+    found += control.check_primaries(rows)
+    found += lives.check_synchrony(rows, joined)
+    found += lives.check_next_primary(joined, epochs)
+    found += lives.check_majority(joined, epochs)
+    return found
+
+
+class Watched:
+    """A started cluster under load; leaving the block judges what came of it."""
+
+    def __init__(self, cluster: LocalCluster, root: Path) -> None:
+        self._cluster = cluster
+        self._root = root
+        self.load = Load([one.address for one in cluster.members], 1, publishers=2, rate=200.0)
+
+    def __enter__(self) -> Watched:
+        try:
+            self._cluster.start(START_SECONDS)
+            self.load.start()
+            self.goes_on()
+        except BaseException:
+            self._tell()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.load.stop()
+        if kind is not None:
+            self._tell()
+            return
+        self._cluster.wait_active(timeout_seconds=START_SECONDS)
+        with connect(self._cluster[0].address) as connection:
+            channel = connection.channel()
+            while take_one(channel, self.load.received):
+                pass
+        assert self.load.confirmed <= self.load.received, "confirmed messages are lost"
+        for member in self._cluster.members:
+            member.terminate(START_SECONDS)
+        assert findings(self._root) == []
+
+    def goes_on(self) -> None:
+        """Wait until some more messages are confirmed."""
+        goal = len(self.load.confirmed) + FIRST
+        wait_until(lambda: len(self.load.confirmed) >= goal, START_SECONDS, "confirms")
+
+    def _tell(self) -> None:
+        for member in self._cluster.members:
+            print(f"--- {member} (exit code {member.exit_code})\n{member.log_tail()}")
+
+
+@pytest.fixture
+def relayed(tmp_path: Path) -> Iterator[RelayedCluster]:
+    with RelayedCluster(tmp_path, seed=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def spaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[SpacedCluster]:
+    if reason := netns.why_not():
+        with capsys.disabled():
+            print(f"\nskipped, as network namespaces cannot be made here: {reason}")
+        pytest.skip(f"no network namespaces here: {reason}")
+    with SpacedCluster(tmp_path) as cluster:
+        yield cluster
+
+
+def is_minority(member: BrokerProcess) -> bool:
+    try:
+        return member.status().status == "INQUORATE"
+    except ManagementError:
+        return False
+
+
+def wait_minority(member: BrokerProcess) -> None:
+    wait_until(lambda: is_minority(member), START_SECONDS, f"{member} to know that it is alone")
+
+
+@pytest.mark.parametrize("member", [0, 2])
+def test_a_member_behind_a_held_relay_is_left_out_and_returns(
+    relayed: RelayedCluster, tmp_path: Path, member: int
+) -> None:
+    """G7, G8: what waited in the relay arrives after the healing, in a view that is over."""
+    others = [one for one in relayed.members if one is not relayed[member]]
+    with Watched(relayed, tmp_path) as watched:
+        relayed.relay.isolate(member)
+        relayed.wait_active(others, START_SECONDS)
+        wait_minority(relayed[member])
+        watched.goes_on()
+        relayed.relay.heal()
+        relayed.wait_active(timeout_seconds=START_SECONDS)
+        watched.goes_on()
+
+
+@pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0), (2, 1)])
+def test_one_direction_that_fails_does_not_stop_the_cluster(
+    relayed: RelayedCluster, tmp_path: Path, source: int, target: int
+) -> None:
+    """G6, G7: who must leave is for the members to say; a majority serves meanwhile."""
+    with Watched(relayed, tmp_path) as watched:
+        relayed.relay.hold(source, target)
+        watched.goes_on()
+        relayed.relay.heal()
+        relayed.wait_active(timeout_seconds=START_SECONDS)
+        watched.goes_on()
+
+
+def test_broken_connections_and_slow_ones_cost_time_only(
+    relayed: RelayedCluster, tmp_path: Path
+) -> None:
+    """G1, G8: lost, late, and overtaken by another member's; the ring repairs it."""
+    with Watched(relayed, tmp_path) as watched:
+        for member in (0, 1, 2):
+            relayed.relay.sever(member)
+            watched.goes_on()
+        relayed.relay.slow(1, 0.02)
+        watched.goes_on()
+        relayed.relay.heal()
+        relayed.wait_active(timeout_seconds=START_SECONDS)
+
+
+def test_a_member_parted_by_the_network_is_left_out_and_returns(
+    spaced: SpacedCluster, tmp_path: Path
+) -> None:
+    """G7, G8: packets vanish in silence, both ways; then the cable is pulled; then they return."""
+    network = spaced.network
+    with Watched(spaced, tmp_path) as watched:
+        for lone in (2, 0):
+            others = [place for place in range(3) if place != lone]
+            for other in others:
+                network.part(lone, other)
+            spaced.wait_active([spaced[place] for place in others], START_SECONDS)
+            wait_minority(spaced[lone])
+            watched.goes_on()
+            for other in others:
+                network.join(lone, other)
+            spaced.wait_active(timeout_seconds=START_SECONDS)
+        network.pull(1)
+        spaced.wait_active([spaced[0], spaced[2]], START_SECONDS)
+        watched.goes_on()
+        network.plug(1)
+        spaced.wait_active(timeout_seconds=START_SECONDS)
+        watched.goes_on()
+
+
+def test_in_namespaces_a_stopped_and_a_killed_member_return(
+    spaced: SpacedCluster, tmp_path: Path
+) -> None:
+    """G7, G8: SIGSTOP while the network is cut in one direction, and SIGKILL, under load."""
+    with Watched(spaced, tmp_path) as watched:
+        spaced.network.cut(0, 1)
+        watched.goes_on()
+        spaced.network.mend(0, 1)
+        spaced.wait_active(timeout_seconds=START_SECONDS)
+        spaced[2].signal(signal.SIGSTOP)
+        spaced.wait_active([spaced[0], spaced[1]], START_SECONDS)
+        watched.goes_on()
+        spaced[2].signal(signal.SIGCONT)
+        spaced.wait_active(timeout_seconds=START_SECONDS)
+        spaced[1].kill()
+        spaced.wait_active([spaced[0], spaced[2]], START_SECONDS)
+        watched.goes_on()
+        spaced.start(START_SECONDS)
+        watched.goes_on()
+
+
+@pytest.mark.spark
+def test_a_short_hardship_is_held() -> None:
+    """The command itself: it ends, the full check runs, and it says so."""
+    pytest.importorskip("pyspark")
+    words = [sys.executable, "-m", "tests.system.hardship", "--minutes", "0.2", "--seed", "3"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verdict: held" in done.stdout.splitlines()[-1]
