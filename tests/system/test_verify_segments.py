@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.system.logmaker import LogMaker, good_story
+from tests.system.sparkless import rows_in, sparkless_findings
 from tests.system.spoils import WITHIN_LIVES, Spoil
 from tools.verify import control, lives
 from tools.verify.findings import Finding
-from tools.verify.parse import parse_segment
 from tools.verify.rows import Row
 
 SIZES = [1, 700, 1 << 20]
@@ -28,24 +28,13 @@ def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows_of(directory: Path) -> list[Row]:
     """Parse all segments below a directory."""
-    files = sorted(directory.rglob("*.qml"))
-    return [row for file in files for row in parse_segment(file.read_bytes(), str(file))]
+    return rows_in(sorted(directory.rglob("*.qml")))
 
 
 def findings_of(maker: LogMaker, directory: Path, segment_bytes: int) -> list[Finding]:
     """Write the logs and run every check that needs no Spark."""
     maker.write(directory, segment_bytes)
-    rows = rows_of(directory)
-    control.check_input(rows)
-    joined, found, _ = lives.join_segments(rows)
-    epochs = control.primaries(rows)
-    found += [said for said in control.check_segments(rows) if isinstance(said, Finding)]
-    found += control.check_views(rows)
-    found += control.check_primaries(rows)
-    found += lives.check_synchrony(rows, joined)
-    found += lives.check_next_primary(joined, epochs)
-    found += lives.check_majority(joined, epochs)
-    return found
+    return sparkless_findings(rows_of(directory))
 
 
 @pytest.mark.parametrize("segment_bytes", SIZES)

@@ -101,14 +101,25 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
                 f"{member} (life {incarnation}): the log ends without a stop{torn}; "
                 "what came after is not known"
             )
+    for member, incarnation, records in lives_of(rows):
+        first = records[0]
+        if first.segment == 0 and first.kind != Kind.START:
+            what = f"{first.file} does not begin with what recovery found"
+            yield Finding("LOG", member, incarnation, -1, what)
 
 
 def _continues(before: Row | None, after: Row) -> Iterator[str]:
     """Yield how a segment fails to continue the one before it."""
     said = ends_of(after)
     if before is None:
-        if after.segment == 0 and said["records"] and said["first_lsn"] > 0:
+        if not said["records"]:
+            return
+        if after.segment == 0 and said["first_lsn"] > 0:
             yield f"{after.file} begins with lsn {said['first_lsn']}"
+        elif after.segment == 0 and said["prev_link"].strip("0"):
+            yield f"{after.file} is the first segment, but says that it continues another"
+        elif after.segment > 0 and said["first_lsn"] == 0:
+            yield f"{after.file} is segment {after.segment}, but begins with lsn 0"
         return
     prior = ends_of(before)
     if after.segment == before.segment:
@@ -131,7 +142,12 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
 def check_views(rows: list[Row]) -> Iterator[Finding]:
     """G6: one membership per view, rising ids, and no primary view that was not seen."""
     members: dict[Ring, tuple[list[str], Row]] = {}
+    shown: dict[Life, int] = {}  # the first segment that there is
+    for row in rows:
+        life = row.member, row.incarnation
+        shown[life] = min(row.segment, shown.get(life, row.segment))
     for member, incarnation, records in lives_of(rows):
+        unseen = shown[member, incarnation] > 0  # a view before what there is, for all we know
         highest = -1
         seen: set[Ring] = set()
         for row in records:
@@ -153,7 +169,7 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
                     yield Finding("G6", member, incarnation, _stood(rows, row), what)
                 highest = max(highest, ring[0])
                 seen.add(ring)
-            elif row.kind == Kind.ACTIVE and ring not in seen:
+            elif row.kind == Kind.ACTIVE and ring not in seen and (seen or not unseen):
                 what = f"active in view {ring[0]}.{ring[1]}, which this member never installed"
                 yield Finding("G6", member, incarnation, _stood(rows, row), what)
 

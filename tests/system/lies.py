@@ -1,0 +1,195 @@
+"""Generated lies: one field or one record of one member's log changed, and all of it linked anew.
+
+Checksums, numbers and links hold, so that a reader sees no damage: a lie can be found only by what
+it contradicts, in the same log or in those of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from broker.memberlog.closing import Tally
+from broker.memberlog.reader import read_segment
+from broker.memberlog.records import (
+    MAGIC,
+    MARK_BYTES,
+    NO_LINK,
+    Batch,
+    Confirm,
+    End,
+    Header,
+    Record,
+    encode,
+    frame,
+    next_link,
+)
+from tests.system.logmaker import Life, LogMaker
+from tests.system.sparkless import rows_in, sparkless_findings
+from tools.verify.findings import BadInput, Finding
+from tools.verify.parse import parse_segment
+from tools.verify.rows import Row
+
+LIE_NO_POSITION = range(-2, -2)
+Segments = list[list[Record]]
+
+
+class Lie(NamedTuple):
+    """One change; `kind.field operator`, or `kind operator` for a whole record, is its key."""
+
+    key: str
+    life: Life
+    segment: int
+    place: int  # in the segment; 0 is its header
+    records: tuple[Record, ...]  # what stands there instead
+    replaced: int  # how many records they replace
+    positions: range  # where it may be reported, if not by the member
+
+    def __str__(self) -> str:
+        name, incarnation = self.life
+        return f"{self.key} ({name}, life {incarnation}, record {self.segment}.{self.place})"
+
+    def is_named(self, findings: list[Finding]) -> bool:
+        """Whether a finding names the liar, as culprit or as witness, or the place."""
+        names = {self.life[0], *(r.member for r in self.records if isinstance(r, Header))}
+        said = [way for name in names for way in (f" at {name}", f" {name} says ")]
+        return any(
+            f.member in names or f.position in self.positions or any(way in f.what for way in said)
+            for f in findings
+        )
+
+
+class Stage:
+    """A story as written by honest members, on which lies are then told one at a time."""
+
+    def __init__(self, maker: LogMaker, directory: Path, segment_bytes: int = 3000) -> None:
+        self._directory = directory / "lie"
+        self._directory.mkdir(parents=True)
+        maker.write(directory / "truth", segment_bytes)
+        self.lives: dict[Life, Segments] = {}
+        self._paths: dict[Life, list[Path]] = {}
+        self._rows: dict[Life, list[Row]] = {}
+        for path in sorted((directory / "truth").rglob("*.qml")):
+            records = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
+            header = records[0]
+            assert isinstance(header, Header)
+            life = header.member, header.incarnation
+            self.lives.setdefault(life, []).append(records)
+            self._paths.setdefault(life, []).append(path)
+            self._rows.setdefault(life, []).extend(rows_in([path]))
+
+    def honest(self) -> list[Finding]:
+        """Return what the check without Spark finds before anybody lies."""
+        return sparkless_findings([row for rows in self._rows.values() for row in rows])
+
+    def without_spark(self, lie: Lie) -> list[Finding] | None:
+        """Return what the check finds before Spark compares members; None: it takes no such log."""
+        others = [row for life, rows in self._rows.items() if life != lie.life for row in rows]
+        said: list[Row] = []
+        for path, data in zip(self._paths[lie.life], self._told(lie), strict=True):
+            said += parse_segment(data, str(path))
+        try:
+            return sparkless_findings(others + said)
+        except BadInput:
+            return None
+
+    def write(self, lie: Lie) -> list[Path]:
+        """Write the liar's log; return all segments, the honest ones of the others among them."""
+        paths = [p for life, others in self._paths.items() if life != lie.life for p in others]
+        for path, data in zip(self._paths[lie.life], self._told(lie), strict=True):
+            target = self._directory / path.name
+            target.write_bytes(data)
+            paths.append(target)
+        return paths
+
+    def lies(self) -> Iterator[Lie]:
+        """Yield every lie that an operator makes of any record of any life."""
+        for life, segments in self.lives.items():
+            for number, records in enumerate(segments):
+                for index, record in enumerate(records):
+                    for what, told, replaced in _lies_about(records, index):
+                        yield Lie(
+                            f"{type(record).__name__}{what}", life, number, index, told, replaced,
+                            _places(record, *told),
+                        )  # fmt: skip
+
+    def _told(self, lie: Lie) -> Iterator[bytes]:
+        """Yield the bytes of the liar's segments, with numbers and links that hold."""
+        link, lsn = NO_LINK, count()
+        for number, honest in enumerate(self.lives[lie.life]):
+            records = list(honest)
+            if number == lie.segment:
+                records[lie.place : lie.place + lie.replaced] = lie.records
+            out = bytearray(MAGIC)
+            tally = Tally()
+            for record in records:
+                if isinstance(record, End) and not lie.key.startswith("End"):
+                    record = tally.end()  # who lies does not contradict itself so plainly
+                if isinstance(record, Header) and not lie.key.startswith("Header.prev_link"):
+                    record = record._replace(prev_link=link)
+                payload = encode(next(lsn), record)
+                # The link is of what the header says, so that even a wrong one is no damage here.
+                link = next_link(record.prev_link if isinstance(record, Header) else link, payload)
+                out += frame(payload, link)
+                tally.take(record)
+            yield bytes(out)
+
+
+def _lies_about(records: list[Record], index: int) -> Iterator[tuple[str, tuple[Record, ...], int]]:
+    """Yield (rest of the key, records instead, how many they replace)."""
+    record = records[index]
+    for field, value in zip(record._fields, record, strict=True):
+        for operator, told in _others(value):
+            yield f".{field} {operator}", (record._replace(**{field: told}),), 1
+    if isinstance(record, Header):
+        return  # a segment without one, or with two, is damage
+    if isinstance(record, Confirm) and record.positions and not record.transient:
+        told = record._replace(transient=record.positions)
+        yield ".transient all", (told,), 1
+    if isinstance(record, End) and not record.marks:
+        yield ".marks made up", (record._replace(marks=bytes(MARK_BYTES)),), 1
+    yield " dropped", (), 1
+    yield " duplicated", (record, record), 1
+    if isinstance(record, End):
+        return
+    if index + 1 < len(records) and records[index + 1] != record:
+        yield f" after {type(records[index + 1]).__name__}", (records[index + 1], record), 2
+
+
+def _others(value: object) -> Iterator[tuple[str, Any]]:
+    """Yield what may stand in a field instead of what does."""
+    for kind, operator, change in _OPERATORS:
+        if type(value) is kind:
+            told = change(value)
+            if told != value:
+                yield operator, told
+
+
+def _flipped(data: bytes) -> bytes:
+    """Change one bit in the middle."""
+    half = len(data) // 2
+    return data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :] if data else data
+
+
+_OPERATORS: list[tuple[type, str, Callable[..., object]]] = [
+    (int, "+1", lambda value: value + 1),
+    (bool, "negated", lambda value: not value),
+    (str, "changed", lambda value: value + "x"),
+    (bytes, "flipped", _flipped),
+    (tuple, "without its first", lambda value: value[1:]),
+    (tuple, "without its last", lambda value: value[:-1]),
+]
+
+
+def _places(*records: Record) -> range:
+    """Return the positions that the records speak of."""
+    spans = [
+        range(record.first_position, record.first_position + record.commands)
+        for record in records
+        if isinstance(record, Batch)
+    ]
+    if not spans:
+        return LIE_NO_POSITION
+    return range(min(span.start for span in spans), max(span.stop for span in spans))
