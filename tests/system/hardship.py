@@ -26,6 +26,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pika.exceptions
+
 from broker.exits import Exit
 from tests.system.load import QUEUE, Load, connect, take_one
 from tests.system.relay import RelayedCluster
@@ -129,35 +131,35 @@ class Hardship:
 
 def suffer(root: Path, seed: int, seconds: float) -> list[str]:
     """Run rounds for so long; what did not hold, in sentences.  The logs are under `root`."""
+    trouble: list[str] = []
     with RelayedCluster(root, MEMBERS, "hardship", seed=seed) as cluster:
-        cluster.start(TOGETHER_S)
         load = Load([one.address for one in cluster.members], seed, publishers=2, rate=200.0)
-        load.start()
         hardship = Hardship(cluster, seed)
-        trouble: list[str] = []
-        began = time.monotonic()
         rounds = 0
         try:
-            while time.monotonic() - began < seconds:
-                rounds += 1
-                print(f"round {rounds}, {len(load.confirmed)} confirmed", flush=True)
-                hardship.round()
-        except ClusterTrouble as problem:
-            trouble.append(f"in round {rounds}: {problem}")
-        finally:
-            load.stop()
-        if not trouble:
+            cluster.start(TOGETHER_S)
+            load.start()
+            began = time.monotonic()
+            try:
+                while time.monotonic() - began < seconds:
+                    rounds += 1
+                    print(f"round {rounds}, {len(load.confirmed)} confirmed", flush=True)
+                    hardship.round()
+            finally:
+                trouble += load.stop()
             trouble += _missing(cluster, load)
             for member in cluster.members:
                 member.terminate(TOGETHER_S)
+        except (ClusterTrouble, pika.exceptions.AMQPError) as problem:
+            trouble.append(f"in round {rounds}: {type(problem).__name__}: {problem}")
         befell = ", ".join(f"{name} {count}" for name, count in sorted(hardship.befell.items()))
         print(
             f"{rounds} rounds: {befell}; {len(load.confirmed)} messages confirmed, "
             f"{len(load.received)} received, {load.reconnects} reconnects, "
             f"{cluster.relay.moved_bytes} bytes between members"
         )
-        if not load.confirmed:
-            trouble.append("no message was confirmed, so nothing was shown")
+    if not load.confirmed:
+        trouble.append("no message was confirmed, so nothing was shown")
     return trouble
 
 

@@ -18,6 +18,7 @@ PATIENCE_S = 4.0
 """After so long without a sign of life a client tries another broker; a stopped process gives
 none."""
 PAUSE_S = 0.2
+JOIN_S = 60.0
 
 
 class Load:
@@ -33,7 +34,10 @@ class Load:
         self._ending = threading.Event()
         self._threads = [
             threading.Thread(
-                target=self._run, args=(random.Random(f"{seed} {number}"), work), daemon=True
+                target=self._run,
+                name=f"client {number}",
+                args=(random.Random(f"{seed} {number}"), work),
+                daemon=True,
             )
             for number, work in enumerate(
                 [*(self._publisher(n, publishers) for n in range(publishers)), self._consume]
@@ -45,11 +49,20 @@ class Load:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """End every client; they look up several times a second, or when their patience is out."""
+    def stop(self) -> list[str]:
+        """End every client; what was wrong with them, in sentences.
+
+        They look up several times a second, or when their patience is out.
+        """
+        dead = [thread.name for thread in self._threads if not thread.is_alive()]
         self._ending.set()
         for thread in self._threads:
-            thread.join(60.0)
+            thread.join(JOIN_S)
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        return [
+            *(f"{name} died of an error of its own" for name in dead),
+            *(f"{name} still waited for a broker {JOIN_S:g} s after the end" for name in stuck),
+        ]
 
     def _run(self, chance: random.Random, work: Callable[[BlockingChannel], None]) -> None:
         while not self._ending.is_set():

@@ -125,6 +125,8 @@ class Relay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._loop.is_closed():
+            return
         self._wait(asyncio.run_coroutine_threadsafe(self._close(), self._loop))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(ANSWER_S)

@@ -68,10 +68,11 @@ class Watched:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self.load.stop()
+        wrong = self.load.stop()
         if kind is not None:
             self._tell()
             return
+        assert wrong == []
         self._cluster.wait_active(timeout_seconds=START_SECONDS)
         with connect(self._cluster[0].address) as connection:
             channel = connection.channel()
