@@ -15,7 +15,7 @@ SEED ?= 1
 COUNT ?=
 HOURS ?= 1
 
-.PHONY: help demo test check ci bench sim soak mutants format clean
+.PHONY: help demo test lint check ci bench sim soak mutants format clean
 
 help:
 	@echo "make demo    three brokers, real input, one killed in mid-stream, everything checked"
@@ -35,11 +35,13 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	$(RUN) -m pytest -m "$(EVERYDAY)"
 
-check: $(VENV)/.test $(VENV)/.demo
+lint: $(VENV)/.test $(VENV)/.demo
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
+
+check: lint
 	$(RUN) -m pytest -m "not slow"
 
 ci:

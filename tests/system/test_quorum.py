@@ -19,7 +19,7 @@ from tests.system.test_cluster_faults import closed_connections as closed_connec
 from tools.local_cluster import BrokerProcess, LocalCluster, command
 from tools.management import ManagementError
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from vsync.hello import settings_hash, settings_of
 from vsync.messages import Datagram
 from vsync.types import Member
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(90)]
 
 
 def make_keys(folder: Path, *names: str, renew: bool = False) -> None:

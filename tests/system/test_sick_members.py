@@ -18,7 +18,7 @@ from broker.exits import Exit
 from tests.system.harness import running_cluster, wait_until
 from tools.local_cluster import ROOT, BrokerProcess, LocalCluster
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(90)]
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 

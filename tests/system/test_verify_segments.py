@@ -53,6 +53,25 @@ def test_a_broken_promise_shows_wherever_segments_end(
     assert expected in [(f.property, f.member, f.position) for f in found], found
 
 
+@pytest.mark.parametrize("segment_bytes", [200, 700])
+def test_segments_that_were_archived_are_unknown_not_wrong(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    good_story().write(tmp_path, segment_bytes)
+    by_life: dict[str, list[list[Row]]] = {}
+    for path in sorted(tmp_path.rglob("*.qml")):
+        by_life.setdefault(path.name.rsplit(".", 2)[0], []).append(rows_in([path]))
+    for archived in range(1, max(map(len, by_life.values()))):
+        for of in ("", "a", "b", "c"):
+            rows = [
+                row
+                for life, segments in by_life.items()
+                for segment in (segments[archived:] if life.startswith(of) else segments)
+                for row in segment
+            ]
+            assert sparkless_findings(rows) == []
+
+
 @pytest.mark.parametrize("segment_bytes", [1, 700])
 def test_a_missing_segment_is_named(tmp_path: Path, segment_bytes: int) -> None:
     good_story().write(tmp_path, segment_bytes)

@@ -88,6 +88,7 @@ def test_a_report_without_a_story_has_no_pictures() -> None:
     assert "<svg" not in page(bare, "t")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look at the page with")
 def test_a_browser_shows_and_prints_it(tmp_path: Path) -> None:
     """The colours of the verdict, of the primaries and of the bars are on the screen."""
