@@ -90,11 +90,12 @@ def _superseded(primaries: dict[int, Primary]) -> Column:
 
 
 def find_differences(
-    records: DataFrame, begin_inactive: list[str], primaries: dict[int, Primary]
+    records: DataFrame, begin_inactive: list[str], primaries: dict[int, Primary], begin: int
 ) -> Differences:
     """Aggregate all batches by the position that they end at, in one job.
 
-    `begin_inactive` are the segments in whose beginning the member was in no primary.
+    `begin_inactive` are the segments in whose beginning the member was in no primary.  Before
+    position `begin` the logs at hand are not of all lives: who else applied it is not known.
     """
     from pyspark.sql import functions as f
 
@@ -124,9 +125,12 @@ def find_differences(
             differ_anywhere("chain").alias("chain"),
             differ_anywhere("root").alias("root"),
             # Late is fine when a member that was active applied the same.
-            f.coalesce(
-                ~f.max(active) | (~f.min(active) & (f.min("chain") != f.max("chain"))),
-                f.lit(False),
+            (
+                (f.col("last") >= begin)
+                & f.coalesce(
+                    ~f.max(active) | (~f.min(active) & (f.min("chain") != f.max("chain"))),
+                    f.lit(False),
+                )
             ).alias("alone"),
         )
     )

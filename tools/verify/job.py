@@ -131,8 +131,11 @@ def _verify(
     control.check_input(rows)
     joined, findings, begin_inactive = lives.join_segments(rows)
     epochs = control.primaries(rows)
-    differences = identity.find_differences(records, begin_inactive, epochs)
-    if not differences.batches:
+    begins = lives.begins(read)
+    settled = [row.position or 0 for row in saved if row.kind == SEGMENT]
+    begin = max([p for p in begins.values() if p < lives.NOWHERE] + settled, default=0)
+    differences = identity.find_differences(records, begin_inactive, epochs, begin)
+    if not differences.batches and not saved:
         raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
     notes: list[str] = []
     for said in control.check_segments(rows):
@@ -153,7 +156,7 @@ def _verify(
     findings += lives.check_next_primary(joined, epochs)
     findings += lives.check_majority(joined, epochs)
     if any(life.unpaired for life in joined):
-        findings += confirms.check_unpaired(records, lives.begins(read))
+        findings += confirms.check_unpaired(records, begins)
     findings += confirms.check_gaps(records, findings)
     findings.sort(key=_importance)
     counts = Counts(

@@ -61,6 +61,9 @@ def join_segments(rows: list[Row]) -> tuple[list[Lived], list[Finding], list[str
     return joined, findings, inactive
 
 
+NOWHERE = 1 << 62  # beyond any position
+
+
 def begins(rows: list[Row]) -> dict[Life, int]:
     """Return the first position shown of each life that is not shown from segment 0 on."""
     lives: dict[Life, list[Row]] = defaultdict(list)
@@ -72,7 +75,7 @@ def begins(rows: list[Row]) -> dict[Life, int]:
         if min(row.segment for row in segments) > 0:
             sums = [epoch for row in segments for epoch in ends_of(row)["epochs"].values()]
             firsts = [one["first"] for one in sums if one["first"] >= 0]
-            found[life] = min(firsts, default=1 << 62)
+            found[life] = min(firsts, default=NOWHERE)
     return found
 
 
@@ -86,6 +89,7 @@ class _Carry:
     primary: tuple[int, int] | None = None
     active: bool | None = False
     deciding: int | None = None
+    whole: bool = True  # nothing before is missing
 
     def check(self, ends: SegmentEnds) -> Iterator[tuple[str, int, int, str]]:
         """Yield what the next segment took for granted wrongly."""
@@ -103,6 +107,8 @@ class _Carry:
         for epoch, ring, position in ends["entry_primary"]:
             if self.deciding is not None and epoch < self.deciding:
                 continue
+            if self.primary is None and not self.whole:
+                continue
             if self.primary is None or (epoch, ring) != tuple(self.primary):
                 yield "G7", position, -1, foreign_batch((epoch, ring), self.primary)
         if ends["entry_confirm"] is not None and self.active is False:
@@ -111,7 +117,7 @@ class _Carry:
     def behind(self, row: Row, ends: SegmentEnds, follows: bool) -> _Carry:
         """Return what holds at the end of a segment that began with this."""
         stands = -1 if row.position is None else row.position
-        before = self if follows else _Carry(active=None)
+        before = self if follows else _Carry(active=None, whole=False)
         untouched = stands < 0 and ends["first_batch"] is None
         return _Carry(
             row.segment,
@@ -120,6 +126,7 @@ class _Carry:
             ends["primary"] or before.primary,
             before.active if ends["active"] is None else ends["active"],
             before.deciding if ends["active"] is None else ends["deciding"],
+            before.whole,
         )
 
 
