@@ -23,6 +23,7 @@ from broker.machine import commands as c
 from broker.machine import invariants as checks
 from broker.machine import restore as restoring
 from broker.machine import snapshot as snapshots
+from broker.machine.clock import STEP_US_MAX
 from broker.machine.commands import IGNORED, KINDS_MAX, Command
 from broker.machine.digest import MASK
 from broker.machine.effects import Effect
@@ -75,6 +76,11 @@ class Machine(State):
     def due_in_us(self) -> int:
         """Nothing can expire within this time: how often to tick may depend on it."""
         return self.due_us - self.now_us
+
+    @property
+    def catches_up(self) -> bool:
+        """The clocks are further than the time, which goes a step a tick: tick often."""
+        return (self.reached_us or 0) > self.now_us + STEP_US_MAX
 
     def queue_rows(self) -> list[QueueRow]:
         """A row per queue: two members whose roots differ find the queue by comparing these."""

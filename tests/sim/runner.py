@@ -29,6 +29,8 @@ from vsync.types import Guarantee, record
 
 PROBES_PER_MEMBER = 3
 REST_S = 2.0
+CATCH_UP_S = 60.0
+"""Clocks that jump ahead by hours are followed a step of 10 s a tick; messages expire only then."""
 RESUME_S = 5.0
 
 
@@ -244,6 +246,8 @@ class Runner:
         world = self.world
         live = world.live()
         bound = RESUME_S + 50 * self.plan.fsync_s + 20 * self.plan.transfer_s
+        if self.plan.has("clock_jump"):
+            bound += CATCH_UP_S
         if self.plan.has("disk_slow"):
             bound += 2 * COMMIT_WORST_S  # one that began before, and one that waits for it
         if world.run_until(lambda: all(map(_ready, live)), world.now + bound):

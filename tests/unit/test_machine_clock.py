@@ -179,6 +179,19 @@ def test_a_clock_that_was_put_right_counts_again(rig: Rig) -> None:
     assert rig.machine.clocks["a"].astray_us == NOT_YET
 
 
+def test_time_that_is_behind_the_clocks_asks_for_ticks(rig: Rig) -> None:
+    """Found by the simulator (mixed, seed 8031): two clocks jumped by hours, a tick a second."""
+    long_lived(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    assert not rig.machine.catches_up
+    read_all(rig, a=start + 3600 * SECOND, b=start + 3600 * SECOND)
+    assert rig.machine.catches_up
+    for _ in range(3600 * SECOND // STEP_US_MAX):
+        read_all(rig, a=start + 3600 * SECOND)
+    assert not rig.machine.catches_up
+
+
 def test_a_joiner_is_read_anew_and_holds_nothing_up(rig: Rig) -> None:
     mortal(rig)
     start = rig.time_us
