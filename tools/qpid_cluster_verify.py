@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import NoReturn
 
@@ -118,10 +119,12 @@ def main(
             report = verify(spark, list(logdir), wishes)
             seconds = time.monotonic() - ready
     except BadInput as error:
-        if as_json:
-            click.echo(json.dumps({"consistent": None, "error": str(error)}))
-        click.echo(f"qpid-cluster-verify: {error}", err=True)
-        sys.exit(NO_VERDICT)
+        _no_verdict(str(error), as_json)
+    except Exception as error:  # whatever breaks the check itself must never read as a verdict
+        if verbose:
+            traceback.print_exc()
+        said = str(error).partition("\n")[0] or type(error).__name__
+        _no_verdict(f"the check itself failed: {said} (--verbose shows where)", as_json)
     if as_json:
         document = report.as_document()
         document["seconds"] = {"start": round(ready - started, 3), "check": round(seconds, 3)}
@@ -131,6 +134,13 @@ def main(
     if html is not None:
         _write(html, page(report, "Consistency of " + ", ".join(map(str, logdir))))
     sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
+
+
+def _no_verdict(why: str, as_json: bool) -> NoReturn:
+    if as_json:
+        click.echo(json.dumps({"consistent": None, "error": why}))
+    click.echo(f"qpid-cluster-verify: {why}", err=True)
+    sys.exit(NO_VERDICT)
 
 
 def _fast(places: list[Path], as_json: bool) -> NoReturn:

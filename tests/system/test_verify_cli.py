@@ -68,6 +68,19 @@ class TestVerdicts:
         assert (promise, member, position) in named
         assert {f["title"] for f in document["findings"]} == {"same state everywhere"}
 
+    def test_a_check_that_breaks_gives_no_verdict(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError("division by zero")
+
+        good_story().write(tmp_path)
+        monkeypatch.setattr(qpid_cluster_verify, "verify", broken)
+        result = run("--json", str(tmp_path))
+        assert result.exit_code == 2
+        assert json.loads(result.stdout)["consistent"] is None
+        assert "the check itself failed: division by zero" in result.stderr
+
     def test_a_page_with_pictures(self, tmp_path: Path) -> None:
         good_story().write(tmp_path)
         result = run(str(tmp_path), "--html", str(tmp_path / "report.html"))
