@@ -64,6 +64,8 @@ class BrokerStack:
 
     def restore(self, name: str, image: object, names: Sequence[str]) -> bool:
         """Put an old disk back, if every other holds all that it will forget."""
+        if any(other not in self.disks for other in names):
+            return False  # one of them never ran: it holds nothing
         mine = self.disks[name].meta
         others = [self.disks[other] for other in names if other != name]
         if not isinstance(image, MemoryDisk) or image.meta is None or not filled(image.meta):

@@ -93,6 +93,8 @@ class ReplicaStack:
         """
         if not isinstance(image, Image) or not image.filled:
             return False
+        if any(other not in self.disks for other in names):
+            return False  # one of them never ran: it holds nothing
         mine = self.disks[name].durable
         others = [self.disks[other].durable for other in names if other != name]
         if not others or any(not covers(other, mine) for other in others):
