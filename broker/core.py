@@ -167,10 +167,11 @@ class Core:
         """Do one piece of work: apply one item, or follow one decision."""
         event = self._work.popleft()
         match event:
-            case Ordered():
-                self._on_ordered(event)
-            case Activated():
-                self._on_activated(event)
+            case Ordered() | Activated():
+                if self._transfer is not None:
+                    self._backlog.append(event)
+                else:
+                    self._on_item(event)
             case DurableMark():
                 self._release()
             case PersistEpoch(epoch, cluster_id, voters):
@@ -207,19 +208,15 @@ class Core:
 
     # -- the history -----------------------------------------------------------------------------
 
-    def _on_ordered(self, event: Ordered) -> None:
-        if self._transfer is not None:
-            self._backlog.append(event)
-            return
-        if self.shutdown_position:
-            return  # the history of this run ends with the shutdown, at the same item everywhere
-        self._tell_decided(event)
-        self._apply(Item(event.epoch, event.ring, event.seq, event.sender.name, event.payload))
+    def _on_item(self, event: Ordered | Activated) -> None:
+        if isinstance(event, Activated):
+            self._on_activated(event)
+        elif not self.shutdown_position:
+            # The history of this run ends with the shutdown, at the same item everywhere.
+            self._tell_decided(event)
+            self._apply(Item(event.epoch, event.ring, event.seq, event.sender.name, event.payload))
 
     def _on_activated(self, event: Activated) -> None:
-        if self._transfer is not None:
-            self._backlog.append(event)
-            return
         self._tell_decided(event)
         self._entered(event, self.replica.history)
         activation = event.activation
@@ -378,6 +375,7 @@ class Core:
         assert known >= 0
         contained, backlog = self._backlog[:known], self._backlog[known:]
         self.replica, self._transfer, self._backlog = replica, None, []
+        self.primary.state_replaced()
         self.tribunal.replaced()
         self.filled = True
         plan = self.primary.plan
@@ -391,10 +389,7 @@ class Core:
         if plan is not None and replica.history.epoch >= plan.epoch:
             self._follow_voters()
         for event in backlog:
-            if isinstance(event, Activated):
-                self._on_activated(event)
-            else:
-                self._on_ordered(event)
+            self._on_item(event)
         self.primary.caught_up()
         self._work.extend(self.primary.take())
         self.flush()

@@ -120,8 +120,7 @@ class Primary:
 
     def voters_changed(self, voters: Terms) -> None:
         """Hear that from the position on that was applied last these vote."""
-        if self.phase is Phase.ACTIVE:
-            self.mark.changed(voters)
+        if self.phase is Phase.ACTIVE and self.mark.changed(voters):
             self._update_mark()
 
     def durable(self) -> int:
@@ -133,11 +132,10 @@ class Primary:
         self._undecided.replaced()
 
     def caught_up(self) -> None:
-        """The transfer asked for by `Transfer` is complete, durable and verified."""
+        """What `state_replaced` told of is complete, durable and verified."""
         if self.plan is None or self._levelled:
             return
         self._levelled = True
-        self._undecided.replaced()
         self._undecided.complete = self.phase is Phase.ACTIVE
         if self.epoch != self.plan.epoch:
             # Until an activation ends the old session this outlasts the view: what clients were

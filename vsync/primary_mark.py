@@ -45,10 +45,15 @@ class PrimaryMark:
         """
         self._base = position
 
-    def changed(self, voters: Terms) -> None:
-        """Others vote from the position on that was applied last: what was told is void."""
-        if voters != self.voters:
-            self.voters, self._told = voters, 0
+    def changed(self, voters: Terms) -> bool:
+        """Whether others vote from the position on that was applied last.
+
+        What was told is void then.
+        """
+        if voters == self.voters:
+            return False
+        self.voters, self._told = voters, 0
+        return True
 
     def news(self) -> int | None:
         """Return a durable position that was not yet told."""
