@@ -19,11 +19,11 @@ from tests.system.harness import wait_until
 from tests.system.load import Load, connect, take_one
 from tests.system.netns import SpacedCluster
 from tests.system.relay import RelayedCluster
+from tests.system.sparkless import rows_in
 from tools.local_cluster import ROOT, BrokerProcess, LocalCluster
 from tools.management import ManagementError
-from tools.verify import control, lives
 from tools.verify.findings import Finding
-from tools.verify.parse import parse_segment
+from tools.verify.judge import judge_control
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,19 +34,10 @@ FIRST = 50
 
 def findings(root: Path) -> list[Finding]:
     """Judge the logs below a directory as far as it goes without Spark."""
-    files = sorted(root.rglob("*.qml"))
-    rows = [row for file in files for row in parse_segment(file.read_bytes(), str(file))]
-    control.check_input(rows)
-    joined, found, _ = lives.join_segments(rows)
-    epochs = control.primaries(rows)
-    assert sum(life.publishes for life in joined) >= FIRST, "the logs show next to nothing"
-    found += [said for said in control.check_segments(rows) if isinstance(said, Finding)]
-    found += control.check_views(rows)
-    found += control.check_primaries(rows)
-    found += lives.check_synchrony(rows, joined)
-    found += lives.check_next_primary(joined, epochs)
-    found += lives.check_majority(joined, epochs)
-    return found
+    judged = judge_control(rows_in(sorted(root.rglob("*.qml"))))
+    shown = sum(life.publishes for life in judged.lives)
+    assert shown >= FIRST, "the logs show next to nothing"
+    return judged.findings
 
 
 class Watched:

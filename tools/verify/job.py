@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from broker.memberlog.records import Kind
 from tools.verify import confirms, control, identity, lives, point
 from tools.verify.findings import PROPERTIES, BadInput, Finding
+from tools.verify.judge import judge_control
 from tools.verify.rows import SEGMENT, Row
 from tools.verify.segments import find_segments
 from tools.verify.story import Story, tell
@@ -128,51 +129,35 @@ def _verify(
     kinds = [int(kind) for kind in control.CONTROL_KINDS]
     read = [Row(*row) for row in records.filter(f.col("kind").isin(kinds)).collect()]
     rows = saved + read
-    control.check_input(rows)
-    joined, findings, begin_inactive = lives.join_segments(rows)
-    epochs = control.primaries(rows)
+    judged = judge_control(rows)
+    epochs, begin_inactive = judged.epochs, judged.begin_inactive
     begins = lives.begins(read)
     settled = [row.position or 0 for row in saved if row.kind == SEGMENT]
     begin = max([p for p in begins.values() if p < lives.NOWHERE] + settled, default=0)
     differences = identity.find_differences(records, begin_inactive, epochs, begin)
     if not differences.batches and not saved:
         raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
-    notes: list[str] = []
-    for said in control.check_segments(rows):
-        if isinstance(said, Finding):
-            findings.append(said)
-        else:
-            notes.append(said)
-    unjudged = sum(life.unjudged for life in joined)
-    if unjudged:
-        notes.append(
-            f"{unjudged} confirms are above the durable mark; whether they were of transient "
-            "messages, which need not wait, is not recorded"
-        )
+    findings = judged.evidence
     findings += identity.describe_differences(records, differences, begin_inactive, epochs)
-    findings += control.check_views(rows)
-    findings += control.check_primaries(rows)
-    findings += lives.check_synchrony(rows, joined)
-    findings += lives.check_next_primary(joined, epochs)
-    findings += lives.check_majority(joined, epochs)
-    if any(life.unpaired for life in joined):
+    findings += judged.views
+    if any(life.unpaired for life in judged.lives):
         findings += confirms.check_unpaired(records, begins)
     findings += confirms.check_gaps(records, findings)
     findings.sort(key=_importance)
     counts = Counts(
-        members=len({life.member for life in joined}),
-        lives=len(joined),
+        members=len({life.member for life in judged.lives}),
+        lives=len(judged.lives),
         segments=len(segments),
         bytes=sum(path.stat().st_size for path in segments),
-        records=sum(life.records for life in joined),
+        records=sum(life.records for life in judged.lives),
         batches=differences.batches,
         positions=differences.positions,
-        publishes=sum(life.publishes for life in joined),
-        confirms=sum(life.confirms for life in joined),
+        publishes=sum(life.publishes for life in judged.lives),
+        confirms=sum(life.confirms for life in judged.lives),
         views=len({control.ring_of(r) for r in rows if r.kind == Kind.VIEW and r.flag}),
         epochs=len(epochs),
     )
-    return Report(counts, findings, notes, tell(records, rows) if story else None), rows
+    return Report(counts, findings, judged.notes, tell(records, rows) if story else None), rows
 
 
 def _importance(finding: Finding) -> tuple[bool, int, str]:

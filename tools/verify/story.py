@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.memberlog.records import Kind
-from tools.verify.control import lives_of
+from tools.verify.control import Life, lives_of
 from tools.verify.rows import Row
 
 if TYPE_CHECKING:
@@ -83,17 +83,23 @@ def tell(records: DataFrame, rows: list[Row]) -> Story:
 
     odd = (f.col("kind") == int(Kind.VOTE)) & (f.col("text") != "agreed")
     rows = [*rows, *(Row(*row) for row in records.filter(odd).collect())]
-    lives = [_life(*life, *_ends(rows, life[:2])) for life in lives_of(rows)]
+    ends = _ends(rows)
+    lives = [_life(*life, *ends.get(life[:2], (0, 0))) for life in lives_of(rows)]
     times = [time for life in lives for time in (life.begin_us, life.end_us) if time > 0]
     story = Story(min(times, default=0), max(times, default=0), lives, [])
     story.slices = _slices(records, story)
     return story
 
 
-def _ends(rows: list[Row], life: tuple[str, int]) -> tuple[int, int]:
-    """Return the times between which a life wrote batches or control records."""
-    times = [row.time_us for row in rows if (row.member, row.incarnation) == life and row.time_us]
-    return min(times, default=0), max(times, default=0)
+def _ends(rows: list[Row]) -> dict[Life, tuple[int, int]]:
+    """Return, by life, the times between which it wrote batches or control records."""
+    ends: dict[Life, tuple[int, int]] = {}
+    for row in rows:
+        if row.time_us:
+            life, time = (row.member, row.incarnation), row.time_us
+            begin, end = ends.get(life, (time, time))
+            ends[life] = min(begin, time), max(end, time)
+    return ends
 
 
 def _life(member: str, incarnation: int, records: list[Row], begin: int, end: int) -> LifeStory:
