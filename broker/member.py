@@ -252,14 +252,13 @@ class BrokerMember:
         self.stop(Exit.INTERNAL, self.care.failed(error))
 
     def _speak(self) -> None:
-        core = self.core
-        confirmed = self.clients.flush(speaking=self.licence.covers(core))
         try:
-            if confirmed:
-                self.logbook.confirmed(core.primary.epoch, self.clients.durable_mark, confirmed)
-            self.logbook.flush()
+            self.logbook.flush()  # first: what a client was told must be there to be looked up
         except LogWriteFailed as error:
-            self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
+            return self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
+        confirmed = self.clients.flush(speaking=self.licence.covers(self.core))
+        if confirmed:
+            self.logbook.confirmed(self.core.primary.epoch, self.clients.durable_mark, confirmed)
 
     def _on_durable(self, position: int) -> None:
         self.logbook.durable(position)
@@ -390,7 +389,8 @@ class BrokerMember:
         """Return the counters of all parts, prefixed by the part."""
         return counters_of(
             member=self.counters, ring=self.node.counters, transport=self.transport.counters,
-            primary=self.core.primary.counters, replica=self.core.replica.counters,
+            core=self.core.counters, primary=self.core.primary.counters,
+            replica=self.core.replica.counters,
             store=self.keeper.counters(), votes=self.core.tribunal.counters,
             clients=self.clients.counters, care=self.care.all_counters(), **self.health.counters,
         )  # fmt: skip
