@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+from broker.catchup import HELD_BYTES_MAX, CatchUp
 from broker.consensus import Verdict
 from broker.exits import Exit
-from broker.history import History, steps_to
+from broker.history import History
 from broker.machine.blob import pack_blob
 from broker.machine.commands import DIGEST, Command, Digest
 from broker.machine.effects import Effect
@@ -102,11 +103,12 @@ class Core:
         self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool,
         size: int, proposal: str, patient: bool, label: str,
         digest_interval: int = DIGEST_INTERVAL,  # the same at all members
-        wish: Terms = (),
+        wish: Terms = (), held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:  # fmt: skip
         self.me, self.shell, self.replica, self.promise = me, shell, replica, promise
         self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient
         self.label, self.wish = label, wish
+        self._held_bytes_max = held_bytes_max
         self.primary = Primary(me, self)
         self.submissions = Submissions(self._send, pack_blob, shell.now_us)
         self.tribunal = Tribunal(me.name, parse(promise.voters).data_names, digest_interval)
@@ -117,8 +119,8 @@ class Core:
         self.halted = ""
         self.shutdown_position = 0
         self._work: deque[PrimaryEvent] = deque()
-        self._transfer: Transfer | None = None
-        self._backlog: list[Ordered | Activated] = []
+        self._catch_up: CatchUp | None = None  # there is one while this member waits for a state
+        self.counters = {"catch_ups_begun_anew": 0}
         self._decided_by = 0  # the last epoch that decided something older
 
     # -- asked by the primary layer --------------------------------------------------------------
@@ -168,10 +170,11 @@ class Core:
         event = self._work.popleft()
         match event:
             case Ordered() | Activated():
-                if self._transfer is not None:
-                    self._backlog.append(event)
-                else:
+                if self._catch_up is None:
                     self._on_item(event)
+                elif not self._catch_up.hold(event):
+                    self.counters["catch_ups_begun_anew"] += 1
+                    self.transfer_failed()
             case DurableMark():
                 self._release()
             case PersistEpoch(epoch, cluster_id, voters):
@@ -181,13 +184,12 @@ class Core:
                 self.filled = True
                 self.shell.persist_promise(self.promise)
             case Transfer(donor, _, base, _):
-                self._transfer = event
-                self._backlog = []
+                self._catch_up = CatchUp(event, self._held_bytes_max)
                 self.shell.begin_transfer(donor, base)
             case Suspended(reason) | Inquorate(reason):
                 self._stop_speaking(reason)
-                if self._transfer is not None:
-                    self._transfer, self._backlog = None, []
+                if self._catch_up is not None:
+                    self._catch_up = None
                     self.shell.abort_transfer()
             case Holders():
                 raise AssertionError("only an arbitrator keeps a record")
@@ -351,30 +353,23 @@ class Core:
 
     def transfer_failed(self) -> None:
         """The transfer came to nothing: ask again, the view is the same."""
-        if self._transfer is not None:
-            self.shell.begin_transfer(self._transfer.donor, self._transfer.base)
+        if self._catch_up is not None:
+            self.shell.begin_transfer(self._catch_up.donor, self._catch_up.base)
 
     @property
     def transfer_donor(self) -> str:
         """Return who gives this member its state; empty when nobody does."""
-        return self._transfer.donor.name if self._transfer is not None else ""
+        return self._catch_up.donor.name if self._catch_up is not None else ""
 
     def fits(self, replica: Replica) -> bool:
         """Whether a transferred state meets what was ordered meanwhile."""
-        return self._contained_in(replica) >= 0
-
-    def _contained_in(self, replica: Replica) -> int:
-        if self._transfer is None:
-            return -1
-        bodies = [e.activation if isinstance(e, Activated) else e.payload for e in self._backlog]
-        return steps_to(bodies, self._transfer.order, replica.history.order)
+        return self._catch_up is not None and self._catch_up.fits(replica.history)
 
     def state_installed(self, replica: Replica) -> None:
         """Go on from a transferred state that `fits`."""
-        known = self._contained_in(replica)
-        assert known >= 0
-        contained, backlog = self._backlog[:known], self._backlog[known:]
-        self.replica, self._transfer, self._backlog = replica, None, []
+        assert self._catch_up is not None
+        contained, later = self._catch_up.split(replica.history)
+        self.replica, self._catch_up = replica, None
         self.primary.state_replaced()
         self.tribunal.replaced()
         self.filled = True
@@ -388,7 +383,7 @@ class Core:
                 self._enter_session(event)
         if plan is not None and replica.history.epoch >= plan.epoch:
             self._follow_voters()
-        for event in backlog:
+        for event in later:
             self._on_item(event)
         self.primary.caught_up()
         self._work.extend(self.primary.take())

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tests.sim.broker_stack import BrokerStack
 
 DIGEST_INTERVAL = 64
+HELD_BYTES_MAX = 2000  # small: who waits for a state often has to give up what it held
 TICK_US = 1_000_000_000_000  # far enough from zero for clocks that are set back by hours
 POLL_S = 0.01
 
@@ -76,7 +77,7 @@ class BrokerUpper:
         self.core = Core(
             tap.me, self, replica, promise, filled=filled(self.meta),
             size=len(self.world.plan.names), proposal=proposal, patient=False, label=self.name,
-            digest_interval=DIGEST_INTERVAL,
+            digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
         )  # fmt: skip
         self.writer = self._new_writer()
         self.joining = SimJoining(self)

@@ -6,6 +6,7 @@ views and transitional configurations exactly as told.  Disks are instant unless
 
 from __future__ import annotations
 
+from broker.catchup import HELD_BYTES_MAX
 from broker.consensus import Verdict
 from broker.core import Core
 from broker.exits import Exit
@@ -122,7 +123,7 @@ class Bus:
 
     def start(
         self, name: str, *, incarnation: int = 1, size: int = 3, keep: bool = False,
-        wish: tuple[str, ...] = (),
+        wish: tuple[str, ...] = (), held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:  # fmt: skip
         """Start a member; with `keep` from the disk of its former life."""
         me = Member(name, incarnation, f"{name}:1")
@@ -141,6 +142,7 @@ class Bus:
         self.cores[name] = Core(
             me, shell, replica, shell.disk, filled=bool(shell.disk.cluster_id), size=size,
             proposal=f"cluster-{name}", patient=False, label=name, wish=wish,
+            held_bytes_max=held_bytes_max,
         )  # fmt: skip
 
     def members(self, names: str) -> tuple[Member, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from broker.history import History
+from broker.machine.machine import Machine
+from broker.replica import Replica
 from tests.unit.test_core import agree, formed, hello, publish, same_everywhere
 from vsync.events import Transitional
 
@@ -92,4 +94,32 @@ def test_a_state_that_arrives_when_its_view_is_over_brings_its_cluster_along() -
     bus.run("a b c")
     assert bus.shells["c"].stopped is None
     assert core.speaking
+    same_everywhere(bus, "a b c")
+
+
+def test_who_waits_long_for_a_state_gives_up_what_it_held_for_a_newer_copy() -> None:
+    """Memory stays bounded while a member waits under load, and nothing is lost by it."""
+    bus = formed()
+    bus.cores["a"].admit(hello())
+    bus.run("a b c")
+    bus.change("a b")
+    bus.start("c", incarnation=2, held_bytes_max=300)
+    bus.shells["c"].instant_transfers = False
+    bus.view("a b c")
+    bus.run("a b c")
+    waiting, shell = bus.cores["c"], bus.shells["c"]
+    early = Replica("c", Machine.restore("c", list(bus.cores["a"].replica.machine.snapshot())),
+                    bus.cores["a"].replica.history)  # fmt: skip
+    assert waiting.fits(early)
+    for number in range(1, 60):
+        bus.cores["a"].admit([publish(number)])
+        bus.run("a b c")
+    assert waiting.counters["catch_ups_begun_anew"] > 1
+    assert len(shell.transfers) == 1 + waiting.counters["catch_ups_begun_anew"]
+    assert not waiting.fits(early)
+    shell.finish_transfer(shell.transfers[-1][0])
+    bus.cores["a"].admit([publish(60)])
+    bus.run("a b c")
+    assert waiting.speaking
+    assert waiting.primary.level
     same_everywhere(bus, "a b c")
