@@ -46,7 +46,7 @@ def join_segments(rows: list[Row]) -> tuple[list[Lived], list[Finding], list[str
     inactive: list[str] = []
     for life, segments in sorted(lives.items()):
         lived = Lived(*life, stopped=life in stopped)
-        carry = _Carry()
+        carry = Carry()
         for row in sorted(segments, key=lambda row: row.segment):
             ends = ends_of(row)
             follows = row.segment == carry.segment + 1
@@ -80,7 +80,7 @@ def begins(rows: list[Row]) -> dict[Life, int]:
 
 
 @dataclass(slots=True)
-class _Carry:
+class Carry:
     """What the end of a segment hands to the next; None and -1: not known."""
 
     segment: int = -1
@@ -114,12 +114,12 @@ class _Carry:
         if ends["entry_confirm"] is not None and self.active is False:
             yield "G7", ends["entry_confirm"], -1, "confirmed outside of the primary"
 
-    def behind(self, row: Row, ends: SegmentEnds, follows: bool) -> _Carry:
+    def behind(self, row: Row, ends: SegmentEnds, follows: bool) -> Carry:
         """Return what holds at the end of a segment that began with this."""
         stands = -1 if row.position is None else row.position
-        before = self if follows else _Carry(active=None, whole=False)
+        before = self if follows else Carry(active=None, whole=False)
         untouched = stands < 0 and ends["first_batch"] is None
-        return _Carry(
+        return Carry(
             row.segment,
             before.stands if untouched else stands,
             ends["chain"] or (before.chain if untouched else ""),
