@@ -38,7 +38,7 @@ class Link:
 
     __slots__ = (
         "_attempt", "_context", "_due", "_failed", "_key", "_monitor", "_security", "address",
-        "broken", "push", "refusal", "refused",
+        "breaks", "broken", "push", "refusal", "refused",
     )  # fmt: skip
 
     def __init__(self, context: _Context, address: str, security: Security) -> None:
@@ -47,6 +47,7 @@ class Link:
         self.refused = True  # the last send
         self.refusal: Refused | None = None
         self.broken = False  # it was up, and is not any more
+        self.breaks = 0  # how often it broke: one look may find it broken, up and broken again
         self._context, self._security = context, security
         self._monitor: zmq.Socket[bytes] | None = None
         self._key = ""
@@ -77,6 +78,8 @@ class Link:
             if code == _SUCCEEDED:
                 self.refusal, self._failed, self.broken = None, 0, False
             elif code == _DISCONNECTED:
+                if not self.broken:
+                    self.breaks += 1
                 self.broken = True
             elif code in _REFUSED:
                 self._on_refused(_REFUSED[code], now)
@@ -104,6 +107,7 @@ class Link:
         self.close(0)
         self.push = self._context.socket(zmq.PUSH)
         self.refused = True
+        self.breaks = int(self.broken)
 
     def close(self, linger_ms: int) -> None:
         if self._monitor is not None:

@@ -38,6 +38,7 @@ class LinkMonitor:
     ) -> None:
         self._loop, self._tend, self._told = loop, tend, told
         self._fds: dict[str, int] = {}
+        self._breaks: dict[str, int] = {}  # of each link, as many as were told
         self._knocking: dict[str, asyncio.Task[None]] = {}
         self.counters = counters
         for name in ("links_broken", "knocks_refused", "knocks_answered", "knocks_silent"):
@@ -52,6 +53,7 @@ class LinkMonitor:
 
     def forget(self, address: str) -> None:
         """Watch no more.  Idempotent."""
+        self._breaks.pop(address, None)
         fd = self._fds.pop(address, None)
         if fd is not None:
             self._loop.remove_reader(fd)
@@ -62,13 +64,22 @@ class LinkMonitor:
         for address in tuple(self._fds):
             self.forget(address)
 
-    def seen(self, address: str, broken: bool) -> None:
-        """The link is broken, or it is not; said as often as one likes."""
-        if not broken:
+    def seen(self, address: str, broken: bool, breaks: int) -> None:
+        """The link is broken, or it is not, and so often it broke; said as often as one likes.
+
+        A break that was mended before anybody looked is told, too: behind it may be another life,
+        and a break of a link that came back in between is not the one that was told before.
+        """
+        if address not in self._fds:
+            return
+        fresh = breaks > self._breaks.get(address, 0)
+        if fresh or not broken:
             self._rest(address)
-        elif address in self._fds and address not in self._knocking:
+        if fresh:
+            self._breaks[address] = breaks
             self.counters["links_broken"] += 1
-            self._knocking[address] = self._loop.create_task(self._knock_on(address))
+            if broken:
+                self._knocking[address] = self._loop.create_task(self._knock_on(address))
             self._told(address, False)
 
     def _rest(self, address: str) -> None:

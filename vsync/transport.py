@@ -186,7 +186,7 @@ class ZmqTransport:
             if peer.tend(now):
                 dial.append(peer)
             if self._monitor is not None:
-                self._monitor.seen(peer.address, peer.broken)
+                self._monitor.seen(peer.address, peer.broken, peer.breaks)
         for peer in dial:
             self.counters["dials_repeated"] += 1
             try:

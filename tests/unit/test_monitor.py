@@ -8,12 +8,16 @@ import random
 import socket
 from collections.abc import Awaitable, Callable
 
+import zmq
+
 from tests.unit.driver_bench import until
 from vsync.config import RingConfig
 from vsync.driver import Driver
 from vsync.events import Output, View
-from vsync.monitor import knock
+from vsync.link import Link
+from vsync.monitor import LinkMonitor, knock
 from vsync.node import Node
+from vsync.security import Anonymous
 from vsync.transport import ZmqTransport
 from vsync.types import Member
 
@@ -86,11 +90,17 @@ def test_a_reset_connection_to_a_living_peer_is_never_refused() -> None:
         relay = Relay(int(b.address.rpartition(":")[2]))
         server = await relay.start()
         try:
+
+            async def up(turn: int) -> None:
+                # Arrived, not just accepted: a dying pipe takes frames until it is looked at.
+                frame = b"%d" % turn
+                await until(lambda: a.send(relay.address, frame) and frame in b.receive(64))
+
             for turn in range(3):
-                await until(lambda: a.send(relay.address, b"x"))
+                await up(turn)
                 relay.hang_up()
                 await until(lambda: len(hints) > turn)  # noqa: B023
-            await until(lambda: a.send(relay.address, b"x"))
+            await up(3)
             assert {refused for _, refused in hints} == {False}
             assert a.counters["knocks_refused"] == 0
         finally:
@@ -98,6 +108,56 @@ def test_a_reset_connection_to_a_living_peer_is_never_refused() -> None:
             relay.hang_up()
 
     watched(story)
+
+
+def test_a_break_between_two_looks_is_told_and_each_one_anew() -> None:
+    """A loaded process looks late: what it finds then is up and broken, or broken and up, again."""
+
+    async def main() -> None:
+        hints: Hints = []
+        counters: dict[str, int] = {}
+        loop = asyncio.get_running_loop()
+        door, other = socket.socketpair()
+        monitor = LinkMonitor(loop, lambda: None, lambda *hint: hints.append(hint), counters)
+        with door, other, socket.create_server(("127.0.0.1", 0)) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            monitor.watch(address, door.fileno())
+            for broken, breaks in ((False, 0), (True, 1), (True, 1), (True, 2), (False, 3)):
+                monitor.seen(address, broken, breaks)
+            assert hints == [(address, False)] * 3
+            assert counters["links_broken"] == 3
+            monitor.forget(address)
+            monitor.seen(address, True, 4)
+            assert len(hints) == 3
+
+    asyncio.run(main())
+
+
+def test_a_link_that_broke_twice_between_two_looks_broke_twice() -> None:
+    async def main() -> None:
+        b = ZmqTransport("127.0.0.1:0", 1_000)
+        relay = Relay(int(b.address.rpartition(":")[2]))
+        server = await relay.start()
+        with zmq.Context[zmq.Socket[bytes]]() as context:
+            link = Link(context, relay.address, Anonymous())
+            link.push.setsockopt(zmq.IMMEDIATE, 1)
+            link.push.setsockopt(zmq.RECONNECT_IVL, 20)
+            link.dial()
+            try:
+                for _ in range(2):
+                    await until(lambda: bool(link.push.poll(0, zmq.POLLOUT)))
+                    relay.hang_up()
+                    await until(lambda: not link.push.poll(0, zmq.POLLOUT))
+                assert not link.broken
+                link.tend(0.0)
+                assert link.breaks == 2
+            finally:
+                link.close(0)
+                server.close()
+                relay.hang_up()
+                b.close()
+
+    asyncio.run(main())
 
 
 def test_a_peer_that_was_forgotten_gives_no_hints() -> None:
