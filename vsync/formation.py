@@ -50,10 +50,11 @@ class Formation(Core):
         elif self.phase is Phase.COMMIT:
             self.forming.advance()
             self._begin_recovery(commit, now)
-        elif self.recovery is not None and self.forming.index == 0:
-            # Once only: a second copy finds `expect` moved on (pitfall 25).
-            self.forming.advance()
-            assert not self.recovery.originated
+        elif (
+            self.recovery is not None
+            and self.forming.index == 0
+            and not self.recovery.originated  # once only, whoever repeats it (pitfall 25)
+        ):
             self.recovery.originated = True
             token = self.recovery.ring.first_token()
             self.recovery.ring.accept(token)

@@ -55,6 +55,12 @@ STORIES = {
         "the simulator's own: it compared an old disk with that of a member without one",
         "oracle",
     ),
+    "a_long_queue_before_the_exchange": Story(
+        161728200655,
+        False,
+        "L4, the simulator's own: what was queued, at two frames a rotation, went out before the"
+        " members could exchange their states (also 161728200714)",
+    ),
 }
 
 

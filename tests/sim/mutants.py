@@ -14,7 +14,7 @@ from vsync import primary, quorum, standing
 from vsync.events import Deliver
 from vsync.formation import Formation
 from vsync.hearing import Hearing
-from vsync.membership import Forming, Gather
+from vsync.membership import Gather
 from vsync.messages import Commit, CommitEntry, Data, Token
 from vsync.node import Node
 from vsync.packing import Reassembly, SendQueue
@@ -181,7 +181,7 @@ def any_commit_token() -> Patches:
 
 def first_token_twice() -> Patches:
     """A second copy of the commit token starts the ring again (pitfall 25)."""
-    yield Forming, "advance", lambda self: None
+    yield Recovery, "originated", property(lambda self: False, lambda self, made: None)
 
 
 def fragments_survive() -> Patches:

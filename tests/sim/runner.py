@@ -32,6 +32,8 @@ REST_S = 2.0
 CATCH_UP_S = 60.0
 """Clocks that jump ahead by hours are followed a step of 10 s a tick; messages expire only then."""
 RESUME_S = 5.0
+DRAIN_S = 60.0
+"""For what was accepted before the last fault: the longest queue over the slowest ring."""
 
 
 @record
@@ -242,9 +244,18 @@ class Runner:
         )
 
     def _resume(self) -> bool:
-        """L4: whatever stands on the ring goes on, with all live members up to date."""
+        """L4: whatever stands on the ring goes on, with all live members up to date.
+
+        Its time begins when what was accepted before is gone: messages go out in the order of
+        submission (G5), two frames a rotation where a plan has it so, and L2 bounds how long.
+        """
         world = self.world
         live = world.live()
+        ahead = [(m.tap, m.tap.submitted) for m in live if m.tap is not None]
+        world.run_until(
+            lambda: all(map(_ready, live)) or all(tap.own_delivered >= last for tap, last in ahead),
+            world.now + settle_bound_s(self.plan) + DRAIN_S,
+        )
         bound = RESUME_S + 50 * self.plan.fsync_s + 20 * self.plan.transfer_s
         if self.plan.has("clock_jump"):
             bound += CATCH_UP_S
@@ -265,7 +276,7 @@ class Runner:
             for member in live:
                 level = Guarantee.SAFE if count % 2 else Guarantee.AGREED
                 taken[member.name] += member.submit(count * self.plan.frame_bytes_max, level)
-        bound = settle_bound_s(self.plan) + 60.0
+        bound = settle_bound_s(self.plan) + DRAIN_S
         if world.run_until(lambda: all(map(self._drained, live)), world.now + bound):
             return True
         behind = " ".join(

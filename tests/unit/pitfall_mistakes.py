@@ -18,7 +18,7 @@ from vsync.core import Core
 from vsync.gathering import Gathering
 from vsync.hearing import Hearing
 from vsync.meeting import Meeting
-from vsync.membership import Forming, Gather, Shunned
+from vsync.membership import Gather, Shunned
 from vsync.messages import Commit, CommitEntry, Data, Join, Token
 from vsync.node import Node
 from vsync.packing import Reassembly, SendQueue
@@ -268,7 +268,7 @@ def leaves_without_a_word() -> Patches:
 
 
 def first_token_twice() -> Patches:
-    yield Forming, "advance", lambda self: None
+    yield Recovery, "originated", property(lambda self: False, lambda self, made: None)
 
 
 def holds_although_frames_are_lost() -> Patches:
