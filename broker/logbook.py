@@ -75,7 +75,8 @@ class Logbook:
             Batch(
                 item.epoch, item.ring.seq, item.seq, applied.first, len(applied.kinds),
                 item.sender, applied.session, applied.blob_no, applied.time_us,
-                applied.kinds, applied.outcomes, applied.hashed, history.chain, root, history.order,
+                applied.kinds, applied.outcomes, applied.hashed, history.chain, root,
+                history.order, b"",
             )
         )  # fmt: skip
 

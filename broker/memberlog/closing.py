@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 
+from broker.machine.tape import MOVE
 from broker.memberlog.records import Batch, Confirm, End, Record, Snapshot, Start
 
 STEP = 1024  # positions between marks, doubled whenever a segment has more than MARKS_MAX
@@ -20,15 +21,15 @@ class Tally:
     """Counts one segment, record by record; on the way of every record that a member writes."""
 
     __slots__ = (
-        "_batches", "_commands", "_confirms", "_first", "_latest", "_marks", "_next", "_records",
-        "_stands", "_step",
+        "_batches", "_commands", "_confirms", "_first", "_latest", "_marks", "_moves", "_next",
+        "_records", "_stands", "_step",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._first = 0
         self._latest: Batch | None = None  # None: what stands is said by another record
         self._stands = 0, bytes(16)
-        self._records = self._batches = self._commands = self._confirms = 0
+        self._records = self._batches = self._commands = self._moves = self._confirms = 0
         self._step = self._next = STEP
         self._marks: list[tuple[int, int, bytes]] = []  # position before the batch, after, chain
 
@@ -41,6 +42,7 @@ class Tally:
                 self._first = first
             self._batches += 1
             self._commands += commands
+            self._moves += len(record[15])
             self._latest = record
             if first + commands > self._next:
                 self._mark(record)
@@ -59,7 +61,7 @@ class Tally:
         marks = b"".join(_MARK.pack(last, at) for _, last, at in self._marks)
         return End(
             self._first, position, chain, self._records + 1, self._batches, self._commands,
-            self._confirms, self._step, marks,
+            self._moves // MOVE.size, self._confirms, self._step, marks,
         )  # fmt: skip
 
     def _mark(self, batch: Batch) -> None:

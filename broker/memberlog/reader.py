@@ -19,20 +19,15 @@ from zlib import crc32
 
 import msgpack
 
-from broker.memberlog.records import (
+from broker.memberlog.coding import (
     FRAME,
-    HASH_ALG,
     MAGIC,
     RECORD_BYTES_MAX,
-    VERSION,
-    End,
-    Header,
-    Kind,
-    Record,
     RecordMalformed,
     decode,
     next_link,
 )
+from broker.memberlog.records import HASH_ALG, VERSION, End, Header, Kind, Record
 
 ENDS_BYTES = 16 << 10  # a closing record with all its marks is less than half of this
 RESYNC_BYTES = 1 << 20  # no single write of a member is near this, so a good record starts within
@@ -82,19 +77,28 @@ class Entry(NamedTuple):
     record: Record
 
 
-def read_segment(data: bytes, source: str, faults: list[LogError] | None = None) -> Iterator[Entry]:
-    """Yield the records of a segment, the header first.
+class After(NamedTuple):
+    """The record behind which reading goes on in the middle of a segment."""
+
+    lsn: int
+    link: bytes  # b"" = not known, as after damage
+
+
+def read_segment(
+    data: bytes, source: str, faults: list[LogError] | None = None, after: After | None = None
+) -> Iterator[Entry]:
+    """Yield the records of a segment, the header first; of a part of it, when `after` is given.
 
     Without `faults` the first one is raised.  With it, faults are appended (each before the entry
     that comes after it) and reading goes on where it can; `NotALog` and `OtherVersion` are raised
     in any case, as nothing could be read.
     """
-    if data[: len(MAGIC)] != MAGIC:
+    if after is None and data[: len(MAGIC)] != MAGIC:
         if MAGIC.startswith(data[: len(MAGIC)]):
             yield from _fault(TornTail(source, 0, -1, "the segment has no beginning"), faults)
             return
         raise NotALog(source, 0, -1, "this is not a member log")
-    offset, lsn, link = len(MAGIC), -1, b""
+    offset, lsn, link = (len(MAGIC), -1, b"") if after is None else (0, *after)
     while offset < len(data):
         found = _record_at(data, offset, source, first=lsn < 0)
         if isinstance(found, str):
@@ -231,7 +235,10 @@ def _check_version(payload: bytes, source: str, offset: int) -> None:
     except (ValueError, TypeError, IndexError, msgpack.UnpackException):
         return
     if kind == Kind.HEADER and version != VERSION:
-        what = f"format version {version}; this release reads version {VERSION}"
+        what = (
+            f"format version {version}; this release reads version {VERSION}: "
+            "check it with the release that wrote it"
+        )
         raise OtherVersion(source, offset, -1, what)
 
 

@@ -1,30 +1,27 @@
-"""The records of a member log, and their bytes both ways.  Pure; the format is docs/MEMBERLOG.md.
-
-A payload is a msgpack list: kind, lsn, then the fields of the record in the order they stand here.
-On disk a payload is preceded by its length, its CRC and a link, a hash over the previous link and
-the payload, so that a record cannot be altered, dropped or moved without breaking the chain.
+"""The closed list of records of a member log.  Their bytes are in `coding`, the format in
+docs/MEMBERLOG.md.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
 from enum import IntEnum
-from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
-from zlib import crc32
 
-import msgpack
-
-MAGIC = b"QPIDLOG1"
-VERSION = 1
+VERSION = 2
 HASH_ALG = "blake2b-16"
 SUFFIX = ".qml"
-NO_LINK = bytes(8)
-FRAME = struct.Struct("<II8s")  # length, crc32 of the payload, link
-RECORD_BYTES_MAX = 16 << 20
 HASH_BYTES = 16
 MARK_BYTES = 8 + HASH_BYTES
+OF_MEMBER, OF_CLIENT = "member", "client"  # whose log it is
+
+STANDING_ROW = struct.Struct("<IQIQQ")
+"""Of a CHECKPOINT: number of the queue, ready, unacked, the number that its next message gets, and
+the hash of its ready messages."""
+
+CLIENT_ROW = struct.Struct("<BQQ")
+"""Of a CLIENT: what (`Did`, and REDELIVERED), hash of the body, number or delivery tag."""
+REDELIVERED = 0x80
 
 
 class Kind(IntEnum):
@@ -43,6 +40,9 @@ class Kind(IntEnum):
     VOTE = 11
     DECIDED = 12
     END = 13
+    QUEUES = 14
+    CHECKPOINT = 15
+    CLIENT = 16
 
 
 class Header(NamedTuple):
@@ -51,12 +51,13 @@ class Header(NamedTuple):
     version: int
     cluster_name: str
     cluster_id: str  # "" while the member does not know its cluster
-    member: str
+    member: str  # of a client's log: the client
     incarnation: int
     segment: int
     prev_link: bytes  # the last link of the segment before
     hash_alg: str
     wall_us: int
+    role: str = OF_MEMBER  # or OF_CLIENT
 
 
 class Start(NamedTuple):
@@ -120,6 +121,7 @@ class Batch(NamedTuple):
     chain: bytes  # after the batch
     root: int  # of the state after the batch
     order: bytes
+    moves: bytes  # what the commands did to messages: rows of broker.machine.tape.MOVE
 
 
 class Confirm(NamedTuple):
@@ -173,9 +175,50 @@ class End(NamedTuple):
     records: int  # the header and this one included
     batches: int
     commands: int
+    moves: int
     confirms: int
     step: int  # positions between marks
     marks: bytes  # u64le position and 16 bytes of chain, each
+
+
+class Queues(NamedTuple):
+    """Names for the numbers of queues in moves, before they first appear there."""
+
+    queues: tuple[tuple[int, str, str, bool, int], ...]
+    """Number (never used again), vhost, name, durable, highest priority (-1: a plain queue)."""
+
+
+class Checkpoint(NamedTuple):
+    """The state of the queues at this place of the log.
+
+    Several that follow one another at the same position are one, of more queues than fit.
+    """
+
+    position: int
+    root: int
+    next_message: int  # the number that the next message gets
+    queues: bytes  # rows of STANDING_ROW, by number
+
+
+class Did(IntEnum):
+    """What a client did or was told, low bits of the first byte of a row."""
+
+    PUBLISHED = 1
+    CONFIRMED = 2
+    REFUSED = 3  # basic.nack
+    UNROUTABLE = 4  # basic.return; its confirm follows
+    RECEIVED = 5
+    ACKED = 6
+    LOST = 7  # the connection: what was outstanding may have happened or not
+
+
+class Client(NamedTuple):
+    """What a client did and was told in one turn, in its order."""
+
+    session: int  # its connection, from 1 in its life
+    queue: str  # that it publishes to or consumes from, "" = it names none
+    time_us: int
+    ops: bytes  # rows of CLIENT_ROW
 
 
 Record: TypeAlias = (
@@ -192,169 +235,7 @@ Record: TypeAlias = (
     | Stop
     | Vote
     | End
+    | Queues
+    | Checkpoint
+    | Client
 )
-
-_KIND_OF: dict[type[Record], Kind] = {
-    Header: Kind.HEADER,
-    Start: Kind.START,
-    ViewSeen: Kind.VIEW,
-    Active: Kind.ACTIVE,
-    Inactive: Kind.INACTIVE,
-    Decided: Kind.DECIDED,
-    Batch: Kind.BATCH,
-    Confirm: Kind.CONFIRM,
-    Snapshot: Kind.SNAPSHOT,
-    Durable: Kind.DURABLE,
-    Stop: Kind.STOP,
-    Vote: Kind.VOTE,
-    End: Kind.END,
-}
-
-
-class RecordMalformed(ValueError):
-    """A payload whose CRC holds but that is not a record of this version."""
-
-
-def encode(lsn: int, record: Record) -> bytes:
-    """Return the payload of a record."""
-    kind = _KIND_OF[type(record)]
-    if isinstance(record, Confirm):
-        # Confirms that waited and others leave in one turn, in no order of positions.
-        packed = pack_positions(sorted(record.positions))
-        free = None if record.transient is None else pack_positions(sorted(record.transient))
-        return bytes(msgpack.packb((kind, lsn, record.epoch, record.durable_mark, packed, free)))
-    return bytes(msgpack.packb((kind, lsn, *record)))
-
-
-def decode(payload: bytes | memoryview) -> tuple[int, Record]:
-    """Return (lsn, record); `RecordMalformed` for anything else."""
-    try:
-        kind, lsn, *fields = msgpack.unpackb(payload, use_list=False)
-        build = _BUILD[kind]
-        record = build(fields)
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-        raise RecordMalformed(f"not a record: {error}") from error
-    if type(lsn) is not int or lsn < 0:
-        raise RecordMalformed(f"lsn {lsn!r} is not a number")
-    return lsn, record
-
-
-def next_link(link: bytes, payload: bytes | memoryview) -> bytes:
-    """Return the link of the record that follows the one with `link`."""
-    digest = blake2b(link, digest_size=8)
-    digest.update(payload)
-    return digest.digest()
-
-
-def frame(payload: bytes, link: bytes) -> bytes:
-    """Return a record's bytes on disk; `link` is its own."""
-    return FRAME.pack(len(payload), crc32(payload), link) + payload
-
-
-def pack_positions(positions: Iterable[int]) -> bytes:
-    """Pack ascending positions as unsigned LEB128 differences, the first one from zero."""
-    out = bytearray()
-    before = 0
-    for position in positions:
-        delta = position - before
-        if delta < 0:
-            raise ValueError(f"positions must ascend: {position} after {before}")
-        while delta > 0x7F:
-            out.append(delta & 0x7F | 0x80)
-            delta >>= 7
-        out.append(delta)
-        before = position
-    return bytes(out)
-
-
-def unpack_positions(packed: bytes) -> tuple[int, ...]:
-    """Return the positions of `pack_positions`."""
-    positions: list[int] = []
-    position = delta = shift = 0
-    for byte in packed:
-        delta |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            position += delta
-            positions.append(position)
-            delta = shift = 0
-        elif shift > 63:
-            raise RecordMalformed("a position is longer than 64 bits")
-    if shift:
-        raise RecordMalformed("the last position is cut")
-    return tuple(positions)
-
-
-_Fields: TypeAlias = "list[int | str | bytes | bool | tuple[object, ...] | None]"
-_INT, _STR, _BYTES, _BOOL, _TUPLE = int, str, bytes, bool, tuple
-_Build: TypeAlias = Callable[[_Fields], Record]
-
-
-def _builder(record: Callable[..., Record], *types: type) -> _Build:
-    """Return a builder that checks the number and the types of the fields."""
-
-    def build(fields: _Fields) -> Record:
-        if len(fields) != len(types):
-            raise RecordMalformed(f"{len(fields)} fields instead of {len(types)}")
-        for field, wanted in zip(fields, types, strict=True):
-            if type(field) is not wanted:
-                raise RecordMalformed(f"{field!r} is not of type {wanted.__name__}")
-        return record(*fields)
-
-    return build
-
-
-_build_batch_fields = _builder(
-    Batch,
-    *(_INT, _INT, _INT, _INT, _INT, _STR, _INT, _INT, _INT),
-    *(_BYTES, _BYTES, _BYTES, _BYTES, _INT, _BYTES),
-)
-
-
-def _build_batch(fields: _Fields) -> Record:
-    record = _build_batch_fields(fields)
-    assert isinstance(record, Batch)
-    if not (record.commands == len(record.kinds) == len(record.outcomes) // 2 > 0):
-        raise RecordMalformed(f"a batch of {record.commands} with {len(record.kinds)} kinds")
-    if not (len(record.blob_hash) == len(record.chain) == len(record.order) == HASH_BYTES):
-        raise RecordMalformed("a hash has the wrong length")
-    return record
-
-
-_build_end_fields = _builder(End, _INT, _INT, _BYTES, _INT, _INT, _INT, _INT, _INT, _BYTES)
-
-
-def _build_end(fields: _Fields) -> Record:
-    record = _build_end_fields(fields)
-    assert isinstance(record, End)
-    if len(record.chain) != HASH_BYTES or len(record.marks) % MARK_BYTES:
-        raise RecordMalformed("a closing record with a cut hash or mark")
-    return record
-
-
-def _build_confirm(fields: _Fields) -> Record:
-    epoch, durable_mark, packed, free = fields
-    if type(epoch) is not int or type(durable_mark) is not int or type(packed) is not bytes:
-        raise RecordMalformed("a confirm with fields of other types")
-    if free is None:
-        return Confirm(epoch, durable_mark, unpack_positions(packed))
-    if type(free) is not bytes:
-        raise RecordMalformed("a confirm with fields of other types")
-    return Confirm(epoch, durable_mark, unpack_positions(packed), unpack_positions(free))
-
-
-_BUILD: dict[int, _Build] = {
-    Kind.HEADER: _builder(Header, _INT, _STR, _STR, _STR, _INT, _INT, _BYTES, _STR, _INT),
-    Kind.START: _builder(Start, _INT, _INT, _BYTES, _INT),
-    Kind.VIEW: _builder(ViewSeen, _INT, _STR, _BOOL, _TUPLE),
-    Kind.ACTIVE: _builder(Active, _INT, _INT, _STR, _INT, _BYTES, _TUPLE, _TUPLE, _BOOL),
-    Kind.INACTIVE: _builder(Inactive, _STR),
-    Kind.BATCH: _build_batch,
-    Kind.CONFIRM: _build_confirm,
-    Kind.SNAPSHOT: _builder(Snapshot, _INT, _INT, _BYTES, _INT, _STR),
-    Kind.DURABLE: _builder(Durable, _INT),
-    Kind.STOP: _builder(Stop, _STR, _INT, _BYTES),
-    Kind.VOTE: _builder(Vote, _INT, _BYTES, _INT, _STR),
-    Kind.DECIDED: _builder(Decided, _INT),
-    Kind.END: _build_end,
-}

@@ -13,20 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.memberlog.closing import Tally
+from broker.memberlog.coding import MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import TornTail, read_segment
-from broker.memberlog.records import (
-    HASH_ALG,
-    MAGIC,
-    NO_LINK,
-    SUFFIX,
-    VERSION,
-    End,
-    Header,
-    Record,
-    encode,
-    frame,
-    next_link,
-)
+from broker.memberlog.records import HASH_ALG, SUFFIX, VERSION, End, Header, Record
 
 SEGMENT_BYTES = 64 << 20
 _UNSAFE = re.compile(r"[^A-Za-z0-9.:@_-]")
@@ -62,6 +51,7 @@ class MemberLogWriter:
         self._segment = -1
         self._size = 0
         self._fd = -1
+        self._failed = ""  # why nothing can be written any more
         self._tally = Tally()
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -92,6 +82,8 @@ class MemberLogWriter:
 
     def flush(self) -> None:
         """Write what was appended, once per loop turn; rotate when the segment is full."""
+        if self._failed:
+            raise LogWriteFailed(self._failed)
         if not self._buffer:
             return
         try:
@@ -100,16 +92,25 @@ class MemberLogWriter:
                 self._end_segment()
                 self._begin_segment()
         except OSError as error:
-            raise LogWriteFailed(f"{self.path}: {error.strerror}") from error
+            raise self._fails(error) from error
 
     def close(self) -> None:
         """Write, flush to the disk, and give the file up.  Append a Stop before an orderly end."""
         if self._fd < 0:
             return
+        if self._failed:
+            os.close(self._fd)
+            self._fd = -1
+            raise LogWriteFailed(self._failed)
         try:
             self._end_segment()
         except OSError as error:
-            raise LogWriteFailed(f"{self.path}: {error.strerror}") from error
+            raise self._fails(error) from error
+
+    def _fails(self, error: OSError) -> LogWriteFailed:
+        """Nothing may follow a record that is perhaps only half there: it would read as damage."""
+        self._failed = f"{self.path}: {error.strerror}"
+        return LogWriteFailed(self._failed)
 
     def _write(self) -> None:
         data = b"".join(self._buffer)

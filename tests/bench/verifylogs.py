@@ -97,7 +97,7 @@ def _next(history: History, number: int, kinds: bytes) -> tuple[Batch, History]:
     batch = Batch(
         *(1, 1, number + 1, history.position + 1, len(kinds), MEMBERS[number % 3], 1, number),
         *(1_700_000_000_000_000 + 500 * number, kinds, outcomes, hashed, after.chain),
-        *(int.from_bytes(after.chain[:8], "little"), after.order),
+        *(int.from_bytes(after.chain[:8], "little"), after.order, b""),
     )
     return batch, after
 

@@ -12,20 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from broker.memberlog.closing import Tally
+from broker.memberlog.coding import MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
-from broker.memberlog.records import (
-    MAGIC,
-    MARK_BYTES,
-    NO_LINK,
-    Batch,
-    Confirm,
-    End,
-    Header,
-    Record,
-    encode,
-    frame,
-    next_link,
-)
+from broker.memberlog.records import MARK_BYTES, Batch, Confirm, End, Header, Record
 from tests.system.logmaker import Life, LogMaker
 from tests.system.sparkless import rows_in, sparkless_findings
 from tools.verify.findings import BadInput, Finding

@@ -85,7 +85,7 @@ class LogMaker:
         batch = Batch(
             self.epoch, self.ring[0], self.seq, first, len(kinds), origin, 1, self.blob_no,
             1_000 * self.blob_no, kinds, outcomes, blob_hash, self.history.chain,
-            root_of(self.history), self.history.order,
+            root_of(self.history), self.history.order, b"",
         )  # fmt: skip
         for life in lives:
             self.lives[life].append(batch)

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.machine.commands import ACTIVATE
+from broker.memberlog.coding import FRAME, MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import (
-    FRAME,
-    MAGIC,
-    NO_LINK,
+    VERSION,
     Active,
     Batch,
     Confirm,
@@ -29,9 +28,6 @@ from broker.memberlog.records import (
     Stop,
     ViewSeen,
     Vote,
-    encode,
-    frame,
-    next_link,
 )
 from tests.system.logmaker import LogMaker, good_story
 from tests.system.sparking import shared_session
@@ -111,7 +107,7 @@ class TestGood:
     def test_a_cut_tail_is_unknown_not_wrong(self, spark: SparkSession, tmp_path: Path) -> None:
         good_story().write(tmp_path)
         last = max((tmp_path / "b").iterdir())
-        last.write_bytes(last.read_bytes()[:-150])
+        last.write_bytes(last.read_bytes()[:-160])
         report = verify(spark, [tmp_path])
         assert report.findings == []
         assert any("b (life 1)" in note and "middle of a record" in note for note in report.notes)
@@ -186,11 +182,11 @@ class TestNoVerdict:
     def test_a_version_from_the_future(self, spark: SparkSession, tmp_path: Path) -> None:
         maker = good_story()
         maker.write(tmp_path)
-        header = Header(2, "prod", "c1", "d", 1, 0, NO_LINK, "blake2b-16", 0)
+        header = Header(VERSION + 1, "prod", "c1", "d", 1, 0, NO_LINK, "blake2b-16", 0)
         payload = encode(0, header)
         future = tmp_path / "d.1.000000.qml"
         future.write_bytes(MAGIC + frame(payload, next_link(NO_LINK, payload)))
-        with pytest.raises(BadInput, match=r"d\.1\.000000\.qml: format version 2"):
+        with pytest.raises(BadInput, match=r"d\.1\.000000\.qml: format version 3"):
             verify(spark, [tmp_path])
 
     def test_logs_of_two_clusters(self, spark: SparkSession, tmp_path: Path) -> None:

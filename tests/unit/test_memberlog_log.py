@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgpack
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.memberlog.coding import FRAME, MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import (
     BrokenLink,
     Damaged,
@@ -25,18 +28,7 @@ from broker.memberlog.reader import (
     TornTail,
     read_segment,
 )
-from broker.memberlog.records import (
-    FRAME,
-    MAGIC,
-    NO_LINK,
-    Durable,
-    End,
-    Header,
-    Stop,
-    encode,
-    frame,
-    next_link,
-)
+from broker.memberlog.records import VERSION, Durable, End, Header, Stop
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 
 ROOT = Path(__file__).parents[2]
@@ -76,10 +68,10 @@ class TestWriting:
         (path,) = written(tmp_path, 3)
         assert path.name == "a:1.7.000000.qml"
         header, *rest = read(path)
-        assert header.record == Header(1, "prod", "", "a:1", 7, 0, NO_LINK, "blake2b-16", 123)
+        assert header.record == Header(VERSION, "prod", "", "a:1", 7, 0, NO_LINK, "blake2b-16", 123)
         assert [(entry.lsn, entry.record) for entry in rest] == [
             (1, Durable(1)), (2, Durable(2)), (3, Durable(3)),
-            (4, End(0, 0, bytes(16), 5, 0, 0, 0, 1024, b"")),
+            (4, End(0, 0, bytes(16), 5, 0, 0, 0, 0, 1024, b"")),
         ]  # fmt: skip
 
     def test_nothing_is_written_before_a_flush(self, tmp_path: Path) -> None:
@@ -224,11 +216,12 @@ class TestReading:
     def test_other_files_and_versions_are_refused(self) -> None:
         with pytest.raises(NotALog):
             list(read_segment(b"something else", "x", []))
-        payload = msgpack.packb((1, 0, 2, "what", "ever"))
-        future = MAGIC + frame(payload, next_link(NO_LINK, payload))
-        with pytest.raises(OtherVersion, match="format version 2"):
-            list(read_segment(future, "x", []))
-        header = Header(1, "prod", "", "a", 1, 0, NO_LINK, "sha3", 0)
+        for version in (1, VERSION + 1):
+            payload = msgpack.packb((1, 0, version, "what", "ever"))
+            other = MAGIC + frame(payload, next_link(NO_LINK, payload))
+            with pytest.raises(OtherVersion, match=f"version {version}.*the release that wrote"):
+                list(read_segment(other, "x", []))
+        header = Header(VERSION, "prod", "", "a", 1, 0, NO_LINK, "sha3", 0)
         foreign = MAGIC + frame(encode(0, header), next_link(NO_LINK, encode(0, header)))
         with pytest.raises(OtherVersion, match="sha3"):
             list(read_segment(foreign, "x", []))
@@ -253,7 +246,7 @@ class TestReading:
 KILLED = """
 import os, sys
 from pathlib import Path
-from broker.memberlog.records import Durable
+from broker.memberlog.records import VERSION, Durable
 from broker.memberlog.writer import MemberLogWriter
 log = MemberLogWriter(Path(sys.argv[1]), "prod", "", "a:1", 7, lambda: 0, 4000)
 while True:
@@ -289,3 +282,36 @@ def test_what_was_flushed_survives_kill(tmp_path: Path) -> None:
             assert entry.lsn == lsn
             lsn += 1
     assert lsn > reported > 200
+
+
+@contextmanager
+def limited_file_size(size: int) -> Iterator[None]:
+    """No file can grow beyond this, as on a full disk: a write is cut, the next one fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class TestADiskThatIsFull:
+    def test_nothing_follows_what_could_not_be_written(self, tmp_path: Path) -> None:
+        """Half a record with another one behind it would read as damage, not as a crash."""
+        log = writer(tmp_path)
+        log.append(Durable(1))
+        log.flush()
+        whole = log.path.stat().st_size
+        with limited_file_size(whole + 10):
+            log.append(Durable(2))
+            with pytest.raises(LogWriteFailed):
+                log.flush()
+        log.append(Durable(3))
+        with pytest.raises(LogWriteFailed):
+            log.flush()
+        with pytest.raises(LogWriteFailed):
+            log.close()
+        faults: list[LogError] = []
+        entries = list(read_segment(log.path.read_bytes(), "log", faults))
+        assert [type(entry.record).__name__ for entry in entries] == ["Header", "Durable"]
+        assert [type(fault) for fault in faults] == [TornTail]

@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.machine.tape import MOVE
+from broker.memberlog.coding import (
+    RecordMalformed,
+    decode,
+    encode,
+    pack_positions,
+    unpack_positions,
+)
 from broker.memberlog.records import (
+    CLIENT_ROW,
+    STANDING_ROW,
     Active,
     Batch,
+    Checkpoint,
+    Client,
     Confirm,
     Decided,
     Durable,
@@ -19,22 +31,20 @@ from broker.memberlog.records import (
     Header,
     Inactive,
     Kind,
+    Queues,
     Record,
-    RecordMalformed,
     Snapshot,
     Start,
     Stop,
     ViewSeen,
     Vote,
-    decode,
-    encode,
-    pack_positions,
-    unpack_positions,
 )
 
 U64 = (1 << 64) - 1
 SAMPLES: list[Record] = [
-    Header(1, "prod", "ab" * 16, "a:5672", 1_700_000_000_000, 3, b"prevlink", "blake2b-16", 5),
+    Header(
+        2, "prod", "ab" * 16, "a:5672", 1_700_000_000, 3, b"prevlink", "blake2b-16", 5, "member"
+    ),
     Start(4, 100, b"c" * 16, U64),
     ViewSeen(9, "a", True, (("a", 1), ("b", 2))),
     Active(5, 9, "a", 100, b"c" * 16, (("a", 1, False), ("b", 2, True)), ("a", "b", "c"), False),
@@ -43,6 +53,7 @@ SAMPLES: list[Record] = [
     Batch(
         5, 9, 77, 101, 3, "a", 90, 12, 1_700_000, bytes([14, 14, 18]), b"\0\0\xc8\0\x94\1",
         b"h" * 16, b"C" * 16, U64, b"o" * 16,
+        MOVE.pack(1, 101, 7, 12, 99, U64) + MOVE.pack(0x93, 102, 3, U64, 5, 6),
     ),
     Confirm(5, 120, (101, 102, 102, 5000)),
     Confirm(5, 120, (), ()),
@@ -51,7 +62,11 @@ SAMPLES: list[Record] = [
     Durable(103),
     Stop("shutdown", 103, b"c" * 16),
     Vote(100, b"c" * 16, 8, "agreed"),
-    End(101, 103, b"c" * 16, 9, 1, 3, 2, 1024, b"\7" * 24),
+    End(101, 103, b"c" * 16, 9, 1, 3, 2, 2, 1024, b"\7" * 24),
+    Queues(()),
+    Queues(((1, "/", "orders", True, -1), (U64, "v", "x", False, 255))),
+    Checkpoint(100, U64, 17, STANDING_ROW.pack(1, 3, 2, 9, U64)),
+    Client(1, "orders", 1_700, CLIENT_ROW.pack(1, U64, 4) + CLIENT_ROW.pack(0x85, 3, 9)),
 ]  # fmt: skip
 
 

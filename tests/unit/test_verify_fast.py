@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from broker.memberlog.closing import MARKS_MAX, STEP, Tally, marks_of
+from broker.memberlog.coding import encode
 from broker.memberlog.reader import ENDS_BYTES, NotALog, read_ends, read_segment
-from broker.memberlog.records import Batch, End, encode
+from broker.memberlog.records import Batch, End
 from broker.memberlog.writer import MemberLogWriter
 from tests.bench.verifylogs import write_logs
 from tests.system.logmaker import LogMaker, good_story
@@ -33,7 +34,7 @@ def batch(first: int, commands: int) -> Batch:
     chain = (first + commands).to_bytes(16, "little")
     return Batch(
         1, 1, 1, first, commands, "a", 1, 1, 1, bytes(commands), bytes(2 * commands),
-        bytes(16), chain, 0, bytes(16),
+        bytes(16), chain, 0, bytes(16), b"",
     )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ class TestTally:
     def test_the_parser_holds_the_closing_record_to_the_segment(self, tmp_path: Path) -> None:
         log = MemberLogWriter(tmp_path, "prod", "c1", "a", 1, lambda: 1)
         log.append(batch(1, 3))
-        log.append(End(1, 3, bytes(16), 3, 1, 3, 0, STEP, b""))  # of another chain
+        log.append(End(1, 3, bytes(16), 3, 1, 3, 0, 0, STEP, b""))  # of another chain
         log.flush()
         rows = list(parse_segment(log.path.read_bytes(), "x"))
         assert ["closing record" in (r.text or "") for r in rows if r.kind == FAULT] == [True]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.memberlog.records import Kind, unpack_positions
+from broker.memberlog.coding import unpack_positions
+from broker.memberlog.records import Kind
 from tools.verify.control import Life
 from tools.verify.findings import Finding
 from tools.verify.rows import ACCEPTED, UNPAIRED

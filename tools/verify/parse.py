@@ -11,10 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from hashlib import blake2b
+from typing import NamedTuple
 
 from broker.machine.commands import OK, PUBLISH, TX_COMMIT, UNROUTABLE
 from broker.memberlog.closing import Tally
-from broker.memberlog.reader import LogError, NotALog, OtherVersion, TornTail, read_segment
+from broker.memberlog.coding import pack_positions
+from broker.memberlog.reader import (
+    After,
+    LogError,
+    NotALog,
+    OtherVersion,
+    TornTail,
+    read_segment,
+)
 from broker.memberlog.records import (
     HASH_BYTES,
     Active,
@@ -32,7 +41,6 @@ from broker.memberlog.records import (
     Stop,
     ViewSeen,
     Vote,
-    pack_positions,
 )
 from tools.verify.rows import (
     ACCEPTED,
@@ -44,6 +52,7 @@ from tools.verify.rows import (
     FirstBatch,
     Row,
     SegmentEnds,
+    run_on,
     signed,
 )
 
@@ -52,12 +61,22 @@ CONFIRMABLE = (PUBLISH, TX_COMMIT)
 _OUTCOMES_OK = frozenset(code.to_bytes(2, "little") for code in (OK, UNROUTABLE))
 
 
-def parse_segment(data: bytes, file: str) -> Iterator[Row]:
-    """Yield the rows of one segment."""
+class Stretch(NamedTuple):
+    """What lies before a part of a segment that is read for itself."""
+
+    member: str
+    incarnation: int
+    segment: int
+    after: After
+
+
+def parse_segment(data: bytes, file: str, behind: Stretch | None = None) -> Iterator[Row]:
+    """Yield the rows of one segment, or of what lies `behind` a place in it."""
     faults: list[LogError] = []
-    parser = _Parser(file)
+    parser = _Parser(file, behind)
     try:
-        for lsn, link, _, record in read_segment(data, file, faults):
+        after = None if behind is None else behind.after
+        for lsn, link, _, record in read_segment(data, file, faults, after):
             if faults:
                 parser.damaged(faults)
             yield from parser.take(lsn, link, record)
@@ -74,10 +93,11 @@ def parse_segment(data: bytes, file: str) -> Iterator[Row]:
 class _Parser:
     """Where a segment stands while it is read."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, behind: Stretch | None) -> None:
         self.faults: list[Row] = []
         self._file = file
-        self._who = (file, *_from_name(file))
+        self._who = (file, *(_from_name(file) if behind is None else behind[:3]))
+        self._from_header = behind is None
         self._faults_told = 0
         self._lsn = -1
         self._link = b""
@@ -99,7 +119,7 @@ class _Parser:
             cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="",
             torn_tail=False, closed=False, first_batch=None, entry_primary=[], entry_confirm=None,
             chain="", primary=None, active=None, deciding=None,
-            epochs={}, durable=-1, confirms=0, publishes=0, unpaired=0, unjudged=0,
+            epochs={}, runs=[], durable=-1, confirms=0, publishes=0, unpaired=0, unjudged=0,
         )  # fmt: skip
 
     def bare(self, lsn: int, kind: int) -> Row:
@@ -162,7 +182,7 @@ class _Parser:
                 self._time_us = record.wall_us
             case End():
                 ends["closed"] = True
-                if self._whole and record != expected:
+                if self._whole and self._from_header and record != expected:
                     what = f"the closing record of {self._file} is not about what is in it"
                     self._fault("LOG", self._stands, what)
             case Vote():
@@ -226,6 +246,7 @@ class _Parser:
         self._time_us = max(self._time_us, record.time_us)
         self._stands, self._chain, self._order = last, record.chain, record.order
         self._state_epoch = self._deciding or record.epoch
+        run_on(self._ends["runs"], first, last, self._state_epoch)
         sums = self._sums(record.epoch)
         sums["first"] = first if sums["first"] < 0 else min(first, sums["first"])
         sums["last"] = max(last, sums["last"])

@@ -90,11 +90,20 @@ class SegmentEnds(TypedDict):
     deciding: int | None  # the epoch that decides what comes next; None: none
     # Totals:
     epochs: dict[str, EpochSums]
+    runs: list[tuple[int, int, int]]  # unbroken runs of positions: first, last, epoch that decided
     durable: int
     confirms: int
     publishes: int
     unpaired: int
     unjudged: int  # confirms above the durable mark of which the log does not say if they may
+
+
+def run_on(runs: list[tuple[int, int, int]], first: int, last: int, decided: int) -> None:
+    """Note that positions `first` to `last` are there: they lengthen the last run or begin one."""
+    if runs and (runs[-1][1] + 1, runs[-1][2]) == (first, decided):
+        runs[-1] = (runs[-1][0], last, decided)
+    else:
+        runs.append((first, last, decided))
 
 
 def signed(number: int) -> int:
