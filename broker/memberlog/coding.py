@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
+from itertools import accumulate
 from typing import TypeAlias
 from zlib import crc32
 
@@ -88,14 +89,20 @@ def encode(lsn: int, record: Record) -> bytes:
 def decode(payload: bytes | memoryview) -> tuple[int, Record]:
     """Return (lsn, record); `RecordMalformed` for anything else."""
     try:
-        kind, lsn, *fields = msgpack.unpackb(payload, use_list=False)
-        build = _BUILD[kind]
-        record = build(fields)
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        fields = msgpack.unpackb(payload, use_list=False)
+        build, types, check = _SHAPES[fields[0]]
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise RecordMalformed(f"not a record: {error}") from error
-    if type(lsn) is not int or lsn < 0:
-        raise RecordMalformed(f"lsn {lsn!r} is not a number")
-    return lsn, record
+    if build is Confirm:
+        return _confirm(fields)
+    if tuple(map(type, fields)) != types:
+        raise RecordMalformed(_misfit(fields, types))
+    if fields[1] < 0:
+        raise RecordMalformed(f"lsn {fields[1]} is below zero")
+    record: Record = tuple.__new__(build, fields[2:])
+    if check is not None:
+        check(record)
+    return fields[1], record
 
 
 def next_link(link: bytes, payload: bytes | memoryview) -> bytes:
@@ -130,13 +137,18 @@ def unpack_positions(packed: bytes) -> tuple[int, ...]:
     """Return the positions of `pack_positions`."""
     positions: list[int] = []
     position = delta = shift = 0
-    for byte in packed:
+    for at, byte in enumerate(packed):
         delta |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             position += delta
             positions.append(position)
             delta = shift = 0
+            rest = packed[at + 1 :]
+            if rest.isascii():  # one byte each, as nearly always behind the first
+                positions.extend(accumulate(rest, initial=position))
+                del positions[-len(rest) - 1]
+                break
         elif shift > 63:
             raise RecordMalformed("a position is longer than 64 bits")
     if shift:
@@ -144,124 +156,104 @@ def unpack_positions(packed: bytes) -> tuple[int, ...]:
     return tuple(positions)
 
 
-_Fields: TypeAlias = "list[int | str | bytes | bool | tuple[object, ...] | None]"
-_INT, _STR, _BYTES, _BOOL, _TUPLE = int, str, bytes, bool, tuple
-_Build: TypeAlias = Callable[[_Fields], Record]
+def _misfit(fields: tuple[object, ...], types: tuple[type, ...]) -> str:
+    """Say why a payload is not of the types that its kind has."""
+    if len(fields) != len(types):
+        return f"{len(fields)} fields instead of {len(types)}, kind and number included"
+    pairs = zip(fields, types, strict=True)
+    field, wanted = next((f, t) for f, t in pairs if type(f) is not t)
+    return f"{field!r} is not of type {wanted.__name__}"
 
 
-def _builder(record: Callable[..., Record], *types: type) -> _Build:
-    """Return a builder that checks the number and the types of the fields."""
-
-    def build(fields: _Fields) -> Record:
-        if len(fields) != len(types):
-            raise RecordMalformed(f"{len(fields)} fields instead of {len(types)}")
-        for field, wanted in zip(fields, types, strict=True):
-            if type(field) is not wanted:
-                raise RecordMalformed(f"{field!r} is not of type {wanted.__name__}")
-        return record(*fields)
-
-    return build
-
-
-_build_batch_fields = _builder(
-    Batch,
-    *(_INT, _INT, _INT, _INT, _INT, _STR, _INT, _INT, _INT),
-    *(_BYTES, _BYTES, _BYTES, _BYTES, _INT, _BYTES, _BYTES),
-)
-
-
-def _build_batch(fields: _Fields) -> Record:
-    record = _build_batch_fields(fields)
-    assert isinstance(record, Batch)
-    if not (record.commands == len(record.kinds) == len(record.outcomes) // 2 > 0):
-        raise RecordMalformed(f"a batch of {record.commands} with {len(record.kinds)} kinds")
-    if not (len(record.blob_hash) == len(record.chain) == len(record.order) == HASH_BYTES):
+def _check_batch(record: Batch) -> None:
+    commands, kinds, outcomes, moves = record[4], record[9], record[10], record[15]
+    if not (commands == len(kinds) == len(outcomes) // 2 > 0):
+        raise RecordMalformed(f"a batch of {commands} with {len(kinds)} kinds")
+    if not (len(record[11]) == len(record[12]) == len(record[14]) == HASH_BYTES):
         raise RecordMalformed("a hash has the wrong length")
-    if len(record.moves) % MOVE.size or not OPS_KNOWN.issuperset(record.moves[:: MOVE.size]):
+    if moves and (len(moves) % MOVE.size or not OPS_KNOWN.issuperset(moves[:: MOVE.size])):
         raise RecordMalformed("moves that are cut or of an unknown kind")
-    return record
 
 
-_build_end_fields = _builder(End, _INT, _INT, _BYTES, _INT, _INT, _INT, _INT, _INT, _INT, _BYTES)
-
-
-def _build_end(fields: _Fields) -> Record:
-    record = _build_end_fields(fields)
-    assert isinstance(record, End)
+def _check_end(record: End) -> None:
     if len(record.chain) != HASH_BYTES or len(record.marks) % MARK_BYTES:
         raise RecordMalformed("a closing record with a cut hash or mark")
-    return record
 
 
-_build_header_fields = _builder(
-    Header, _INT, _STR, _STR, _STR, _INT, _INT, _BYTES, _STR, _INT, _STR
-)
-
-
-def _build_header(fields: _Fields) -> Record:
-    record = _build_header_fields(fields)
-    assert isinstance(record, Header)
+def _check_header(record: Header) -> None:
     if record.role not in (OF_MEMBER, OF_CLIENT):
         raise RecordMalformed(f"a log of a {record.role!r}")
-    return record
 
 
-def _build_queues(fields: _Fields) -> Record:
-    record = _builder(Queues, _TUPLE)(fields)
-    assert isinstance(record, Queues)
+def _check_queues(record: Queues) -> None:
     for queue in record.queues:
         if type(queue) is not tuple or [type(field) for field in queue] != _QUEUE_TYPES:
             raise RecordMalformed(f"{queue!r} does not describe a queue")
-    return record
 
 
-def _build_checkpoint(fields: _Fields) -> Record:
-    record = _builder(Checkpoint, _INT, _INT, _INT, _BYTES)(fields)
-    assert isinstance(record, Checkpoint)
+def _check_checkpoint(record: Checkpoint) -> None:
     if len(record.queues) % STANDING_ROW.size:
         raise RecordMalformed("a checkpoint with a cut queue")
-    return record
 
 
-def _build_client(fields: _Fields) -> Record:
-    record = _builder(Client, _INT, _STR, _INT, _BYTES)(fields)
-    assert isinstance(record, Client)
+def _check_client(record: Client) -> None:
     rest = len(record.ops) % CLIENT_ROW.size
     if rest or not _DONE.issuperset(record.ops[:: CLIENT_ROW.size]):
         raise RecordMalformed("a client's history that is cut or of an unknown kind")
-    return record
+
+
+def _confirm(fields: tuple[object, ...]) -> tuple[int, Confirm]:
+    """Build what is packed, and may lack its last field."""
+    try:
+        _, lsn, epoch, durable_mark, packed, free = fields
+    except ValueError as error:
+        raise RecordMalformed(f"{len(fields)} fields in a confirm") from error
+    if not (type(lsn) is type(epoch) is type(durable_mark) is int and type(packed) is bytes):
+        raise RecordMalformed("a confirm with fields of other types")
+    if lsn < 0:
+        raise RecordMalformed(f"lsn {lsn} is below zero")
+    if free is None:
+        return lsn, Confirm(epoch, durable_mark, unpack_positions(packed))
+    if type(free) is not bytes:
+        raise RecordMalformed("a confirm with fields of other types")
+    return lsn, Confirm(epoch, durable_mark, unpack_positions(packed), unpack_positions(free))
 
 
 _QUEUE_TYPES = [int, str, str, bool, int]
 _DONE = frozenset({*Did, Did.RECEIVED | REDELIVERED})
+_INT, _STR, _BYTES, _BOOL, _TUPLE = int, str, bytes, bool, tuple
+_Shape: TypeAlias = "tuple[type[Record], tuple[type, ...], Callable[..., None] | None]"
 
 
-def _build_confirm(fields: _Fields) -> Record:
-    epoch, durable_mark, packed, free = fields
-    if type(epoch) is not int or type(durable_mark) is not int or type(packed) is not bytes:
-        raise RecordMalformed("a confirm with fields of other types")
-    if free is None:
-        return Confirm(epoch, durable_mark, unpack_positions(packed))
-    if type(free) is not bytes:
-        raise RecordMalformed("a confirm with fields of other types")
-    return Confirm(epoch, durable_mark, unpack_positions(packed), unpack_positions(free))
+def _shape(record: type[Record], *types: type, check: Callable[..., None] | None = None) -> _Shape:
+    """Return what a payload of a kind must look like, kind and number included."""
+    return record, (int, int, *types), check
 
 
-_BUILD: dict[int, _Build] = {
-    Kind.HEADER: _build_header,
-    Kind.START: _builder(Start, _INT, _INT, _BYTES, _INT),
-    Kind.VIEW: _builder(ViewSeen, _INT, _STR, _BOOL, _TUPLE),
-    Kind.ACTIVE: _builder(Active, _INT, _INT, _STR, _INT, _BYTES, _TUPLE, _TUPLE, _BOOL),
-    Kind.INACTIVE: _builder(Inactive, _STR),
-    Kind.BATCH: _build_batch,
-    Kind.CONFIRM: _build_confirm,
-    Kind.SNAPSHOT: _builder(Snapshot, _INT, _INT, _BYTES, _INT, _STR),
-    Kind.DURABLE: _builder(Durable, _INT),
-    Kind.STOP: _builder(Stop, _STR, _INT, _BYTES),
-    Kind.VOTE: _builder(Vote, _INT, _BYTES, _INT, _STR),
-    Kind.DECIDED: _builder(Decided, _INT),
-    Kind.END: _build_end,
-    Kind.QUEUES: _build_queues,
-    Kind.CHECKPOINT: _build_checkpoint,
-    Kind.CLIENT: _build_client,
+_SHAPES: dict[int, _Shape] = {
+    Kind.HEADER: _shape(
+        Header, _INT, _STR, _STR, _STR, _INT, _INT, _BYTES, _STR, _INT, _STR, check=_check_header
+    ),
+    Kind.START: _shape(Start, _INT, _INT, _BYTES, _INT),
+    Kind.VIEW: _shape(ViewSeen, _INT, _STR, _BOOL, _TUPLE),
+    Kind.ACTIVE: _shape(Active, _INT, _INT, _STR, _INT, _BYTES, _TUPLE, _TUPLE, _BOOL),
+    Kind.INACTIVE: _shape(Inactive, _STR),
+    Kind.BATCH: _shape(
+        Batch,
+        *(_INT, _INT, _INT, _INT, _INT, _STR, _INT, _INT, _INT),
+        *(_BYTES, _BYTES, _BYTES, _BYTES, _INT, _BYTES, _BYTES),
+        check=_check_batch,
+    ),
+    Kind.CONFIRM: _shape(Confirm),
+    Kind.SNAPSHOT: _shape(Snapshot, _INT, _INT, _BYTES, _INT, _STR),
+    Kind.DURABLE: _shape(Durable, _INT),
+    Kind.STOP: _shape(Stop, _STR, _INT, _BYTES),
+    Kind.VOTE: _shape(Vote, _INT, _BYTES, _INT, _STR),
+    Kind.DECIDED: _shape(Decided, _INT),
+    Kind.END: _shape(
+        End, _INT, _INT, _BYTES, _INT, _INT, _INT, _INT, _INT, _INT, _BYTES, check=_check_end
+    ),
+    Kind.QUEUES: _shape(Queues, _TUPLE, check=_check_queues),
+    Kind.CHECKPOINT: _shape(Checkpoint, _INT, _INT, _INT, _BYTES, check=_check_checkpoint),
+    Kind.CLIENT: _shape(Client, _INT, _STR, _INT, _BYTES, check=_check_client),
 }

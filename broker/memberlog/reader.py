@@ -12,7 +12,8 @@ reading then goes on behind the damage.  How a fault is judged:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from hashlib import blake2b
 from os import SEEK_END
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
@@ -75,6 +76,7 @@ class Entry(NamedTuple):
     link: bytes
     end: int
     record: Record
+    payload: bytes
 
 
 class After(NamedTuple):
@@ -100,6 +102,10 @@ def read_segment(
         raise NotALog(source, 0, -1, "this is not a member log")
     offset, lsn, link = (len(MAGIC), -1, b"") if after is None else (0, *after)
     while offset < len(data):
+        if link:
+            lsn, link, offset = yield from _sound(data, offset, lsn, link)
+            if offset == len(data):
+                return
         found = _record_at(data, offset, source, first=lsn < 0)
         if isinstance(found, str):
             resumed = _resync(data, offset)
@@ -124,7 +130,34 @@ def read_segment(
             yield from _fault(BrokenLink(source, offset, lsn, what), faults)
         offset += FRAME.size + len(found.payload)
         lsn, link = found.lsn, found.link
-        yield Entry(lsn, link, offset, found.record)
+        yield Entry(lsn, link, offset, found.record, found.payload)
+
+
+def _sound(
+    data: bytes, offset: int, lsn: int, link: bytes
+) -> Generator[Entry, None, tuple[int, bytes, int]]:
+    """Yield the records that are whole and continue one another: all, but in a damaged segment.
+    Return the number and the link of the last one, and where it ends.
+
+    One loop with as few calls as can be: what it costs is most of what reading a log costs.
+    """
+    frame, head, size = FRAME.unpack_from, FRAME.size, len(data)
+    while offset + head < size:
+        length, checksum, told = frame(data, offset)
+        start = offset + head
+        end = start + length
+        payload = data[start:end]
+        if end > size or length > RECORD_BYTES_MAX or crc32(payload) != checksum:
+            break
+        try:
+            number, record = decode(payload)
+        except RecordMalformed:
+            break
+        if number != lsn + 1 or blake2b(link + payload, digest_size=8).digest() != told:
+            break
+        lsn, link, offset = number, told, end
+        yield tuple.__new__(Entry, (lsn, link, end, record, payload))
+    return lsn, link, offset
 
 
 class Ends(NamedTuple):

@@ -76,7 +76,7 @@ def parse_segment(data: bytes, file: str, behind: Stretch | None = None) -> Iter
     parser = _Parser(file, behind)
     try:
         after = None if behind is None else behind.after
-        for lsn, link, _, record in read_segment(data, file, faults, after):
+        for lsn, link, _, record, _ in read_segment(data, file, faults, after):
             if faults:
                 parser.damaged(faults)
             yield from parser.take(lsn, link, record)
