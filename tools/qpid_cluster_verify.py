@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from tools.verify.alert import alert
 from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import PROPERTIES, BadInput
 from tools.verify.job import Report, Wishes, verify
@@ -43,6 +44,11 @@ CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
     help="Only compare what closed segments say at their ends; no Spark, no proof.",
 )
 @click.option(
+    "--follow",
+    is_flag=True,
+    help="Go on with what live members write, tell each finding as it shows, until Ctrl-C.",
+)
+@click.option(
     "--since",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Begin from the verified point in this file: leave out the segments that it settled.",
@@ -64,6 +70,7 @@ def main(
     master: str,
     html: Path | None,
     fast: bool,
+    follow: bool,
     since: Path | None,
     save: Path | None,
     export: Path | None,
@@ -93,6 +100,7 @@ def main(
       qpid-cluster-verify /var/lib/qpidd/memberlog
       qpid-cluster-verify a/memberlog b/memberlog c/memberlog
       qpid-cluster-verify --json --master 'local[4]' collected/ | jq .findings
+      qpid-cluster-verify --follow /srv/*/memberlog
 
     \b
     Exit status:
@@ -102,15 +110,25 @@ def main(
          clusters; or pyspark is missing: pip install 'qpid-cluster-py[verify]'
 
     \b
+    With --follow, until Ctrl-C or SIGTERM (--json: one JSON document a line):
+      0  consistent in all that every live member has shown
+      1  not consistent: each finding was told as it showed
+      2  no verdict: as above, or no member of a primary view has shown a batch
+
+    \b
     With --fast, which reads a few KiB of each segment and proves nothing of the rest:
       0  the ends agree; nothing in between was read
       1  the ends differ: named, with the command for the full check
       2  no verdict: as above, or no two members wrote down the same position
     """
+    if (fast or follow) and any((html, since, save, export)):
+        raise click.UsageError("--html, --since, --save and --export are of the full check")
+    if fast and follow:
+        raise click.UsageError("--fast looks once: it does not go with --follow")
     if fast:
-        if any((html, since, save, export)):
-            raise click.UsageError("--fast goes only with --json: the rest is of the full check")
         _fast(list(logdir), as_json)
+    if follow:
+        _follow(list(logdir), as_json, master, verbose)
     wishes = Wishes(story=html is not None, since=since, save=save, export=export)
     started = time.monotonic()
     try:
@@ -118,13 +136,8 @@ def main(
             ready = time.monotonic()
             report = verify(spark, list(logdir), wishes)
             seconds = time.monotonic() - ready
-    except BadInput as error:
-        _no_verdict(str(error), as_json)
     except Exception as error:  # whatever breaks the check itself must never read as a verdict
-        if verbose:
-            traceback.print_exc()
-        said = str(error).partition("\n")[0] or type(error).__name__
-        _no_verdict(f"the check itself failed: {said} (--verbose shows where)", as_json)
+        _broke(error, as_json, verbose)
     if as_json:
         document = report.as_document()
         document["seconds"] = {"start": round(ready - started, 3), "check": round(seconds, 3)}
@@ -134,6 +147,25 @@ def main(
     if html is not None:
         _write(html, page(report, "Consistency of " + ", ".join(map(str, logdir))))
     sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
+
+
+def _broke(error: Exception, as_json: bool, verbose: bool) -> NoReturn:
+    """Say why there is no verdict."""
+    if isinstance(error, BadInput):
+        _no_verdict(str(error), as_json)
+    if verbose:
+        traceback.print_exception(error)
+    said = str(error).partition("\n")[0] or type(error).__name__
+    _no_verdict(f"the check itself failed: {said} (--verbose shows where)", as_json)
+
+
+def _follow(places: list[Path], as_json: bool, master: str, verbose: bool) -> NoReturn:
+    try:
+        with spark_session(master, verbose) as spark:
+            consistent = alert(spark, places, as_json)
+    except Exception as error:
+        _broke(error, as_json, verbose)
+    sys.exit(CONSISTENT if consistent else NOT_CONSISTENT)
 
 
 def _no_verdict(why: str, as_json: bool) -> NoReturn:

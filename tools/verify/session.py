@@ -65,6 +65,8 @@ def _start(master: str, verbose: bool, scratch: Path) -> SparkSession:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.memory", os.environ.get("QPID_VERIFY_MEMORY", "2g"))
             .config("spark.local.dir", str(scratch))
+            # What a stream let go of is given back only when Java collects its garbage.
+            .config("spark.cleaner.periodicGC.interval", "5min")
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
             .config("spark.sql.shuffle.partitions", str(partitions))
             .getOrCreate()

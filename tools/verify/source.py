@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -42,10 +47,19 @@ class MemberLogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads them all, in parallel."""
+        return MemberLogReader(self._places(), schema, int(self.options.get("tasks", "0")))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what reads only what is new in live logs; `path` and `paths` are directories."""
+        from tools.verify.stream import MemberLogStream
+
+        return MemberLogStream(self._places(), schema)
+
+    def _places(self) -> list[str]:
         places = json.loads(self.options["paths"]) if "paths" in self.options else []
         if "path" in self.options:
             places.append(self.options["path"])
-        return MemberLogReader(places, schema, int(self.options.get("tasks", "0")))
+        return [str(place) for place in places]
 
 
 class Share(InputPartition):
@@ -77,10 +91,10 @@ class MemberLogReader(DataSourceReader):
             for row in _parse_file(path):
                 rows.append(row)
                 if len(rows) == ROWS_PER_BATCH:
-                    yield _batch(rows, schema)
+                    yield to_arrow(rows, schema)
                     rows = []
         if rows:
-            yield _batch(rows, schema)
+            yield to_arrow(rows, schema)
 
 
 def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
@@ -98,7 +112,8 @@ def _parse_file(path: str) -> Iterator[Row]:
     return parse_segment(data, path)
 
 
-def _batch(rows: list[Row], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+def to_arrow(rows: list[Row], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    """Return rows as Arrow has them."""
     columns = zip(*rows, strict=True)
     arrays = [
         pyarrow.array(column, type=field.type)

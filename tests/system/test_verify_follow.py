@@ -1,0 +1,68 @@
+"""Following live logs with Spark: differences between members are told while they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.system.livelog import InBackground, LiveWriters
+from tests.system.logmaker import good_story
+from tests.system.sparking import shared_session
+from tests.system.spoils import change_an_outcome
+from tools.verify.findings import BadInput, Finding
+from tools.verify.follow import Look, follow
+
+pytest.importorskip("pyspark")
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+LOOKS_MAX = 400
+
+
+def looks_at(writers: LiveWriters, logs: Path, scratch: Path, until: int) -> list[Look]:
+    """Follow while members write, until all have verified a position."""
+    seen: list[Look] = []
+    background = InBackground(writers, 2, 0.5)
+    background.start()
+    try:
+        stop = lambda: bool(seen) and seen[-1].progress.verified >= until  # noqa: E731
+        for look in follow(shared_session(), [logs], scratch, stop):
+            seen.append(look)
+            assert len(seen) < LOOKS_MAX
+    finally:
+        background.stop()
+    return seen
+
+
+def test_a_good_story_is_followed_to_its_end(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    maker = good_story()
+    writers = LiveWriters(maker, logs, 1500)
+    seen = looks_at(writers, logs, tmp_path / "scratch", maker.history.position)
+    assert [finding for look in seen for finding in look.findings] == []
+    assert len(seen) > 2
+    assert [look.progress.verified for look in seen] == sorted(
+        look.progress.verified for look in seen
+    )
+    document = seen[-1].as_document()
+    assert document["newest"] == document["verified"] == maker.history.position
+
+
+def test_a_divergence_is_told_while_the_members_go_on(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    maker = good_story()
+    promise, member, position = change_an_outcome(maker)
+    writers = LiveWriters(maker, logs, 1500)
+    seen = looks_at(writers, logs, tmp_path / "scratch", maker.history.position)
+    told: list[Finding] = [finding for look in seen for finding in look.findings]
+    assert (promise, member, position) in [(f.property, f.member, f.position) for f in told]
+    assert not seen[-1].findings  # told before the end, and once
+    assert len(told) == len(set(told))
+    assert {finding.member for finding in told} == {member}
+
+
+def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is not a directory"):
+        list(follow(shared_session(), [tmp_path / "none"], tmp_path, lambda: True))

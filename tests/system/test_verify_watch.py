@@ -1,0 +1,232 @@
+"""Following live logs, without Spark: what is new in files, and what is known so far.
+
+Members write at different paces, rotate, crash and return; whoever reads along must neither accuse
+them of what it has not read yet, nor read anything twice.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker.memberlog.coding import FRAME
+from tests.system.livelog import LiveWriters
+from tests.system.logmaker import good_story
+from tests.system.sparkless import rows_in
+from tests.system.spoils import WITHIN_LIVES, Spoil
+from tools.verify.control import CONTROL_KINDS
+from tools.verify.findings import BadInput, Finding
+from tools.verify.offsets import Offsets, advance, lives_below, parts, read_part, whole_records
+from tools.verify.parse import parse_segment
+from tools.verify.rows import FAULT, SEGMENT, Row
+from tools.verify.watch import Watch
+
+A, B, C = ("a", 1), ("b", 1), ("c", 1)
+
+
+@pytest.fixture(autouse=True)
+def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+class Reader:
+    """Looks at logs as the stream does, and remembers the rows."""
+
+    def __init__(self, *places: Path) -> None:
+        self._places = list(places)
+        self.read: Offsets = {}
+        self.watch = Watch()
+        self.rows: list[Row] = []
+        self.told: list[Finding] = []
+
+    def look(self) -> bool:
+        """Take what is new; False when there was nothing."""
+        now = advance(self.read, self._places)
+        rows: list[Row] = []
+        for part in parts(self.read, now):
+            rows += parse_segment(*read_part(part))
+        if rows:
+            self.watch.take(row for row in rows if row.kind in CONTROL_KINDS)
+        self.told += self.watch.judge()
+        self.read = now
+        self.rows += rows
+        return bool(rows)
+
+    def to_the_end(self) -> None:
+        """Look until there is nothing new, and once more."""
+        while self.look():
+            pass
+        self.look()
+
+
+def records(rows: list[Row]) -> list[tuple[object, ...]]:
+    """Return the records among rows, without what depends on how they were read."""
+    kept = [
+        (r.member, r.incarnation, r.lsn, r.kind, r.last, r.chain, r.names)
+        for r in rows
+        if r.kind < SEGMENT
+    ]
+    return sorted(kept, key=lambda row: row[:4])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_pace_shows_the_same_and_accuses_nobody(tmp_path: Path, seed: int) -> None:
+    """Members are read at other places each time, segments end anywhere."""
+    random = Random(seed)
+    maker = good_story()
+    writers = LiveWriters(maker, tmp_path, random.choice([1, 300, 3000, 1 << 20]))
+    reader = Reader(tmp_path)
+    verified = -1
+    while writers.step(random.randint(0, 4), *random.sample(list(maker.lives), 3)):
+        if random.random() < 0.6:
+            reader.look()
+        assert reader.watch.verified() >= verified
+        verified = reader.watch.verified()
+    reader.to_the_end()
+    assert reader.told == []
+    assert records(reader.rows) == records(rows_in(sorted(tmp_path.rglob("*.qml"))))
+    assert reader.watch.verified() == maker.history.position
+    last = reader.watch.progress()
+    assert (last.unverified, last.absent) == (0, [])
+    assert {lag.member for lag in last.lags if lag.live} == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("spoil", WITHIN_LIVES, ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_shows_without_spark_is_told_while_it_is_written(
+    tmp_path: Path, spoil: Spoil, seed: int
+) -> None:
+    random = Random(seed)
+    maker = good_story()
+    expected = spoil(maker)
+    writers = LiveWriters(maker, tmp_path, random.choice([300, 1 << 20]))
+    reader = Reader(tmp_path)
+    while writers.step(random.randint(1, 5)):
+        reader.look()
+    reader.to_the_end()
+    assert expected in [(f.property, f.member, f.position) for f in reader.told]
+    assert len(set(reader.told)) == len(reader.told)
+
+
+def test_what_is_not_whole_waits(tmp_path: Path) -> None:
+    """A reader may come between two halves of a write."""
+    maker = good_story()
+    maker.write(tmp_path / "whole", 1 << 20)
+    whole = (tmp_path / "whole" / "a" / "a.1.000000.qml").read_bytes()
+    live = tmp_path / "live"
+    live.mkdir()
+    reader = Reader(live)
+    cuts = sorted({0, 3, 7, 9, 40, *range(100, len(whole), 613), len(whole)})
+    for cut in cuts:
+        (live / "a.1.000000.qml").write_bytes(whole[:cut])
+        reader.look()
+    assert records(reader.rows) == records(rows_in([tmp_path / "whole" / "a" / "a.1.000000.qml"]))
+    assert [row for row in reader.rows if row.kind == FAULT] == []
+
+
+def test_a_torn_tail_is_cut_off_and_written_on(tmp_path: Path) -> None:
+    writers = LiveWriters(good_story(), tmp_path)
+    writers.step(9, A)
+    path = writers.path(*A)
+    reader = Reader(tmp_path)
+    reader.look()
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"\x30\0\0\0torn")
+    assert not reader.look()
+    os.truncate(path, size)
+    writers.step(9, A)
+    assert reader.look()
+    assert reader.told == []
+
+
+def test_a_tail_that_is_torn_before_a_later_segment_is_told(tmp_path: Path) -> None:
+    good_story().write(tmp_path, 700)
+    path = sorted((tmp_path / "a").iterdir())[1]
+    path.write_bytes(path.read_bytes()[:-9])
+    reader = Reader(tmp_path)
+    reader.to_the_end()
+    assert [(f.property, f.member) for f in reader.told[:1]] == [("LOG", "a")]
+    assert "ends in the middle of a record" in reader.told[0].what
+
+
+def test_closed_segments_may_be_compressed_meanwhile(tmp_path: Path) -> None:
+    maker = good_story(12)
+    writers = LiveWriters(maker, tmp_path, 500)
+    reader = Reader(tmp_path)
+    while writers.step(3):
+        reader.look()
+        for segments in lives_below([tmp_path]).values():
+            for number in sorted(segments)[:-1]:
+                if segments[number].suffix == ".qml":
+                    packed = segments[number].with_name(f"{segments[number].name}.gz")
+                    packed.write_bytes(gzip.compress(segments[number].read_bytes()))
+                    segments[number].unlink()
+    reader.to_the_end()
+    assert reader.told == []
+    assert reader.watch.verified() == maker.history.position
+
+
+def test_a_segment_that_was_deleted_before_it_was_read_is_told(tmp_path: Path) -> None:
+    writers = LiveWriters(good_story(), tmp_path, 300)
+    writers.step(9)
+    reader = Reader(tmp_path)
+    reader.look()
+    while writers.step(9):
+        pass
+    for path in sorted((tmp_path / "a").iterdir())[:-1]:
+        path.unlink()
+    reader.to_the_end()
+    assert ("LOG", "a") in [(f.property, f.member) for f in reader.told]
+
+
+def test_damage_does_not_stop_the_reading(tmp_path: Path) -> None:
+    good_story().write(tmp_path, 1 << 20)
+    path = tmp_path / "b" / "b.1.000000.qml"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    reader = Reader(tmp_path)
+    reader.to_the_end()
+    assert ("LOG", "b") in [(f.property, f.member) for f in reader.told]
+
+
+def test_logs_of_another_cluster_are_refused(tmp_path: Path) -> None:
+    good_story().write(tmp_path / "one")
+    good_story().write(tmp_path / "two", cluster="c2")
+    with pytest.raises(BadInput, match="more than one cluster"):
+        Reader(tmp_path / "one", tmp_path / "two").to_the_end()
+
+
+def test_a_member_without_a_log_is_named_and_holds_nothing_back(tmp_path: Path) -> None:
+    good_story().write(tmp_path)
+    reader = Reader(tmp_path / "a", tmp_path / "b")
+    reader.to_the_end()
+    progress = reader.watch.progress()
+    assert progress.absent == ["c (life 2)"]
+    assert progress.verified == progress.newest > 0
+
+
+def test_a_member_that_is_behind_holds_the_verified_position(tmp_path: Path) -> None:
+    maker = good_story()
+    writers = LiveWriters(maker, tmp_path)
+    writers.step(16, A, B, C)
+    writers.step(6, A, B)
+    reader = Reader(tmp_path)
+    reader.to_the_end()
+    progress = reader.watch.progress()
+    lag = {one.member: one.behind for one in progress.lags}
+    assert progress.verified == progress.newest - lag["c"] < progress.newest
+    assert lag["a"] == 0
+    assert progress.unverified == lag["c"]
+
+
+def test_whole_records_are_found_by_their_lengths() -> None:
+    data = FRAME.pack(3, 0, b"12345678") + b"\x92\x02\x07"
+    assert whole_records(data, first=False) == (len(data), None)  # whole, but not a record
+    assert whole_records(data[:-1], first=False) == (0, None)
+    assert whole_records(b"", first=True) == (0, None)

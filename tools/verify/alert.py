@@ -1,0 +1,108 @@
+"""What --follow tells, as it happens: findings line by line, and how far all members are."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from tools.verify.findings import PROPERTIES, BadInput, Finding
+from tools.verify.follow import Look, follow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ERASE = "\r\x1b[K"
+
+
+def alert(spark: SparkSession, places: list[Path], as_json: bool) -> bool:
+    """Follow until a signal says stop; return whether all that was verified is consistent.
+
+    Raises `BadInput` also when nothing was verified.
+    """
+    consistent, last = True, None
+    with stop_signals() as stop, tempfile.TemporaryDirectory(prefix="qpid-follow-") as scratch:
+        for look in follow(spark, places, Path(scratch), stop.is_set):
+            for line in tell(look, last, as_json):
+                click.echo(line)
+            _status(look)
+            consistent = consistent and not look.findings
+            last = look
+    if sys.stderr.isatty():
+        click.echo(ERASE, err=True, nl=False)
+    if last is None or (consistent and last.progress.verified < 0):
+        raise BadInput("nothing was verified: no member of a primary view has shown a batch")
+    click.echo(ending(last, consistent, as_json))
+    return consistent
+
+
+def tell(look: Look, before: Look | None, as_json: bool) -> Iterator[str]:
+    """Yield the lines that a look adds to the output."""
+    for finding in look.findings:
+        yield json.dumps(_finding(finding)) if as_json else f"ALERT {finding}"
+    known = set() if before is None else set(before.progress.absent)
+    if as_json:
+        yield json.dumps(look.as_document())
+    else:
+        for name in look.progress.absent:
+            if name not in known:
+                yield f"note: {name} is in the primary view, but no log of it is here"
+
+
+def status(look: Look) -> str:
+    """Return how far all are, in one line."""
+    p = look.progress
+    lags = ", ".join(
+        f"{lag.member} -{lag.behind:,} ({lag.seconds:.1f} s)" if lag.behind else f"{lag.member} ="
+        for lag in p.lags
+        if lag.live
+    )
+    return f"verified {max(p.verified, 0):,}, {p.unverified:,} behind {max(p.newest, 0):,}: {lags}"
+
+
+def ending(look: Look, consistent: bool, as_json: bool) -> str:
+    """Return the last line."""
+    p = look.progress
+    if as_json:
+        document = {"event": "end", "consistent": consistent, "verified": p.verified}
+        return json.dumps(document | {"unverified": p.unverified, "records": look.records})
+    verdict = "consistent so far" if consistent else "NOT CONSISTENT"
+    return (
+        f"{verdict}: {look.records:,} records, verified up to position {p.verified:,}; "
+        f"{p.unverified:,} positions after it are not verified"
+    )
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    return {"event": "finding", **finding._asdict(), "title": PROPERTIES[finding.property]}
+
+
+def _status(look: Look) -> None:
+    """Renew the line at the bottom of a terminal; a file gets none."""
+    if sys.stderr.isatty():
+        click.echo(f"{ERASE}{status(look)}", err=True, nl=False)
+
+
+@contextmanager
+def stop_signals() -> Iterator[Event]:
+    """Hand out what Ctrl-C and SIGTERM set; Spark would cancel its work at once instead."""
+    stop = Event()
+
+    def set_it(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    kept = {one: signal.signal(one, set_it) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for one, handler in kept.items():
+            signal.signal(one, handler)

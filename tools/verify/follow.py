@@ -1,0 +1,172 @@
+"""Following the logs of live members: a stream of what is new in them, judged look by look.
+
+Structured Streaming reads the new bytes of each life in tasks of its own.  Each look puts them to
+the rows that are held, compares all positions that every live member has reached, exactly as the
+full check compares them, and lets go of those positions but the last few.  So what is held grows
+with how far members are apart, not with time; Spark holds it, and spills it where it is much.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from broker.memberlog.records import Kind
+from tools.verify import control, identity
+from tools.verify.findings import BadInput, Finding
+from tools.verify.rows import Row
+from tools.verify.watch import KEPT, Progress, Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+EVERY_SECONDS = 1  # between looks, when there is something new
+STOP_SECONDS = 30.0  # for the look that is under way
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look at the logs found."""
+
+    progress: Progress
+    findings: list[Finding] = field(default_factory=list)
+    records: int = 0  # in all looks
+
+    def as_document(self) -> dict[str, object]:
+        """Return how far all are as plain values for JSON."""
+        p = self.progress
+        return {
+            "event": "lag",
+            "newest": p.newest,
+            "verified": p.verified,
+            "unverified": p.unverified,
+            "records": self.records,
+            "members": [lag._asdict() for lag in p.lags],
+            "absent": p.absent,
+        }
+
+
+class Follower:
+    """Judges the looks; Spark calls `look` with what is new, one after the other."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._held: DataFrame | None = None
+        self._forgotten = -1  # positions up to here are held no more
+        self._lock = Lock()  # the stream judges in a thread of its own
+        self.watch = Watch()
+        self.failure: Exception | None = None
+        self.looks: SimpleQueue[Look] = SimpleQueue()
+
+    def look(self, new: DataFrame, _number: int) -> None:
+        """Judge what is new together with what is held."""
+        new.persist()
+        try:
+            with self._lock:
+                self._judge(new)
+        except Exception as error:
+            self.failure = error
+            raise
+        finally:
+            new.unpersist()
+
+    def settle(self) -> Iterator[Look]:
+        """Yield what waited for a second look, if anything did."""
+        with self._lock:
+            found = self.watch.judge()
+            if found:
+                yield Look(self.watch.progress(), found, self.watch.records)
+
+    def _judge(self, new: DataFrame) -> None:
+        from pyspark.sql import functions as f
+
+        watch = self.watch
+        kinds = [int(kind) for kind in control.CONTROL_KINDS]
+        watch.take(Row(*row) for row in new.filter(f.col("kind").isin(kinds)).collect())
+        compared = [int(kind) for kind in (Kind.BATCH, *identity.ANCHORS)]
+        rows = new.filter(f.col("kind").isin(compared))
+        if self._held is not None:
+            rows = self._held.unionByName(rows)
+        reached = watch.verified()
+        found = watch.differ(self._differences(rows.filter(f.col("last") <= reached)))
+        self._forgotten = max(self._forgotten, reached - KEPT)
+        # Kept by Spark itself; without where it came from, which would grow with each look.
+        held = rows.filter(f.col("last") > self._forgotten).coalesce(2).localCheckpoint()
+        if self._held is not None:
+            self._held.unpersist()
+        self._held = held
+        self.looks.put(Look(watch.progress(), found + watch.judge(), watch.records))
+
+    def _differences(self, rows: DataFrame) -> list[Finding]:
+        watch = self.watch
+        inactive, epochs = watch.begin_inactive, watch.epochs()
+        begin = max(watch.begin(), self._forgotten + 1)
+        differences = identity.find_differences(rows, inactive, epochs, begin)
+        return identity.describe_differences(rows, differences, inactive, epochs)
+
+
+def follow(
+    spark: SparkSession,
+    places: list[Path],
+    scratch: Path,
+    stopped: Callable[[], bool],
+) -> Iterator[Look]:
+    """Yield a look whenever there was something new, until `stopped`.
+
+    Raises `BadInput` for what is no log, or of several clusters.
+    """
+    from tools.verify.source import NAME, MemberLogSource
+
+    for place in places:
+        if not place.is_dir():
+            raise BadInput(f"{place} is not a directory: name the members' log directories")
+    spark.dataSource.register(MemberLogSource)
+    follower = Follower(spark)
+    reader = spark.readStream.format(NAME)
+    stream = reader.option("paths", json.dumps([str(path.resolve()) for path in places])).load()
+    writer = stream.writeStream.foreachBatch(follower.look)
+    writer = writer.option("checkpointLocation", str(scratch / "offsets"))
+    query = writer.trigger(processingTime=f"{EVERY_SECONDS} seconds").start()
+    try:
+        quiet = time.monotonic()
+        while query.isActive and not stopped():
+            try:
+                yield follower.looks.get(timeout=0.2)
+                quiet = time.monotonic()
+            except Empty:
+                if query.status["isTriggerActive"]:
+                    quiet = time.monotonic()
+                elif time.monotonic() - quiet > 2 * EVERY_SECONDS:
+                    # Nothing more was written: what waits for a second look has had it.
+                    yield from follower.settle()
+        if not query.isActive:
+            raise _reason(follower, query)
+    finally:
+        _stop(query)
+    while not follower.looks.empty():
+        yield follower.looks.get()
+
+
+def _stop(query: StreamingQuery) -> None:
+    """Stop between two looks: a look that is cut off is an error in Spark's eyes."""
+    until = time.monotonic() + STOP_SECONDS
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
+        time.sleep(0.05)
+    query.stop()
+
+
+def _reason(follower: Follower, query: StreamingQuery) -> Exception:
+    """Return why the stream ended by itself."""
+    if follower.failure is not None:
+        return follower.failure
+    said = str(query.exception())
+    found = re.search(r"BadInput: (.+)", said)
+    return BadInput(found[1]) if found else RuntimeError(said)

@@ -1,0 +1,190 @@
+"""How far live logs were read, and what is new in them: bytes of whole records, life by life.
+
+Pure but for reading files.  A writer appends whole writes, so what is not whole at the end of the
+newest segment is still being written, or was torn by a crash; it is left for later, and forgotten
+with a life that never writes again.  A segment with a later one behind it is read to its very end,
+and a tail that is torn there is told as the check tells it.  Files may be rotated and compressed
+meanwhile: what was read is counted in bytes of the log, whatever file holds them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, TypedDict, cast
+
+from broker.memberlog.coding import FRAME, MAGIC, RecordMalformed, decode
+from broker.memberlog.reader import RESYNC_BYTES, After, read_segment
+from broker.memberlog.records import SUFFIX, Header
+from tools.verify.findings import BadInput
+from tools.verify.parse import Stretch
+
+STRETCH_BYTES = 32 << 20  # read of one life at a time; more than any record has
+HEADER_BYTES = 4096  # a header is far shorter
+_NAME = re.compile(r"(.+\.\d+)\.(\d+)\.qml(?:\.gz)?")
+
+
+class Where(TypedDict):
+    """How far one life was read; JSON, as Spark keeps it."""
+
+    segment: int
+    bytes: int
+    lsn: int  # of the last record; -1 = none was read
+    link: str  # of the last record, in hex; "" = not known
+
+
+Offsets = dict[str, Where]  # by the beginning of the files' paths, DIR/member.incarnation
+
+
+class Part(NamedTuple):
+    """New bytes of one segment."""
+
+    life: str
+    segment: int
+    begin: int
+    end: int
+    lsn: int
+    link: str
+
+
+def advance(read: Offsets, places: list[Path]) -> Offsets:
+    """Return up to where there are whole records now, at most STRETCH_BYTES further in each life,
+    and never beyond the end of one segment.
+    """
+    now: Offsets = dict(read)
+    for life, segments in sorted(lives_below(places).items()):
+        where = read.get(life)
+        if where is None:
+            where = Where(segment=min(segments), bytes=0, lsn=-1, link="")
+        elif where["segment"] not in segments:
+            later = [number for number in segments if number > where["segment"]]
+            if not later:
+                continue
+            where = Where(segment=min(later), bytes=0, lsn=-1, link="")
+        further = _further(where, segments)
+        if further is not None:
+            now[life] = further
+    return now
+
+
+def parts(read: Offsets, now: Offsets) -> list[Part]:
+    """Return what is to be read between two offsets."""
+    found: list[Part] = []
+    for life, where in sorted(now.items()):
+        before = read.get(life)
+        if before == where:
+            continue
+        if before is not None and before["segment"] == where["segment"]:
+            begin, lsn, link = before["bytes"], before["lsn"], before["link"]
+        else:
+            begin, lsn, link = 0, -1, ""
+        found.append(Part(life, where["segment"], begin, where["bytes"], lsn, link))
+    return found
+
+
+def read_part(part: Part) -> tuple[bytes, str, Stretch | None]:
+    """Return the bytes of a part, what to call it, and what lies before it in its segment.
+
+    Raises `BadInput` when the file went away meanwhile.
+    """
+    for _ in range(2):  # it may be compressed between looking and opening
+        path = lives_below([Path(part.life).parent]).get(part.life, {}).get(part.segment)
+        if path is None:
+            break
+        head = _read(path, 0, HEADER_BYTES)
+        data = _read(path, part.begin, part.end - part.begin)
+        if head is not None and data is not None:
+            behind = _behind(head, part, path) if part.begin > 0 else None
+            return data, f"{path}@{part.begin}", behind
+    raise BadInput(f"segment {part.segment} of {part.life} went away before it was read")
+
+
+def _behind(head: bytes, part: Part, path: Path) -> Stretch:
+    """Return what lies before a part; `head` has the header of its segment."""
+    for _, _, _, record, _ in read_segment(head, str(path), []):
+        if isinstance(record, Header):
+            after = After(part.lsn, bytes.fromhex(part.link))
+            return Stretch(record.member, record.incarnation, record.segment, after)
+        break
+    raise BadInput(f"{path}: its header cannot be read")
+
+
+def lives_below(places: list[Path]) -> dict[str, dict[int, Path]]:
+    """Return the files of the segments, by life and number."""
+    found: dict[str, dict[int, Path]] = {}
+    for place in places:
+        for path in place.rglob("*.qml*"):
+            if fits := _NAME.fullmatch(path.name):
+                numbers = found.setdefault(str(path.parent / fits[1]), {})
+                if path.suffix == SUFFIX or int(fits[2]) not in numbers:
+                    numbers[int(fits[2])] = path
+    return found
+
+
+def _further(where: Where, segments: dict[int, Path]) -> Where | None:
+    """Return where whole records of a life end, None where nothing is new."""
+    number, begin = where["segment"], where["bytes"]
+    later = [one for one in segments if one > number]  # looked up before the file is read
+    data = _read(segments[number], begin, STRETCH_BYTES)
+    if data == b"" and later:
+        number, begin = min(later), 0
+        where = Where(segment=number, bytes=0, lsn=-1, link="")
+        later = [one for one in segments if one > number]
+        data = _read(segments[number], begin, STRETCH_BYTES)
+    if data is None:
+        return None  # compressed or deleted just now; the next look finds what is there instead
+    whole, last = whole_records(data, begin == 0)
+    if len(data) < STRETCH_BYTES and later:
+        whole = len(data)
+    elif len(data) - whole > RESYNC_BYTES:
+        whole, last = len(data), None  # no write is so large: it is damage, and the check says so
+    if whole == 0:
+        return None
+    lsn, link = (where["lsn"], "") if last is None else last
+    return Where(segment=number, bytes=begin + whole, lsn=lsn, link=link)
+
+
+def whole_records(data: bytes, first: bool) -> tuple[int, tuple[int, str] | None]:
+    """Return how many bytes are whole records, and number and link of the last of them.
+
+    Only lengths are looked at: whether what is whole is also right is for the check to say.
+    """
+    end = len(MAGIC) if first else 0
+    last = -1
+    while end + FRAME.size <= len(data):
+        after = end + FRAME.size + int(FRAME.unpack_from(data, end)[0])
+        if after > len(data):
+            break
+        last, end = end, after
+    if last < 0:
+        return 0, None
+    try:
+        lsn, _ = decode(data[last + FRAME.size : end])
+    except RecordMalformed:
+        return end, None
+    return end, (lsn, data[last + 8 : last + FRAME.size].hex())
+
+
+def _read(path: Path, begin: int, size: int) -> bytes | None:
+    """Return some bytes of a segment; None when its file is gone."""
+    try:
+        with _open(path) as file:
+            file.seek(begin)
+            return file.read(size)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    if path.suffix == SUFFIX:
+        with path.open("rb") as file:
+            yield file
+    else:
+        with gzip.open(path) as packed:
+            yield cast("BinaryIO", packed)

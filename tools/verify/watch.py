@@ -1,0 +1,257 @@
+"""What is known of live logs so far: lives joined from what was read of them, and how far all are.
+
+Pure.  What is read of a life at one look is a segment to the parser (what it takes for granted at
+its beginning is compared with how the life stood), and is folded into one row a life here: so this
+grows with views and lives, not with looks and not with traffic.
+
+A position is *verified* when every member of the newest primary view has reached it: then each of
+them, and the activations that say what superseded what, were read up to there.  That is the
+watermark: it comes from the logs and no clock is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker.memberlog.records import Kind
+from tools.verify import control, lives
+from tools.verify.control import Life, ends_of
+from tools.verify.findings import Finding
+from tools.verify.judge import judge_control
+from tools.verify.rows import FAULT, SEGMENT, EpochSums, Row, SegmentEnds, run_on
+
+KEPT = 4096
+"""So many verified positions are held on to: votes and late members speak of them again."""
+
+
+class Lag(NamedTuple):
+    """How far one life is behind the newest position that any member shows."""
+
+    member: str
+    incarnation: int
+    position: int
+    behind: int  # positions
+    seconds: float  # between the stamps of its last batch and of the newest
+    live: bool  # a member of the newest primary view
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the watch is; -1 = nothing yet."""
+
+    newest: int = -1
+    verified: int = -1
+    lags: list[Lag] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)  # in the primary view, but no log at hand
+
+    @property
+    def unverified(self) -> int:
+        """Return how many positions are not verified yet."""
+        return max(self.newest - max(self.verified, 0), 0)
+
+
+class Watch:
+    """Takes the control rows of each look, in order."""
+
+    def __init__(self) -> None:
+        self._ends: dict[Life, Row] = {}  # one SEGMENT row a life, about all that was read of it
+        self._carry: dict[Life, lives.Carry] = {}
+        self._rows: list[Row] = []  # what grows with views, and what is wrong
+        self._inactive: dict[str, int] = {}  # what begins in no primary, and its last position
+        self._told: set[tuple[str, ...]] = set()
+        self._waiting: set[tuple[str, ...]] = set()
+        self._verified = -1
+        self.records = 0
+        self.findings: list[Finding] = []
+
+    @property
+    def begin_inactive(self) -> list[str]:
+        """Return what was read in parts in whose beginning the member was in no primary."""
+        return sorted(self._inactive)
+
+    def take(self, rows: Iterable[Row]) -> None:
+        """Take the control rows of a look."""
+        for row in sorted(rows, key=lambda row: (row.member, row.incarnation, row.lsn)):
+            if row.kind == SEGMENT:
+                self._join(row)
+            else:
+                if row.kind == Kind.VIEW and _position(row) < 0:  # nothing before it at this look
+                    carry = self._carry.get((row.member, row.incarnation))
+                    row = row._replace(position=-1 if carry is None else carry.stands)
+                self._rows.append(row)
+        control.check_input([*self._ends.values(), *self._rows])
+        self._verified = max(self._verified, self._watermark())
+        kept = self._verified - KEPT
+        self._inactive = {file: last for file, last in self._inactive.items() if last >= kept}
+
+    def verified(self) -> int:
+        """Return the position that all live members have reached."""
+        return self._verified
+
+    def epochs(self) -> dict[int, control.Primary]:
+        """Return the primaries that were told of."""
+        return control.primaries(self._rows)
+
+    def begin(self) -> int:
+        """Return the first position at which the logs at hand are of all lives."""
+        firsts = lives.begins(list(self._ends.values())).values()
+        return max((first for first in firsts if first < lives.NOWHERE), default=0)
+
+    def judge(self) -> list[Finding]:
+        """Return what is new among the findings about lives, views and primaries.
+
+        The logs of members are not read at one instant, so what one of them seems to lack may just
+        not have been read: it is told when the next call still finds it.
+        """
+        judged = judge_control([*self._ends.values(), *self._rows])
+        now = {_key(found): found for found in judged.evidence}
+        fresh = [found for key, found in now.items() if self._first(key)]
+        seen = {_key(found): found for found in judged.views if self._is_due(found)}
+        again = (key for key in seen if key in self._waiting)
+        fresh += [seen[key] for key in again if self._first(key)]
+        self._waiting = set(seen)
+        self.findings += fresh
+        return fresh
+
+    def differ(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Return the differences between members that are new: the first of each life and promise,
+        as all that follows differs too.
+        """
+        fresh = [f for f in findings if self._first((f.property, f.member, str(f.incarnation)))]
+        self.findings += fresh
+        return fresh
+
+    def progress(self) -> Progress:
+        """Return how far all are."""
+        newest = max((_position(row) for row in self._ends.values()), default=-1)
+        latest = max((row.time_us or 0 for row in self._ends.values()), default=0)
+        present = self._present()
+        lags = [
+            Lag(
+                *life,
+                _position(row),
+                max(newest - _position(row), 0),
+                max(latest - (row.time_us or 0), 0) / 1e6,
+                life in present,
+            )
+            for life, row in sorted(self._last_lives().items())
+        ]
+        absent = sorted(f"{name} (life {n})" for name, n in present if (name, n) not in self._ends)
+        return Progress(newest, self._verified, lags, absent)
+
+    def _first(self, key: tuple[str, ...]) -> bool:
+        if key in self._told:
+            return False
+        self._told.add(key)
+        return True
+
+    def _is_due(self, found: Finding) -> bool:
+        """A life whose state may yet turn out to have been replaced lacks nothing (G2)."""
+        if found.property != "G2":
+            return True
+        row = self._ends.get((found.member, found.incarnation))
+        return row is not None and _position(row) >= found.position
+
+    def _last_lives(self) -> dict[Life, Row]:
+        """Return the newest life of each member."""
+        newest = {life[0]: life for life in sorted(self._ends)}
+        return {life: self._ends[life] for life in newest.values()}
+
+    def _present(self) -> set[Life]:
+        """Return the members of the newest primary view."""
+        actives = [row for row in self._rows if row.kind == Kind.ACTIVE]
+        newest = max(actives, key=lambda row: row.epoch or 0, default=None)
+        if newest is None:
+            return set()
+        found = (name.rstrip("+").rpartition("/") for name in newest.names or [])
+        return {(name, int(incarnation)) for name, _, incarnation in found}
+
+    def _watermark(self) -> int:
+        reached = [_position(self._ends[life]) for life in self._present() if life in self._ends]
+        return min(reached, default=-1)
+
+    def _join(self, row: Row) -> None:
+        """Fold what was read of a life now into what was read of it before."""
+        life = row.member, row.incarnation
+        ends = ends_of(row)
+        before = self._ends.get(life)
+        carry = self._carry.get(life)
+        follows = before is not None or row.segment == 0
+        if before is None or carry is None:
+            carry, merged = lives.Carry(), row  # `judge` compares its beginning with nothing
+        else:
+            if any(ends["cluster"]):
+                control.check_input([before, row])
+            merged = _folded(before, ends_of(before), row, ends)
+            for what in _gap(before, row):
+                self._fault(life, "LOG", _position(row), what)
+            for promise, position, until, what in carry.check(ends):
+                self._fault(life, promise, position, what, until)
+        if follows and carry.active is False and ends["epochs"]:
+            self._inactive[row.file] = _position(row)
+        self._carry[life] = carry.behind(row, ends, follows)
+        stands = self._carry[life].stands
+        self._ends[life] = merged._replace(position=stands)
+        self.records += ends["records"]
+
+    def _fault(self, life: Life, promise: str, position: int, what: str, until: int = -1) -> None:
+        row = Row("", *life, 0, 0, FAULT, origin=promise, text=what, position=position, last=until)
+        self._rows.append(row)
+
+
+def _gap(before: Row, after: Row) -> Iterable[str]:
+    """Yield how what was read now does not continue what was read before."""
+    earlier, later = ends_of(before), ends_of(after)
+    if earlier["torn_tail"] and later["records"]:
+        yield f"{before.file} ends in the middle of a record, but {after.file} follows it"
+    elif later["records"] and later["first_lsn"] != before.lsn + 1 and before.lsn >= 0:
+        yield f"{after.file} begins with lsn {later['first_lsn']} after lsn {before.lsn}"
+    elif later["prev_link"] and later["prev_link"] != earlier["link"]:
+        yield f"{after.file} does not continue the last record of {before.file}"
+
+
+def _folded(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
+    """Return the row of both together: begins as the one, ends as the other."""
+    epochs: dict[str, EpochSums] = {name: {**sums} for name, sums in one["epochs"].items()}
+    for name, sums in two["epochs"].items():
+        known = epochs.setdefault(name, sums)
+        firsts = [first for first in (known["first"], sums["first"]) if first >= 0]
+        epochs[name] = EpochSums(
+            first=min(firsts, default=-1),
+            last=max(known["last"], sums["last"]),
+            confirmed=max(known["confirmed"], sums["confirmed"]),
+        )
+    runs = [(first, last, decided) for first, last, decided in one["runs"]]
+    for first, last, decided in two["runs"]:
+        run_on(runs, first, last, decided)
+    ends: SegmentEnds = {
+        **one,
+        "cluster": one["cluster"] if one["cluster"][1] else two["cluster"],
+        "link": two["link"] or one["link"],
+        "torn_tail": two["torn_tail"],
+        "closed": two["closed"],
+        "epochs": epochs,
+        "runs": runs,
+        "durable": max(one["durable"], two["durable"]),
+        "records": one["records"] + two["records"],
+        "confirms": one["confirms"] + two["confirms"],
+        "publishes": one["publishes"] + two["publishes"],
+        "unpaired": one["unpaired"] + two["unpaired"],
+        "unjudged": one["unjudged"] + two["unjudged"],
+    }
+    lsn = after.lsn if after.lsn >= 0 else before.lsn
+    time_us = max(before.time_us or 0, after.time_us or 0)
+    return before._replace(
+        file=after.file, lsn=lsn, position=after.position, text=json.dumps(ends), time_us=time_us
+    )
+
+
+def _position(row: Row) -> int:
+    return -1 if row.position is None else row.position
+
+
+def _key(found: Finding) -> tuple[str, ...]:
+    return found.property, found.member, str(found.incarnation), str(found.position), found.what
