@@ -74,6 +74,13 @@ class Delivery(NamedTuple):
     body: bytes
 
 
+class Returned(NamedTuple):
+    """A message that came back as unroutable, and why."""
+
+    text: str
+    body: bytes
+
+
 class Ack(NamedTuple):
     """A publisher confirm: up to `number` if `multiple`; `accepted` is False for a nack."""
 
@@ -90,8 +97,7 @@ class Connection:
         self.login = login or Login()
         self.deliveries: list[Delivery] = []
         self.acks: list[Ack] = []
-        self.returns: list[str] = []
-        """Why messages came back as unroutable, one text a message."""
+        self.returns: list[Returned] = []
         self.out = bytearray()
         """Bytes to send; append whole frames only."""
         self.frame_max = codec.FRAME_MAX_BYTES
@@ -331,8 +337,7 @@ class Connection:
         if self._content_size > 0:
             self._chunks.append(chunk)
         elif self._chunks:
-            self._chunks.append(chunk)
-            whole = b"".join(self._chunks)
+            whole = b"".join((*self._chunks, chunk))
             self._chunks = []
             self._complete(whole)
         else:
@@ -341,8 +346,7 @@ class Connection:
     def _complete(self, body: bytes) -> None:
         head, self._deliver = self._deliver, None
         if head is None:
-            self.returns.append(self._return)
-            return
+            return self.returns.append(Returned(self._return, body))
         tag, redelivered, exchange, key = head[1:]
         self.deliveries.append(Delivery(tag, redelivered, exchange, key, self._properties, body))
 

@@ -19,7 +19,9 @@ import click
 
 from broker.amqp.codec import decode_properties
 from broker.exits import Exit
+from broker.memberlog.client import ClientHistory, Session
 from broker.options import Address
+from tools import history as histories
 from tools.amqp_client import Connection, ConnectionLost, Delivery, Login, Refused
 from tools.failover import Route
 from tools.options import ToolError, brokers, os_reason, run_command
@@ -42,7 +44,7 @@ message_id (null without one), redelivered, exchange and key. Bytes of a body th
 UTF-8 stand there as \\udc80 to \\udcff (Python: .encode('utf-8', 'surrogateescape')).
 \b
 Exit codes: 0 done, 1 --count not reached before --timeout, 64 wrong usage, 69 no broker
-reachable, 73 output not writable, 130 interrupted (what was written is acked).
+reachable, 73 output or history not writable, 130 interrupted (what was written is acked).
 """
 
 
@@ -94,6 +96,7 @@ class Drain:
         acks: bool,
         patience_seconds: float,
         progress: Progress,
+        history: ClientHistory | None,
     ) -> None:
         self.received = self.redelivered = self.repeated = 0
         self.route = Route(addresses, login, patience_seconds, progress.note)
@@ -102,6 +105,8 @@ class Drain:
         self._count, self._idle_seconds = count, idle_seconds
         self._prefetch, self._acks = prefetch, acks
         self._progress = progress
+        self._history = history
+        self._session: Session | None = None
         self._seen: set[str] | None = set() if unique else None
         self._heard_at = time.monotonic()
 
@@ -119,6 +124,8 @@ class Drain:
         """Until the count is reached or nothing has come for the idle time."""
         while not self.complete:
             connection = self.route.connect()
+            if self._history is not None:
+                self._session = self._history.session(self._queue)
             try:
                 connection.declare_queue(self._queue)
                 connection.consume(self._queue, self._prefetch, no_ack=not self._acks)
@@ -127,6 +134,8 @@ class Drain:
                 connection.close()
                 return
             except ConnectionLost as lost:
+                if self._session is not None:
+                    self._session.lost()
                 self.route.lost(connection, str(lost))
             except KeyboardInterrupt:
                 connection.close()
@@ -163,12 +172,20 @@ class Drain:
             raise
         except OSError as problem:
             raise ToolError(f"output: {os_reason(problem)}", Exit.CANNOT_CREATE) from None
+        if self._session is not None and self._history is not None:
+            if self._acks:
+                self._session.acked(tag, multiple=True)
+            self._history.flush()
         if self._acks and tag:
             connection.ack(tag)
 
     def _note(self, delivery: Delivery) -> None:
         self.received += 1
         self.redelivered += delivery.redelivered
+        if self._session is not None:
+            self._session.received(
+                delivery.tag, delivery.body, redelivered=delivery.redelivered, acks=self._acks
+            )
         if self._seen is None:
             return
         identity = message_id(delivery)
@@ -224,6 +241,7 @@ class Drain:
 )
 @click.option("--user", default="guest", help="Default guest.")
 @click.option("--password", default="guest", help="Default guest.")
+@click.option("--history", metavar="DIR", help=histories.HELP)
 @click.option("--quiet", is_flag=True, help="No progress, notes or summary on stderr.")
 def drain(
     broker: str,
@@ -238,13 +256,14 @@ def drain(
     patience: float,
     user: str,
     password: str,
+    history: str | None,
     quiet: bool,
 ) -> int:
     """Read messages from a queue and write them down, acking what is written."""
     progress = Progress("drain", quiet=quiet)
     # A stop by `kill` should end like one by Ctrl-C: written messages acked, the rest returned.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with open_output(output) as out:
+    with open_output(output) as out, histories.client_history(history, "drain") as kept:
         job = Drain(
             brokers(broker),
             Login(user, password),
@@ -258,6 +277,7 @@ def drain(
             acks=acks,
             patience_seconds=patience,
             progress=progress,
+            history=kept,
         )
         try:
             job.run()

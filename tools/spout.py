@@ -20,7 +20,9 @@ import click
 from broker.amqp.codec import encode_properties
 from broker.amqp.fields import Value
 from broker.exits import Exit
+from broker.memberlog.client import ClientHistory, Session
 from broker.options import Address
+from tools import history as histories
 from tools.amqp_client import Ack, Connection, ConnectionLost, Login, Refused
 from tools.failover import Route
 from tools.options import ToolError, brokers, os_reason, run_command
@@ -46,7 +48,7 @@ what was not confirmed. What the lost broker had stored without being able to sa
 the queue twice: give ids (--sequence) and let the reader count them (drain --unique).
 \b
 Exit codes: 0 every line confirmed, 1 some refused or unroutable, 64 wrong usage,
-66 input not readable, 69 no broker reachable, 130 interrupted.
+66 input not readable, 69 no broker reachable, 73 history not writable, 130 interrupted.
 """
 
 
@@ -140,6 +142,7 @@ class Spout:
         limit: int | None,
         patience_seconds: float,
         progress: Progress,
+        history: ClientHistory | None,
     ) -> None:
         self.published = self.confirmed = self.resent = 0
         self.refused = self.unroutable = 0
@@ -147,6 +150,8 @@ class Spout:
         self._lines, self._destination = lines, destination
         self._window, self._limit = window, limit
         self._progress = progress
+        self._history = history
+        self._session: Session | None = None
         self._pending: dict[int, Line] = {}
         """What is unconfirmed, by the number that its confirm will carry, ascending."""
 
@@ -154,12 +159,16 @@ class Spout:
         """Until the input has ended and nothing is unconfirmed."""
         while True:
             connection = self.route.connect()
+            if self._history is not None:
+                self._session = self._history.session(self._destination.queue)
             try:
                 self._prepare(connection)
                 self._stream(connection)
                 connection.close()
                 return
             except ConnectionLost as lost:
+                if self._session is not None:
+                    self._session.lost()
                 self.route.lost(connection, f"{lost}; {len(self._pending)} unconfirmed")
 
     def _prepare(self, connection: Connection) -> None:
@@ -187,15 +196,14 @@ class Spout:
             if not self._pending and self._finished():
                 return
             source = None if self._lines.ready or self._at_limit() else self._lines.descriptor
+            if self._history is not None:
+                self._history.flush()  # before anything is sent that it says was published
             if connection.pump(PUMP_SECONDS, source):
                 self._lines.read()
             for ack in connection.acks:
                 self._confirm(ack)
             connection.acks.clear()
-            self.unroutable += len(connection.returns)
-            for text in connection.returns[:1]:
-                self._progress.note(f"unroutable: {text}")
-            connection.returns.clear()
+            self._give_up_returned(connection)
             self._progress.show(self.confirmed, f"{len(self._pending)} unconfirmed")
 
     def _publish(self, connection: Connection, line: Line) -> None:
@@ -208,6 +216,8 @@ class Spout:
             mandatory=bool(destination.queue),
         )
         self._pending[number] = line
+        if self._session is not None:
+            self._session.published(number, line.body)
 
     def _confirm(self, ack: Ack) -> None:
         """Settle what the broker answered for; multiple means all up to that number."""
@@ -220,6 +230,19 @@ class Spout:
         else:
             # A broker that says nack has not stored it, and gives no reason; we do not insist.
             self.refused += settled
+        if self._session is not None:
+            answered = self._session.confirmed if ack.accepted else self._session.refused
+            answered(ack.number, multiple=ack.multiple)
+
+    def _give_up_returned(self, connection: Connection) -> None:
+        """Count what found no queue; it was confirmed as well."""
+        self.unroutable += len(connection.returns)
+        for returned in connection.returns[:1]:
+            self._progress.note(f"unroutable: {returned.text}")
+        if self._session is not None:
+            for returned in connection.returns:
+                self._session.unroutable(returned.body)
+        connection.returns.clear()
 
     def _at_limit(self) -> bool:
         return self._limit is not None and self.published >= self._limit
@@ -268,6 +291,7 @@ class Spout:
 )
 @click.option("--user", default="guest", help="Default guest.")
 @click.option("--password", default="guest", help="Default guest.")
+@click.option("--history", metavar="DIR", help=histories.HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
 @click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
 def spout(
@@ -284,6 +308,7 @@ def spout(
     patience: float,
     user: str,
     password: str,
+    history: str | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -299,18 +324,20 @@ def spout(
     )
     progress = Progress("spout", quiet=quiet)
     lines = Lines(files or ("-",))
-    job = Spout(
-        brokers(broker),
-        Login(user, password),
-        lines,
-        destination,
-        window,
-        count,
-        patience,
-        progress,
-    )
     try:
-        job.run()
+        with histories.client_history(history, "spout") as kept:
+            job = Spout(
+                brokers(broker),
+                Login(user, password),
+                lines,
+                destination,
+                window,
+                count,
+                patience,
+                progress,
+                kept,
+            )
+            job.run()
     except ConnectionLost as lost:
         raise ToolError(str(lost), Exit.UNAVAILABLE) from None
     except Refused as refusal:

@@ -8,17 +8,30 @@ a log that is opened again for the same life is continued, after its torn tail w
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from broker.memberlog.closing import Tally
 from broker.memberlog.coding import MAGIC, NO_LINK, encode, frame, next_link
+from broker.memberlog.files import (
+    open_segment,
+    plain_name,
+    segment_name,
+    segments_in,
+    sync_directory,
+)
 from broker.memberlog.reader import TornTail, read_segment
-from broker.memberlog.records import HASH_ALG, SUFFIX, VERSION, End, Header, Record
+from broker.memberlog.records import (
+    HASH_ALG,
+    OF_MEMBER,
+    VERSION,
+    End,
+    Header,
+    Record,
+)
 
 SEGMENT_BYTES = 64 << 20
-_UNSAFE = re.compile(r"[^A-Za-z0-9.:@_-]")
+SEGMENT_US = 3600 * 1_000_000
 
 
 class LogWriteFailed(Exception):
@@ -37,13 +50,16 @@ class MemberLogWriter:
         incarnation: int,
         wall_us: Callable[[], int],
         segment_bytes: int = SEGMENT_BYTES,
+        role: str = OF_MEMBER,
+        segment_us: int = SEGMENT_US,
     ) -> None:
         self._directory = directory
         self._cluster_name = cluster_name
         self._member = member
         self._incarnation = incarnation
         self._wall_us = wall_us
-        self._segment_bytes = segment_bytes
+        self._segment_bytes, self._segment_us = segment_bytes, segment_us
+        self._role = role
         self.cluster_id = cluster_id  # may become known later; the next header says it
         self._buffer: list[bytes] = []
         self._lsn = 0
@@ -53,6 +69,11 @@ class MemberLogWriter:
         self._fd = -1
         self._failed = ""  # why nothing can be written any more
         self._tally = Tally()
+        self._begun_us, self._empty = 0, True
+        self.begins_with: Callable[[], Iterable[Record]] | None = None
+        """What stands behind the header of each further segment, so that it can be read alone."""
+        self.closed: Callable[[Path], None] | None = None
+        """Is told of each segment that was closed, and has to see that the disk holds it."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not self._resume():
@@ -72,6 +93,7 @@ class MemberLogWriter:
 
     def append(self, record: Record) -> int:
         """Take one record; it is written by the next `flush`.  Returns its number."""
+        self._empty = False
         lsn = self._lsn
         payload = encode(lsn, record)
         self._link = next_link(self._link, payload)
@@ -81,16 +103,19 @@ class MemberLogWriter:
         return lsn
 
     def flush(self) -> None:
-        """Write what was appended, once per loop turn; rotate when the segment is full."""
+        """Write what was appended, once per loop turn; rotate when the segment is full or old.
+
+        An old one that says nothing yet goes on: an idle member leaves no trail of empty files.
+        """
         if self._failed:
             raise LogWriteFailed(self._failed)
-        if not self._buffer:
+        old = not self._empty and self._is_old()
+        if not self._buffer and not old:
             return
         try:
             self._write()
-            if self._size >= self._segment_bytes:
-                self._end_segment()
-                self._begin_segment()
+            if old or self._size >= self._segment_bytes:
+                self._rotate()
         except OSError as error:
             raise self._fails(error) from error
 
@@ -112,6 +137,18 @@ class MemberLogWriter:
         self._failed = f"{self.path}: {error.strerror}"
         return LogWriteFailed(self._failed)
 
+    def _is_old(self) -> bool:
+        now_us = self._wall_us()
+        self._begun_us = min(self._begun_us, now_us)  # a clock that was set back starts anew
+        return now_us - self._begun_us >= self._segment_us
+
+    def _rotate(self) -> None:
+        path = self.path
+        self._end_segment(wait=self.closed is None)
+        self._begin_segment()
+        if self.closed is not None:
+            self.closed(path)
+
     def _write(self) -> None:
         data = b"".join(self._buffer)
         self._buffer.clear()
@@ -125,6 +162,7 @@ class MemberLogWriter:
             self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o640
         )
         self._size = 0
+        self._begun_us = self._wall_us()
         self._tally = Tally()
         self._buffer.append(MAGIC)
         self.append(
@@ -137,44 +175,44 @@ class MemberLogWriter:
                 self._segment,
                 self._link,
                 HASH_ALG,
-                self._wall_us(),
+                self._begun_us,
+                self._role,
             )
         )
+        for record in self.begins_with() if self.begins_with is not None else ():
+            self.append(record)
         self._write()
+        self._empty = True
 
-    def _end_segment(self) -> None:
+    def _end_segment(self, *, wait: bool = True) -> None:
         self.append(self._tally.end())
         self._write()
         fd, self._fd = self._fd, -1
         try:
-            os.fsync(fd)
+            if wait:
+                os.fsync(fd)
         finally:
             os.close(fd)
-        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        if wait:
+            sync_directory(self._directory)
 
     def _path(self, segment: int) -> Path:
-        name = _UNSAFE.sub("_", self._member)
-        return self._directory / f"{name}.{self._incarnation}.{segment:06d}{SUFFIX}"
+        return self._directory / segment_name(self._member, self._incarnation, segment)
 
     def _resume(self) -> bool:
         """Continue the last segment of this life that holds a record; False when there is none."""
-        segment = 0
-        while self._path(segment).exists():
-            segment += 1
-        while segment > 0:
-            segment -= 1
-            if self._resume_segment(segment):
+        before = segment_name(self._member, self._incarnation, 0).rsplit(".", 2)[0]
+        for path in reversed(segments_in(self._directory)):  # older ones may have been dropped
+            name, number = plain_name(path.name).rsplit(".", 2)[:2]
+            if name != before:
+                continue
+            if self._resume_segment(int(number), path):
                 return True
-            self._path(segment).unlink()  # a rotation that never wrote its header
+            path.unlink()  # a rotation that never wrote its header
         return False
 
-    def _resume_segment(self, segment: int) -> bool:
-        path = self._path(segment)
-        data = path.read_bytes()
+    def _resume_segment(self, segment: int, path: Path) -> bool:
+        data = open_segment(path)
         end, torn, closed = 0, False, False
         self._tally = Tally()
         try:
@@ -187,10 +225,11 @@ class MemberLogWriter:
         if end == 0:
             return False
         self._segment, self._size = segment, end
+        if closed:
+            self._begin_segment()
+            return True
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if torn:
             os.ftruncate(self._fd, end)
-        if closed:
-            os.close(self._fd)
-            self._begin_segment()
+        self._begun_us, self._empty = self._wall_us(), False
         return True

@@ -1,0 +1,139 @@
+"""What one client did and was told, in the format of a member log: the other side of the evidence.
+
+A client that keeps a history says of each message what it knows: that it published it, that it was
+confirmed, that it came, that it acked it.  Bodies are hashed, as in the members' logs, so that the
+two can be compared (`tools.verify.clients`).  No clock and no socket is known here; the file is
+written once a turn of the client, by `flush`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from xxhash import xxh3_64_intdigest
+
+from broker.memberlog.records import CLIENT_ROW, OF_CLIENT, REDELIVERED, Client, Did
+from broker.memberlog.writer import SEGMENT_BYTES, MemberLogWriter
+
+OPS_BYTES_MAX = 1 << 20
+"""A record is written early when a turn did so much."""
+
+
+class ClientHistory:
+    """The log of one life of one client, over all its connections."""
+
+    def __init__(
+        self,
+        directory: Path,
+        client: str,
+        life: int,
+        wall_us: Callable[[], int],
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        """`life` must differ from that of every earlier log of this client, as sessions are
+        numbered from 1 in each.  Raises LogWriteFailed.
+        """
+        self._log = MemberLogWriter(
+            directory, "", "", client, life, wall_us, segment_bytes, role=OF_CLIENT
+        )
+        self._wall_us = wall_us
+        self._sessions = 0
+        self._fresh: list[Session] = []
+
+    def session(self, queue: str = "") -> Session:
+        """Begin a connection, which publishes to or consumes from `queue`; "" = from several."""
+        self._sessions += 1
+        return Session(self, self._sessions, queue)
+
+    def flush(self) -> None:
+        """Write what was done since the last time.  Raises LogWriteFailed."""
+        now_us = self._wall_us() if self._fresh else 0
+        for session in self._fresh:
+            ops = bytes(session.ops)
+            session.ops.clear()
+            self._log.append(Client(session.number, session.queue, now_us, ops))
+        self._fresh.clear()
+        self._log.flush()
+
+    def close(self) -> None:
+        """Write everything and give the file up.  Raises LogWriteFailed."""
+        self.flush()
+        self._log.close()
+
+    def has_news(self, session: Session) -> None:
+        """A session has something to write that it had not before."""
+        self._fresh.append(session)
+
+
+class Session:
+    """One connection of a client with one channel."""
+
+    __slots__ = ("_history", "_published", "_received", "number", "ops", "queue")
+
+    def __init__(self, history: ClientHistory, number: int, queue: str) -> None:
+        self.number = number
+        self.queue = queue
+        self.ops = bytearray()
+        """What was done since the last flush; rows of CLIENT_ROW."""
+        self._history = history
+        self._published: dict[int, int] = {}  # what is unconfirmed: body hash by publish number
+        self._received: dict[int, int] = {}  # what is unacked: body hash by delivery tag
+
+    def published(self, number: int, body: bytes) -> None:
+        """A message is about to be sent; `number` is the one that its confirm will carry."""
+        self._published[number] = hashed = xxh3_64_intdigest(body)
+        self._did(Did.PUBLISHED, hashed, number)
+
+    def confirmed(self, number: int, *, multiple: bool = False) -> None:
+        """The broker confirmed this publish, or all up to it."""
+        self._answered(Did.CONFIRMED, number, multiple=multiple)
+
+    def refused(self, number: int, *, multiple: bool = False) -> None:
+        """The broker refused this publish (basic.nack), or all up to it."""
+        self._answered(Did.REFUSED, number, multiple=multiple)
+
+    def unroutable(self, body: bytes, number: int = 0) -> None:
+        """The broker gave a message back (basic.return); 0: nobody knows which publish it was."""
+        self._did(Did.UNROUTABLE, xxh3_64_intdigest(body), number)
+
+    def received(self, tag: int, body: bytes, *, redelivered: bool, acks: bool = True) -> None:
+        """A message came.  Without `acks` the broker waits for none."""
+        hashed = xxh3_64_intdigest(body)
+        if acks:
+            self._received[tag] = hashed
+        self._did(Did.RECEIVED | (REDELIVERED if redelivered else 0), hashed, tag)
+
+    def acked(self, tag: int, *, multiple: bool = False) -> None:
+        """Ack this message, or all up to it."""
+        for one in _up_to(self._received, tag, multiple=multiple):
+            self._did(Did.ACKED, self._received.pop(one), one)
+
+    def lost(self) -> None:
+        """The connection broke: what is unconfirmed or unacked may have happened or not."""
+        self._published.clear()
+        self._received.clear()
+        self._did(Did.LOST, 0, 0)
+
+    def _answered(self, what: Did, number: int, *, multiple: bool) -> None:
+        for one in _up_to(self._published, number, multiple=multiple):
+            self._did(what, self._published.pop(one), one)
+
+    def _did(self, what: int, hashed: int, aux: int) -> None:
+        if not self.ops:
+            self._history.has_news(self)
+        self.ops += CLIENT_ROW.pack(what, hashed, aux)
+        if len(self.ops) >= OPS_BYTES_MAX:
+            self._history.flush()
+
+
+def _up_to(open_ones: dict[int, int], number: int, *, multiple: bool) -> list[int]:
+    """Return which of the open ones, in ascending order, an answer concerns."""
+    if not multiple:
+        return [number] if number in open_ones else []
+    concerned: list[int] = []
+    for one in open_ones:
+        if number and one > number:  # 0 stands for all
+            break
+        concerned.append(one)
+    return concerned

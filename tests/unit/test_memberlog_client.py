@@ -1,0 +1,123 @@
+"""What a client writes down of itself, read back from the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from broker.memberlog import client as module
+from broker.memberlog.client import ClientHistory
+from broker.memberlog.reader import read_segment
+from broker.memberlog.records import CLIENT_ROW, OF_CLIENT, Client, Did, Header
+
+
+def hashed(body: bytes) -> int:
+    """Return what stands for a body."""
+    return xxh3_64_intdigest(body)
+
+
+def history(directory: Path) -> ClientHistory:
+    """Open the history of life 7 of spout-1@host, at a clock that stands."""
+    return ClientHistory(directory, "spout-1@host", 7, lambda: 99)
+
+
+def told(directory: Path) -> list[tuple[int, str, list[tuple[int, int, int]]]]:
+    """Return (session, queue, operations) of each record."""
+    (path,) = directory.iterdir()
+    records = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
+    return [
+        (record.session, record.queue, list(CLIENT_ROW.iter_unpack(record.ops)))
+        for record in records
+        if isinstance(record, Client)
+    ]
+
+
+def test_it_is_a_log_of_a_client(tmp_path: Path) -> None:
+    log = history(tmp_path)
+    log.session("q").published(1, b"a")
+    log.close()
+    (path,) = tmp_path.iterdir()
+    assert path.name == "spout-1@host.7.000000.qml"
+    header, record, _ = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
+    assert isinstance(header, Header)
+    assert (header.member, header.incarnation, header.role) == ("spout-1@host", 7, OF_CLIENT)
+    assert (header.cluster_name, header.cluster_id) == ("", "")
+    assert isinstance(record, Client)
+    assert record == Client(1, "q", 99, CLIENT_ROW.pack(Did.PUBLISHED, hashed(b"a"), 1))
+
+
+def test_a_record_for_each_session_and_turn(tmp_path: Path) -> None:
+    log = history(tmp_path)
+    one, two = log.session("q"), log.session()
+    one.published(1, b"a")
+    two.published(1, b"b")
+    one.confirmed(1)
+    log.flush()
+    log.flush()
+    two.lost()
+    log.close()
+    assert told(tmp_path) == [
+        (1, "q", [(1, hashed(b"a"), 1), (2, hashed(b"a"), 1)]),
+        (2, "", [(1, hashed(b"b"), 1)]),
+        (2, "", [(7, 0, 0)]),
+    ]
+
+
+def test_an_answer_may_be_of_several(tmp_path: Path) -> None:
+    log = history(tmp_path)
+    session = log.session("q")
+    for number in range(1, 6):
+        session.published(number, b"%d" % number)
+    session.confirmed(3)
+    session.confirmed(3)  # again: it was answered
+    session.refused(2, multiple=True)
+    session.confirmed(9)  # never sent
+    session.confirmed(0, multiple=True)  # 0: all
+    log.close()
+    (_, _, operations) = told(tmp_path)[0]
+    assert [(what, number) for what, _, number in operations[5:]] == [
+        (Did.CONFIRMED, 3), (Did.REFUSED, 1), (Did.REFUSED, 2),
+        (Did.CONFIRMED, 4), (Did.CONFIRMED, 5),
+    ]  # fmt: skip
+
+
+def test_what_came_and_was_acked(tmp_path: Path) -> None:
+    log = history(tmp_path)
+    session = log.session("q")
+    session.received(1, b"a", redelivered=False)
+    session.received(2, b"b", redelivered=True)
+    session.received(3, b"c", redelivered=False, acks=False)
+    session.acked(2, multiple=True)
+    session.acked(3)  # nobody waits for it
+    session.unroutable(b"d")
+    log.close()
+    (_, _, operations) = told(tmp_path)[0]
+    assert operations == [
+        (5, hashed(b"a"), 1), (0x85, hashed(b"b"), 2), (5, hashed(b"c"), 3),
+        (6, hashed(b"a"), 1), (6, hashed(b"b"), 2), (4, hashed(b"d"), 0),
+    ]  # fmt: skip
+
+
+def test_what_is_open_when_the_connection_breaks_gets_no_answer(tmp_path: Path) -> None:
+    log = history(tmp_path)
+    session = log.session("q")
+    session.published(1, b"a")
+    session.received(1, b"b", redelivered=False)
+    session.lost()
+    session.confirmed(1)
+    session.acked(1)
+    log.close()
+    (_, _, operations) = told(tmp_path)[0]
+    assert [what for what, _, _ in operations] == [Did.PUBLISHED, Did.RECEIVED, Did.LOST]
+
+
+def test_a_long_turn_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OPS_BYTES_MAX", 3 * CLIENT_ROW.size)
+    log = history(tmp_path)
+    session = log.session("q")
+    for number in range(1, 8):
+        session.published(number, b"x")
+    log.close()
+    assert [len(operations) for _, _, operations in told(tmp_path)] == [3, 3, 1]
