@@ -6,9 +6,9 @@ Pure Python over rows that were collected; what grows with traffic is checked in
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 from broker.memberlog.records import Kind
 from tools.verify.findings import BadInput, Finding
@@ -141,7 +141,7 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
 
 def check_views(rows: list[Row]) -> Iterator[Finding]:
     """G6: one membership per view, rising ids, and no primary view that was not seen."""
-    members: dict[Ring, tuple[list[str], Row]] = {}
+    told: dict[Ring, list[tuple[tuple[str, ...], Row]]] = defaultdict(list)
     shown: dict[Life, int] = {}  # the first segment that there is
     for row in rows:
         life = row.member, row.incarnation
@@ -153,14 +153,8 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
         for row in records:
             ring = ring_of(row)
             if row.kind == Kind.VIEW and row.flag:
-                names = sorted(row.names or [])
-                known, first = members.setdefault(ring, (names, row))
-                if known != names:
-                    what = (
-                        f"view {ring[0]}.{ring[1]} is {{{', '.join(names)}}} here and "
-                        f"{{{', '.join(known)}}} at {first.member}"
-                    )
-                    yield Finding("G6", member, incarnation, _stood(rows, row), what)
+                names = tuple(sorted(row.names or []))
+                told[ring].append((names, row))
                 if f"{member}/{incarnation}" not in names:
                     what = f"view {ring[0]}.{ring[1]} does not contain the member itself"
                     yield Finding("G6", member, incarnation, _stood(rows, row), what)
@@ -172,6 +166,27 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
             elif row.kind == Kind.ACTIVE and ring not in seen and (seen or not unseen):
                 what = f"active in view {ring[0]}.{ring[1]}, which this member never installed"
                 yield Finding("G6", member, incarnation, _stood(rows, row), what)
+    for ring, tellers in told.items():
+        usual, others = _odd_ones(tellers)
+        for names, row in others:
+            what = (
+                f"view {ring[0]}.{ring[1]} is {{{', '.join(names)}}} here and "
+                f"{{{', '.join(usual[0])}}} at {usual[1].member}"
+            )
+            yield Finding("G6", row.member, row.incarnation, _stood(rows, row), what)
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+def _odd_ones(tellers: list[tuple[T, Row]]) -> tuple[tuple[T, Row], list[tuple[T, Row]]]:
+    """Return what most tell with the first who does, and those who tell something else.
+
+    When two versions are told equally often, the one that was told first counts as usual.
+    """
+    most = Counter(said for said, _ in tellers).most_common(1)[0][0]
+    usual = next(teller for teller in tellers if teller[0] == most)
+    return usual, [teller for teller in tellers if teller[0] != most]
 
 
 def ring_of(row: Row) -> Ring:
@@ -211,35 +226,45 @@ def primaries(rows: Iterable[Row]) -> dict[int, Primary]:
 
 def check_primaries(rows: list[Row]) -> Iterator[Finding]:
     """G7: one primary per epoch, rising epochs, majorities, and a shared voter between them."""
-    told: dict[int, tuple[Primary, Row]] = {}
+    told: dict[int, list[tuple[Primary, Row]]] = defaultdict(list)
     for member, incarnation, records in lives_of(rows):
         highest = 0
         for row in records:
             if row.kind != Kind.ACTIVE:
                 continue
             primary = _primary(row)
-            base = primary.base
-            known, first = told.setdefault(primary.epoch, (primary, row))
-            if not known.base_chain.strip(b"\0") and known.agrees(primary):
-                told[primary.epoch] = (primary, row)  # the first to say where it started
-            elif not known.agrees(primary):
-                what = (
-                    f"a second primary in epoch {primary.epoch}: {primary}; "
-                    f"{first.member} says {known}"
-                )
-                yield Finding("G7", member, incarnation, base, what)
+            told[primary.epoch].append((primary, row))
             if primary.epoch <= highest:
                 what = f"epoch {primary.epoch} follows epoch {highest}"
-                yield Finding("G7", member, incarnation, base, what)
+                yield Finding("G7", member, incarnation, primary.base, what)
             if f"{member}/{incarnation}" not in {name.rstrip("+") for name in row.names or []}:
                 what = f"the primary of epoch {primary.epoch} does not contain the member itself"
-                yield Finding("G7", member, incarnation, base, what)
+                yield Finding("G7", member, incarnation, primary.base, what)
             highest = max(highest, primary.epoch)
     before: Primary | None = None
-    for primary, row in (told[epoch] for epoch in sorted(told)):
+    for epoch in sorted(told):
+        (primary, first), others = _odd_primaries(told[epoch])
+        for odd, row in others:
+            what = f"a second primary in epoch {epoch}: {odd}; {first.member} says {primary}"
+            yield Finding("G7", row.member, row.incarnation, odd.base, what)
         for what in _succeeds(before, primary):
-            yield Finding("G7", row.member, row.incarnation, primary.base, what)
+            yield Finding("G7", first.member, first.incarnation, primary.base, what)
         before = primary
+
+
+def _odd_primaries(
+    tellers: list[tuple[Primary, Row]],
+) -> tuple[tuple[Primary, Row], list[tuple[Primary, Row]]]:
+    """Return what most tell of an epoch, and who does not agree with it.
+
+    Who received its state knows no base, and agrees with any.
+    """
+    knowing = [teller for teller in tellers if teller[0].base > 0] or tellers
+    usual, _ = _odd_ones(knowing)
+    most = Counter(primary._replace(base=0, base_chain=b"") for primary, _ in tellers)
+    if usual[0]._replace(base=0, base_chain=b"") != most.most_common(1)[0][0]:
+        usual, _ = _odd_ones(tellers)  # most of those who received their state tell otherwise
+    return usual, [teller for teller in tellers if not usual[0].agrees(teller[0])]
 
 
 def _succeeds(before: Primary | None, primary: Primary) -> Iterator[str]:

@@ -13,7 +13,11 @@ PROPERTIES = {
     "G8": "nothing confirmed is forgotten",
     "G9": "durable before acknowledged",
     "G10": "divergence is named",
+    "G11": "redelivery has a cause",
+    "G12": "order of a queue",
+    "G13": "one holder",
     "G14": "same state everywhere",
+    "G20": "one message, one end",
 }
 
 
@@ -26,6 +30,8 @@ class Finding(NamedTuple):
     position: int  # -1 when there is none
     what: str
     until: int = -1  # the last position concerned, where there is more than one
+    queue: str = ""  # vhost and name, where it is about one
+    around: tuple[str, ...] = ()  # the moves of the message, and of this command
 
     def __str__(self) -> str:
         who = f" member {self.member} (life {self.incarnation})" if self.member else ""

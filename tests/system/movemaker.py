@@ -1,0 +1,233 @@
+"""Makes the member logs of three members whose machines really run: clients talk to them through
+the rig of the unit tests, and what they would write down is kept as records that a test can spoil.
+
+A test may also break a machine's state between two commands, the same at all members: then the logs
+agree with one another, and only the queue contract can say what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from broker.machine import commands as c
+from broker.machine.commands import Command
+from broker.machine.entities import Queue
+from broker.machine.machine import Machine
+from broker.machine.tape import MOVE
+from broker.memberlog.records import (
+    STANDING_ROW,
+    Active,
+    Batch,
+    Checkpoint,
+    Confirm,
+    Durable,
+    Inactive,
+    Queues,
+    Record,
+    ViewSeen,
+)
+from tests.system.logmaker import VOTERS, Life, LogMaker
+from tests.unit.machine_rig import MEMBERS, Rig
+from tools.verify.conduct import judge_reaches
+from tools.verify.fates import FateWalk, judge_recoveries
+from tools.verify.moves import join
+from tools.verify.rules import Breach
+from tools.verify.sorting import sort
+from tools.verify.walk import moves_within, walk
+
+LIVES: tuple[Life, ...] = tuple((name, 1) for name in MEMBERS)
+Row = tuple[int, int, int, int, int, int]
+
+
+class MoveMaker(LogMaker):
+    """The logs of a rig, and the rig: `rig.client()` and its methods are what happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._named: dict[int, bool] = {}
+        self._blobs: dict[int, int] = {}
+        for life in LIVES:
+            self.start(life)
+        self.checkpoint_of(None)
+        self.rig = _TapedRig(self)
+
+    @property
+    def machine(self) -> Machine:
+        """Return the machine of the first member."""
+        return self.rig.machine
+
+    def applied(self, session: int, command: Command, outcome: int, moves: bytes) -> None:
+        """A command was applied by all three."""
+        machine = self.machine
+        if isinstance(command, c.Activate):
+            self._activated(command)
+        self._name_queues(moves)
+        self.seq += 1
+        self._blobs[session] = self._blobs.get(session, 0) + 1
+        outcomes = outcome.to_bytes(2, "little")
+        hashed = (machine.position << 64 | self.seq).to_bytes(16, "little")
+        first = self.history.position + 1
+        self.history = self.history.after(machine.epoch, 1, hashed, outcomes)
+        origins = {record.session: name for name, record in machine.sessions.items()}
+        origin = origins.get(session, MEMBERS[0])
+        self._add(
+            Batch(
+                machine.epoch, self.ring[0], self.seq, first, 1, origin, session,
+                self._blobs[session] if session else 0, 1_000 * self.seq, bytes([command[0]]),
+                outcomes, hashed, self.history.chain, machine.root(), self.history.order, moves,
+            )
+        )  # fmt: skip
+        if isinstance(command, c.Publish) and command.publish_no and outcome in (c.OK, 200):
+            self._add(Durable(first))
+            self.lives[origin, 1].append(Confirm(machine.epoch, first, (first,), ()))
+
+    def _activated(self, command: c.Activate) -> None:
+        lives = tuple((member.name, member.incarnation) for member in command.members)
+        if self.epoch:
+            self._add(ViewSeen(*self.ring, False, lives))
+            self._add(Inactive("view ended"))
+        self.view(self.ring[0] + 1, *lives)
+        self.epoch = command.epoch
+        members = tuple((*life, False) for life in lives)
+        base = self.history
+        self._add(
+            Active(self.epoch, *self.ring, base.position, base.chain, members, VOTERS, command.cold)
+        )
+
+    def _name_queues(self, moves: bytes) -> None:
+        wanted = {row[2] for row in MOVE.iter_unpack(moves) if row[0] & 15 != 1} - {*self._named}
+        if wanted:
+            known = {queue.number: queue for queue in self._queues()} | self.rig.gone
+            told = tuple(_told(known[number]) for number in sorted(wanted))
+            self._named |= dict.fromkeys(wanted, True)
+            self._add(Queues(told))
+
+    def _queues(self) -> list[Queue]:
+        return [q for vhost in self.machine.vhosts.values() for q in vhost.queues.values()]
+
+    def _add(self, record: Record) -> None:
+        for records in self.lives.values():
+            records.append(record)
+
+    def checkpoint(self) -> None:
+        """Every log says how the queues stand here."""
+        self.checkpoint_of(self.machine)
+
+    def checkpoint_of(self, machine: Machine | None) -> None:
+        """The same, of this machine; None: nothing was applied yet."""
+        if machine is None:
+            self._add(Checkpoint(0, 0, 1, b""))
+            return
+        rows = b"".join(
+            STANDING_ROW.pack(
+                queue.number, len(queue.ready) + len(queue.returned), queue.unacked,
+                queue.next_seq, queue.ready_sum,
+            )
+            for queue in sorted(self._queues(), key=lambda queue: queue.number)
+        )  # fmt: skip
+        self._add(Checkpoint(self.history.position, machine.root(), machine.next_message, rows))
+
+    def end(self) -> None:
+        """An orderly end, with a last look at the queues."""
+        self.checkpoint()
+        self.stop(*LIVES)
+
+    # Lies that all members tell alike.
+
+    def edit(self, change: Callable[[Row], Row | None], number: int = 0) -> int:
+        """Change the n-th move for which `change` returns another one; return its position."""
+        seen = -1
+        where = -1
+        for life in LIVES:
+            records = self.lives[life]
+            seen = -1
+            for at, record in enumerate(records):
+                if not isinstance(record, Batch):
+                    continue
+                rows = list(MOVE.iter_unpack(record.moves))
+                for i, row in enumerate(rows):
+                    told = change(row)
+                    if told is None or told == row:
+                        continue
+                    seen += 1
+                    if seen == number:
+                        rows[i] = told
+                        where = record.first_position
+                        records[at] = record._replace(moves=packed(rows))
+        assert where >= 0, "there is no such move"
+        return where
+
+    def rewrite(self, change: Callable[[int, list[Row]], list[Row]]) -> None:
+        """Change the moves of all batches, given the position and the rows of each."""
+        for life in LIVES:
+            records = self.lives[life]
+            for at, record in enumerate(records):
+                if isinstance(record, Batch):
+                    rows: list[Row] = list(MOVE.iter_unpack(record.moves))
+                    told = packed(change(record.first_position, list(rows)))
+                    records[at] = record._replace(moves=told)
+
+    # The check without Spark.
+
+    def breaches(self, *, replay: bool = True) -> list[Breach]:
+        """Return what the contract says about the first member's log."""
+        records = self.lives[LIVES[0]]
+        return contract_breaches([records], replay=replay)
+
+    def write_all(self, directory: Path) -> None:
+        """Write each log in one segment."""
+        self.write(directory, 1 << 30)
+
+
+def contract_breaches(segments: list[list[Record]], *, replay: bool = True) -> list[Breach]:
+    """Judge the segments of one life, which begins at position 1, as the whole history."""
+    told: list[Breach] = []
+    fates = FateWalk()
+    reaches = []
+    parts = []
+    everything = [(1, 1 << 40)]
+    for records, following in zip(segments, [*segments[1:], []], strict=True):
+        walked = walk(records, following, everything, replay=replay)
+        told += [breach for breach, _ in walked.breaches]
+        reaches += walked.reaches
+        parts += list(moves_within(records, everything))
+    fates.take(*sort(join(parts)))
+    fates.finish()
+    return [*told, *fates.breaches, *judge_recoveries(fates.recoveries), *judge_reaches(reaches)]
+
+
+def packed(rows: list[Row]) -> bytes:
+    """Return the bytes of moves."""
+    return b"".join(MOVE.pack(*row) for row in rows)
+
+
+def _told(queue: Queue) -> tuple[int, str, str, bool, int]:
+    return queue.number, queue.vhost.name, queue.name, queue.durable, queue.max_priority
+
+
+class _TapedRig(Rig):
+    """Hands out what each command did."""
+
+    def __init__(self, maker: MoveMaker) -> None:
+        self._maker = maker
+        self.gone: dict[int, Queue] = {}
+        super().__init__()
+
+    def apply(self, session: int, command: Command) -> int:
+        """Apply a command at all members; their tapes must agree."""
+        before = {queue.number: queue for queue in self.queues()}
+        outcome = super().apply(session, command)
+        self.gone |= before
+        tapes = {bytes(machine.tape) for machine in self.machines.values()}
+        assert len(tapes) == 1
+        for machine in self.machines.values():
+            machine.tape.clear()
+        self._maker.rig = self
+        self._maker.applied(session, command, outcome, tapes.pop())
+        return outcome
+
+    def queues(self) -> Iterator[Queue]:
+        """Yield the queues of the first member."""
+        for vhost in self.machine.vhosts.values():
+            yield from vhost.queues.values()

@@ -1,0 +1,187 @@
+"""The queue contract over logs of machines that really ran, without Spark (G11, G12, G13, G20)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker.machine import commands as c
+from broker.memberlog.records import Batch, Checkpoint, Queues
+from tests.system.movemaker import LIVES, MoveMaker, contract_breaches
+from tests.system.violations import VIOLATIONS, Violation, plain_story
+from tests.unit.machine_rig import Client
+from tools.verify.fates import FateWalk
+from tools.verify.moves import join
+from tools.verify.rules import RULES
+from tools.verify.sorting import sort
+from tools.verify.walk import moves_within, walk
+
+EVERYTHING = [(1, 1 << 40)]
+
+
+def test_an_honest_story_keeps_the_contract() -> None:
+    maker = plain_story()
+    assert maker.breaches() == []
+    walked = walk(maker.lives[LIVES[0]], [], EVERYTHING, replay=True)
+    assert walked.moves == walked.replayed > 70
+    assert walked.balances == 3
+    assert walked.compared > 8
+
+
+@pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda violation: violation.__name__)
+def test_each_violation_is_named_where_it_is(violation: Violation) -> None:
+    maker = plain_story()
+    rule, position = violation(maker)
+    found = maker.breaches()
+    assert (rule, position) in {(one.rule, one.position) for one in found}, found
+    assert {one.rule for one in found} <= RULES.keys()
+
+
+def test_each_rule_is_broken_by_one() -> None:
+    broken = {violation(plain_story())[0] for violation in VIOLATIONS}
+    assert {RULES[rule].promise for rule in broken} == {"LOG", "G11", "G12", "G13", "G20"}
+    assert RULES.keys() == broken
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_accused_that_a_machine_does(seed: int) -> None:
+    maker = wander(random.Random(seed), 150)
+    assert maker.breaches() == []
+
+
+def test_pieces_of_any_length_give_the_same_verdict() -> None:
+    maker = plain_story()
+    VIOLATIONS[10](maker)
+    moves = join(list(moves_within(maker.lives[LIVES[0]], EVERYTHING)))
+    share, rows = sort(moves)
+    whole = FateWalk()
+    whole.take(share, rows)
+    whole.finish()
+    assert whole.breaches
+    for step in range(1, 12):
+        walk_ = FateWalk()
+        for begin in range(0, len(rows), step):
+            part = slice(begin, begin + step)
+            walk_.take(share[part], rows.take(part))
+        walk_.finish()
+        assert walk_.breaches == whole.breaches
+        assert walk_.recoveries == whole.recoveries
+        assert (walk_.messages, walk_.judged) == (whole.messages, whole.judged)
+
+
+def test_what_is_missing_is_unknown_and_not_wrong() -> None:
+    maker = wander(random.Random(3), 150)
+    records = maker.lives[LIVES[0]]
+    half = len(records) // 2
+    cut = next(r.first_position for r in records[half:] if isinstance(r, Batch))
+    moves = join(list(moves_within(records, [(cut, 1 << 40)])))
+    blind = FateWalk()
+    blind.take(*sort(moves))
+    blind.finish()
+    assert blind.breaches  # without knowing that something is missing
+    told = FateWalk([1 << 20])
+    told.take(*sort(moves))
+    told.finish()
+    assert told.breaches == []
+
+
+def test_segments_of_a_life_are_joined() -> None:
+    maker = plain_story()
+    records = maker.lives[LIVES[0]]
+    cuts = [i for i, record in enumerate(records) if isinstance(record, Checkpoint)][1:]
+    named = [record for record in records if isinstance(record, Queues)]
+    parts = [
+        records[: cuts[0]],
+        [*named, *records[cuts[0] : cuts[1]]],
+        [*named, *records[cuts[1] :]],
+    ]
+    assert contract_breaches(parts) == []
+    # A message is lost between two segments.
+    lost = list(parts[1])
+    at, last = next(
+        (i, record)
+        for i, record in reversed(list(enumerate(lost)))
+        if isinstance(record, Batch) and record.moves
+    )
+    lost[at] = last._replace(moves=b"")
+    found = contract_breaches([parts[0], lost, parts[2]])
+    assert "balance" in {one.rule for one in found}
+
+
+def _connect(maker: MoveMaker, member: str, conn: int) -> Client:
+    """Return a client of a connection that was never there before."""
+    session = maker.machine.sessions[member].session
+    opened = c.ConnectionOpen(c.CONNECTION_OPEN, conn, "/", "guest", f"{member}:1")
+    maker.rig.apply(session, opened)
+    return Client(maker.rig, session, conn, 0).channel(1)
+
+
+def wander(chance: random.Random, steps: int) -> MoveMaker:
+    """Clients that do anything; members that are lost; now and then the whole cluster."""
+    maker = MoveMaker()
+    rig = maker.rig
+    clients: list[Client] = []
+    names = ["q", "ranked", "short", "passing", "dying"]
+    kinds: dict[str, c.Table] = {
+        "ranked": {"x-max-priority": 2},
+        "short": {
+            "x-max-length": 3,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "q",
+        },
+        "dying": {"x-message-ttl": 1000, "x-overflow": "reject-publish", "x-max-length": 5},
+    }
+    for step in range(steps):
+        alive = [
+            one for one in clients if (one.session, one.conn, one.chan) in rig.machine.channels
+        ]
+        roll = chance.random()
+        if not alive or roll < 0.04:
+            clients.append(_connect(maker, chance.choice("abc"), step))
+            continue
+        one, name = chance.choice(alive), chance.choice(names)
+        if roll < 0.1:
+            one.queue(name, kinds.get(name), durable=name != "passing")
+        elif roll < 0.5:
+            properties = b"\x08\x00" + bytes([chance.randrange(4)])
+            flags = c.PERSISTENT if chance.random() < 0.7 else 0
+            one.publish(name, b"%d" % step, flags=flags, no=step + 1, properties=properties)
+        elif roll < 0.56:
+            one.consume(name, f"t{step}", chance.randrange(4), no_ack=chance.random() < 0.2)
+        elif roll < 0.64:
+            one.get(name, no_ack=chance.random() < 0.3)
+        elif roll < 0.84:
+            channel = rig.machine.channels[one.session, one.conn, one.chan]
+            tag = chance.choice([*channel.unacked, 1])
+            what = chance.random()
+            if what < 0.5:
+                one.ack(tag, multiple=chance.random() < 0.3)
+            elif what < 0.9:
+                one.nack(tag, multiple=chance.random() < 0.3, requeue=chance.random() < 0.6)
+            else:
+                one.recover()
+        elif roll < 0.88:
+            one.sent(chance.randrange(8))
+        elif roll < 0.9:
+            one.commit(
+                [c.TxPublish("", name, c.PERSISTENT, b"\0\0", b"tx%d" % step)] * 2,
+                [c.TxSettle(0, True, chance.randrange(3))],
+            )
+        elif roll < 0.92:
+            one.purge(name)
+        elif roll < 0.93:
+            one.delete(name)
+        elif roll < 0.96:
+            chance.choice([one.close, one.close_channel])()
+        elif roll < 0.97:
+            rig.time_us += 700_000
+            rig.tick(rig.time_us)
+        elif roll < 0.985:
+            rig.activate(chance.choice("abc"))
+        elif roll < 0.99:
+            rig.activate(cold=True)
+        else:
+            maker.checkpoint()
+    maker.end()
+    return maker

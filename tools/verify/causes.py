@@ -1,0 +1,56 @@
+# mypy: disable-error-code="import-untyped"
+"""Which command can cause which move, as AMQP has it: a move without such a command is a fault."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from broker.machine import commands as c
+from broker.machine.tape import CAUSE_SHIFT, Op
+from tools.verify.moves import Bools
+
+ERRORS_FROM = 300  # outcomes from here on are reply codes, and end a channel or connection
+
+_CLOSES = (c.CONNECTION_CLOSE, c.CHANNEL_CLOSE)
+_OF_CLIENTS = range(c.CONNECTION_OPEN, c.TX_COMMIT + 1)
+_ANY = (*_OF_CLIENTS, c.ACTIVATE, c.TICK)
+"""Whatever ends a channel returns what it held: others get it, limits drop it, it dies and is
+published anew. An ACTIVATE ends the channels of lost members, a TICK ends what is due."""
+
+_CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
+    (Op.PUBLISHED, 0): (c.PUBLISH,),
+    (Op.PUBLISHED, 1): (c.TX_COMMIT,),
+    (Op.PUBLISHED, 2): _ANY,
+    (Op.ENQUEUED, 0): _ANY,
+    (Op.DELIVERED, 0): _ANY,
+    (Op.DELIVERED, 1): (c.GET,),
+    (Op.SETTLED, 0): (c.ACK,),
+    (Op.SETTLED, 1): (c.SENT,),
+    (Op.SETTLED, 2): (c.NACK, c.TX_COMMIT),
+    (Op.SETTLED, 3): _ANY,
+    (Op.SETTLED, 4): (c.TX_COMMIT,),
+    (Op.RETURNED, 0): (c.NACK,),
+    (Op.RETURNED, 1): (c.RECOVER,),
+    (Op.RETURNED, 2): tuple(_OF_CLIENTS),
+    (Op.RETURNED, 3): (c.ACTIVATE,),
+    (Op.RETURNED, 4): (c.TX_COMMIT,),
+    (Op.DROPPED, 0): (c.TICK, c.GET),
+    (Op.DROPPED, 1): _ANY,
+    (Op.PURGED, 0): (c.QUEUE_PURGE,),
+    (Op.PURGED, 1): _ANY,
+    (Op.PURGED, 2): (c.ACTIVATE,),
+    (Op.DECLARED, 0): (c.QUEUE_DECLARE,),
+    (Op.RECOVERED, 0): (c.ACTIVATE,),
+}
+
+
+def _allowed() -> Bools:
+    """Return a table: command kind, and op with its cause above."""
+    table = np.zeros((256, 128), np.bool_)
+    for (op, cause), kinds in _CAUSED_BY.items():
+        table[list(kinds), op | cause << CAUSE_SHIFT] = True
+    return table
+
+
+ALLOWED = _allowed()
+ENDS = np.isin(np.arange(256), _CLOSES)

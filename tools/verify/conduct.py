@@ -1,0 +1,303 @@
+# mypy: disable-error-code="import-untyped"
+"""The conduct of one life through one segment: do its moves follow from its commands, and do they
+lead from what the log says is in the queues to what it says is there later?
+
+Pure, and vectorised over the batches between two places where the log says how the queues stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from broker.machine import commands as c
+from broker.machine.tape import Op
+from broker.memberlog.records import (
+    STANDING_ROW,
+    Batch,
+    Checkpoint,
+    Queues,
+    Record,
+    Snapshot,
+    Start,
+)
+from tools.verify.balance import Balance, Standing, breach_at
+from tools.verify.causes import ALLOWED, ENDS, ERRORS_FROM
+from tools.verify.moves import LOW_32, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
+from tools.verify.rules import Breach
+
+_COMMANDS_MAX = 1 << 18  # judged at once; bounds the memory
+_SEQ_MASK = (1 << RANK_SHIFT) - 1
+
+
+class Named(NamedTuple):
+    """What the log says of a queue."""
+
+    vhost: str
+    name: str
+    durable: bool
+    max_priority: int  # -1: plain
+
+
+class Reach(NamedTuple):
+    """How far something went in a part of the one history: to be compared with the next part."""
+
+    what: str  # "taken" of a queue, "published" of a channel
+    of: int
+    position: int  # where the part begins
+    first: int
+    highest: int
+    at: int  # position of `first`
+
+
+class Conduct:
+    """Takes the records of one segment in their order."""
+
+    def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
+        """`stretches` are the positions of which this segment is the witness."""
+        self.breaches: list[Breach] = []
+        self.reaches: list[Reach] = []
+        self.named: dict[int, Named] = {}
+        self.moves = 0
+        self.balances = 0  # how often the log said how the queues stand, and could be believed
+        self._stretches = sorted(stretches)
+        self._batches: list[Batch] = []
+        self._commands = 0
+        self._balance: Balance | None = None  # None: how the queues stand is not known
+        self._said: list[Checkpoint] = []  # parts of one
+
+    def take(self, record: Record) -> None:
+        """Take the next record."""
+        if self._said and not isinstance(record, Checkpoint | Queues):
+            self._stand()
+        match record:
+            case Batch():
+                if self._batches:
+                    last = self._batches[-1]
+                    if last.first_position + last.commands != record.first_position:
+                        self._judge()  # something is missing: the check of logs says so
+                        self._balance = None
+                self._batches.append(record)
+                self._commands += record.commands
+                if self._commands >= _COMMANDS_MAX:
+                    self._judge()
+            case Queues(queues):
+                for number, vhost, name, durable, max_priority in queues:
+                    self.named[number] = Named(vhost, name, durable, max_priority)
+            case Checkpoint():
+                if self._said and self._said[0].position != record.position:
+                    self._stand()
+                self._said.append(record)
+            case Start() | Snapshot():
+                self._judge()
+                self._balance = None
+            case _:
+                pass
+
+    def finish(self, following: Iterable[Record] = ()) -> None:
+        """End the segment; `following` are the records of the next one, up to its first batch."""
+        if self._said:
+            self._stand()
+        for record in following:
+            if isinstance(record, Batch | Start | Snapshot):
+                break
+            if isinstance(record, Checkpoint | Queues):
+                self.take(record)
+        if self._said:
+            self._stand()
+        self._judge()
+
+    def _stand(self) -> None:
+        """The log says how the queues stand: that is where its moves must have led."""
+        said, self._said = self._said, []
+        self._judge()
+        rows = [row for one in said for row in STANDING_ROW.iter_unpack(one.queues)]
+        standing = {row[0]: Standing(*row[1:4]) for row in rows}
+        if self._balance is not None:
+            self.breaches += self._balance.differences(
+                said[0].position, standing, said[0].next_message
+            )
+            self.balances += 1
+        self._balance = Balance(standing, said[0].next_message)
+
+    def _judge(self) -> None:
+        batches, self._batches, self._commands = self._batches, [], 0
+        if not batches:
+            return
+        block = _Block(batches, self._numbers_of(ranked=True))
+        self.moves += len(block.moves)
+        for rule, which in block.broken():
+            for i in np.flatnonzero(which).tolist():
+                self.breaches.append(block.breach(rule, i))
+        self.breaches += block.not_once()
+        self._judge_queues(block.moves)
+        if self._balance is not None:
+            self.breaches += self._balance.follow(block.moves, block.places)
+        for first, last in self._stretches:
+            begin, end = np.searchsorted(block.moves.position, [first, last + 1])
+            if begin < end:
+                rows = block.moves.take(slice(int(begin), int(end)))
+                self._take_orders(rows, max(first, batches[0].first_position))
+
+    def _judge_queues(self, moves: Moves) -> None:
+        of_queue = moves.op != Op.PUBLISHED
+        numbers, firsts = np.unique(moves.queue[of_queue], return_index=True)
+        rows = np.flatnonzero(of_queue)[firsts]
+        for number, i in zip(numbers.tolist(), rows.tolist(), strict=True):
+            if number not in self.named:
+                self._breach("unnamed queue", moves, i)
+        for i in np.flatnonzero(moves.op == Op.DECLARED).tolist():
+            named = self.named.get(int(moves.queue[i]))
+            said = bool(moves.flag[i]), int(moves.of[i]) - 1
+            if named is not None and said != (named.durable, named.max_priority):
+                self._breach("other queue", moves, i)
+
+    def _numbers_of(self, *, ranked: bool) -> Ints:
+        """Return the numbers of the priority queues, or of the plain ones."""
+        found = [n for n, one in self.named.items() if (one.max_priority >= 0) is ranked]
+        return np.array(found, np.int64)
+
+    def _breach(self, rule: str, moves: Moves, i: int) -> None:
+        self.breaches.append(breach_at(rule, moves, i))
+
+    def _take_orders(self, moves: Moves, begin: int) -> None:
+        """G12: what leaves a queue for the first time, and what a channel publishes, ascends."""
+        leaves = (moves.op == Op.DELIVERED) | (moves.op == Op.DROPPED)
+        plain = self._numbers_of(ranked=False)
+        taken = leaves & ~moves.flag & np.isin(moves.queue, plain)
+        self._ascends("taken", "overtaken", moves, np.flatnonzero(taken), moves.queue, moves.seq,
+                      begin)  # fmt: skip
+        confirmed = (moves.op == Op.PUBLISHED) & (moves.cause == 0) & (moves.queue > 0)
+        self._ascends("published", "publisher order", moves, np.flatnonzero(confirmed), moves.of,
+                      moves.queue, begin)  # fmt: skip
+
+    def _ascends(
+        self, what: str, rule: str, moves: Moves, rows: Ints, keys: Ints, values: Ints, begin: int
+    ) -> None:
+        if not len(rows):
+            return
+        rows = rows[np.argsort(keys[rows], kind="stable")]
+        key, value = keys[rows], values[rows]
+        begins = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+        bad = np.zeros(len(rows), np.bool_)
+        # A channel that is opened again begins again with 1.
+        again = value[1:] == 1 if what == "published" else np.zeros(len(rows) - 1, np.bool_)
+        bad[1:] = (value[1:] <= value[:-1]) & (key[1:] == key[:-1]) & ~again
+        for i in np.flatnonzero(bad).tolist():
+            self._breach(rule, moves, int(rows[i]))
+        ends = [*begins[1:].tolist(), len(rows)]
+        for first, end in zip(begins.tolist(), ends, strict=True):
+            last = value[end - 1] if what == "published" else value[first:end].max()
+            at = int(moves.position[rows[first]])
+            self.reaches.append(
+                Reach(what, int(key[first]), begin, int(value[first]), int(last), at)
+            )
+
+
+class _Block:
+    """Batches that follow one another, as columns."""
+
+    def __init__(self, batches: list[Batch], ranked: Ints) -> None:
+        self.first = batches[0].first_position
+        self.kinds = np.frombuffer(b"".join(b.kinds for b in batches), np.uint8).astype(np.int64)
+        outcomes = b"".join(b.outcomes for b in batches)
+        self.outcomes = np.frombuffer(outcomes, "<u2").astype(np.int64)
+        self.moves = unpack([b.moves for b in batches], [b.first_position for b in batches])
+        counts = np.array([len(b.moves) // ROW.itemsize for b in batches], np.int64)
+        lasts = np.array([b.first_position + b.commands for b in batches], np.int64)
+        self.beyond = self.moves.position >= np.repeat(lasts, counts)
+        self.starts = self.moves.ordinal == 0
+        # In a priority queue a place carries the rank above, and keeps the lowest bit free.
+        seq = self.moves.seq
+        self.places = np.where(np.isin(self.moves.queue, ranked), (seq & _SEQ_MASK) >> 1, seq)
+
+    def breach(self, rule: str, i: int) -> Breach:
+        """Return that row i breaks a rule."""
+        return breach_at(rule, self.moves, i)
+
+    def broken(self) -> Iterator[tuple[str, Bools]]:
+        """Yield each rule of a single move, or of two neighbours, with the moves that break it."""
+        m = self.moves
+        yield "foreign command", self.beyond
+        disorder = np.zeros(len(m), np.bool_)
+        disorder[1:] = (m.position[1:] < m.position[:-1]) & ~self.starts[1:]
+        yield "disorder", disorder & ~self.beyond
+        at = np.where(self.beyond, 0, m.position - self.first)
+        kind, outcome = self.kinds[at], self.outcomes[at]
+        late = (outcome >= c.IGNORED) & (outcome < c.UNROUTABLE) & (kind != c.TICK)
+        yield "late command", late & ~self.beyond
+        good = ALLOWED[kind, m.op | (m.cause << 4)] | self.beyond
+        yield "wrong cause", ~good
+        closed = (m.op == Op.RETURNED) & (m.cause == 2) & ~ENDS[kind] & (outcome < ERRORS_FROM)
+        yield "return without cause", closed & good
+        yield from self._numbers()
+
+    def _numbers(self) -> Iterator[tuple[str, Bools]]:
+        m = self.moves
+        published = (m.op == Op.PUBLISHED) & (m.seq > 0)
+        rows = np.flatnonzero(published)
+        wrong = np.zeros(len(m), np.bool_)
+        wrong[rows[1:]] = m.seq[rows[1:]] != m.seq[rows[:-1]] + 1
+        yield "number", wrong
+        entered = m.op == Op.ENQUEUED
+        here = np.arange(len(m))
+        source = np.maximum.accumulate(np.where(published, here, -1)) if len(m) else here
+        known = source >= 0
+        same = known & (m.position[source] == m.position) & (m.seq[source] & LOW_32 == m.of)
+        yield "enqueued unpublished", entered & ~same
+        rows = np.flatnonzero(entered & same)
+        rows = rows[np.lexsort((m.queue[rows], m.seq[source[rows]]))]
+        twice = np.zeros(len(m), np.bool_)
+        twice[rows[1:]] = (source[rows[1:]] == source[rows[:-1]]) & (
+            m.queue[rows[1:]] == m.queue[rows[:-1]]
+        )
+        yield "enqueued twice", twice
+        # Places in a queue: without the rank of a priority, they rise by one.
+        rows = np.flatnonzero(entered | (m.op == Op.RECOVERED))
+        rows = rows[np.argsort(m.queue[rows], kind="stable")]
+        place = self.places[rows]
+        after = np.where(m.op[rows] == Op.RECOVERED, place + m.of[rows], place + 1)
+        odd = (place[1:] != after[:-1]) & (m.queue[rows[1:]] == m.queue[rows[:-1]])
+        # Of a priority queue a cold start tells no place.
+        silent = (m.op[rows] == Op.RECOVERED) & (m.seq[rows] == 0)
+        odd &= ~silent[1:] & ~silent[:-1]
+        wrong = np.zeros(len(m), np.bool_)
+        wrong[rows[1:]] = odd
+        yield "place", wrong
+
+    def not_once(self) -> Iterator[Breach]:
+        """Yield each publish that did not become one message."""
+        m = self.moves
+        inside = ~self.beyond
+        own = (m.op == Op.PUBLISHED) & (m.cause == 0) & inside
+        made = np.bincount(m.position[own] - self.first, minlength=len(self.kinds))
+        accepted = (self.outcomes == c.OK) | (self.outcomes == c.UNROUTABLE)
+        wanted = (self.kinds == c.PUBLISH) & accepted
+        by_transaction = (m.op == Op.PUBLISHED) & (m.cause == 1) & inside
+        at = m.position[by_transaction] - self.first
+        invented = np.zeros(len(self.kinds), np.bool_)
+        invented[at[(self.kinds[at] != c.TX_COMMIT) | ~accepted[at]]] = True
+        for rule, which in (
+            ("publish lost", wanted & (made == 0)),
+            ("publish doubled", wanted & (made > 1)),
+            ("publish invented", ~wanted & (made > 0) | invented),
+        ):
+            for i in np.flatnonzero(which).tolist():
+                yield Breach(rule, self.first + i, 0, -1, -1)
+
+
+def judge_reaches(reaches: Iterable[Reach]) -> Iterator[Breach]:
+    """G12 from one part of the history to the next."""
+    highest: dict[tuple[str, int], int] = {}
+    for one in sorted(reaches, key=lambda reach: reach.position):
+        key = one.what, one.of
+        before = highest.get(key, -1)
+        if one.first <= before and not (one.what == "published" and one.first == 1):
+            rule = "overtaken" if one.what == "taken" else "publisher order"
+            queue = one.of if one.what == "taken" else -1
+            channel = one.of if one.what == "published" else -1
+            yield Breach(rule, one.at, 0, queue, one.first, channel)
+        restarts = one.what == "published"
+        highest[key] = one.highest if restarts else max(before, one.highest)

@@ -1,0 +1,320 @@
+# mypy: disable-error-code="import-untyped"
+"""The queue contract in Spark: each segment walked through, each message followed through its life.
+
+Two jobs.  The first walks through segments where they lie, a task some segments, without moving a
+row to another task.  The second brings the moves of each message together, sorted, and streams over
+them.  Neither collects what grows with traffic, nor holds more than a segment in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from tools.verify.control import Primary
+from tools.verify.fates import FateWalk, Recovery, judge_recoveries
+from tools.verify.findings import Finding
+from tools.verify.rows import SEGMENT, Row
+from tools.verify.rules import Breach, first_by_rule
+from tools.verify.telling import Line, look_around, tell
+from tools.verify.walk import Walked, moves_within, records_of, walk
+from tools.verify.witness import Gap, Stretch, gaps, plan
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Row as SparkRow
+
+    Batches: TypeAlias = Iterator[pyarrow.RecordBatch]
+    Work: TypeAlias = Callable[[Batches], Batches]
+
+REPLAYED = 4  # segments, unless more are asked for
+_LINES_MAX = 20_000  # some for each rule, file and message
+_LINES = "which int, kind string, position bigint, ordinal bigint, text string"
+FINDINGS_MAX = 200  # of one kind that the driver takes from the tasks
+
+_WALKED = (
+    "kind string, name string, position bigint, ordinal bigint, queue bigint, seq bigint, "
+    "channel bigint, since bigint, n bigint, more string"
+)
+_MOVES = "queue bigint, share int, place bigint, time bigint, what int, of bigint, detail bigint"
+
+
+class Task(NamedTuple):
+    """One segment to be walked through."""
+
+    file: str
+    following: str  # the next segment of the life, "" = none at hand
+    stretches: list[tuple[int, int]]  # positions of which it is the witness
+    replay: bool
+
+
+@dataclass(slots=True)
+class Contract:
+    """What the checks of the contract found, and over how much."""
+
+    breaches: list[tuple[Breach, int]] = field(default_factory=list)
+    segments: int = 0
+    moves: int = 0  # walked through
+    balances: int = 0
+    replayed: int = 0  # moves
+    replayed_segments: int = 0
+    compared: int = 0
+    messages: int = 0
+    judged: int = 0  # moves of messages, beside one another
+    reaches: int = 0
+    recoveries: int = 0
+    stretches: list[Stretch] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+
+def tasks_for(
+    rows: Sequence[Row], stretches: Iterable[Stretch], replayed: int | None
+) -> list[Task]:
+    """Return which segments are walked through: the witnesses, and those that are replayed.
+
+    `replayed` of all segments, evenly spread over the lives; None: all.
+    """
+    segments = sorted(
+        (row for row in rows if row.kind == SEGMENT),
+        key=lambda row: (row.member, row.incarnation, row.segment),
+    )
+    next_of = {(row.member, row.incarnation, row.segment - 1): row.file for row in segments}
+    of: dict[str, list[tuple[int, int]]] = {}
+    for stretch in stretches:
+        of.setdefault(stretch.file, []).append((stretch.first, stretch.last))
+    wanted = len(segments) if replayed is None else min(replayed, len(segments))
+    chosen = {segments[i * len(segments) // wanted].file for i in range(wanted)}
+    return [
+        Task(
+            row.file, next_of.get((row.member, row.incarnation, row.segment), ""),
+            of.get(row.file, []), row.file in chosen,
+        )
+        for row in segments
+        if row.file in of or row.file in chosen
+    ]  # fmt: skip
+
+
+def check_contract(
+    spark: SparkSession,
+    rows: Sequence[Row],
+    primaries: dict[int, Primary],
+    replayed: int | None = REPLAYED,
+) -> Contract:
+    """Check what befell messages; `rows` are the control rows of all segments that are at hand."""
+    from pyspark import StorageLevel
+
+    found = Contract(stretches=plan(rows, primaries))
+    found.gaps = gaps(found.stretches)
+    tasks = tasks_for(rows, found.stretches, replayed)
+    if not tasks:
+        return found
+    walked = in_tasks(spark, tasks, _walk_tasks, _WALKED).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        _take_walked(walked, found)
+    finally:
+        walked.unpersist()
+    _take_fates(spark, tasks, found)
+    found.segments = len(tasks)
+    found.replayed_segments = sum(task.replay for task in tasks)
+    found.breaches = merge(found.breaches)
+    return found
+
+
+def explain(spark: SparkSession, found: Contract, rows: Sequence[Row]) -> list[Finding]:
+    """Return what was found in words, with what the logs say around it."""
+    if not found.breaches:
+        return []
+    tasks = tasks_for(rows, found.stretches, 0)
+    wanted = [breach for breach, _ in found.breaches]
+    lines = in_tasks(spark, tasks, _LookAround(wanted), _LINES)
+    said = lines.dropDuplicates().orderBy("which", "position").limit(_LINES_MAX).collect()
+    return tell(found.breaches, [Line(*row) for row in said], rows)
+
+
+def merge(breaches: Iterable[tuple[Breach, int]]) -> list[tuple[Breach, int]]:
+    """Return the first breach of each rule with the sum of their numbers."""
+    told = list(breaches)
+    firsts = first_by_rule([breach for breach, _ in told])
+    return [
+        (breach, sum(n for other, n in told if other.rule == breach.rule)) for breach, _ in firsts
+    ]
+
+
+def in_tasks(spark: SparkSession, tasks: list[Task], work: Work, schema: str) -> DataFrame:
+    """Have `work` done on the tasks, some in each of Spark's."""
+    shares = max(1, min(len(tasks), 2 * spark.sparkContext.defaultParallelism))
+    given = [(i % shares, json.dumps(task)) for i, task in enumerate(tasks)]
+    frame = spark.createDataFrame(given, "share int, task string")
+    return frame.repartitionByRange(shares, "share").select("task").mapInArrow(work, schema)
+
+
+def _walk_tasks(batches: Batches) -> Batches:
+    for task in _tasks_in(batches):
+        following = records_of(_read(task.following), task.following) if task.following else ()
+        records = records_of(_read(task.file), task.file)
+        told = walk(records, following, task.stretches, replay=task.replay)
+        yield _batch(list(_rows_of(told)), _WALKED)
+
+
+def _rows_of(told: Walked) -> Iterator[tuple[Any, ...]]:
+    for breach, n in told.breaches:
+        rule, position, ordinal, queue, seq, channel, since, more = breach
+        yield ("breach", rule, position, ordinal, queue, seq, channel, since, n, more)
+    for reach in told.reaches:
+        yield (
+            "reach", reach.what, reach.position, reach.at, reach.of, reach.first, reach.highest,
+            0, 1, "",
+        )  # fmt: skip
+    for name in ("moves", "balances", "replayed", "compared"):
+        yield ("count", name, 0, 0, 0, 0, 0, 0, getattr(told, name), "")
+
+
+def _take_walked(walked: DataFrame, found: Contract) -> None:
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
+    breaches = walked.filter(f.col("kind") == "breach")
+    for row in breaches.orderBy("position").limit(FINDINGS_MAX).collect():
+        found.breaches.append((_breach(row), row.n))
+    for row in walked.filter(f.col("kind") == "count").groupBy("name").agg(f.sum("n")).collect():
+        setattr(found, row[0], row[1])
+    reaches = walked.filter(f.col("kind") == "reach")
+    before = Window.partitionBy("name", "queue").orderBy("position")
+    taken = f.col("name") == "taken"
+    # What left a queue never falls; the numbers of a channel begin again when it is reopened.
+    highest = f.when(
+        taken, f.max("channel").over(before.rowsBetween(Window.unboundedPreceding, -1))
+    )
+    reached = f.coalesce(highest.otherwise(f.lag("channel").over(before)), f.lit(-1))
+    fallen = (f.col("seq") <= reached) & (taken | (f.col("seq") != 1))
+    odd = reaches.withColumn("fallen", fallen)
+    found.reaches = odd.count()
+    for row in odd.filter("fallen").orderBy("ordinal").limit(FINDINGS_MAX).collect():
+        rule, queue, channel = (
+            ("overtaken", row.queue, -1)
+            if row.name == "taken"
+            else ("publisher order", -1, row.queue)
+        )
+        found.breaches.append((Breach(rule, row.ordinal, 0, queue, row.seq, channel), 1))
+
+
+def _take_fates(spark: SparkSession, tasks: list[Task], found: Contract) -> None:
+    from pyspark.sql import functions as f
+
+    missing = [gap.first << 20 for gap in found.gaps]
+    shares = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    witnesses = [task for task in tasks if task.stretches]
+    if not witnesses:
+        return
+    moves = in_tasks(spark, witnesses, _MovesOf(shares), _MOVES)
+    sorted_ = moves.repartition("queue", "share").sortWithinPartitions(
+        "queue", "share", "place", "time"
+    )
+    told = sorted_.mapInArrow(_Fates(missing), _WALKED)
+    rows = told.groupBy("kind", "name", "queue", "position", "ordinal", "seq", "channel", "since",
+                        "more").agg(f.sum("n").alias("n")).collect()  # fmt: skip
+    recoveries: list[Recovery] = []
+    for row in rows:
+        if row.kind == "breach":
+            found.breaches.append((_breach(row), row.n))
+        elif row.kind == "recovery":
+            recoveries.append(Recovery(*json.loads(row.more)))
+        else:
+            setattr(found, row.name, row.n)
+    found.recoveries = len({(one.queue, one.time) for one in recoveries})
+    found.breaches += [(breach, 1) for breach in judge_recoveries(recoveries)]
+
+
+class _MovesOf:
+    """Reads the moves of the one history out of segments, in Spark's workers."""
+
+    def __init__(self, shares: int) -> None:
+        self._shares = shares
+
+    def __call__(self, batches: Batches) -> Batches:
+        from tools.verify.sorting import columns_of
+
+        for task in _tasks_in(batches):
+            records = records_of(_read(task.file), task.file)
+            for moves in moves_within(records, task.stretches):
+                yield _columns(columns_of(moves, self._shares), _MOVES)
+
+
+class _LookAround:
+    """Looks for what the logs say about breaches, in Spark's workers."""
+
+    def __init__(self, wanted: list[Breach]) -> None:
+        self._wanted = wanted
+
+    def __call__(self, batches: Batches) -> Batches:
+        for task in _tasks_in(batches):
+            records = records_of(_read(task.file), task.file)
+            lines = list(look_around(records, task.stretches, self._wanted))
+            yield _batch(list(lines), _LINES)
+
+
+class _Fates:
+    """Follows messages through sorted moves, in Spark's workers."""
+
+    def __init__(self, missing: list[int]) -> None:
+        self._missing = missing
+
+    def __call__(self, batches: Batches) -> Batches:
+        from tools.verify.sorting import moves_of
+
+        fates = FateWalk(self._missing)
+        for batch in batches:
+            columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+            fates.take(*moves_of(columns))
+        fates.finish()
+        rows: list[tuple[Any, ...]] = []
+        for breach, n in first_by_rule(fates.breaches):
+            rule, position, ordinal, queue, seq, channel, since, more = breach
+            rows.append(("breach", rule, position, ordinal, queue, seq, channel, since, n, more))
+        rows += [
+            ("recovery", "", 0, 0, one.queue, 0, 0, 0, 1, json.dumps(one))
+            for one in fates.recoveries
+        ]
+        rows += [
+            ("count", name, 0, 0, 0, 0, 0, 0, getattr(fates, name), "")
+            for name in ("messages", "judged")
+        ]
+        yield _batch(rows, _WALKED)
+
+
+def _breach(row: SparkRow) -> Breach:
+    return Breach(
+        row.name, row.position, row.ordinal, row.queue, row.seq, row.channel, row.since, row.more
+    )
+
+
+def _tasks_in(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Task]:
+    for batch in batches:
+        for text in batch.column(0).to_pylist():
+            file, following, stretches, replay = json.loads(text)
+            yield Task(file, following, [(first, last) for first, last in stretches], replay)
+
+
+def _read(file: str) -> bytes:
+    return Path(file).read_bytes()
+
+
+def _batch(rows: list[tuple[Any, ...]], schema: str) -> pyarrow.RecordBatch:
+    count = len(schema.split(","))
+    return _columns(list(zip(*rows, strict=True)) or [[]] * count, schema)
+
+
+def _columns(columns: Sequence[Any], schema: str) -> pyarrow.RecordBatch:
+    import pyarrow
+
+    types = {"string": pyarrow.string(), "bigint": pyarrow.int64(), "int": pyarrow.int32()}
+    fields = [one.split() for one in schema.split(",")]
+    arrays = [
+        pyarrow.array(column, type=types[kind])
+        for column, (_, kind) in zip(columns, fields, strict=True)
+    ]
+    return pyarrow.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])

@@ -1,0 +1,307 @@
+# mypy: disable-error-code="import-untyped"
+"""What befell each message: the moves of one message beside one another, in their order.
+
+Pure, and vectorised: takes columns that ascend by (queue, share, level, seq, time), as Spark sorts
+them, in pieces of any length, and keeps of what it has seen one row and the few moves of the queue
+as a whole.  `level` is 0 for moves of a queue as a whole, which each share of a queue gets, and 1
+for those of its messages.  Each move is judged by the one before it of the same message, and by
+what befell the queue between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.machine.tape import Op
+from tools.verify.moves import OPS_OF_QUEUES, Bools, Ints, Moves, join, position_of
+from tools.verify.rules import Breach
+
+NEVER = -1
+_DELETED, _BY_COLD_START = 1, 2  # causes of a PURGED
+T = TypeVar("T", np.int64, np.bool_)
+_NOTHING = 0  # in the place of an Op: this message was never heard of
+
+
+class Recovery(NamedTuple):
+    """What one share of a queue knows of a cold start; shares are added up."""
+
+    queue: int
+    time: int
+    kept: int  # as the log says, for the whole queue
+    ready: int  # persistent ones that were ready then
+    moved: int  # recovered ones that moved later on, and were not heard of before
+    fresh: bool  # nothing recovered earlier can be left: a purge came in between, or none is known
+    known: bool  # nothing is missing before it
+
+
+class _Queue:
+    """The moves of a queue as a whole."""
+
+    def __init__(self, number: int, rows: Moves, gaps: Ints) -> None:
+        self.number = number
+        times = rows.times()
+        declared = rows.op == Op.DECLARED
+        first = int(times[declared][0]) if declared.any() else 0
+        self.gaps_before = int(np.searchsorted(gaps, first))
+        # Of a priority queue a cold start leaves what is persistent at its place.
+        stays = (rows.op == Op.RECOVERED) & (rows.seq == 0)
+        moved = (rows.op == Op.RECOVERED) & ~stays
+        # The purge of a cold start says only what was there: RECOVERED, behind it, what stays.
+        purged = (rows.op == Op.PURGED) & (rows.cause != _BY_COLD_START)
+        self.hard, self.soft = times[purged | moved], times[stays]
+        self.deleted = times[purged & (rows.cause == _DELETED)]
+        self.rows, self.times = rows, times
+        self.fresh_times, self.fresh_begin = times[moved], rows.seq[moved]
+        self.fresh_end = self.fresh_begin + rows.of[moved]
+
+    def recovered_as(self, seq: Ints, time: Ints) -> Ints:
+        """Return when each came to be by a cold start, before `time`; NEVER: it did not."""
+        if not len(self.fresh_begin):
+            return np.full(len(seq), NEVER, np.int64)
+        at = np.searchsorted(self.fresh_begin, seq, "right") - 1
+        found = (at >= 0) & (seq < self.fresh_end[at]) & (self.fresh_times[at] < time)
+        return np.where(found, self.fresh_times[at], NEVER)
+
+
+class FateWalk:
+    """Judges sorted pieces one after the other."""
+
+    def __init__(self, gaps: Iterable[int] = ()) -> None:
+        """`gaps` are the times at which something is missing, ascending."""
+        self.breaches: list[Breach] = []
+        self.recoveries: list[Recovery] = []
+        self.messages = 0
+        self.judged = 0
+        self._gaps = np.array(list(gaps), np.int64)
+        self._key: tuple[int, int] | None = None
+        self._of_queue: list[Moves] = []
+        self._queue: _Queue | None = None
+        self._carry: _Extended | None = None
+        self._tally: dict[int, list[int]] = {}
+
+    def take(self, share: Ints, rows: Moves) -> None:
+        """Judge the next piece; `share` is which part of its queue a row is in."""
+        if not len(rows):
+            return
+        change = np.flatnonzero(np.diff(rows.queue).astype(bool) | np.diff(share).astype(bool)) + 1
+        begins = [0, *change.tolist(), len(rows)]
+        for begin, end in pairwise(begins):
+            key = int(rows.queue[begin]), int(share[begin])
+            if key != self._key:
+                self.finish()
+                self._key = key
+            part = rows.take(slice(begin, end))
+            level = int(np.count_nonzero(np.isin(part.op, OPS_OF_QUEUES)))
+            if level:
+                self._of_queue.append(part.take(slice(0, level)))
+            if level < len(part):
+                self._judge(part.take(slice(level, None)))
+
+    def finish(self) -> None:
+        """Close the queue that was judged last."""
+        if self._key is not None:
+            queue = self._open()
+            if self._carry is not None:
+                self._count(queue, self._carry, np.array([np.iinfo(np.int64).max]))
+            self._tell_recoveries(queue)
+        self._of_queue, self._queue, self._carry, self._key = [], None, None, None
+        self._tally = {}
+
+    def _open(self) -> _Queue:
+        if self._queue is None:
+            assert self._key is not None
+            self._queue = _Queue(self._key[0], join(self._of_queue), self._gaps)
+        return self._queue
+
+    def _judge(self, rows: Moves) -> None:
+        queue = self._open()
+        piece = _Extended.behind(rows, self._carry, queue, self._gaps)
+        self.judged += len(rows)
+        self.messages += int(np.count_nonzero(~piece.same[piece.new :]))
+        for rule, which in _broken(piece, queue):
+            which[: piece.new] = False
+            for i in np.flatnonzero(which).tolist():
+                self.breaches.append(piece.breach(rule, i, queue.number))
+        for at in piece.came[piece.new :][piece.came[piece.new :] != NEVER].tolist():
+            self._tally.setdefault(at, [0, 0])[1] += 1
+        # How long each row's state lasted is known when the next one comes; of the last not yet.
+        until = np.where(piece.same[1:], piece.time[1:], np.iinfo(np.int64).max)
+        self._count(queue, piece, until)
+        self._carry = piece.last()
+
+    def _count(self, queue: _Queue, piece: _Extended, until: Ints) -> None:
+        """Count what was ready at each cold start; `until` of the first rows of the piece."""
+        n = len(until)
+        if not len(queue.fresh_times) and not len(queue.soft):
+            return
+        ready = np.isin(piece.op[:n], (Op.ENQUEUED, Op.RETURNED)) & piece.lasting[:n]
+        time = piece.time[:n]
+        for at in (*queue.fresh_times.tolist(), *queue.soft.tolist()):
+            hard = queue.hard[queue.hard < at]
+            begun = int(hard[-1]) if len(hard) else NEVER
+            here = ready & (time > begun) & (time < at) & (until > at)
+            self._tally.setdefault(at, [0, 0])[0] += int(np.count_nonzero(here))
+
+    def _tell_recoveries(self, queue: _Queue) -> None:
+        purged = False
+        seen = False
+        for i in range(len(queue.rows)):
+            op, time = int(queue.rows.op[i]), int(queue.times[i])
+            if op == Op.PURGED:
+                purged = purged or int(queue.rows.cause[i]) != _BY_COLD_START
+            elif op == Op.RECOVERED:
+                ready, moved = self._tally.get(time, [0, 0])
+                soft = int(queue.rows.seq[i]) == 0
+                known = int(np.searchsorted(self._gaps, time)) == queue.gaps_before
+                fresh = purged or not seen or soft
+                kept = int(queue.rows.of[i])
+                self.recoveries.append(
+                    Recovery(queue.number, time, kept, ready, moved, fresh, known)
+                )
+                purged, seen = False, not soft
+
+
+class _Extended:
+    """Rows of messages with the row before them, and what follows from what came before."""
+
+    new: int  # how many rows at the beginning were judged before
+    seq: Ints
+    op: Ints
+    flag: Bools
+    of: Ints
+    time: Ints
+    detail: Ints
+    same: Bools  # the row before is of the same message
+    prior: Ints  # what that row is
+    prior_of: Ints
+    prior_time: Ints  # NEVER: there is none, and no cold start made this message
+    came: Ints  # of a message's first row: which cold start gave it its place, NEVER: none
+    unknown: Bools  # something is missing since
+    lasting: Bools  # as it entered
+    content: Ints  # as it entered; 0: not known
+    ended: Bools  # it was ready before, and its queue gave it up in between
+    expects_flag: Bools  # when it is taken now, it was delivered before
+
+    @classmethod
+    def behind(cls, rows: Moves, carry: _Extended | None, queue: _Queue, gaps: Ints) -> _Extended:
+        """Return the rows behind `carry`, the last one before them, if there is one."""
+        self = cls()
+        self.new = 0 if carry is None else 1
+
+        def joined(name: str, values: NDArray[T]) -> NDArray[T]:
+            if carry is None:
+                return values
+            return np.concatenate([getattr(carry, name), values])
+
+        self.seq, self.op = joined("seq", rows.seq), joined("op", rows.op)
+        self.flag, self.of = joined("flag", rows.flag), joined("of", rows.of)
+        self.time, self.detail = joined("time", rows.times()), joined("detail", rows.detail)
+        n = len(self.seq)
+        self.same = np.concatenate([[False], self.seq[1:] == self.seq[:-1]])
+        before = np.concatenate([[0], np.arange(n - 1)])
+        self.prior = np.where(self.same, self.op[before], _NOTHING)
+        self.prior_of = np.where(self.same, self.of[before], -1)
+        self.came = queue.recovered_as(self.seq, self.time)
+        self.came[self.same] = NEVER
+        if carry is not None:
+            self.came[0] = carry.came[0]
+        reborn = self.came != NEVER
+        since = np.where(self.same, self.time[before], np.where(reborn, self.came, NEVER))
+        self.prior_time = since
+        at_gap = np.searchsorted(gaps, self.time)
+        known = np.where(since == NEVER, queue.gaps_before, np.searchsorted(gaps, since))
+        self.unknown = at_gap != known
+        self._inherit(rows, carry)
+        was_ready = np.isin(self.prior, (Op.ENQUEUED, Op.RETURNED)) | reborn
+        hard = np.searchsorted(queue.hard, self.time) - np.searchsorted(queue.hard, since, "right")
+        soft = np.searchsorted(queue.soft, self.time) - np.searchsorted(queue.soft, since, "right")
+        self.ended = was_ready & ((hard > 0) | ((soft > 0) & ~self.lasting))
+        self.expects_flag = (self.prior == Op.RETURNED) | reborn | (soft > 0)
+        return self
+
+    def _inherit(self, rows: Moves, carry: _Extended | None) -> None:
+        """What a message was when it entered the queue holds for all its moves."""
+        n = len(self.seq)
+        group = np.maximum.accumulate(np.where(self.same, 0, np.arange(n)))
+        entered = self.op[group] == Op.ENQUEUED
+        carried = carry is not None and group == 0
+        self.lasting = np.where(entered, self.flag[group], True)
+        self.content = np.where(entered, self.detail[group], 0)
+        if carry is not None:
+            self.lasting = np.where(carried, carry.lasting[0], self.lasting)
+            self.content = np.where(carried, carry.content[0], self.content)
+
+    def last(self) -> _Extended:
+        """Return the last row, to stand before the next piece."""
+        one = _Extended()
+        one.new = 1
+        for name in ("seq", "op", "flag", "of", "time", "detail", "came", "lasting", "content"):
+            setattr(one, name, getattr(self, name)[-1:].copy())
+        one.same = np.array([True])  # counted already
+        return one
+
+    def breach(self, rule: str, i: int, queue: int) -> Breach:
+        """Return what is wrong with row i."""
+        time, since = int(self.time[i]), int(self.prior_time[i])
+        return Breach(
+            rule, position_of(time), time & 0xFFFFF, queue, int(self.seq[i]), int(self.of[i]),
+            position_of(since) if since != NEVER else -1,
+        )  # fmt: skip
+
+
+def _broken(p: _Extended, queue: _Queue) -> Iterator[tuple[str, Bools]]:
+    """Yield each rule with the rows that break it."""
+    known = ~p.unknown
+    enters, leaves = p.op == Op.ENQUEUED, (p.op == Op.DELIVERED) | (p.op == Op.DROPPED)
+    delivered, dropped = p.op == Op.DELIVERED, p.op == Op.DROPPED
+    gives_up = (p.op == Op.SETTLED) | (p.op == Op.RETURNED)
+    held, over = p.prior == Op.DELIVERED, (p.prior == Op.SETTLED) | (p.prior == Op.DROPPED)
+    reborn = p.came != NEVER
+    nothing = (p.prior == _NOTHING) & ~reborn
+    ready = (np.isin(p.prior, (Op.ENQUEUED, Op.RETURNED)) | reborn) & ~p.ended
+    yield "place twice", enters & (p.same | reborn)
+    yield "invented", ~enters & nothing & known
+    yield "delivered held", delivered & held & known
+    yield "dropped held", dropped & held & known
+    yield "delivered ended", delivered & (over | p.ended) & known
+    yield "dropped ended", dropped & (over | p.ended) & known
+    yield "first flagged", leaves & ready & known & p.flag & ~p.expects_flag
+    yield "again unflagged", leaves & ready & known & ~p.flag & p.expects_flag
+    yield "other holder", gives_up & held & known & (p.of != p.prior_of)
+    yield "settled unheld", (p.op == Op.SETTLED) & (ready | p.ended) & known
+    yield "returned unheld", (p.op == Op.RETURNED) & (ready | p.ended | over) & known
+    yield "ended twice", (p.op == Op.SETTLED) & over & known
+    carries = leaves | (p.op == Op.RETURNED)
+    yield "content", carries & (p.content != 0) & (p.detail != p.content)
+    if len(queue.deleted):
+        gone = p.time > queue.deleted[0]
+        yield "into deleted", gone & (enters | (p.op == Op.RETURNED))
+
+
+def judge_recoveries(told: Iterable[Recovery]) -> Iterator[Breach]:
+    """Judge what cold starts kept: the shares of a queue are added up."""
+    sums: dict[tuple[int, int], Recovery] = {}
+    for one in told:
+        key = one.queue, one.time
+        sum_ = sums.get(key)
+        if sum_ is None:
+            sums[key] = one
+        else:
+            sums[key] = sum_._replace(ready=sum_.ready + one.ready, moved=sum_.moved + one.moved)
+    before: Recovery | None = None
+    for key in sorted(sums):
+        one = sums[key]
+        left = 0
+        if before is not None and before.queue == one.queue and not one.fresh:
+            left = before.kept - before.moved
+        before = one
+        if one.known and one.kept != one.ready + left:
+            yield Breach(
+                "kept others", position_of(one.time), one.time & 0xFFFFF, one.queue, -1,
+                more=f"kept {one.kept}, of {one.ready + left} persistent ones that were ready",
+            )  # fmt: skip

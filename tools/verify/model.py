@@ -1,0 +1,233 @@
+"""A second model of queues: dicts and sorted lists, written from what AMQP promises of a queue.
+
+It is told moves one at a time and says which one cannot be.  The first ready message in the order
+of service is the next to leave; a message that comes back takes its old place; a cold start keeps
+what is persistent.  It knows nothing of the broker's code: the hash of ready messages is recomputed
+from its definition in docs/MEMBERLOG.md.
+
+It may begin where only figures are known: what was there before are *strangers*, of which it knows
+how many are ready and held, and that they are older than what comes after.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+_PLACE = struct.Struct("<QQQQQ")
+_MASK = (1 << 64) - 1
+_RANK_SHIFT = 54
+_PUBLISHED, _ENQUEUED, _DELIVERED, _SETTLED, _RETURNED = 1, 2, 3, 4, 5
+_DROPPED, _PURGED, _DECLARED, _RECOVERED = 6, 7, 8, 9
+_PURGE_OF_DELETE, _PURGE_OF_COLD_START = 1, 2
+
+
+class Wrong(Exception):
+    """This cannot be; the first argument is the rule, the second says what was expected."""
+
+    def __init__(self, rule: str, more: str) -> None:
+        super().__init__(rule, more)
+        self.rule, self.more = rule, more
+
+
+class Said(NamedTuple):
+    """What the log says of a queue."""
+
+    ready: int
+    unacked: int
+    next_seq: int
+    ready_sum: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ready} ready, {self.unacked} held, next place {self.next_seq}, "
+            f"sum {self.ready_sum:016x}"
+        )
+
+
+class _Message(NamedTuple):
+    content: int
+    lasting: bool | None  # None: not known, of a stranger
+    redelivered: bool
+
+
+@dataclass(slots=True)
+class _Queue:
+    number: int
+    ranked: bool
+    next_seq: int = 0
+    strangers_ready: int = 0
+    strangers_held: int = 0
+    floor: int = 0  # strangers came before this place
+    last_stranger: int = -1  # the one that left last
+    ready_sum: int = 0
+    ready: dict[int, _Message] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)  # the places of `ready`
+    held: dict[int, tuple[_Message, int]] = field(default_factory=dict)  # with its channel
+
+    def said(self) -> Said:
+        """Return what a log should say of this queue now."""
+        ready = len(self.ready) + self.strangers_ready
+        held = len(self.held) + self.strangers_held
+        return Said(ready, held, self.next_seq, self.ready_sum)
+
+    def arrival(self, seq: int) -> int:
+        """Return how many came before."""
+        return (seq & ((1 << _RANK_SHIFT) - 1)) >> 1 if self.ranked else seq
+
+    def add(self, seq: int, message: _Message) -> None:
+        """It is ready now."""
+        self.ready[seq] = message
+        insort(self.order, seq)
+        self._sum(seq, message, 1)
+
+    def remove(self, seq: int, message: _Message) -> None:
+        """It is not ready any more."""
+        if seq in self.ready:
+            del self.ready[seq]
+            del self.order[bisect_left(self.order, seq)]
+        self._sum(seq, message, -1)
+
+    def _sum(self, seq: int, message: _Message, sign: int) -> None:
+        place = _PLACE.pack(message.content, self.number, seq, 0, message.redelivered)
+        self.ready_sum = (self.ready_sum + sign * xxh3_64_intdigest(place)) & _MASK
+
+    def leave(self, seq: int, content: int, redelivered: bool) -> _Message:
+        """The first one leaves; `Wrong` when that is not this one."""
+        known = self.ready.get(seq)
+        oldest = self.order[0] if self.order else None
+        if known is not None:
+            if seq != oldest:
+                raise Wrong("wrong message", f"place {oldest} was ready")
+            if self.strangers_ready and not self.ranked and seq >= self.floor:
+                raise Wrong("wrong message", f"{self.strangers_ready} older ones were ready")
+            if known.content != content or known.redelivered != redelivered:
+                raise Wrong("impossible", f"there it is {known}")
+        else:
+            if not self.strangers_ready or self.arrival(seq) >= self.floor or seq in self.held:
+                raise Wrong("impossible", "it is not ready")
+            if oldest is not None and oldest < seq:
+                raise Wrong("wrong message", f"place {oldest} was ready")
+            if seq <= self.last_stranger and not self.ranked:
+                raise Wrong("wrong message", f"place {self.last_stranger} left before")
+            self.strangers_ready -= 1
+            self.last_stranger = seq
+            known = _Message(content, None, redelivered)
+        self.remove(seq, known)
+        return known
+
+    def give_up(self, seq: int, channel: int, content: int | None) -> _Message:
+        """Its holder holds it no longer."""
+        if seq in self.held:
+            message, holder = self.held.pop(seq)
+            if holder != channel:
+                raise Wrong("impossible", f"channel {holder:08x} held it")
+            if content not in (None, message.content):
+                raise Wrong("impossible", f"it was {message.content:016x}")
+            return message
+        if not self.strangers_held or self.arrival(seq) >= self.floor or seq in self.ready:
+            raise Wrong("impossible", "nobody held it")
+        self.strangers_held -= 1
+        return _Message(content or 0, None, True)
+
+    def clear(self) -> None:
+        """Nothing is ready any more."""
+        self.ready.clear()
+        self.order.clear()
+        self.strangers_ready = self.ready_sum = 0
+
+
+class Model:
+    """All queues."""
+
+    def __init__(self, next_message: int) -> None:
+        self.next_message = next_message
+        self.queues: dict[int, _Queue] = {}
+
+    def begin(self, number: int, said: Said, *, ranked: bool) -> None:
+        """A queue of which only figures are known."""
+        self.queues[number] = _Queue(
+            number, ranked, said.next_seq, said.ready, said.unacked, said.next_seq,
+            ready_sum=said.ready_sum,
+        )  # fmt: skip
+
+    def move(
+        self, op: int, flag: bool, cause: int, number: int, seq: int, of: int, detail: int
+    ) -> None:
+        """Make a move; `Wrong` when it cannot be."""
+        if op == _PUBLISHED:
+            if seq and seq != self.next_message:
+                raise Wrong("impossible", f"the next message has number {self.next_message}")
+            self.next_message += 1 if seq else 0
+            return
+        if op == _DECLARED:
+            if number in self.queues:
+                raise Wrong("impossible", "this queue is there already")
+            self.queues[number] = _Queue(number, of > 0)
+            return
+        queue = self.queues.get(number)
+        if queue is None:
+            if op != _SETTLED:
+                raise Wrong("impossible", "there is no such queue")
+            return
+        if op == _ENQUEUED:
+            if queue.arrival(seq) != queue.next_seq:
+                raise Wrong("impossible", f"the next place is {queue.next_seq}")
+            queue.next_seq += 1
+            queue.add(seq, _Message(detail, flag, False))
+        elif op == _DELIVERED:
+            queue.held[seq] = queue.leave(seq, detail, flag), of
+        elif op == _DROPPED:
+            queue.leave(seq, detail, flag)
+        elif op == _SETTLED:
+            queue.give_up(seq, of, None)
+        elif op == _RETURNED:
+            queue.add(seq, queue.give_up(seq, of, detail)._replace(redelivered=True))
+        elif op == _PURGED:
+            if of != queue.said().ready:
+                raise Wrong("wrong state", f"{queue.said().ready} were ready")
+            if cause != _PURGE_OF_COLD_START:  # else what stays is told next
+                queue.clear()
+            if cause == _PURGE_OF_DELETE:
+                del self.queues[number]
+        elif op == _RECOVERED:
+            _recover(queue, seq, of, detail)
+
+    def differs(self, said: dict[int, Said]) -> list[tuple[int, str]]:
+        """Return the queues that stand otherwise than the log says, with both in words."""
+        found: list[tuple[int, str]] = []
+        for number in sorted({*said, *self.queues}):
+            queue, told = self.queues.get(number), said.get(number)
+            here = None if queue is None else queue.said()
+            if here != told:
+                found.append((number, f"{here or 'no such queue'}; the log: {told or 'none'}"))
+        return found
+
+
+def _recover(queue: _Queue, first: int, kept: int, ready_sum: int) -> None:
+    """A cold start: what is persistent stays, flagged; in a plain queue under new numbers."""
+    if queue.held or queue.strangers_held:
+        raise Wrong("impossible", "messages were still held")
+    if queue.strangers_ready or any(one.lasting is None for one in queue.ready.values()):
+        # Which of them are persistent is not known.
+        if kept > queue.said().ready:
+            raise Wrong("wrong state", f"only {queue.said().ready} were ready")
+        if not queue.ranked:
+            queue.next_seq = first + kept
+        queue.clear()
+        queue.strangers_ready, queue.ready_sum = kept, ready_sum
+        queue.floor, queue.last_stranger = queue.next_seq, -1
+        return
+    lasting = [(seq, queue.ready[seq]) for seq in queue.order if queue.ready[seq].lasting]
+    queue.clear()
+    for place, (seq, message) in enumerate(lasting, queue.next_seq):
+        queue.add(seq if queue.ranked else place, message._replace(redelivered=True))
+    if not queue.ranked:
+        queue.next_seq += len(lasting)
+    if (kept, ready_sum) != (len(lasting), queue.ready_sum):
+        more = f"{len(lasting)} persistent ones with sum {queue.ready_sum:016x} should be kept"
+        raise Wrong("wrong state", more)

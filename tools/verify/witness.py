@@ -1,0 +1,101 @@
+"""One history out of the logs of all members: which file says what happened at which positions.
+
+All members wrote the same moves, and `identity` compares them; so what befell a message is judged
+once, over one witness for each position.  What a later primary did not know is left out, and where
+no file is whole nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from tools.verify.control import Primary, ends_of
+from tools.verify.identity import cuts
+from tools.verify.rows import FAULT, SEGMENT, Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+POSITION_MAX = (1 << 62) - 1
+
+
+class Stretch(NamedTuple):
+    """Positions `first` to `last`, as `file` tells them."""
+
+    file: str
+    first: int
+    last: int
+
+
+class Gap(NamedTuple):
+    """Positions that no file tells."""
+
+    first: int
+    last: int
+
+
+def plan(rows: Iterable[Row], primaries: dict[int, Primary]) -> list[Stretch]:
+    """Return one witness for each position that there is, ascending; few files rather than many.
+
+    A file in which something is damaged serves only where no other does.
+    """
+    lowest = cuts(primaries)
+    damaged: set[str] = set()
+    runs: list[tuple[Row, int, int]] = []
+    for row in rows:
+        if row.kind == FAULT:
+            damaged.add(row.file)
+        elif row.kind == SEGMENT:
+            for first, last, decided in ends_of(row)["runs"]:
+                last = min(last, lowest.get(decided, last))
+                if first <= last:
+                    runs.append((row, first, last))
+    order = [(first, row.file in damaged, -last, row.file, last) for row, first, last in runs]
+    return _cover(sorted(order))
+
+
+def _cover(runs: list[tuple[int, bool, int, str, int]]) -> list[Stretch]:
+    """Cover what the runs cover, from the left; `runs` ascend by where they begin."""
+    stretches: list[Stretch] = []
+    reached = 0  # all up to here is covered, or nowhere told
+    waiting: list[tuple[bool, int, str]] = []  # damaged, -last, file: begun, and not used up
+    at = 0
+    while at < len(runs) or waiting:
+        while at < len(runs) and runs[at][0] <= reached + 1:
+            _, bad, _, file, last = runs[at]
+            waiting.append((bad, -last, file))
+            at += 1
+        waiting = [run for run in waiting if -run[1] > reached]
+        if not waiting:
+            if at < len(runs):
+                reached = runs[at][0] - 1
+            continue
+        bad, ending, file = min(waiting)
+        until = -ending
+        if bad and at < len(runs):  # only up to where an undamaged one may begin
+            until = min(until, max(reached + 1, runs[at][0] - 1))
+        stretches.append(Stretch(file, reached + 1, until))
+        reached = until
+    return stretches
+
+
+def gaps(stretches: list[Stretch]) -> list[Gap]:
+    """Return where nothing is told, from position 1 on."""
+    found: list[Gap] = []
+    reached = 0
+    for stretch in stretches:
+        if stretch.first > reached + 1:
+            found.append(Gap(reached + 1, stretch.first - 1))
+        reached = stretch.last
+    return found
+
+
+def one_history(moves: DataFrame, stretches: list[Stretch]) -> DataFrame:
+    """Return the moves of the one history, from the table "moves" of the files of the stretches."""
+    from pyspark.sql import functions as f
+
+    spark = moves.sparkSession
+    said = spark.createDataFrame(stretches, "of_file string, first bigint, until bigint")
+    inside = (moves.file == said.of_file) & moves.position.between(said["first"], said.until)
+    return moves.join(f.broadcast(said), inside, "left_semi")
