@@ -365,18 +365,22 @@ class Node(Checking):
     def invariants(self) -> None:
         """Assert what must hold between any two calls."""
         self.queue.invariants()
-        phase = self.phase
-        forming = phase in (Phase.COMMIT, Phase.RECOVERY)
-        assert (self.gather is not None) == (phase is Phase.GATHER or forming), self.describe()
+        phase, current = self.phase, self.current
+        recovering = phase is Phase.RECOVERY
+        forming = recovering or phase is Phase.COMMIT
+        gathering = forming or phase is Phase.GATHER
+        assert (self.gather is not None) == gathering, self.describe()
         assert (self.forming is not None) == forming, self.describe()
-        assert (self.recovery is not None) == (phase is Phase.RECOVERY), self.describe()
-        assert phase is not Phase.OPERATIONAL or self.current is not None, self.describe()
+        assert (self.recovery is not None) == recovering, self.describe()
+        operational = not gathering and phase is Phase.OPERATIONAL
+        assert not operational or current is not None, self.describe()
         assert not self._held or self.waiting is not None, self.describe()
-        assert self.ring.seq <= self.committed_seq <= self.max_ring_seq, self.describe()
-        if phase in (Phase.GATHER, Phase.COMMIT, Phase.RECOVERY, Phase.OPERATIONAL):
+        assert self.committed_seq <= self.max_ring_seq, self.describe()
+        if operational or gathering:
             assert self.desk.due, f"nothing will ever happen: {self.describe()}"
-        if self.current is not None:
-            self.current.invariants()
+        if current is not None:
+            assert current.id.seq <= self.committed_seq, self.describe()
+            current.invariants()
         if self.recovery is not None:
             self.recovery.ring.invariants()
             self.recovery.invariants()

@@ -15,6 +15,7 @@ from tests.sim.campaign import (
     Options,
     Outcome,
     Summary,
+    collect_seldom,
     command_for,
     options_for,
     outcome_of,
@@ -179,4 +180,5 @@ def _job(work: tuple[int, Options, str, int]) -> tuple[str, Outcome]:
 
 
 if __name__ == "__main__":
+    collect_seldom()
     sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.sim.campaign import Outcome, command_for, options_for, outcome_of, run_seed
+from tests.sim.campaign import (
+    Outcome,
+    collect_seldom,
+    command_for,
+    options_for,
+    outcome_of,
+    run_seed,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH_SEEDS = 20
@@ -81,4 +88,5 @@ def main(raw: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    collect_seldom()
     sys.exit(main(sys.argv[1:]))

@@ -62,12 +62,12 @@ class SimHealth:
         # What a member with a clock set ahead publishes as an epoch begins may live too long
         # (docs/decisions/0008), and the run's end waits for the last to go.
         serves = upper.core.speaking and self.world.members[upper.name].wall_offset_us <= 0
-        if serves and not self.world.faults["heal"] and self.tape.chance(self._load):
+        if serves and not self.world.healed and self.tape.chance(self._load):
             self._publish()
         lag = upper.writer.lag.lag()
         if lag.bytes > BACKLOG_BYTES_MAX + BEAT_BYTES_MAX:
             upper.judge.broken("4.11", f"{upper.name}: {lag.bytes} bytes wait for the disk")
-        if self._disk.look(lag, self.world.now) and not self.world.faults["heal"]:
+        if self._disk.look(lag, self.world.now) and not self.world.healed:
             self.world.after(0.0, self._leave)
 
     def _leave(self) -> None:

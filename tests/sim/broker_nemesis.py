@@ -44,7 +44,7 @@ class Spite:
             self.world.after(self.tape.gap(self.delay_s), self._strike, member)
 
     def _over(self) -> bool:
-        return self.world.faults["heal"] > 0
+        return self.world.healed
 
     def _length(self) -> float:
         token_s = self.world.plan.token_timeout_ms / 1000.0

@@ -69,7 +69,7 @@ class BrokerUpper:
         replica.log = self
         self.clients = SimClients(
             self.name, tape.fork("clients"), stack.numbers, self.later, self.judge.broken,
-            lambda: self.world.faults["heal"] > 0,
+            lambda: self.world.healed,
         )  # fmt: skip
         seed = f"{self.world.plan.seed} {self.name} {member.incarnation}"
         proposal = hashlib.blake2b(seed.encode(), digest_size=16).hexdigest()
@@ -96,7 +96,7 @@ class BrokerUpper:
             self.member.incarnation, self.now_us,
         )  # fmt: skip
         book = Logbook(writer)
-        book.start(replica.history, replica.machine.root())
+        book.start(replica.history, replica.machine)
         book.flush()
         return book
 
@@ -195,7 +195,7 @@ class BrokerUpper:
             return
         self._turn_due = False
         core = self.core
-        calm = self.world.faults["heal"] > 0
+        calm = self.world.healed
         for _ in range(1000 if calm else self.tape.number(1, self.slice_items)):
             if not core.busy:
                 break
@@ -327,7 +327,7 @@ class BrokerUpper:
         donor = self.core.transfer_donor
         self.note("installed", f"{replica.history} of {donor}")
         if self.book is not None:
-            self.book.snapshot(replica.history, replica.machine.root(), donor)
+            self.book.snapshot(replica.history, replica.machine, donor)
         self.tip = replica.history.chain
         replica.log = self
         durable = replica.history.position

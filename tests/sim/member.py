@@ -43,6 +43,8 @@ class SimMember:
         self.name = name
         self.address = f"{name}:1"
         self.tape: Tape = world.tape.fork(f"member {name}")
+        self.others = tuple(other for other in world.plan.names if other != name)
+        self.late_timers = world.plan.has("late_timers")
         self.incarnation = 0
         self.tap: Tap | None = None
         self.upper: Upper | None = None
@@ -178,21 +180,23 @@ class SimMember:
         self.schedule_turn()
 
     def schedule_turn(self) -> None:
-        if self._turn_at is None and self.running:
-            turn_s = self.world.plan.turn_s * self.slowness
-            self._turn_at = self.world.now + turn_s * self.tape.between(0.2, 1.8)
-            self.world.at(self._turn_at, self._turn)
+        if self._turn_at is None and self.tap is not None and not self.paused:
+            world = self.world
+            turn_s = world.plan.turn_s * self.slowness
+            self._turn_at = world.now + turn_s * self.tape.between(0.2, 1.8)
+            world.at(self._turn_at, self._turn)
 
     def _turn(self) -> None:
         """Once around the loop of the driver."""
         self._turn_at = None
         if self.tap is None or self.paused:
             return
-        core, now = self.tap.core, self.world.now
-        for _ in range(min(FRAMES_PER_TURN, len(self.inbox))):
-            core.receive(self.inbox.popleft(), now)
-            self.world.step(core)
-        if self.inbox:
+        world, core, inbox = self.world, self.tap.core, self.inbox
+        now = world.now
+        for _ in range(min(FRAMES_PER_TURN, len(inbox))):
+            core.receive(inbox.popleft(), now)
+            world.step(core)
+        if inbox:
             self.schedule_turn()
         else:
             core.drained(now)
@@ -211,13 +215,15 @@ class SimMember:
         """Check the core, send and hand up what it said, and set its timer."""
         tap = self.tap
         assert tap is not None
-        self.world.step(tap.core)
+        world = self.world
+        world.step(tap.core)
         for _ in range(1000):
-            outputs = tap.take(self.world.now)
-            if not outputs and not self._pump():
+            outputs = tap.take(world.now)
+            if outputs:
+                if not self._emit(outputs):
+                    return
+            elif not self._pump():
                 break
-            if not self._emit(outputs):
-                return
         else:
             raise AssertionError(f"{self.name} never stops speaking")
         self._arm_timer(tap)
@@ -232,34 +238,34 @@ class SimMember:
 
     def _emit(self, outputs: Sequence[Output]) -> bool:
         """Send, then hand up; False when the member died on the way."""
-        upper = self.upper
+        upper, world, name = self.upper, self.world, self.name
         for output in outputs:
             if self.crash_after is not None:
                 self.crash_after -= 1
                 if self.crash_after < 0:
                     self.crash_after = None
-                    self.world.fault("crash_mid_output", self.name, self)
+                    world.fault("crash_mid_output", name, self)
                     self._end("crash")
-                    self.world.after(self.crash_down_s, self.world.revive, self.name)
+                    world.after(self.crash_down_s, world.revive, name)
                     return False
             if isinstance(output, Send):
-                self.world.send(self.name, output.to.name, output.frame)
+                world.send(name, output.to.name, output.frame)
             elif isinstance(output, Broadcast):
-                for name in self.world.plan.names:
-                    if name != self.name:
-                        self.world.send(self.name, name, output.frame)
+                for other in self.others:
+                    world.net.send(world.now, name, other, output.frame)
             elif upper is not None:
-                upper.on_output(output, self.world.now)
+                upper.on_output(output, world.now)
         return True
 
     def _arm_timer(self, tap: Tap) -> None:
         timer = tap.core.next_timer()
         if timer is None or (self._timer_at is not None and self._timer_at <= timer):
             return
-        late = self.tape.between(0.0, 0.01) if self.world.plan.has("late_timers") else 0.0
-        due = max(timer, self.world.now + 1e-6) + late
+        world = self.world
+        late = self.tape.between(0.0, 0.01) if self.late_timers else 0.0
+        due = max(timer, world.now + 1e-6) + late
         self._timer_at = due
-        self.world.at(due, self._timer, due)
+        world.at(due, self._timer, due)
 
     def _trace(self, code: str, text: str) -> None:
         self.world.trace.add(self.world.now, self.name, code, text)

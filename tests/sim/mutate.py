@@ -78,8 +78,9 @@ def _try_seeds(
     began = time.monotonic()
     with ExitStack() as stack:
         try:
-            from tests.sim.campaign import options_for, plan_of, run_plan
+            from tests.sim.campaign import collect_seldom, options_for, plan_of, run_plan
 
+            collect_seldom()
             if module == HAND and name:
                 from tests.sim.mutants import broken
 

@@ -107,7 +107,7 @@ class MemberTrouble:
 
     def _restore(self, member: SimMember, image: object) -> None:
         stack = self.world.stack
-        if not member.running or self.world.faults["heal"] or not isinstance(stack, Restorable):
+        if not member.running or self.world.healed or not isinstance(stack, Restorable):
             return
         self._crash("restore", member, self.length() * 2)
         if stack.restore(member.name, image, self.world.plan.names):
@@ -123,7 +123,7 @@ class MemberTrouble:
             self.world.after(turn * step, self._storm, member, step * self.tape.between(0.1, 0.9))
 
     def _storm(self, member: SimMember, down_s: float) -> None:
-        if member.running and not self.world.faults["heal"]:
+        if member.running and not self.world.healed:
             self._crash("restart_storm", member, down_s)
 
     def pause(self) -> None:

@@ -24,6 +24,7 @@ LOST = {
     int(Kind.JOIN): "loss_join",
     int(Kind.COMMIT): "loss_commit",
 }
+ODD = ("corrupt", "duplicate", "repeat_old", "garbage", "corrupt_behind", "foreign")
 REMEMBERED_FRAMES = 40  # per link, for late repeats of old frames
 LARGE_FRAME_BYTES = 400
 
@@ -94,6 +95,18 @@ class Net:
         self.met: Counter[str] = Counter()
         self.on_fault: Callable[[str, str], None] = lambda name, target: None
 
+    @property
+    def weather(self) -> Weather:
+        """What is wrong with frames at present."""
+        return self._weather
+
+    @weather.setter
+    def weather(self, weather: Weather) -> None:
+        self._weather = weather
+        # Most frames meet a network where nothing of these can happen to them.
+        self._lossy = any(getattr(weather, name) for name in ("loss", "loss_large", *LOST.values()))
+        self._odd = any(getattr(weather, name) for name in ODD)
+
     def send(self, now: float, source: str, target: str, frame: bytes) -> None:
         """One frame leaves `source`; it may arrive never, once, late or more often."""
         link = self.links.get((source, target))
@@ -110,6 +123,9 @@ class Net:
                 self.met["queue_full"] += 1
             return
         weather, tape = self.weather, self.tape
+        if not self._odd:
+            self._pass(now, source, target, link, frame)
+            return
         if tape.chance(weather.corrupt):
             self._meet("corrupt", target)
             self._pass(now, source, target, link, self._flip(frame))
@@ -150,6 +166,8 @@ class Net:
             link.doomed -= 1
             self._meet("burst", target)
             return True
+        if not self._lossy:
+            return False
         rate = weather.loss + self._loss_of_kind(frame[1])
         if len(frame) >= LARGE_FRAME_BYTES:
             rate += weather.loss_large
@@ -174,10 +192,10 @@ class Net:
         weather, tape = self.weather, self.tape
         spread = weather.delay_s * weather.jitter
         delay = weather.delay_s - spread + 2 * spread * tape.random.random() + link.extra_delay_s
-        if tape.chance(weather.spike):
+        if weather.spike > 0.0 and tape.chance(weather.spike):
             self._meet("spike", target)
             delay += tape.gap(weather.spike_s)
-        if tape.chance(weather.reorder):
+        if weather.reorder > 0.0 and tape.chance(weather.reorder):
             self._meet("reorder", target)
             at = now + delay * tape.between(1.0, 10.0)
         else:
@@ -219,10 +237,6 @@ class Net:
         """The same frame as another cluster would have sent it."""
         tag = self.tape.random.randbytes(TAG_BYTES)
         return _sealed(frame[:2], tag + frame[CHECKED_FROM + TAG_BYTES :])
-
-    def arrived(self, source: str, target: str) -> None:
-        """The frame left the link's queue."""
-        self.links[source, target].in_flight -= 1
 
     def cut(self, pairs: list[tuple[str, str]]) -> None:
         for pair in pairs:

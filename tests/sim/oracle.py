@@ -152,6 +152,13 @@ class Oracle:
             if (tap := members[name].tap) is not None and tap.core is core
         ]
 
+    def _life(self, member: Member) -> OracleCore | None:
+        """This life's core, while it lasts."""
+        assert self.world is not None
+        core, tap = self.cores[member.name], self.world.members[member.name].tap
+        alive = tap is not None and tap.core is core and core.me == member
+        return core if alive else None
+
     def visit(self, core: OracleCore, now: float) -> None:
         """One member has a moment: order, receive, deliver a few, hear of marks."""
         self._maybe_change(now)
@@ -167,8 +174,7 @@ class Oracle:
         ready = ring.safe() - core.delivered
         if ready > 0:
             core.deliver(ring, core.delivered + tape.number(0, ready), transitional=False)
-        live = {c.me: c for c in self._live()}
-        marks = {m.name: live[m].mark for m in ring.members if m in live}
+        marks = {m.name: other.mark for m in ring.members if (other := self._life(m)) is not None}
         if marks != core.shown and tape.chance(0.5):
             core.shown = marks
             core.out.append(Marks(marks))
@@ -177,13 +183,16 @@ class Oracle:
 
     def _maybe_change(self, now: float) -> None:
         assert self.world is not None
+        healed = self.world.healed
+        if not healed and now < self.change_at:
+            return
         live = self._live()
-        if self.world.faults["heal"]:
+        if healed:
             live = [core for core in live if core.me.name not in self.world.outside]
             everybody = [core.me for core in live]
             if any(list(core.members) != everybody for core in live):
                 self._change([live])
-        elif now >= self.change_at:
+        else:
             self.change_at = now + self.tape.gap(self.calm_s * self.tape.pick((0.2, 1.0, 8.0)))
             self._change(self._parts(live))
 

@@ -14,11 +14,22 @@ from typing import Protocol
 
 from tests.sim.history import Delivered, Ended, Installed, Item, Life, Submitted, Transited, Who
 from tests.sim.ringtrace import Recorder
-from vsync.events import Deliver, Direct, Marks, Note, Output, Transitional, View
+from vsync.events import (
+    Broadcast,
+    Deliver,
+    Direct,
+    Marks,
+    Note,
+    Output,
+    Send,
+    Transitional,
+    View,
+)
 from vsync.phases import Phase
 from vsync.types import NO_RING, Guarantee, Member, RingId
 
 HEADER = struct.Struct(">1sIII")  # source, incarnation, number, checksum of the rest
+FRAMES = (Send, Broadcast)
 FOREIGN = Item(("?", 0), 0, 0)
 
 
@@ -106,9 +117,13 @@ class Tap:
     def take(self, now: float) -> Sequence[Output]:
         """The core's outputs, deliveries stripped of their numbers."""
         outputs: list[Output] = self.core.take()
+        if not outputs:
+            return outputs
         if self.recorder is not None:
             outputs = self.recorder.heard(outputs, now)
         for index, output in enumerate(outputs):
+            if isinstance(output, FRAMES):
+                continue
             if isinstance(output, Deliver):
                 outputs[index] = self._on_deliver(output, now)
             elif isinstance(output, View):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
+from heapq import heappop, heappush
 from pathlib import Path
 
 from tests.sim.coverage import stage_of
@@ -69,21 +69,22 @@ class World:
     # -- time ------------------------------------------------------------------------------------
 
     def at(self, time: float, action: Callable[..., None], *arguments: object) -> None:
-        heapq.heappush(self.heap, (time, next(self._order), action, arguments))
+        heappush(self.heap, (time, next(self._order), action, arguments))
 
     def after(self, delay: float, action: Callable[..., None], *arguments: object) -> None:
-        self.at(self.now + delay, action, *arguments)
+        heappush(self.heap, (self.now + delay, next(self._order), action, arguments))
 
     def run_until(self, end: Callable[[], bool], deadline: float) -> bool:
         """Run until `end()` holds (asked after each event) or time is up; True in the first case.
 
         The clock never passes the deadline by more than one event.
         """
+        heap = self.heap
         while not end():
-            if not self.heap or self.heap[0][0] > deadline:
+            if not heap or heap[0][0] > deadline:
                 self.now = max(self.now, deadline)
                 return end()
-            time, _, action, arguments = heapq.heappop(self.heap)
+            time, _, action, arguments = heappop(heap)
             assert time >= self.now, "time runs backwards"
             self.now = time
             action(*arguments)
@@ -142,7 +143,7 @@ class World:
         self.at(time, self._arrive, source, target, frame)
 
     def _arrive(self, source: str, target: str, frame: bytes) -> None:
-        self.net.arrived(source, target)
+        self.net.links[source, target].in_flight -= 1
         self.trace.frame(self.now, source, target, frame)
         self.members[target].arrive(frame)
 
@@ -156,6 +157,11 @@ class World:
         self.trace.add(self.now, "*", name, text)
         for member in whom:
             self.pairs[name, stage_of(member)] += 1
+
+    @property
+    def healed(self) -> bool:
+        """Whether the chaos is over."""
+        return "heal" in self.faults
 
     def kinds(self) -> int:
         """How many kinds of fault were met."""
