@@ -1,19 +1,29 @@
 """What this member writes into its member log, and when.
 
 The log is evidence, written for whoever checks it afterwards; nothing in the broker reads it back.
-It never holds bodies, keys or names of clients: a batch is its hash, its kinds and its outcomes.
+It never holds bodies, keys or names of clients: a batch is its hash, its kinds, its outcomes and
+what it did to messages, which are numbers and hashes. Queues are named, once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from broker.history import History
+from broker.machine.entities import Queue
+from broker.machine.machine import Machine
+from broker.machine.queues import ready_count
 from broker.memberlog.records import (
+    STANDING_ROW,
     Active,
     Batch,
+    Checkpoint,
     Confirm,
     Decided,
     Durable,
     Inactive,
+    Queues,
+    Record,
     Snapshot,
     Start,
     Stop,
@@ -25,6 +35,8 @@ from broker.replica import Applied
 from vsync.primary_events import Activated
 from vsync.types import Member, RingId
 
+QUEUES_PER_RECORD = 20_000  # with the longest names 10 MiB: a reader takes up to 16
+
 
 class Logbook:
     """Turns what happens to a member into records of its log."""
@@ -32,10 +44,15 @@ class Logbook:
     def __init__(self, writer: MemberLogWriter) -> None:
         self._writer = writer
         self._active_epoch = 0
+        self._machine: Machine | None = None
+        self._position, self._root = 0, 0  # of the state that the log has told so far
 
-    def start(self, history: History, root: int) -> None:
+    def start(self, history: History, machine: Machine) -> None:
         """This life begins with what recovery found."""
+        root = machine.root()
         self._writer.append(Start(history.epoch, history.position, history.chain, root))
+        self._checkpoint(history.position, machine)
+        self._writer.begins_with = self._standing
 
     def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
         """The ring delivered a configuration."""
@@ -71,12 +88,15 @@ class Logbook:
     def batch(self, applied: Applied, history: History, root: int) -> None:
         """One item was applied."""
         item = applied.item
+        if applied.declared:
+            self._writer.append(_named(applied.declared))
+        self._position, self._root = history.position, root
         self._writer.append(
             Batch(
                 item.epoch, item.ring.seq, item.seq, applied.first, len(applied.kinds),
                 item.sender, applied.session, applied.blob_no, applied.time_us,
                 applied.kinds, applied.outcomes, applied.hashed, history.chain, root,
-                history.order, b"",
+                history.order, applied.moves,
             )
         )  # fmt: skip
 
@@ -88,9 +108,11 @@ class Logbook:
         """The own store holds everything up to `position`."""
         self._writer.append(Durable(position))
 
-    def snapshot(self, history: History, root: int, donor: str) -> None:
+    def snapshot(self, history: History, machine: Machine, donor: str) -> None:
         """The state was replaced by the donor's."""
+        root = machine.root()
         self._writer.append(Snapshot(history.epoch, history.position, history.chain, root, donor))
+        self._checkpoint(history.position, machine)
 
     def vote(self, position: int, chain: bytes, root: int, verdict: str) -> None:
         """A digest vote was decided."""
@@ -107,3 +129,32 @@ class Logbook:
     def close(self) -> None:
         """Write everything and give the file up."""
         self._writer.close()
+
+    def _checkpoint(self, position: int, machine: Machine) -> None:
+        self._machine, self._position, self._root = machine, position, machine.root()
+        for record in self._standing():
+            self._writer.append(record)
+
+    def _standing(self) -> Iterator[Record]:
+        """Yield the names of all queues and how they stand, for whoever reads on from here.
+
+        Nothing, where a command broke off half-way: what there is then is nobody's state.
+        """
+        machine = self._machine
+        if machine is None or machine.root() != self._root:
+            return
+        queues = [queue for vhost in machine.vhosts.values() for queue in vhost.queues.values()]
+        queues.sort(key=lambda queue: queue.number)
+        for first in range(0, len(queues), QUEUES_PER_RECORD):
+            yield _named(queues[first : first + QUEUES_PER_RECORD])
+        rows = [
+            STANDING_ROW.pack(q.mark, ready_count(q), q.unacked, q.next_seq, q.ready_sum)
+            for q in queues
+        ]
+        for first in range(0, len(rows) or 1, QUEUES_PER_RECORD):
+            part = b"".join(rows[first : first + QUEUES_PER_RECORD])
+            yield Checkpoint(self._position, self._root, machine.next_message, part)
+
+
+def _named(queues: Iterable[Queue]) -> Queues:
+    return Queues(tuple((q.mark, q.vhost.name, q.name, q.durable, q.max_priority) for q in queues))

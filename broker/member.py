@@ -91,7 +91,7 @@ class BrokerMember:
                 identity.name, identity.incarnation, _wall_us,
             )
         )  # fmt: skip
-        self.logbook.start(replica.history if filled else History(), replica.machine.root())
+        self.logbook.start(replica.history if filled else History(), replica.machine)
         replica.log = self.logbook
         self.clients = Clients(
             identity.name, options.cluster_name, self._schedule, loop.call_later,
@@ -318,7 +318,7 @@ class BrokerMember:
         durable = replica.history.position  # what was ordered meanwhile is applied, but not on disk
         try:
             self.keeper.adopt(joined)
-            self.logbook.snapshot(replica.history, replica.machine.root(), donor)
+            self.logbook.snapshot(replica.history, replica.machine, donor)
             replica.log = self.logbook
             self.core.state_installed(replica)
         except Exception as error:  # the switch of stores failed, or applying did: see _pump

@@ -32,6 +32,7 @@ from broker.machine.commands import (
     Shutdown,
 )
 from broker.machine.effects import Effect
+from broker.machine.entities import Queue
 from broker.machine.machine import Machine
 from broker.machine.texts import INTERNAL_ERROR
 from vsync.primary_events import Activation
@@ -89,6 +90,8 @@ class Applied(NamedTuple):
     session: int
     blob_no: int
     time_us: int
+    moves: bytes  # what the commands did to messages: rows of tape.MOVE
+    declared: list[Queue]  # queues that began in it
 
 
 class Commit(NamedTuple):
@@ -163,7 +166,10 @@ class Replica:
                     kinds, outcomes = b"\0", struct.pack("<H", OUT_OF_SEQUENCE)
         self.history = self.history.after(item.epoch, len(kinds), hashed, outcomes)
         self._keep(first, item)
-        applied = Applied(item, first, kinds, outcomes, hashed, session, blob_no, time_us)
+        applied = Applied(
+            item, first, kinds, outcomes, hashed, session, blob_no, time_us,
+            *self.machine.take_moves(),
+        )  # fmt: skip
         if self.log is not None:
             self.log.batch(applied, self.history, self.machine.root())
         return applied

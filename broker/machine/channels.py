@@ -14,10 +14,11 @@ from broker.machine.commands import (
     Value,
 )
 from broker.machine.digest import MASK, thing
-from broker.machine.dispatch import dispatch, offer, release, requeue
+from broker.machine.dispatch import dispatch, give_up, offer
 from broker.machine.effects import ChannelError, ConnectionError_, Reply
 from broker.machine.entities import Channel, Connection, Consumer, Queue, State
 from broker.machine.queues import consumer_element, delete_queue, touch
+from broker.machine.tape import CLOSED
 from broker.machine.texts import METHODS, Refusal, second_open
 from broker.machine.topology import open_vhost
 
@@ -107,17 +108,20 @@ def refuse(state: State, channel: Channel, kind: int, refusal: Refusal) -> int:
     return code
 
 
-def end_connections(state: State, connections: list[Connection]) -> None:
+def end_connections(state: State, connections: list[Connection], what: int = CLOSED) -> None:
     """All at once, so that nothing is handed from one that ends to another that ends."""
     channels = [channel for one in connections for channel in one.channels.values()]
     doomed = [queue for one in connections for queue in one.exclusive.values()]
-    end_channels(state, channels, doomed)
+    end_channels(state, channels, doomed, what)
     for connection in connections:
         del state.connections[connection.key]
         state.digest = (state.digest - connection_element(connection)) & MASK
 
 
-def end_channels(state: State, channels: list[Channel], doomed: list[Queue]) -> None:
+def end_channels(
+    state: State, channels: list[Channel], doomed: list[Queue], what: int = CLOSED
+) -> None:
+    """`what` is how what they held comes back, for the tape."""
     touched: dict[int, Queue] = {}
     for channel in channels:
         for consumer in list(channel.consumers.values()):
@@ -133,8 +137,7 @@ def end_channels(state: State, channels: list[Channel], doomed: list[Queue]) -> 
         for held_by_tag in (channel.unacked, channel.unsent):
             for tag, held in held_by_tag.items():
                 queue = held[0]
-                release(state, channel, tag, held, held[2][0])
-                requeue(state, queue, held[1], held[2])
+                give_up(state, channel, tag, held, what)
                 touched[queue.number] = queue
         channel.unacked = {}
         channel.unsent = {}

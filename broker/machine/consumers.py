@@ -21,7 +21,7 @@ from broker.machine.commands import (
     Sent,
 )
 from broker.machine.digest import MASK, held_element, rehash
-from broker.machine.dispatch import dispatch, offer, offer_all, release, requeue
+from broker.machine.dispatch import dispatch, give_up, offer, offer_all, release
 from broker.machine.effects import GetEmpty, GetOk
 from broker.machine.entities import NO_LIMIT, Channel, Consumer, Held, Queue, State
 from broker.machine.queues import (
@@ -33,6 +33,18 @@ from broker.machine.queues import (
     ready_count,
     take,
     touch,
+)
+from broker.machine.tape import (
+    ACKED,
+    FLAG,
+    GOT,
+    INDEX_MASK,
+    NACKED,
+    REJECTED,
+    SENT,
+    TAKEN_BACK,
+    is_return,
+    row,
 )
 from broker.machine.texts import (
     Refusal,
@@ -122,6 +134,8 @@ def on_get(state: State, session: int, command: Get) -> int:
     held: Held = (queue, seq, message, None, redelivered)
     (channel.unsent if no_ack else channel.unacked)[tag] = held
     queue.unacked += 1
+    what = GOT | FLAG if redelivered else GOT
+    state.tape += row(what, state.position & INDEX_MASK, queue.mark, seq, channel.mark, message[0])
     element = held_element(message[0], queue.number, seq, channel.salt, tag + tag + redelivered)
     state.digest = (state.digest + element + channel.salt) & MASK
     if channel.local:
@@ -154,11 +168,11 @@ def on_ack(state: State, session: int, command: Ack) -> int:
     if channel is None:
         return IGNORED
     if multiple:
-        return _settle(state, channel, ACK, tag, True, False)
+        return _settle(state, channel, ACK, tag, True, ACKED)
     held = channel.unacked.pop(tag, None)
     if held is None:
         return refuse(state, channel, ACK, unknown_tag(tag))
-    release(state, channel, tag, held, rehash(held[2]))
+    release(state, channel, tag, held, rehash(held[2]), ACKED, tag)
     consumer = held[3]
     if channel.limit != NO_LIMIT:
         offer_all(state, channel)
@@ -173,7 +187,7 @@ def on_nack(state: State, session: int, command: Nack) -> int:
     channel = state.channels.get((session, conn, chan))
     if channel is None:
         return IGNORED
-    return _settle(state, channel, NACK, tag, multiple, True, wants_requeue)
+    return _settle(state, channel, NACK, tag, multiple, NACKED if wants_requeue else REJECTED)
 
 
 def on_recover(state: State, session: int, command: Recover) -> int:
@@ -184,7 +198,7 @@ def on_recover(state: State, session: int, command: Recover) -> int:
     if not wants_requeue:
         return refuse(state, channel, RECOVER, not_implemented("requeue=false"))
     reply(state, channel, "basic.recover-ok", (), False)
-    settle_tags(state, channel, list(channel.unacked), rejected=True, wants_requeue=True)
+    settle_tags(state, channel, list(channel.unacked), TAKEN_BACK)
     return OK
 
 
@@ -203,7 +217,7 @@ def on_sent(state: State, session: int, command: Sent) -> int:
         tags.append(tag)
     for tag in tags:
         held = unsent.pop(tag)
-        release(state, channel, tag, held, rehash(held[2]))
+        release(state, channel, tag, held, rehash(held[2]), SENT, tag)
         consumer = held[3]
         if consumer is not None and not consumer.waiting:
             credited[consumer.tag] = consumer
@@ -230,37 +244,28 @@ def tags_up_to(channel: Channel, tag: int, multiple: bool) -> list[int] | None:
     return tags
 
 
-def _settle(
-    state: State,
-    channel: Channel,
-    kind: int,
-    tag: int,
-    multiple: bool,
-    rejected: bool,
-    wants_requeue: bool = False,
-) -> int:
+def _settle(state: State, channel: Channel, kind: int, tag: int, multiple: bool, what: int) -> int:
     tags = tags_up_to(channel, tag, multiple)
     if tags is None:
         return refuse(state, channel, kind, unknown_tag(tag))
-    settle_tags(state, channel, tags, rejected, wants_requeue)
+    settle_tags(state, channel, tags, what)
     return OK
 
 
-def settle_tags(
-    state: State, channel: Channel, tags: list[int], rejected: bool, wants_requeue: bool
-) -> None:
-    """All of them, then the consumers that gained credit, in the order of the tags."""
+def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> None:
+    """All of them, then the consumers that gained credit, in the order of the tags. `what` is the
+    move: it says too whether they go back or away."""
+    goes_back = is_return(what)
     credited: dict[str, Consumer] = {}
     touched: dict[int, Queue] = {}
     for tag in tags:
         held = channel.unacked.pop(tag)
-        queue, seq, message, consumer, _ = held
-        if wants_requeue:
-            release(state, channel, tag, held, message[0])
-            requeue(state, queue, seq, message)
+        queue, _, message, consumer, _ = held
+        if goes_back:
+            give_up(state, channel, tag, held, what)
         else:
-            release(state, channel, tag, held, rehash(message))
-            if rejected:
+            release(state, channel, tag, held, rehash(message), what, tag)
+            if what == REJECTED:
                 bury(state, queue, message, "rejected")
         touched[queue.number] = queue
         if consumer is not None:

@@ -5,6 +5,7 @@ from broker.machine.channels import refuse, reply
 from broker.machine.commands import IGNORED, OK, QueueDeclare, QueueDelete, QueuePurge, Table
 from broker.machine.entities import Queue, State
 from broker.machine.queues import create_queue, delete_queue, purge, reach, ready_count, touch
+from broker.machine.tape import PURGED
 from broker.machine.texts import (
     Refusal,
     in_use,
@@ -72,7 +73,7 @@ def on_queue_purge(state: State, session: int, command: QueuePurge) -> int:
     queue = reach(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, kind, queue)
-    count = purge(state, queue)
+    count = purge(state, queue, PURGED)
     if not nowait:
         reply(state, channel, "queue.purge-ok", (count,), queue.durable)
     return OK

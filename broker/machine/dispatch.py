@@ -9,6 +9,7 @@ from broker.machine.digest import MASK, held_element
 from broker.machine.effects import DeliverEffect
 from broker.machine.entities import Channel, Consumer, Held, Message, Queue, State
 from broker.machine.queues import append, bury, is_full, next_seq, put_back, take, trim
+from broker.machine.tape import DELIVERED, ENQUEUED, FLAG, INDEX_MASK, LAPSED, MARK_MASK, row
 
 _new = tuple.__new__  # half the cost of calling the class
 
@@ -20,6 +21,14 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
         if consumer is not None:
             seq = next_seq(queue, message)
             state.digest += queue.salt
+            state.tape += row(
+                ENQUEUED | FLAG if message[4] else ENQUEUED,
+                state.position & INDEX_MASK,
+                queue.mark,
+                seq,
+                message[1] & MARK_MASK,
+                message[0],
+            )
             deliver(state, queue, consumer, seq, message, False)
             return True
     if queue.max_length >= 0 or queue.max_bytes >= 0:
@@ -61,6 +70,14 @@ def deliver(
     outstanding = consumer.outstanding + 1
     consumer.outstanding = outstanding
     queue.unacked += 1
+    state.tape += row(
+        DELIVERED | FLAG if redelivered else DELIVERED,
+        state.position & INDEX_MASK,
+        queue.mark,
+        seq,
+        channel.mark,
+        message[0],
+    )
     if consumer.no_ack:
         channel.unsent[tag] = (queue, seq, message, consumer, redelivered)
     else:
@@ -138,18 +155,33 @@ def offer_all(state: State, channel: Channel) -> None:
         dispatch(state, consumer.queue)
 
 
-def requeue(state: State, queue: Queue, seq: int, message: Message) -> None:
-    """Back in place; the caller dispatches. A deleted queue takes nothing back."""
+def give_up(state: State, channel: Channel, tag: int, held: Held, what: int) -> None:
+    """Back in its place, `what` says why; the caller dispatches. A deleted queue takes nothing."""
+    queue, seq, message, _, _ = held
+    content = message[0]
     if queue.deleted:
+        release(state, channel, tag, held, content, LAPSED, tag)
         return
+    release(state, channel, tag, held, content, what, content)
     put_back(state, queue, seq, message)
     trim(state, queue)
 
 
-def release(state: State, channel: Channel, tag: int, held: Held, content: int) -> None:
+def release(
+    state: State, channel: Channel, tag: int, held: Held, content: int, what: int, detail: int
+) -> None:
     """The channel holds it no longer: the one place where credit comes back. `content` is the
-    message's hash, computed anew by the caller when the message leaves for good."""
+    message's hash, computed anew by the caller when the message leaves for good;
+    `what` and `detail` are for the tape."""
     queue, seq, _, consumer, redelivered = held
+    state.tape += row(
+        what,
+        state.position & INDEX_MASK,
+        queue.mark,
+        seq,
+        channel.mark,
+        detail,
+    )
     state.digest = (
         state.digest
         - held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)

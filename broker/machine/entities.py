@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from broker.machine.commands import Table
 from broker.machine.effects import Effect
+from broker.machine.tape import MARK_MASK
 
 # content hash, number, exchange, key, flags, born_us, ttl_us (-1: none), properties, body.
 # Atomic values only, so the collector forgets about it; shared by all queues that hold it.
@@ -79,6 +80,7 @@ class Queue:
         "durable",
         "exclusive_consumer",
         "expires_us",
+        "mark",
         "max_bytes",
         "max_length",
         "max_priority",
@@ -116,6 +118,7 @@ class Queue:
         self.vhost = vhost
         self.name = name
         self.number = number  # never reused: tells a queue from an earlier one of that name
+        self.mark = number & MARK_MASK  # its name on the tape
         self.durable = durable
         self.auto_delete = auto_delete
         self.owner = owner  # an exclusive queue's connection
@@ -240,6 +243,7 @@ class Channel:
         "key",
         "limit",
         "local",
+        "mark",
         "next_tag",
         "outstanding",
         "salt",
@@ -252,6 +256,7 @@ class Channel:
         self.key = (*connection.key, number)
         self.local = connection.local
         self.salt = salt
+        self.mark = salt & MARK_MASK  # its name on the tape
         self.next_tag = 1
         self.limit = NO_LIMIT  # shared by the consumers with acknowledgement
         self.outstanding = 0  # of those
@@ -300,6 +305,7 @@ class State:
         "cluster_id",
         "connections",
         "dead",
+        "declared",
         "digest",
         "due_us",
         "effects",
@@ -317,6 +323,7 @@ class State:
         "session",
         "sessions",
         "shutdown_id",
+        "tape",
         "time_us",
         "vhosts",
         "voters",
@@ -326,6 +333,8 @@ class State:
         self.local = local
         self.local_session = -1
         self.effects: list[Effect] = []
+        self.tape = bytearray()  # evidence of the present item, no part of the state: tape.py
+        self.declared: list[Queue] = []  # queues that began in it
         self.position = 0  # of the command being applied
         self.session = 0  # its origin's
         self.time_us = 0  # its origin's clock

@@ -27,7 +27,7 @@ from broker.machine.clock import STEP_US_MAX
 from broker.machine.commands import IGNORED, KINDS_MAX, Command
 from broker.machine.digest import MASK
 from broker.machine.effects import Effect
-from broker.machine.entities import QueueRow, State
+from broker.machine.entities import Queue, QueueRow, State
 from broker.machine.queues import ready_count
 from broker.machine.sessions import cluster_element
 from broker.machine.transactions import on_tx_commit
@@ -61,6 +61,17 @@ class Machine(State):
     def accept_blob(self, member: str, session: int, blob_no: int) -> bool:
         """Whether this blob is the next one of a living session; if so it is counted."""
         return sessions.accept_blob(self, member, session, blob_no)
+
+    def take_moves(self) -> tuple[bytes, list[Queue]]:
+        """What happened to messages since the last call, in rows of tape.MOVE, and the queues that
+        began meanwhile."""
+        if not self.tape:
+            return b"", []
+        moves, declared = bytes(self.tape), self.declared
+        self.tape.clear()
+        if declared:
+            self.declared = []
+        return moves, declared
 
     def take_effects(self) -> list[Effect]:
         effects = self.effects

@@ -17,11 +17,12 @@ from broker.machine.commands import (
     Publish,
 )
 from broker.machine.deaths import bury_properties, without_cycles
-from broker.machine.digest import message_hash
+from broker.machine.digest import body_hash, message_hash
 from broker.machine.dispatch import enqueue
 from broker.machine.effects import Confirm, Return
 from broker.machine.entities import NO_TTL, Channel, Message, Queue, Route, State, Vhost
 from broker.machine.fields import expiration_of
+from broker.machine.tape import BY_CLIENT, BY_DEATH, FLAG, INDEX_MASK, MARK_MASK, row
 from broker.machine.texts import (
     NO_ROUTE,
     Refusal,
@@ -50,7 +51,9 @@ def on_publish(state: State, session: int, command: Publish) -> int:
         if isinstance(found, Refusal):
             return refuse(state, channel, PUBLISH, found)
         route = found
-    accepted = spread(state, route, flags, ttl_us, properties, body)
+    accepted = spread(
+        state, route, flags, ttl_us, properties, body, BY_CLIENT, channel.mark, publish_no
+    )
     if channel.local:
         if not route.queues and flags & MANDATORY:
             give_back(state, channel, exchange, key, properties, body)
@@ -92,16 +95,28 @@ def spread(
     ttl_us: int,
     properties: bytes,
     body: bytes,
+    what: int,
+    mark: int,
+    publish_no: int,
 ) -> bool:
-    """One message tuple, shared by all queues of the route. False if one of them refused it."""
+    """One message tuple, shared by all queues of the route. False if one of them refused it. The
+    last three are for the tape: how it was published, by which channel, as its which one."""
     exchange, key, queues, _ = route
+    persistent = flags & PERSISTENT
+    if persistent:
+        what |= FLAG
+    hashed = body_hash(body)
+    number = state.next_message if queues else 0
+    state.tape += row(
+        what, state.position & INDEX_MASK, publish_no & MARK_MASK, number, mark, hashed
+    )
     if not queues:
         return True
-    number = state.next_message
     state.next_message = number + 1
     born_us = birth(state) if state.clocks else state.now_us
-    persistent = flags & PERSISTENT
-    content = message_hash(number, exchange, key, persistent, born_us, ttl_us, properties, body)
+    content = message_hash(
+        number, exchange, key, persistent, born_us, ttl_us, properties, body, hashed
+    )
     message = (content, number, exchange, key, persistent, born_us, ttl_us, properties, body)
     accepted = True
     for queue in queues:
@@ -138,4 +153,5 @@ def _bury_one(state: State, queue: Queue, message: Message, reason: str) -> None
     if route is None:
         route = find_route(queue.vhost, exchange, new_key, new_properties)
     left = without_cycles(new_properties, route.queues)
-    spread(state, route._replace(queues=left), flags, NO_TTL, new_properties, body)
+    route = route._replace(queues=left)
+    spread(state, route, flags, NO_TTL, new_properties, body, BY_DEATH, 0, 0)

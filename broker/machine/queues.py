@@ -31,6 +31,17 @@ from broker.machine.entities import (
     Vhost,
 )
 from broker.machine.fields import priority_of
+from broker.machine.tape import (
+    DECLARED,
+    ENQUEUED,
+    EXPIRED,
+    FLAG,
+    INDEX_MASK,
+    MARK_MASK,
+    OVER_LIMIT,
+    QUEUE_DELETED,
+    row,
+)
 from broker.machine.texts import Refusal, locked, no_queue
 from broker.machine.topology import remove_bindings
 
@@ -96,6 +107,9 @@ def create_queue(
     if owner is not None:
         owner.exclusive[name] = queue
     state.digest = (state.digest + queue_element(queue) + lease_element(queue)) & MASK
+    what = DECLARED | FLAG if durable else DECLARED
+    state.tape += row(what, state.position & INDEX_MASK, queue.mark, 0, queue.max_priority + 1, 0)
+    state.declared.append(queue)
     return queue
 
 
@@ -158,6 +172,14 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
 def append(state: State, queue: Queue, message: Message) -> None:
     """At the end. The caller has found no consumer with credit, and checks the limits."""
     seq = next_seq(queue, message)
+    state.tape += row(
+        ENQUEUED | FLAG if message[4] else ENQUEUED,
+        state.position & INDEX_MASK,
+        queue.mark,
+        seq,
+        message[1] & MARK_MASK,
+        message[0],
+    )
     if queue.max_priority < 0:
         queue.ready.append(message)
     else:
@@ -204,6 +226,15 @@ def trim(state: State, queue: Queue) -> None:
 def drop_head(state: State, queue: Queue, reason: str) -> None:
     """The first ready message leaves, to the dead-letter exchange if there is one."""
     seq, message, redelivered = take(state, queue)
+    what = EXPIRED if reason == "expired" else OVER_LIMIT
+    state.tape += row(
+        what | FLAG if redelivered else what,
+        state.position & INDEX_MASK,
+        queue.mark,
+        seq,
+        0,
+        message[0],
+    )
     _audit(state, queue, seq, message, redelivered)
     bury(state, queue, message, reason)
 
@@ -241,8 +272,12 @@ def head(queue: Queue) -> Message:
     return queue.returned[queue.returned_order[0]] if queue.returned_order else queue.ready[0]
 
 
-def purge(state: State, queue: Queue) -> int:
+def purge(state: State, queue: Queue, what: int) -> int:
+    """All ready messages vanish; `what` is why, for the tape."""
     count = ready_count(queue)
+    state.tape += row(
+        what, state.position & INDEX_MASK, queue.mark, queue.next_seq, count & MARK_MASK, 0
+    )
     state.digest = (state.digest - queue.ready_sum) & MASK
     queue.ready_sum = 0
     queue.ready_bytes = 0
@@ -256,7 +291,7 @@ def purge(state: State, queue: Queue) -> int:
 
 def delete_queue(state: State, queue: Queue) -> int:
     """Consumers are told, bindings and messages go; what is unacked stays with its channels."""
-    count = purge(state, queue)
+    count = purge(state, queue, QUEUE_DELETED)
     for consumer in queue.consumers.values():
         channel = consumer.channel
         consumer.active = False

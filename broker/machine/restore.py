@@ -14,7 +14,7 @@ import msgpack
 from broker.machine.arguments import adopt
 from broker.machine.clock import reached
 from broker.machine.commands import Table
-from broker.machine.digest import ALGORITHM, canonical, message_hash, thing
+from broker.machine.digest import ALGORITHM, body_hash, canonical, message_hash, thing
 from broker.machine.entities import (
     NO_TTL,
     Binding,
@@ -156,7 +156,8 @@ class _Reader:
             "tuple[bytes, ...]]",
             columns,
         )
-        contents = map(message_hash, numbers, shared, shared_keys, *rest)
+        bodies = map(body_hash, rest[-1])
+        contents = map(message_hash, numbers, shared, shared_keys, *rest, bodies)
         rows = zip(contents, numbers, shared, shared_keys, *rest, strict=True)
         self.messages.update(zip(numbers, rows, strict=True))
 

@@ -33,7 +33,8 @@ from broker.machine.digest import MASK, ready_element, thing
 from broker.machine.effects import SessionStarted
 from broker.machine.entities import NO_TTL, NOT_YET, Queue, SessionRecord, State, Vhost
 from broker.machine.poison import forget_poison
-from broker.machine.queues import delete_queue, expire, head, purge, put_back, touch
+from broker.machine.queues import delete_queue, expire, head, purge, put_back, ready_count, touch
+from broker.machine.tape import FORGOTTEN, INDEX_MASK, MARK_MASK, MEMBER_LOST, RECOVERED, row
 from broker.machine.topology import remove_exchange
 
 SESSIONS_PER_POSITION = 256
@@ -104,7 +105,8 @@ def _end_sessions(state: State, names: list[str]) -> None:
         ) & MASK
         if name == state.local:
             state.local_session = -1
-    end_connections(state, [c for key, c in state.connections.items() if key[0] in ended])
+    gone = [c for key, c in state.connections.items() if key[0] in ended]
+    end_connections(state, gone, MEMBER_LOST)
 
 
 def _forget_volatile(state: State) -> None:
@@ -123,14 +125,19 @@ def _forget_volatile(state: State) -> None:
 def _keep_persistent(state: State, queue: Queue) -> None:
     if queue.max_priority >= 0:
         kept_at = {place | 1: m for place, m in queue.returned.items() if m[4]}
-        purge(state, queue)
+        purge(state, queue, FORGOTTEN)
         for place in sorted(kept_at):
             put_back(state, queue, place & ~1, kept_at[place])
+        _tell_kept(state, queue, len(kept_at), 0)
         return
     kept = [queue.returned[seq] for seq in sorted(queue.returned)]
     kept += queue.ready
     kept = [message for message in kept if message[4]]
     first = queue.next_seq
+    count = ready_count(queue)
+    state.tape += row(
+        FORGOTTEN, state.position & INDEX_MASK, queue.mark, first, count & MARK_MASK, 0
+    )
     queue.returned.clear()
     queue.returned_order.clear()
     queue.ready = deque(kept)
@@ -146,6 +153,18 @@ def _keep_persistent(state: State, queue: Queue) -> None:
     mortal = sum(message[6] != NO_TTL or queue.ttl_us != NO_TTL for message in kept)
     deadlines_gone(state, queue, queue.deadlines - mortal)
     state.due_us = 0
+    _tell_kept(state, queue, len(kept), first)
+
+
+def _tell_kept(state: State, queue: Queue, kept: int, first: int) -> None:
+    state.tape += row(
+        RECOVERED,
+        state.position & INDEX_MASK,
+        queue.mark,
+        first,
+        kept & MARK_MASK,
+        queue.ready_sum,
+    )
 
 
 def _drop_volatile_exchanges(state: State, vhost: Vhost) -> None:

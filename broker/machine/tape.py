@@ -3,14 +3,20 @@
 The tape is no part of the state: it is cleared after each ordered item and nothing is decided by
 it. As the machine is deterministic, all members write the same rows. docs/MEMBERLOG.md says what
 the fields mean for each kind of move.
+
+    state.tape += row(ACKED, state.position & INDEX_MASK, queue.mark, seq, channel.mark, tag)
+
+stands wherever something moves, without a function around it: a row costs as much as it may.
 """
 
 import struct
 from enum import IntEnum
 
 MOVE = struct.Struct("<BHIQIQ")
-"""What (`Op`, the cause shifted by CAUSE_SHIFT, FLAG), low 16 bits of the command's position,
-queue's number, place in the queue, of, detail."""
+"""What, low 16 bits of the command's position, queue, place in the queue, of, detail."""
+row = MOVE.pack
+INDEX_MASK = 0xFFFF
+MARK_MASK = 0xFFFF_FFFF  # queues, channels and messages are named by the low half of their numbers
 FLAG = 0x80
 CAUSE_SHIFT = 4
 
@@ -29,21 +35,25 @@ class Op(IntEnum):
     RECOVERED = 9
 
 
-CAUSES = {
-    Op.PUBLISHED: 3,
-    Op.ENQUEUED: 1,
-    Op.DELIVERED: 2,
-    Op.SETTLED: 5,
-    Op.RETURNED: 5,
-    Op.DROPPED: 2,
-    Op.PURGED: 3,
-    Op.DECLARED: 1,
-    Op.RECOVERED: 1,
-}
-"""How many causes each kind of move knows; they count from 0."""
-OPS_KNOWN = frozenset(
-    flag | cause << CAUSE_SHIFT | op
-    for op, causes in CAUSES.items()
-    for cause in range(causes)
-    for flag in (0, FLAG)
+# What of each move and cause; FLAG is added for persistent, redelivered and durable ones.
+BY_CLIENT, BY_TX, BY_DEATH = 0x01, 0x11, 0x21
+ENQUEUED = 0x02
+DELIVERED, GOT = 0x03, 0x13
+ACKED, SENT, REJECTED, LAPSED, TX_ACKED = 0x04, 0x14, 0x24, 0x34, 0x44
+NACKED, TAKEN_BACK, CLOSED, MEMBER_LOST, TX_REQUEUED = 0x05, 0x15, 0x25, 0x35, 0x45
+EXPIRED, OVER_LIMIT = 0x06, 0x16
+PURGED, QUEUE_DELETED, FORGOTTEN = 0x07, 0x17, 0x27
+DECLARED = 0x08
+RECOVERED = 0x09
+_ALL = (
+    *(BY_CLIENT, BY_TX, BY_DEATH, ENQUEUED, DELIVERED, GOT),
+    *(ACKED, SENT, REJECTED, LAPSED, TX_ACKED),
+    *(NACKED, TAKEN_BACK, CLOSED, MEMBER_LOST, TX_REQUEUED),
+    *(EXPIRED, OVER_LIMIT, PURGED, QUEUE_DELETED, FORGOTTEN, DECLARED, RECOVERED),
 )
+OPS_KNOWN = frozenset({*_ALL, *(what | FLAG for what in _ALL)})
+
+
+def is_return(what: int) -> bool:
+    """Whether the message goes back to its queue."""
+    return what & 15 == Op.RETURNED

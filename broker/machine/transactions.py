@@ -8,6 +8,7 @@ from broker.machine.commands import (
     PERSISTENT,
     TX_ACK,
     TX_COMMIT,
+    TX_DISCARD,
     TX_REQUEUE,
     TxCommit,
     TxSettle,
@@ -15,7 +16,10 @@ from broker.machine.commands import (
 from broker.machine.consumers import settle_tags, tags_up_to
 from broker.machine.entities import Channel, Held, Route, State
 from broker.machine.publishing import give_back, route_or_refusal, spread, ttl_of
+from broker.machine.tape import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
 from broker.machine.texts import Refusal, unknown_tag
+
+_MOVES = {TX_ACK: TX_ACKED, TX_DISCARD: REJECTED, TX_REQUEUE: TX_REQUEUED}
 
 
 def on_tx_commit(state: State, session: int, command: TxCommit) -> int:
@@ -38,13 +42,13 @@ def on_tx_commit(state: State, session: int, command: TxCommit) -> int:
     durable = False
     for publish, (route, ttl_us) in zip(publishes, routes, strict=True):
         exchange, key, flags, properties, body = publish
-        spread(state, route, flags, ttl_us, properties, body)
+        spread(state, route, flags, ttl_us, properties, body, BY_TX, channel.mark, 0)
         durable = durable or (route.durable and flags & PERSISTENT != 0)
         if channel.local and not route.queues and flags & MANDATORY:
             give_back(state, channel, exchange, key, properties, body)
     for tags, action in named:
         durable = durable or any(_is_durable(channel.unacked[tag]) for tag in tags)
-        settle_tags(state, channel, tags, action != TX_ACK, action == TX_REQUEUE)
+        settle_tags(state, channel, tags, _MOVES.get(action, REJECTED))
     reply(state, channel, "tx.commit-ok", (), durable)
     return OK
 

@@ -72,6 +72,7 @@ def flow(local: str, count: int, no_ack: bool) -> float:
             apply(position, session, 0, command)
             position += 1
         machine.take_effects()
+        machine.take_moves()
     elapsed = time.perf_counter() - started
     gc.unfreeze()
     assert machine.root() == machine.recompute_root()

@@ -66,7 +66,7 @@ def history(seed: int, count: int) -> list[Command]:
 
 
 def run(seed: int) -> str:
-    """A hash over every outcome, root and effect, and the final snapshot."""
+    """A hash over every outcome, root, effect and move, and the final snapshot."""
     told = hashlib.sha256()
     machine = Machine("a")
     members = tuple(c.ActiveMember(name, 1, True) for name in "ab")
@@ -75,6 +75,7 @@ def run(seed: int) -> str:
     for position, command in enumerate(history(seed, 1500), 2):
         outcome = machine.apply(position, session, position, command)
         told.update(repr((outcome, machine.root(), machine.take_effects())).encode())
+        told.update(machine.take_moves()[0])
     machine.invariants()
     for chunk in machine.snapshot():
         told.update(chunk)

@@ -14,6 +14,7 @@ from broker.machine.commands import Command
 from broker.machine.effects import DeliverEffect, Effect, GetEmpty, GetOk
 from broker.machine.machine import Machine
 from tests.properties.machine_model import Chan, Model, ModelConsumer, ModelQueue
+from tests.unit.moves_ledger import Ledger
 
 QUEUES = ("plain", "short", "mine", "auto")
 SHORT_MAX = 2
@@ -56,6 +57,7 @@ class World:
     def __init__(self) -> None:
         self.machines = {name: Machine(name) for name in "abc"}
         self.model = Model()
+        self.ledger = Ledger()
         self.position = 0
         self.bodies = 0
         self.queue = ""  # that the latest command names
@@ -69,6 +71,10 @@ class World:
         self.position += 1
         outcomes = {m.apply(self.position, session, 0, command) for m in self.machines.values()}
         assert len(outcomes) == 1
+        moves = {m.take_moves()[0] for m in self.machines.values()}
+        assert len(moves) == 1  # whoever owns the connections, and before and after a snapshot
+        self.ledger.take(moves.pop())
+        self.ledger.agrees_with(self.machines["a"])
         return outcomes.pop()
 
     def activate(self, fresh: tuple[str, ...], cold: bool = False) -> None:

@@ -20,6 +20,7 @@ from broker.machine.effects import (
     SessionStarted,
 )
 from broker.machine.machine import Machine
+from tests.unit.moves_ledger import Ledger
 
 MEMBERS = ("a", "b", "c")
 EMPTY = b"\x00\x00"  # property flags without any property
@@ -34,6 +35,7 @@ class Rig:
         self.time_us = 1_000_000
         self.effects: list[Effect] = []
         self.log: list[tuple[int, int, int, Command]] = []
+        self.ledger = Ledger()
         self.activate()
 
     @property
@@ -55,14 +57,18 @@ class Rig:
         self.position += 1
         self.effects = []
         self.log.append((self.position, session, self.time_us, command))
-        outcomes = set()
+        outcomes, moves = set(), set()
         for machine in self.machines.values():
             outcomes.add(machine.apply(self.position, session, self.time_us, command))
             effects = machine.take_effects()
             if effects and not isinstance(effects[0], SessionStarted):
                 self.effects += effects
             machine.invariants()
+            moves.add(machine.take_moves()[0])
         assert len(outcomes) == 1
+        assert len(moves) == 1
+        self.ledger.take(moves.pop())
+        self.ledger.agrees_with(self.machine)
         assert len({machine.root() for machine in self.machines.values()}) == 1
         return outcomes.pop()
 

@@ -201,7 +201,7 @@ def test_an_entry_that_was_applied_and_is_forgotten_is_found() -> None:
 
 # -- brokers --------------------------------------------------------------------------------------
 
-NOTHING = Applied(Item(1, R1, 1, "a", b""), 1, b"", b"", b"", 1, 1, 0)
+NOTHING = Applied(Item(1, R1, 1, "a", b""), 1, b"", b"", b"", 1, 1, 0, b"", [])
 
 
 def applied(

@@ -1,0 +1,194 @@
+"""What becomes of closed segments: they are compressed, and dropped when they were kept for long.
+
+Runs as a process of its own at the lowest priority, `python -m broker.memberlog.archive`, one at a
+time for a directory, and says on its standard output what it did, a JSON object a line. It may be
+killed at any moment: a segment is compressed beside the plain one, which goes only when the disk
+holds the other under its name.
+
+A segment is dropped only if a verified point names it, `VERIFIED` in the same directory, written by
+`qpid-cluster-verify --save`; and only with all that is before it in its life.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.memberlog.files import (
+    PACKED,
+    UNFINISHED,
+    ends_of,
+    open_segment,
+    pack,
+    plain_name,
+    segments_in,
+    sync_directory,
+    unpack,
+)
+from broker.memberlog.reader import Ends, LogError
+
+VERIFIED = "verified"
+Settled = frozenset[tuple[str, int, int, str]]  # member, incarnation, segment, last link in hex
+
+
+class Policy(NamedTuple):
+    """What an operator wants of closed segments; 0 = without a limit."""
+
+    compress: bool = True
+    keep_s: int = 0
+    keep_bytes: int = 0
+    drop_unverified: bool = False
+
+
+class Did(NamedTuple):
+    """One thing that was done, or could not be."""
+
+    what: str  # "compressed", "dropped", "dropped unverified", "kept unverified", "failed"
+    file: str
+    before: int  # bytes
+    after: int
+    why: str = ""
+
+
+def tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[Did]:
+    """Compress and drop what is due in a directory; the segment named `current` is being written.
+
+    Nothing is raised for a single file: what is wrong with it is yielded.
+    """
+    for leftover in directory.glob(f"*{UNFINISHED}"):  # of a process that was killed
+        leftover.unlink()
+    for path in directory.glob(f"*{PACKED}"):
+        plain = path.with_name(plain_name(path.name))
+        if plain.exists() and plain.name != current:
+            yield from _attempt(path, _finish, plain, path)
+    for path in segments_in(directory):
+        if policy.compress and path.name != current and not path.name.endswith(PACKED):
+            yield from _attempt(path, _compress, path)
+    if policy.keep_s or policy.keep_bytes:
+        yield from _drop(directory, current, policy, now_s)
+
+
+def settled_in(path: Path) -> Settled:
+    """Return the segments that a verified point names; ValueError says what is wrong with it."""
+    if not path.exists():
+        return frozenset()
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["settled"]
+        return frozenset((str(m), int(i), int(s), str(link)) for m, i, s, link in rows)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not a verified point of --save: {error!r}") from error
+
+
+def _attempt(path: Path, step: Callable[..., Did | None], *arguments: Path) -> Iterator[Did]:
+    try:
+        done = step(*arguments)
+    except (OSError, LogError) as error:
+        done = Did("failed", path.name, 0, 0, str(error))
+    if done is not None:
+        yield done
+
+
+def _compress(path: Path) -> Did | None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())  # the member did not wait for the disk
+    if ends_of(path).end is None:
+        return None  # cut by a crash: what follows may be wanted byte by byte
+    data = path.read_bytes()
+    packed = pack(data)
+    if unpack(packed, str(path)) != data:
+        raise OSError(f"{path.name} does not come back from its compressed form")
+    target = path.with_name(path.name + PACKED)
+    unfinished = path.with_name(target.name + UNFINISHED)
+    with unfinished.open("wb") as file:
+        file.write(packed)
+        file.flush()
+        os.fsync(file.fileno())
+    stat = path.stat()
+    os.chmod(unfinished, stat.st_mode & 0o777)
+    os.utime(
+        unfinished, ns=(stat.st_atime_ns, stat.st_mtime_ns)
+    )  # its age is that of what is in it
+    unfinished.replace(target)
+    sync_directory(path.parent)
+    path.unlink()
+    sync_directory(path.parent)
+    return Did("compressed", path.name, len(data), len(packed))
+
+
+def _finish(plain: Path, packed: Path) -> Did | None:
+    """Both forms are there: a process was killed before it took the plain one away."""
+    data = plain.read_bytes()
+    if open_segment(packed) != data:
+        raise OSError(f"{packed.name} does not hold what {plain.name} does; remove one of the two")
+    plain.unlink()
+    sync_directory(plain.parent)
+    return Did("compressed", plain.name, len(data), packed.stat().st_size)
+
+
+def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[Did]:
+    """From the oldest on, and within a life never one after one that stays."""
+    paths = segments_in(directory)
+    left = sum(path.stat().st_size for path in paths)
+    try:
+        settled = settled_in(directory / VERIFIED)
+    except ValueError as error:
+        settled = frozenset()
+        yield Did("failed", VERIFIED, 0, 0, str(error))
+    stays: set[str] = set()  # lives of which something stays
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime):
+        stat, life = path.stat(), plain_name(path.name).rsplit(".", 2)[0]
+        too_old = 0 < policy.keep_s < now_s - stat.st_mtime
+        if not too_old and not 0 < policy.keep_bytes < left:
+            stays.add(life)
+            continue
+        if path.name == current or life in stays:
+            stays.add(life)
+            continue
+        try:
+            verified = _key(ends_of(path)) in settled
+        except (OSError, LogError) as error:
+            verified = False
+            yield Did("failed", path.name, stat.st_size, stat.st_size, str(error))
+        if not verified and not policy.drop_unverified:
+            stays.add(life)
+            yield Did("kept unverified", path.name, stat.st_size, stat.st_size)
+            continue
+        path.unlink()
+        left -= stat.st_size
+        yield Did("dropped" if verified else "dropped unverified", path.name, stat.st_size, 0)
+    sync_directory(directory)
+
+
+def _key(ends: Ends) -> tuple[str, int, int, str]:
+    header = ends.header
+    return header.member, header.incarnation, header.segment, ends.link.hex()
+
+
+def main(arguments: list[str]) -> int:
+    """Do it once for a directory."""
+    parser = argparse.ArgumentParser(prog="broker.memberlog.archive", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--current", default="")
+    parser.add_argument("--compress", type=int, default=1)
+    parser.add_argument("--keep-s", type=int, default=0)
+    parser.add_argument("--keep-bytes", type=int, default=0)
+    parser.add_argument("--drop-unverified", type=int, default=0)
+    parser.add_argument("--now-s", type=float, required=True)
+    given = parser.parse_args(arguments)
+    os.nice(19)
+    policy = Policy(
+        bool(given.compress), given.keep_s, given.keep_bytes, bool(given.drop_unverified)
+    )
+    for did in tend(given.directory, given.current, policy, given.now_s):
+        sys.stdout.write(json.dumps(did._asdict()) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

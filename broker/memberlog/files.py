@@ -1,0 +1,150 @@
+"""Segments as files: names, plain or compressed, and how they are read.
+
+A compressed segment is an ordinary gzip file of two members: all but the last few KiB, then these.
+An extra field in its first header says where the second one begins, so that the closing record can
+be read without what is before it. Where a segment is there in both forms, while it is being
+compressed, they hold the same and the plain one is read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterable
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+from broker.memberlog.reader import ENDS_BYTES, Damaged, Ends, read_ends
+from broker.memberlog.records import SUFFIX
+
+PACKED = ".gz"
+UNFINISHED = ".part"
+LEVEL = 6
+_HEAD = struct.Struct("<4sIBB")  # magic, method and flags; time; extra flags; system
+_EXTRA = struct.Struct("<H2sHQQ")  # bytes of the field, its name and length, raw size, tail's place
+_TRAILER = struct.Struct("<II")
+_GZIP = 16 + zlib.MAX_WBITS
+_NAME, _FLAG_EXTRA = b"QM", 4
+_UNSAFE = re.compile(r"[^A-Za-z0-9.:@_-]")
+
+
+def segment_name(member: str, incarnation: int, segment: int) -> str:
+    """Return the file name of a segment."""
+    return f"{_UNSAFE.sub('_', member)}.{incarnation}.{segment:06d}{SUFFIX}"
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a segment has, or had, before it was compressed."""
+    return name.removesuffix(PACKED)
+
+
+def is_segment(name: str) -> bool:
+    """Whether a file of this name is a segment, in either form."""
+    return plain_name(name).endswith(SUFFIX)
+
+
+def segments_in(directory: Path) -> list[Path]:
+    """Return the segments in a directory, each in one form, by life and number."""
+    return one_of_each(path for path in directory.iterdir() if is_segment(path.name))
+
+
+def one_of_each(paths: Iterable[Path]) -> list[Path]:
+    """Return the segments once each, the plain form where there are both, by life and number."""
+    found: dict[Path, Path] = {}
+    for path in sorted(paths):  # the plain form comes first
+        found.setdefault(path.with_name(plain_name(path.name)), path)
+    return [path for _, path in sorted(found.items(), key=lambda item: _order(item[0]))]
+
+
+def _order(path: Path) -> tuple[Path, str, int, int]:
+    """Lives by number, not by the letters of it."""
+    name, *numbers = path.name.removesuffix(SUFFIX).rsplit(".", 2)
+    if len(numbers) == 2 and all(number.isdigit() for number in numbers):
+        return path.parent, name, int(numbers[0]), int(numbers[1])
+    return path.parent, path.name, -1, -1
+
+
+def open_segment(path: Path) -> bytes:
+    """Return what is in a segment.  A plain one may be compressed between its listing and now.
+
+    Raises OSError, and `Damaged` for a compressed file that is not whole.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if path.name.endswith(PACKED):
+            raise
+        path = path.with_name(path.name + PACKED)
+        data = path.read_bytes()
+    return unpack(data, str(path)) if path.name.endswith(PACKED) else data
+
+
+def ends_of(path: Path) -> Ends:
+    """Return header and closing record of a segment without reading what is between.
+
+    Raises OSError, and the `LogError`s of `read_ends`.
+    """
+    try:
+        with path.open("rb") as file:
+            if not path.name.endswith(PACKED):
+                return read_ends(file, str(path))
+            return read_ends(BytesIO(_packed_ends(file, str(path))), str(path))
+    except FileNotFoundError:
+        if path.name.endswith(PACKED):
+            raise
+        return ends_of(path.with_name(path.name + PACKED))
+
+
+def pack(data: bytes) -> bytes:
+    """Return a segment compressed."""
+    body, tail = data[:-ENDS_BYTES], data[-ENDS_BYTES:]
+    first = _deflate(body)
+    place = _HEAD.size + _EXTRA.size + len(first)
+    head = _HEAD.pack(b"\x1f\x8b\x08" + bytes([_FLAG_EXTRA]), 0, 0, 255)
+    extra = _EXTRA.pack(_EXTRA.size - 2, _NAME, _EXTRA.size - 6, len(data), place)
+    return head + extra + first + gzip.compress(tail, LEVEL, mtime=0)
+
+
+def unpack(data: bytes, source: str) -> bytes:
+    """Return what `pack`, or any gzip, made of it."""
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise Damaged(source, 0, -1, f"the compressed file cannot be read: {error}") from error
+
+
+def _deflate(data: bytes) -> bytes:
+    """Return what stands behind the header of a gzip member."""
+    deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    body = deflate.compress(data) + deflate.flush()
+    return body + _TRAILER.pack(zlib.crc32(data), len(data) & 0xFFFF_FFFF)
+
+
+def _packed_ends(file: BinaryIO, source: str) -> bytes:
+    """Return the first and the last bytes of a compressed segment, or all of it."""
+    head = file.read(2 * ENDS_BYTES)
+    size = place = 0
+    if len(head) >= _HEAD.size + _EXTRA.size and head[3] & _FLAG_EXTRA:
+        _, name, _, size, place = _EXTRA.unpack_from(head, _HEAD.size)
+        size *= name == _NAME
+    if size <= 2 * ENDS_BYTES:  # somebody else compressed it, or there is nothing between its ends
+        return unpack(head + file.read(), source)
+    try:
+        first = zlib.decompressobj(_GZIP).decompress(head, ENDS_BYTES)
+    except zlib.error as error:
+        raise Damaged(source, 0, -1, f"the compressed file cannot be read: {error}") from error
+    file.seek(place)
+    return first + unpack(file.read(), source)
+
+
+def sync_directory(directory: Path) -> None:
+    """Wait until the disk knows the names in a directory."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

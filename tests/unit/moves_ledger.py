@@ -1,0 +1,85 @@
+"""Follows the moves on a machine's tape and knows from them alone where every message is."""
+
+from broker.machine.digest import MASK, ready_element
+from broker.machine.machine import Machine
+from broker.machine.tape import CAUSE_SHIFT, FLAG, MOVE, Op
+
+
+class Ledger:
+    """What moves that began with an empty machine lead to; it asserts that each makes sense."""
+
+    def __init__(self) -> None:
+        # By queue and place: content, persistent, redelivered; and who holds it.
+        self.ready: dict[int, dict[int, tuple[int, bool, bool]]] = {}
+        self.held: dict[tuple[int, int], tuple[int, tuple[int, bool, bool]]] = {}
+        self.bodies: dict[int, int] = {}  # by message number
+        self.kept: dict[int, tuple[int, bool, bool]] = {}  # between PURGED and RECOVERED
+
+    def take(self, moves: bytes) -> None:
+        """Follow the moves of one or more commands."""
+        for what, _, queue, seq, of, detail in MOVE.iter_unpack(moves):
+            op, flag = Op(what & 15), what & FLAG != 0
+            cause = (what & ~FLAG) >> CAUSE_SHIFT
+            if op is Op.PUBLISHED:
+                if seq:
+                    assert seq not in self.bodies
+                    self.bodies[seq] = detail
+            elif op is Op.DECLARED:
+                assert not self.ready.get(queue)
+                self.ready[queue] = {}
+            elif op in (Op.PURGED, Op.RECOVERED):
+                self._many(op, cause, queue, seq, of)
+            else:
+                self._one(op, flag, queue, seq, of, detail)
+
+    def _one(self, op: Op, flag: bool, queue: int, seq: int, of: int, detail: int) -> None:
+        at = (queue, seq)
+        if op is Op.ENQUEUED:
+            assert of in self.bodies
+            assert seq not in self.ready[queue]
+            assert at not in self.held
+            self.ready[queue][seq] = (detail, flag, False)
+        elif op in (Op.DELIVERED, Op.DROPPED):
+            content, _, redelivered = message = self.ready[queue].pop(seq)
+            assert (content, redelivered) == (detail, flag)
+            if op is Op.DELIVERED:
+                self.held[at] = (of, message)
+        else:
+            holder, (content, persistent, _) = self.held.pop(at)
+            assert holder == of
+            if op is Op.RETURNED:
+                assert detail == content
+                self.ready[queue][seq] = (content, persistent, True)
+
+    def _many(self, op: Op, cause: int, queue: int, seq: int, of: int) -> None:
+        ready = self.ready[queue]
+        if op is Op.PURGED:
+            assert of == len(ready)
+            self.kept = {place: one for place, one in ready.items() if one[1]}
+            ready.clear()
+            if cause == 1:
+                del self.ready[queue]
+            return
+        assert of == len(self.kept)
+        places = sorted(self.kept) if not seq else range(seq, seq + of)
+        for place, old in zip(places, sorted(self.kept), strict=True):
+            ready[place] = (*self.kept[old][:2], True)
+
+    def agrees_with(self, machine: Machine) -> None:
+        """Assert that each queue holds what the moves say, and each channel too."""
+        queues = [queue for vhost in machine.vhosts.values() for queue in vhost.queues.values()]
+        assert {queue.number for queue in queues} == set(self.ready)
+        for queue in queues:
+            ready = self.ready[queue.number]
+            total = sum(
+                ready_element(content, queue.number, seq, redelivered)
+                for seq, (content, _, redelivered) in ready.items()
+            )
+            assert total & MASK == queue.ready_sum
+        held = {
+            (entry[0].number, entry[1]): (channel.mark, entry[2][0])
+            for channel in machine.channels.values()
+            for entries in (channel.unacked, channel.unsent)
+            for entry in entries.values()
+        }
+        assert held == {at: (of, message[0]) for at, (of, message) in self.held.items()}
