@@ -17,6 +17,7 @@ from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import PROPERTIES, BadInput
 from tools.verify.job import Report, Wishes, verify
 from tools.verify.page import page
+from tools.verify.progress import progress
 from tools.verify.session import spark_session
 
 CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
@@ -134,7 +135,8 @@ def main(
     try:
         with spark_session(master, verbose) as spark:
             ready = time.monotonic()
-            report = verify(spark, list(logdir), wishes)
+            with progress(spark, wanted=not (as_json or verbose)):
+                report = verify(spark, list(logdir), wishes)
             seconds = time.monotonic() - ready
     except Exception as error:  # whatever breaks the check itself must never read as a verdict
         _broke(error, as_json, verbose)

@@ -1,0 +1,67 @@
+"""The bar on the terminal: what it says, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from tools.verify import progress
+from tools.verify.progress import ERASE, WIDTH, bar, moving
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Spark:
+    """As much of a session as the bar asks: one stage with 3 of 12 tasks done, one that is gone."""
+
+    numCompletedTasks, numTasks = 3, 12
+
+    @property
+    def sparkContext(self) -> Spark:
+        return self
+
+    def statusTracker(self) -> Spark:
+        return self
+
+    def getActiveStageIds(self) -> list[int]:
+        return [4, 5]
+
+    def getStageInfo(self, stage: int) -> Spark | None:
+        return self if stage == 4 else None
+
+
+def test_how_far_a_step_is() -> None:
+    assert (
+        bar(2, 6, 12, 75.9)
+        == f"[{'#' * (WIDTH // 2)}{'.' * (WIDTH // 2)}] step 2: 6 of 12 tasks, 1:15"
+    )
+    assert bar(2, 0, 0, 3.0) == f"[{'.' * WIDTH}] planning, 0:03"
+
+
+def test_spark_is_asked() -> None:
+    spark = cast("SparkSession", Spark())
+    assert progress.Stages(spark)() == (2, 3, 12)
+
+
+def test_it_is_taken_away_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.001)
+    out = Terminal()
+    with moving(lambda: (1, 2, 4), out):
+        while "step 1" not in out.getvalue():
+            pass
+    assert out.getvalue().endswith(ERASE)
+
+
+@pytest.mark.parametrize(("wanted", "out"), [(False, Terminal()), (True, io.StringIO())])
+def test_scripts_and_files_get_none(wanted: bool, out: io.StringIO) -> None:
+    with progress.progress(cast("SparkSession", None), wanted, out):
+        pass
+    assert out.getvalue() == ""

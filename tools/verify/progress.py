@@ -1,0 +1,79 @@
+"""A line at the bottom of a terminal while Spark works: which step, how much of it is done.
+
+Spark plans its stages one after the other, so nobody knows how many there will be; the first one,
+which reads the logs, is the longest of a large check.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVERY_SECONDS = 0.5
+WIDTH = 24
+ERASE = "\r\x1b[K"
+
+
+@contextmanager
+def progress(spark: SparkSession, wanted: bool, out: TextIO | None = None) -> Iterator[None]:
+    """Show the bar on a terminal while the block runs; do nothing where there is none."""
+    to = sys.stderr if out is None else out
+    if not wanted or not to.isatty():
+        yield
+        return
+    with moving(Stages(spark), to):
+        yield
+
+
+@contextmanager
+def moving(stages: Callable[[], tuple[int, int, int]], out: TextIO) -> Iterator[None]:
+    """Renew the line until the block ends, then take it away."""
+    over = Event()
+
+    def renew() -> None:
+        began = time.monotonic()
+        while not over.wait(EVERY_SECONDS):
+            out.write(ERASE + bar(*stages(), time.monotonic() - began))
+            out.flush()
+
+    thread = Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        out.write(ERASE)
+        out.flush()
+
+
+class Stages:
+    """Asks Spark where it is; called by the thread that draws."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._seen: set[int] = set()
+
+    def __call__(self) -> tuple[int, int, int]:
+        """Return the number of the step, and how many of its tasks are done, of how many."""
+        active = self._tracker.getActiveStageIds()
+        self._seen.update(active)
+        infos = [info for one in active if (info := self._tracker.getStageInfo(one)) is not None]
+        done = sum(info.numCompletedTasks for info in infos)
+        return len(self._seen), done, sum(info.numTasks for info in infos)
+
+
+def bar(step: int, done: int, tasks: int, seconds: float) -> str:
+    """Return the line."""
+    minutes, rest = divmod(int(seconds), 60)
+    filled = WIDTH * done // tasks if tasks else 0
+    drawn = "#" * filled + "." * (WIDTH - filled)
+    what = f"step {step}: {done} of {tasks} tasks" if tasks else "planning"
+    return f"[{drawn}] {what}, {minutes}:{rest:02d}"
