@@ -9,22 +9,20 @@ meanwhile: what was read is counted in bytes of the log, whatever file holds the
 
 from __future__ import annotations
 
-import gzip
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypedDict, cast
+from typing import NamedTuple, TypedDict
 
 from broker.memberlog.coding import FRAME, MAGIC, RecordMalformed, decode
-from broker.memberlog.reader import RESYNC_BYTES, After, read_segment
+from broker.memberlog.files import is_segment, one_of_each, open_segment, plain_name
+from broker.memberlog.reader import RESYNC_BYTES, After, LogError, read_segment
 from broker.memberlog.records import SUFFIX, Header
 from tools.verify.findings import BadInput
 from tools.verify.parse import Stretch
 
 STRETCH_BYTES = 32 << 20  # read of one life at a time; more than any record has
 HEADER_BYTES = 4096  # a header is far shorter
-_NAME = re.compile(r"(.+\.\d+)\.(\d+)\.qml(?:\.gz)?")
+_NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))
 
 
 class Where(TypedDict):
@@ -116,11 +114,9 @@ def lives_below(places: list[Path]) -> dict[str, dict[int, Path]]:
     """Return the files of the segments, by life and number."""
     found: dict[str, dict[int, Path]] = {}
     for place in places:
-        for path in place.rglob("*.qml*"):
-            if fits := _NAME.fullmatch(path.name):
-                numbers = found.setdefault(str(path.parent / fits[1]), {})
-                if path.suffix == SUFFIX or int(fits[2]) not in numbers:
-                    numbers[int(fits[2])] = path
+        for path in one_of_each(path for path in place.rglob("*") if is_segment(path.name)):
+            if fits := _NAME.fullmatch(plain_name(path.name)):
+                found.setdefault(str(path.parent / fits[1]), {})[int(fits[2])] = path
     return found
 
 
@@ -171,20 +167,14 @@ def whole_records(data: bytes, first: bool) -> tuple[int, tuple[int, str] | None
 def _read(path: Path, begin: int, size: int) -> bytes | None:
     """Return some bytes of a segment; None when its file is gone."""
     try:
-        with _open(path) as file:
+        if path.suffix != SUFFIX:
+            return open_segment(path)[begin : begin + size]  # closed, so it is read once or twice
+        with path.open("rb") as file:
             file.seek(begin)
             return file.read(size)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
-    if path.suffix == SUFFIX:
-        with path.open("rb") as file:
-            yield file
-    else:
-        with gzip.open(path) as packed:
-            yield cast("BinaryIO", packed)
+    except LogError as error:
+        raise BadInput(str(error)) from error

@@ -1,0 +1,126 @@
+"""What befell messages over time, counted: moves by what they are and by slice of time.
+
+For pictures, not for the verdict.  Each position is counted once, in the file that is its witness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker.machine.tape import CAUSE_SHIFT, FLAG, MOVE, Op
+from broker.memberlog.files import open_segment
+from broker.memberlog.reader import LogError
+from broker.memberlog.records import Batch, Record
+from tools.verify.control import primaries
+from tools.verify.rows import Row
+from tools.verify.walk import records_of
+from tools.verify.witness import Stretch, plan
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+_SCHEMA = "number int, what int, n bigint"
+_CAUSES: dict[tuple[int, int], str] = {
+    (Op.RETURNED, 0): "requeued by its consumer (nack, reject)",
+    (Op.RETURNED, 1): "taken back (recover)",
+    (Op.RETURNED, 2): "its channel or connection closed",
+    (Op.RETURNED, 3): "its member was lost",
+    (Op.RETURNED, 4): "requeued in a transaction",
+}
+
+
+class Moved(NamedTuple):
+    """So many moves of a kind in one slice of time; `what` as in broker/machine/tape.py."""
+
+    number: int
+    what: int
+    n: int
+
+    @property
+    def op(self) -> int:
+        """Return what it is without its cause."""
+        return self.what & ((1 << CAUSE_SHIFT) - 1)
+
+    @property
+    def cause(self) -> str:
+        """Return why a message went back to its queue, "" for other moves."""
+        return _CAUSES.get((self.op, (self.what & ~FLAG) >> CAUSE_SHIFT), "")
+
+    @property
+    def again(self) -> bool:
+        """Whether a message was delivered that somebody had before."""
+        return self.op == Op.DELIVERED and bool(self.what & FLAG)
+
+
+def causes(moved: Iterable[Moved]) -> dict[str, int]:
+    """Return how many messages went back, by cause, the most first."""
+    sums: Counter[str] = Counter()
+    for one in moved:
+        if one.cause:
+            sums[one.cause] += one.n
+    return dict(sums.most_common())
+
+
+def count_moves(spark: SparkSession, rows: list[Row], begin_us: int, slice_us: int) -> list[Moved]:
+    """Count the moves of all segments that `rows` tell of, in tasks beside the files."""
+    from pyspark.sql import functions as f
+
+    of: dict[str, list[Stretch]] = {}
+    for stretch in plan(rows, primaries(rows)):
+        of.setdefault(stretch.file, []).append(stretch)
+    if not of:
+        return []
+    given = [(file, json.dumps(stretches)) for file, stretches in of.items()]
+    frame = spark.createDataFrame(given, "file string, stretches string")
+    shares = min(len(given), 2 * spark.sparkContext.defaultParallelism)
+    work = _Counting(begin_us, slice_us)
+    counted = frame.repartition(shares).mapInArrow(work, _SCHEMA)
+    sums = counted.groupBy("number", "what").agg(f.sum("n").alias("n")).collect()
+    return sorted(Moved(row.number, row.what, row.n) for row in sums)
+
+
+class _Counting:
+    """Counts in Spark's workers."""
+
+    def __init__(self, begin_us: int, slice_us: int) -> None:
+        self._begin_us, self._slice_us = begin_us, slice_us
+
+    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Any]:
+        import pyarrow
+
+        sums: Counter[tuple[int, int]] = Counter()
+        for batch in batches:
+            for file, stretches in zip(*(column.to_pylist() for column in batch), strict=True):
+                try:
+                    data = open_segment(Path(file))
+                except (OSError, LogError):
+                    continue  # archived after it was verified, or told of where logs are judged
+                inside = [Stretch(*one) for one in json.loads(stretches)]
+                sums += sums_of(records_of(data, file), inside, self._begin_us, self._slice_us)
+        columns = [[key[0] for key in sums], [key[1] for key in sums], list(sums.values())]
+        types = (pyarrow.int32(), pyarrow.int32(), pyarrow.int64())
+        arrays = [pyarrow.array(c, type=t) for c, t in zip(columns, types, strict=True)]
+        yield pyarrow.RecordBatch.from_arrays(arrays, names=["number", "what", "n"])
+
+
+def sums_of(
+    records: Iterable[Record], inside: list[Stretch], begin_us: int, slice_us: int
+) -> Counter[tuple[int, int]]:
+    """Return how many moves of each kind the batches inside made, by slice of time."""
+    sums: Counter[tuple[int, int]] = Counter()
+    waiting: dict[int, bytearray] = {}
+    for record in records:
+        if isinstance(record, Batch) and record.moves:
+            first = record.first_position
+            if any(one.first <= first <= one.last for one in inside):
+                number = max(record.time_us - begin_us, 0) // slice_us
+                waiting.setdefault(number, bytearray()).extend(record.moves[:: MOVE.size])
+    for number, whats in waiting.items():
+        for what, count in Counter(whats).items():
+            sums[number, what] += count
+    return sums
