@@ -3,10 +3,11 @@
     python -m tests.system.hardship --minutes 30 [--seed N]
 
 Real brokers, joined through a seeded relay (tests/system/relay.py), serve publishers and a
-consumer.  Every few seconds something befalls them, for a while; then all is healed, dead members
-are started again, and all three must serve together within a generous time.  In the end, every
-message whose publish was confirmed must have been received, and qpid-cluster-verify must find the
-members' logs consistent.  Prints what it does, and the verdict in the last line.
+consumer, which write down what they do.  Every few seconds something befalls the brokers, for a
+while; then all is healed, dead members are started again, and all three must serve together within
+a generous time.  In the end, every message whose publish was confirmed must have been received, and
+qpid-cluster-verify must find the members' logs consistent, and in them all that clients were told.
+Prints what it does, and the verdict in the last line.
 
 Exit status: 0 all held; 1 something did not (the logs are kept, and the line says where); 2 the
 logs could not be judged.
@@ -29,7 +30,7 @@ from pathlib import Path
 import pika.exceptions
 
 from broker.exits import Exit
-from tests.system.load import QUEUE, Load, connect, take_one
+from tests.system.load import Load, take_the_rest
 from tests.system.relay import RelayedCluster
 from tools.local_cluster import BrokerProcess, ClusterTrouble, command, ended_by_sigterm
 
@@ -41,6 +42,8 @@ ILL_S = (0.2, 5.0)
 SLOW_S = 0.05
 GOOD_REASONS = (Exit.DISK,)
 """What a member may end with by itself here: a slow disk is the machine's affair."""
+CLIENTS = "clients"
+"""Where the histories of clients are, below the logs of the cluster."""
 TWICE = 0.3
 """How often a second evil comes upon the first."""
 
@@ -133,7 +136,8 @@ def suffer(root: Path, seed: int, seconds: float) -> list[str]:
     """Run rounds for so long; what did not hold, in sentences.  The logs are under `root`."""
     trouble: list[str] = []
     with RelayedCluster(root, MEMBERS, "hardship", seed=seed) as cluster:
-        load = Load([one.address for one in cluster.members], seed, publishers=2, rate=200.0)
+        brokers = [one.address for one in cluster.members]
+        load = Load(brokers, seed, publishers=2, rate=200.0, histories=root / CLIENTS)
         hardship = Hardship(cluster, seed)
         rounds = 0
         try:
@@ -147,7 +151,7 @@ def suffer(root: Path, seed: int, seconds: float) -> list[str]:
                     hardship.round()
             finally:
                 trouble += load.stop()
-            trouble += _missing(cluster, load)
+            trouble += _missing(cluster, load, root / CLIENTS)
             for member in cluster.members:
                 member.terminate(TOGETHER_S)
         except (ClusterTrouble, pika.exceptions.AMQPError) as problem:
@@ -163,13 +167,9 @@ def suffer(root: Path, seed: int, seconds: float) -> list[str]:
     return trouble
 
 
-def _missing(cluster: RelayedCluster, load: Load) -> list[str]:
+def _missing(cluster: RelayedCluster, load: Load, histories: Path) -> list[str]:
     """Take what is left in the queue; what was confirmed and never came."""
-    with connect(cluster[0].address) as connection:
-        channel = connection.channel()
-        channel.queue_declare(QUEUE, durable=True)
-        while take_one(channel, load.received):
-            pass
+    take_the_rest(cluster[0].address, histories, load.received)
     lost = sorted(load.confirmed - load.received)
     if not lost:
         return []
@@ -177,7 +177,7 @@ def _missing(cluster: RelayedCluster, load: Load) -> list[str]:
 
 
 def check(root: Path) -> int:
-    """Run qpid-cluster-verify over the logs of all members; its exit status."""
+    """Run qpid-cluster-verify over the logs of all members and clients; its exit status."""
     return subprocess.run([*command("qpid-cluster-verify"), str(root)], check=False).returncode
 
 

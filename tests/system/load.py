@@ -1,16 +1,22 @@
-"""Clients that go on whatever happens to the brokers, and remember what they were promised."""
+"""Clients that go on whatever happens to the brokers, and remember what they were promised: in
+memory, and each in a history of its own for qpid-cluster-verify.
+"""
 
 from __future__ import annotations
 
 import random
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
 
 import pika
 import pika.exceptions
 from pika.adapters.blocking_connection import BlockingChannel
 
+from broker.memberlog.client import ClientHistory, Session
 from broker.options import Address
+from tools.history import wall_us
 
 QUEUE = "hardship"
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -21,11 +27,53 @@ PAUSE_S = 0.2
 JOIN_S = 60.0
 
 
+class Notes:
+    """What a client writes down of one connection; on disk before anything is done about it."""
+
+    def __init__(self, history: ClientHistory) -> None:
+        self._history = history
+        self._session: Session = history.session(QUEUE)
+        self._published = 0
+
+    def publish(self, channel: BlockingChannel, body: bytes) -> None:
+        """Publish and wait for the confirm, which is noted; so is a refusal, which is raised."""
+        self._published += 1
+        self._session.published(self._published, body)
+        self._history.flush()
+        try:
+            channel.basic_publish("", QUEUE, body, PERSISTENT)
+        except pika.exceptions.NackError:
+            self._session.refused(self._published)
+            raise
+        self._session.confirmed(self._published)
+
+    def take_one(self, channel: BlockingChannel, received: set[int]) -> bool:
+        """Take and acknowledge one message; False when there is none."""
+        method, _, body = channel.basic_get(QUEUE)
+        if method is None or body is None:
+            return False
+        received.add(int(body))
+        self._session.received(method.delivery_tag, body, redelivered=method.redelivered)
+        self._session.acked(method.delivery_tag)
+        self._history.flush()
+        channel.basic_ack(method.delivery_tag)
+        return True
+
+    def lost(self) -> None:
+        """The connection broke."""
+        self._session.lost()
+        self._history.flush()
+
+
 class Load:
     """Some publishers and one consumer, each in a thread, until `stop`."""
 
-    def __init__(self, brokers: Sequence[Address], seed: int, publishers: int, rate: float) -> None:
-        """`rate` is how many messages a second each publisher sends at most."""
+    def __init__(
+        self, brokers: Sequence[Address], seed: int, publishers: int, rate: float, histories: Path
+    ) -> None:
+        """`rate` is how many messages a second each publisher sends at most; `histories` is where
+        they write down what they did.
+        """
         self.confirmed: set[int] = set()
         self.received: set[int] = set()
         self.reconnects = 0
@@ -36,7 +84,7 @@ class Load:
             threading.Thread(
                 target=self._run,
                 name=f"client {number}",
-                args=(random.Random(f"{seed} {number}"), work),
+                args=(number, random.Random(f"{seed} {number}"), work, histories),
                 daemon=True,
             )
             for number, work in enumerate(
@@ -64,36 +112,50 @@ class Load:
             *(f"{name} still waited for a broker {JOIN_S:g} s after the end" for name in stuck),
         ]
 
-    def _run(self, chance: random.Random, work: Callable[[BlockingChannel], None]) -> None:
-        while not self._ending.is_set():
-            try:
-                with connect(chance.choice(self._brokers)) as connection:
-                    channel = connection.channel()
-                    channel.queue_declare(QUEUE, durable=True)
-                    work(channel)
-            except (pika.exceptions.AMQPError, OSError):
-                self.reconnects += 1
-                self._ending.wait(PAUSE_S)
+    def _run(
+        self,
+        number: int,
+        chance: random.Random,
+        work: Callable[[BlockingChannel, Notes], None],
+        histories: Path,
+    ) -> None:
+        with closing(history(histories, f"load-{number}")) as mine:
+            while not self._ending.is_set():
+                notes = Notes(mine)
+                try:
+                    with connect(chance.choice(self._brokers)) as connection:
+                        channel = connection.channel()
+                        channel.queue_declare(QUEUE, durable=True)
+                        work(channel, notes)
+                except (pika.exceptions.AMQPError, OSError):
+                    notes.lost()
+                    self.reconnects += 1
+                    self._ending.wait(PAUSE_S)
 
-    def _publisher(self, number: int, count: int) -> Callable[[BlockingChannel], None]:
+    def _publisher(self, number: int, count: int) -> Callable[[BlockingChannel, Notes], None]:
         """Return work that publishes the numbers which are `number` modulo `count`."""
         place = number
 
-        def publish(channel: BlockingChannel) -> None:
+        def publish(channel: BlockingChannel, notes: Notes) -> None:
             nonlocal place
             channel.confirm_delivery()
             while not self._ending.wait(self._pause_s):
                 now = place
                 place += count  # a number whose confirm was lost is never used again
-                channel.basic_publish("", QUEUE, b"%d" % now, PERSISTENT)
+                notes.publish(channel, b"%d" % now)
                 self.confirmed.add(now)
 
         return publish
 
-    def _consume(self, channel: BlockingChannel) -> None:
+    def _consume(self, channel: BlockingChannel, notes: Notes) -> None:
         while not self._ending.is_set():
-            if not take_one(channel, self.received):
+            if not notes.take_one(channel, self.received):
                 self._ending.wait(PAUSE_S)
+
+
+def history(directory: Path, name: str) -> ClientHistory:
+    """Open the history of a client whose life begins now."""
+    return ClientHistory(directory, name, wall_us(), wall_us)
 
 
 def connect(broker: Address) -> pika.BlockingConnection:
@@ -110,11 +172,11 @@ def connect(broker: Address) -> pika.BlockingConnection:
     )
 
 
-def take_one(channel: BlockingChannel, received: set[int]) -> bool:
-    """Take and acknowledge one message; False when there is none."""
-    method, _, body = channel.basic_get(QUEUE)
-    if method is None or body is None:
-        return False
-    received.add(int(body))
-    channel.basic_ack(method.delivery_tag)
-    return True
+def take_the_rest(broker: Address, histories: Path, received: set[int]) -> None:
+    """Take what is left in the queue, as one more client that writes down what it does."""
+    with closing(history(histories, "last")) as mine, connect(broker) as connection:
+        notes = Notes(mine)
+        channel = connection.channel()
+        channel.queue_declare(QUEUE, durable=True)
+        while notes.take_one(channel, received):
+            pass

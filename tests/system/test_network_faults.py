@@ -16,7 +16,7 @@ import pytest
 
 from tests.system import netns
 from tests.system.harness import wait_until
-from tests.system.load import Load, connect, take_one
+from tests.system.load import Load, take_the_rest
 from tests.system.netns import SpacedCluster
 from tests.system.relay import RelayedCluster
 from tests.system.sparkless import rows_in
@@ -46,7 +46,9 @@ class Watched:
     def __init__(self, cluster: LocalCluster, root: Path) -> None:
         self._cluster = cluster
         self._root = root
-        self.load = Load([one.address for one in cluster.members], 1, publishers=2, rate=200.0)
+        self._histories = root / "clients"
+        brokers = [one.address for one in cluster.members]
+        self.load = Load(brokers, 1, publishers=2, rate=200.0, histories=self._histories)
 
     def __enter__(self) -> Watched:
         try:
@@ -65,10 +67,7 @@ class Watched:
             return
         assert wrong == []
         self._cluster.wait_active(timeout_seconds=START_SECONDS)
-        with connect(self._cluster[0].address) as connection:
-            channel = connection.channel()
-            while take_one(channel, self.load.received):
-                pass
+        take_the_rest(self._cluster[0].address, self._histories, self.load.received)
         assert self.load.confirmed <= self.load.received, "confirmed messages are lost"
         for member in self._cluster.members:
             member.terminate(START_SECONDS)

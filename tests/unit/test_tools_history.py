@@ -65,8 +65,8 @@ def test_drain(tmp_path: Path, acks: bool) -> None:
         code, out, err = run("drain", "-b", toy.brokers, *arguments)
         assert (code, out) == (0, b"a\nb\n"), err
     a, b = (xxh3_64_intdigest(body) for body in (b"a", b"b"))
-    received = [(1, Did.RECEIVED | REDELIVERED, a, 1), (1, Did.RECEIVED, b, 2)]
-    acked = [(1, Did.ACKED, a, 1), (1, Did.ACKED, b, 2)] if acks else []
+    received = [(1, Did.RECEIVED | REDELIVERED, a, 1), (1, int(Did.RECEIVED), b, 2)]
+    acked = [(1, int(Did.ACKED), a, 1), (1, int(Did.ACKED), b, 2)] if acks else []
     assert sorted(operations(tmp_path)) == sorted(received + acked)
 
 

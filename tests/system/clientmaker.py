@@ -1,0 +1,182 @@
+"""Makes what members and clients would write of a few messages, as rows of the tables "moves" and
+"clients", for tests that then spoil either side.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from broker.machine.tape import Op
+from broker.memberlog.client import ClientHistory, Session
+from broker.memberlog.records import CLIENT_ROW, REDELIVERED
+from tools.verify.rows import signed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MOVES = (
+    "epoch bigint, position bigint, ordinal int, op int, flag boolean, cause int, queue bigint, "
+    "seq bigint, of bigint, detail bigint"
+)
+CHANNEL, CONSUMER = 11, 22
+
+
+class MoveRow(NamedTuple):
+    """One row of the table of moves, as far as it is looked at."""
+
+    epoch: int
+    position: int
+    ordinal: int
+    op: int
+    flag: bool
+    cause: int
+    queue: int
+    seq: int
+    of: int
+    detail: int
+
+
+class Message(NamedTuple):
+    """A message in a queue."""
+
+    queue: int
+    seq: int
+    content: int
+
+
+class Servers:
+    """The moves of one history.  Each call is a command, but for `also`."""
+
+    def __init__(self) -> None:
+        self.rows: list[MoveRow] = []
+        self._queues: dict[int, str] = {}
+        self.number = 0
+        self._position = 0
+        self._ordinal = 0
+        self._next_seq: dict[int, int] = {}
+
+    def queue(self, name: str) -> int:
+        """Declare a durable queue."""
+        number = len(self._queues) + 1
+        self._queues[number] = name
+        self._next_seq[number] = 1
+        self._command()
+        self._move(Op.DECLARED, True, 0, number, 0, 0, 0)
+        return number
+
+    def publish(
+        self, body: bytes, number: int, *queues: int, cause: int = 0, also: bool = False
+    ) -> list[Message]:
+        """Publish a persistent message; return it in each queue.  `also`: by the same command."""
+        if not also:
+            self._command()
+        self.number += bool(queues)
+        hashed = xxh3_64_intdigest(body)
+        content = xxh3_64_intdigest(b"%d" % self.number, hashed)
+        of = CHANNEL if cause < 2 else 0
+        self._move(Op.PUBLISHED, True, cause, number, self.number if queues else 0, of, hashed)
+        held = []
+        for queue in queues:
+            seq = self._next_seq[queue]
+            self._next_seq[queue] += 1
+            self._move(Op.ENQUEUED, True, 0, queue, seq, self.number, content)
+            held.append(Message(queue, seq, content))
+        return held
+
+    def deliver(self, message: Message, *, redelivered: bool = False, epoch: int = 1) -> None:
+        """Deliver a message."""
+        self._command()
+        queue, seq, content = message
+        self._move(Op.DELIVERED, redelivered, 0, queue, seq, CONSUMER, content, epoch)
+
+    def settle(self, message: Message, cause: int = 0) -> None:
+        """Settle a message that is held."""
+        self._command()
+        self._move(Op.SETTLED, False, cause, message.queue, message.seq, CONSUMER, 1)
+
+    def give_back(self, message: Message) -> None:
+        """Return a message that is held to its queue."""
+        self._command()
+        queue, seq, content = message
+        self._move(Op.RETURNED, False, 0, queue, seq, CONSUMER, content)
+
+    def drop(self, message: Message) -> None:
+        """Let a message expire."""
+        self._command()
+        queue, seq, content = message
+        self._move(Op.DROPPED, False, 0, queue, seq, 0, content)
+
+    def purge(self, queue: int, ready: int) -> None:
+        """Purge a queue."""
+        self._command()
+        self._move(Op.PURGED, False, 0, queue, self._next_seq[queue], ready, 0)
+
+    def cold_start(self, queue: int, kept: list[Message]) -> list[Message]:
+        """Start the cluster anew; return what was kept, at its new places."""
+        self._command()
+        first = self._next_seq[queue]
+        self._move(Op.RECOVERED, False, 0, queue, first, len(kept), 0)
+        self._next_seq[queue] += len(kept)
+        return [one._replace(seq=first + at) for at, one in enumerate(kept)]
+
+    def without_last(self, op: Op) -> None:
+        """Take the last move of this kind away."""
+        self.rows.remove([row for row in self.rows if row.op == op][-1])
+
+    def table(self, spark: SparkSession) -> DataFrame:
+        """Return the moves as Spark gets them."""
+        return spark.createDataFrame(self.rows, MOVES)
+
+    def names(self, spark: SparkSession) -> DataFrame:
+        """Return the names of queues."""
+        return spark.createDataFrame(list(self._queues.items()), "queue bigint, name string")
+
+    def _command(self) -> None:
+        self._position += 1
+        self._ordinal = 0
+
+    def _move(
+        self, op: Op, flag: bool, cause: int, queue: int, seq: int, of: int, detail: int,
+        epoch: int = 1,
+    ) -> None:  # fmt: skip
+        self.rows.append(
+            MoveRow(
+                epoch, self._position, self._ordinal, int(op), flag, cause, queue, seq, of,
+                signed(detail),
+            )
+        )  # fmt: skip
+        self._ordinal += 1
+
+
+class Clients(ClientHistory):
+    """Histories of clients that are kept in memory."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._made: list[Session] = []
+
+    def client(self, name: str, queue: str = "") -> Session:
+        """A client with one connection."""
+        self._names.append(name)
+        self._made.append(Session(self, 1, queue))
+        return self._made[-1]
+
+    def has_news(self, session: Session) -> None:
+        """Keep everything."""
+
+    def flush(self) -> None:
+        """Keep everything."""
+
+    def table(self, spark: SparkSession) -> DataFrame:
+        """Return the operations as Spark gets them, one record each."""
+        from tools.verify.tables import CLIENTS_SCHEMA
+
+        rows = [
+            ("f", name, 1, session.number, session.queue, lsn, 0, what & ~REDELIVERED,
+             bool(what & REDELIVERED), signed(body), aux, lsn)
+            for name, session in zip(self._names, self._made, strict=True)
+            for lsn, (what, body, aux) in enumerate(CLIENT_ROW.iter_unpack(bytes(session.ops)))
+        ]  # fmt: skip
+        return spark.createDataFrame(rows, CLIENTS_SCHEMA)

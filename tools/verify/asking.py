@@ -1,0 +1,74 @@
+"""What the checks of clients' histories share: how much is known, who says what, and messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.machine.tape import Op
+from tools.verify.findings import Finding
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+FINDINGS_MAX = 20
+LOW_32 = (1 << 32) - 1
+_MASK = (1 << 64) - 1
+_PLACE_BITS = 21  # operations of one record; a record is bounded to fewer
+
+
+class Known(NamedTuple):
+    """How much the members' logs tell of the one history."""
+
+    begin: bool  # it is told from position 1 on
+    end: bool  # every member that is named ended in order: there is nothing after it
+    whole: bool  # no position in between is missing
+
+
+def messages(history: DataFrame, names: DataFrame) -> DataFrame:
+    """Return one row a publish: where, of which channel, what, and which queues it entered.
+
+    `number` is 0 for one that reached no queue; `cause` as in the tape.
+    """
+    from pyspark.sql import functions as f
+
+    published = f.col("op") == int(Op.PUBLISHED)
+    entered = f.col("op") == int(Op.ENQUEUED)
+    return (
+        history.filter(published | entered)
+        .join(f.broadcast(names), "queue", "left")
+        .groupBy(
+            "epoch",
+            "position",
+            f.when(published, f.col("seq").bitwiseAND(LOW_32)).otherwise(f.col("of")).alias("low"),
+        )
+        .agg(
+            f.max(f.when(published, f.col("seq"))).alias("number"),
+            f.max(f.when(published, f.col("queue"))).alias("publish_no"),
+            f.max(f.when(published, f.col("detail"))).alias("body"),
+            f.max(f.when(published, f.col("cause"))).alias("cause"),
+            f.max(f.when(published, f.col("of"))).alias("channel"),
+            f.max(f.when(entered, f.col("detail"))).alias("content"),
+            f.collect_set(f.when(entered, f.col("queue"))).alias("queues"),
+            f.collect_set(f.when(entered, f.col("name"))).alias("names"),
+        )
+    )
+
+
+def who() -> Column:
+    """Return where a client says something: first in order of clients, then of its own time."""
+    from pyspark.sql import functions as f
+
+    place = f.shiftleft(f.col("lsn"), _PLACE_BITS) + f.col("ordinal")
+    return f.struct("client", "life", place.alias("place"), "session", f.col("aux").alias("number"))
+
+
+def finding(
+    promise: str, who: Row, body: int, position: int | None, what: str, queue: str = ""
+) -> Finding:
+    client = f"client {who.client} (connection {who.session})"
+    text = f"{client}, body {body & _MASK:016x}: {what}"
+    return Finding(promise, "", who.life, -1 if position is None else position, text, queue=queue)
+
+
+def times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")

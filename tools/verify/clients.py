@@ -1,0 +1,214 @@
+"""C1 and C6 with clients: what clients wrote down of themselves, looked up in the one history.
+
+Clients and members know a message by the hash of its body; a publish also by its number.  Many
+messages may have one body, so what is compared are counts: of a body that was confirmed to clients
+three times there are three messages.  A client that keeps no history takes nothing from that: it
+only adds messages that nobody asks for.
+
+What a client knew when the logs of the members begin, or what it did after they end, is not looked
+up; `Known` says whether there is such a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.memberlog.records import Did
+from tools.verify.accounts import Account, settle_accounts
+from tools.verify.asking import FINDINGS_MAX, LOW_32, Known, finding, messages, times, who
+from tools.verify.findings import Finding
+from tools.verify.receipts import check_receipts
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+
+class ClientReport(NamedTuple):
+    """What clients say, judged."""
+
+    counts: ClientCounts
+    findings: list[Finding]
+    notes: list[str]
+    account: Account | None  # None: the logs do not tell enough to say where everything is
+
+
+class ClientCounts(NamedTuple):
+    """What was looked at."""
+
+    clients: int = 0
+    operations: int = 0
+    published: int = 0
+    confirmed: int = 0
+    refused: int = 0
+    received: int = 0
+    acked: int = 0
+
+
+def check_clients(
+    clients: DataFrame, moves: DataFrame, history: DataFrame, names: DataFrame, known: Known
+) -> ClientReport:
+    """Judge what clients say by the moves of the one history, of which `moves` are all tellings.
+
+    The tables are those of the data source; `names` has number and name of each queue.
+    """
+    from pyspark import StorageLevel
+
+    counts = count(clients)
+    if not counts.operations:
+        return ClientReport(counts, [], [], None)
+    published = messages(history, names).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        findings = check_publishes(clients, published, known)
+        findings += check_unroutable(clients, published, known)
+        found, notes = check_receipts(clients, published, history, moves, names, known)
+        findings += found
+        account = None
+        if known.begin and known.whole:
+            account, found = settle_accounts(clients, published, history, names)
+            findings += found
+        else:
+            notes.append(
+                "the logs of the members do not tell the whole history: what clients did where "
+                "it is not told was not looked up, nor where all messages ended"
+            )
+        return ClientReport(counts, findings, notes, account)
+    finally:
+        published.unpersist()
+
+
+def count(clients: DataFrame) -> ClientCounts:
+    """Count the operations of all clients, by kind."""
+    from pyspark.sql import functions as f
+
+    def of(did: Did) -> Column:
+        return f.count(f.when(f.col("op") == int(did), 1))
+
+    row = clients.agg(
+        f.count_distinct("client", "life"), f.count("op"), of(Did.PUBLISHED), of(Did.CONFIRMED),
+        of(Did.REFUSED), of(Did.RECEIVED), of(Did.ACKED),
+    ).collect()[0]  # fmt: skip
+    return ClientCounts(*row)
+
+
+def check_publishes(clients: DataFrame, published: DataFrame, known: Known) -> list[Finding]:
+    """C1: what was confirmed is a message, in the queue it was for; what was refused is not."""
+    from pyspark.sql import functions as f
+
+    found = _looked_up(clients, published)
+    bad = found.filter("verdict is not null")
+    if not known.whole:
+        bad = bad.filter("verdict != 'missing'")
+    elif not (known.begin and known.end):
+        bad = _within(bad, found, known)
+    rows = bad.orderBy(f.col("who.client"), f.col("who.place")).limit(FINDINGS_MAX).collect()
+    return [_publish_finding(row) for row in rows]
+
+
+def check_unroutable(clients: DataFrame, published: DataFrame, known: Known) -> list[Finding]:
+    """C1: what a client was told is unroutable reached no queue."""
+    from pyspark.sql import functions as f
+
+    if not (known.begin and known.whole):
+        return []
+    told = (
+        clients.filter(f.col("op") == int(Did.UNROUTABLE))
+        .groupBy("body")
+        .agg(f.count("*").alias("told"), f.min(who()).alias("who"))
+    )
+    there = published.filter("cause < 2").groupBy("body").agg(
+        f.count("*").alias("there"), f.count(f.when(f.col("number") == 0, 1)).alias("nowhere"),
+        f.min("position").alias("position"),
+    )  # fmt: skip
+    # One that is not there at all is judged with its confirm, if it got one.
+    bad = told.join(there, "body").filter("told > nowhere and there >= told")
+    return [
+        finding(
+            "G20", row.who, row.body, row.position,
+            f"was told {times(row.told)} that it is unroutable, but {row.nowhere} of "
+            f"{row.there} publishes of it reached no queue",
+        )
+        for row in bad.limit(FINDINGS_MAX).collect()
+    ]  # fmt: skip
+
+
+def _looked_up(clients: DataFrame, published: DataFrame) -> DataFrame:
+    """Return, by body, number and queue, what clients were told, what is there, and a verdict."""
+    from pyspark.sql import functions as f
+
+    def of(did: Did) -> Column:
+        return f.when(f.col("op") == int(did), 1)
+
+    answered = of(Did.CONFIRMED).isNotNull() | of(Did.REFUSED).isNotNull()
+    told = (
+        clients.filter(f.col("op").isin(Did.PUBLISHED, Did.CONFIRMED, Did.REFUSED))
+        .groupBy("body", f.col("aux").bitwiseAND(LOW_32).alias("publish_no"), "queue")
+        .agg(
+            f.count(of(Did.PUBLISHED)).alias("attempts"),
+            f.count(of(Did.CONFIRMED)).alias("confirmed"),
+            f.count(of(Did.REFUSED)).alias("refused"),
+            f.min(f.when(answered, who())).alias("who"),
+        )
+        .filter("who is not null")
+    )
+    server = published.filter("cause = 0 and publish_no > 0")
+    inside = f.when(f.array_contains("names", f.col("queue")), 1)
+    entered = f.when((f.col("number") == 0) | (f.size("queues") > 0), 1)
+    there = (
+        told.join(server, ["body", "publish_no"], "left")
+        .groupBy("body", "publish_no", "queue", "attempts", "confirmed", "refused", "who")
+        .agg(
+            f.count("number").alias("there"),
+            f.count(inside).alias("inside"),
+            f.count(f.when(f.col("number") == 0, 1)).alias("nowhere"),
+            f.count(entered).alias("entered"),
+            f.min("position").alias("position"),
+        )
+    )
+    for_queue = f.col("queue") != ""
+    verdict = (
+        f.when(f.col("confirmed") + f.col("refused") > f.col("there"), "missing")
+        .when(f.col("confirmed") > f.col("entered"), "nowhere")
+        .when(for_queue & (f.col("confirmed") > f.col("inside") + f.col("nowhere")), "elsewhere")
+        .when(for_queue & (f.col("refused") > f.col("there") - f.col("inside")), "not refused")
+    )
+    return there.withColumn("verdict", verdict)
+
+
+def _within(bad: DataFrame, found: DataFrame, known: Known) -> DataFrame:
+    """Leave out what a client did before the first or after the last that is surely found of it."""
+    from pyspark.sql import functions as f
+
+    sure = found.filter("attempts = 1 and confirmed = 1 and there = 1 and verdict is null")
+    spans = sure.groupBy(f.col("who.client").alias("c"), f.col("who.life").alias("l")).agg(
+        f.min("who.place").alias("first"), f.max("who.place").alias("last")
+    )
+    joined = bad.join(
+        spans, (f.col("who.client") == f.col("c")) & (f.col("who.life") == f.col("l")), "left"
+    )
+    inside = f.col("verdict") != "missing"
+    after = f.coalesce(f.col("who.place") > f.col("first"), f.lit(False)) | f.lit(known.begin)
+    before = f.coalesce(f.col("who.place") < f.col("last"), f.lit(False)) | f.lit(known.end)
+    return joined.filter(inside | (after & before)).drop("c", "l", "first", "last")
+
+
+def _publish_finding(row: Row) -> Finding:
+    number = row.who.number
+    match row.verdict:
+        case "missing":
+            promise = "G8"
+            told = f"{row.confirmed} confirmed" + (
+                f", {row.refused} refused" if row.refused else ""
+            )
+            what = (
+                f"was answered for its publish {number} ({told}, counting all clients), but the "
+                f"members' logs have it {times(row.there)}"
+            )
+        case "nowhere":
+            promise, what = "G8", f"its publish {number} was confirmed, but entered no queue"
+        case "elsewhere":
+            promise = "G8"
+            what = f"its publish {number} was confirmed, but did not enter {row.queue}"
+        case _:
+            promise = "G20"
+            what = f"its publish {number} was refused, but it entered {row.queue}"
+    return finding(promise, row.who, row.body, row.position, what, row.queue)

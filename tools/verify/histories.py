@@ -1,0 +1,85 @@
+"""Histories of clients among the logs at hand: which they are, and what they are held to."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.memberlog.reader import NotALog, OtherVersion, read_segment
+from broker.memberlog.records import OF_CLIENT, Header, Kind
+from tools.verify.asking import Known
+from tools.verify.clients import ClientReport, check_clients
+from tools.verify.control import Life
+from tools.verify.rows import Row
+from tools.verify.witness import Gap, Stretch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_HEAD_BYTES = 4096
+
+
+def is_history(path: Path) -> bool:
+    """Whether this is a segment of a client.  What cannot be read is left to who reads it all."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+        for entry in read_segment(head, str(path), []):
+            return isinstance(entry.record, Header) and entry.record.role == OF_CLIENT
+    except (OSError, EOFError, NotALog, OtherVersion):
+        pass
+    return False
+
+
+def check_histories(
+    scan: DataFrame,
+    segments: Sequence[Path],
+    rows: Iterable[Row],
+    stretches: Sequence[Stretch],
+    gaps: Iterable[Gap],
+) -> ClientReport | None:
+    """Judge what clients wrote by the one history that the stretches are; None: nobody did.
+
+    `scan` has a row for each name of a queue, `rows` are the control rows of members.
+    """
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as f
+
+    from tools.verify.source import read_table
+
+    files = [path for path in segments if is_history(path)]
+    if not files:
+        return None
+    spark = scan.sparkSession
+    names = scan.filter(f.col("kind") == int(Kind.QUEUES)).select(
+        f.col("seq").alias("queue"), f.col("text").alias("name")
+    )
+    told = [(one.file, one.first, one.last) for one in stretches]
+    clients = read_table(spark, "clients", files).persist(StorageLevel.MEMORY_AND_DISK)
+    history = read_table(spark, "moves", list(segments), told).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        moves = read_table(spark, "moves", list(segments))
+        return check_clients(clients, moves, history, names.distinct(), known_by(rows, gaps))
+    finally:
+        history.unpersist()
+        clients.unpersist()
+
+
+def known_by(rows: Iterable[Row], gaps: Iterable[Gap]) -> Known:
+    """Return what the members' logs tell: where no life of a member stopped in order after all of
+    its others, more may have happened than is told.
+    """
+    stopped: dict[str, dict[Life, bool]] = {}
+    for row in rows:
+        ended = stopped.setdefault(row.member, {})
+        life = row.member, row.incarnation
+        ended[life] = ended.get(life, False) or row.kind == Kind.STOP
+    end = all(ended[max(ended)] for ended in stopped.values())
+    missing = list(gaps)
+    return Known(
+        begin=all(gap.first > 1 for gap in missing),
+        end=end and bool(stopped),
+        whole=all(gap.first == 1 for gap in missing),
+    )
