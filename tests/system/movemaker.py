@@ -219,12 +219,8 @@ class _TapedRig(Rig):
         before = {queue.number: queue for queue in self.queues()}
         outcome = super().apply(session, command)
         self.gone |= before
-        tapes = {bytes(machine.tape) for machine in self.machines.values()}
-        assert len(tapes) == 1
-        for machine in self.machines.values():
-            machine.tape.clear()
         self._maker.rig = self
-        self._maker.applied(session, command, outcome, tapes.pop())
+        self._maker.applied(session, command, outcome, self.moves)
         return outcome
 
     def queues(self) -> Iterator[Queue]:

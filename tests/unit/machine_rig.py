@@ -36,6 +36,7 @@ class Rig:
         self.effects: list[Effect] = []
         self.log: list[tuple[int, int, int, Command]] = []
         self.ledger = Ledger()
+        self.moves = b""  # of the latest command
         self.activate()
 
     @property
@@ -67,7 +68,8 @@ class Rig:
             moves.add(machine.take_moves()[0])
         assert len(outcomes) == 1
         assert len(moves) == 1
-        self.ledger.take(moves.pop())
+        self.moves = moves.pop()
+        self.ledger.take(self.moves)
         self.ledger.agrees_with(self.machine)
         assert len({machine.root() for machine in self.machines.values()}) == 1
         return outcomes.pop()

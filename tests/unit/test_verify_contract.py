@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+pytest.importorskip("numpy")
+
 from broker.machine import commands as c
 from broker.memberlog.records import Batch, Checkpoint, Queues
 from tests.system.movemaker import LIVES, MoveMaker, contract_breaches

@@ -19,6 +19,7 @@ from tools.verify.fates import FateWalk, Recovery, judge_recoveries
 from tools.verify.findings import Finding
 from tools.verify.rows import SEGMENT, Row
 from tools.verify.rules import Breach, first_by_rule
+from tools.verify.segments import read_bytes
 from tools.verify.telling import Line, look_around, tell
 from tools.verify.walk import Walked, moves_within, records_of, walk
 from tools.verify.witness import Gap, Stretch, gaps, plan
@@ -300,7 +301,7 @@ def _tasks_in(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Task]:
 
 
 def _read(file: str) -> bytes:
-    return Path(file).read_bytes()
+    return read_bytes(Path(file))
 
 
 def _batch(rows: list[tuple[Any, ...]], schema: str) -> pyarrow.RecordBatch:
