@@ -4,12 +4,17 @@ At each activation and every `interval` positions each member that is level mult
 position, chain, root) as an ordered command.  All members count the same votes at the same
 positions, so they reach the same verdict without another message:
 
-- a value that a majority of the configured voters holds wins, and a member that voted otherwise is
+- a value that a majority of the voters holds wins, and a member that voted otherwise is
   divergent: it fences itself, keeps its store as evidence, and comes back by full transfer;
 - a voter that got its state from another is on *probation*: it is judged, but it outvotes nobody,
   as its opinion is its donor's, until a majority of voters other than itself held what it voted;
 - votes that differ when all have spoken, and none has won, are *split*: nobody guesses (see
   `dispute`).
+
+A majority has more than half of the votes by the rule of `vsync.quorum`, during a change of the
+voters under both sets.  What only decides who may go on is no evidence of who is right: a tie is a
+split whatever the tie breaker, and an arbitrator, which has no opinion, adds its votes to a value
+that nobody present objects to and never decides between two.
 
 Silence is never agreement, and it holds nothing up: who votes at later positions, or not at all
 for `SILENT_CUTS`, is not waited for.
@@ -19,10 +24,10 @@ Pure: votes in, verdicts out.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Collection
 from typing import NamedTuple
 
-from vsync.quorum import majority
+from vsync.quorum import Terms, parse
 
 Value = tuple[int, bytes, int]  # epoch, chain, root
 
@@ -54,22 +59,25 @@ class _End(NamedTuple):
 class DigestVote:
     """Collects the votes of all members; the same at every member that applies the same order.
 
-    `present` are the members of the view, `fresh` those of them whose state is another's.
+    `terms` say who votes (`vsync.quorum`), `present` are the members of the view, `fresh` those of
+    them whose state is another's.
     """
 
     def __init__(
         self,
-        voters: tuple[str, ...],
+        terms: Terms,
         interval: int,
         present: tuple[str, ...],
         fresh: tuple[str, ...] = (),
     ) -> None:
         assert interval > 0
-        self.voters = voters
+        self.electorate = parse(terms)
+        self.voters = self.electorate.data_names
+        self.arbitrators = self.electorate.arbitrators.intersection(present)
         self.interval = interval
         self.counters: dict[str, int] = {"agreed": 0, "undecided": 0, "divergent": 0, "split": 0}
-        self.probation = {name: True for name in fresh if name in voters}
-        self._present = tuple(name for name in present if name in voters)
+        self.probation = {name: True for name in fresh if name in self.voters}
+        self._present = tuple(name for name in present if name in self.voters)
         self._votes: dict[int, dict[str, Value]] = {}
         self._ended: dict[int, _End] = {}
         self._latest: dict[str, int] = {}
@@ -101,33 +109,41 @@ class DigestVote:
 
     def _judge(self, position: int) -> Verdict | None:
         votes = self._votes[position]
-        need = majority(len(self.voters))
-        held = Counter(votes[name] for name in self.voters if name in votes)
-        sure = self._sure(position)
-        for value, count in held.items():
-            if sure[value] >= need or (count >= need and len(held) == 1):
-                self._ended[position] = _End(value, sure[value] >= need)
+        held = self._held(position)
+        awaited = any(self._awaits(name, position, votes) for name in self._present)
+        for value, names in held.items():
+            firm = self._is_firm(position, value)
+            if firm or (len(held) == 1 and self._unopposed(names, awaited=awaited)):
+                self._ended[position] = _End(value, firm)
                 divergent = tuple(name for name, vote in votes.items() if vote != value)
                 self.counters["divergent" if divergent else "agreed"] += 1
                 self._acquit(position)
                 return Verdict(position, value, divergent, False, dict(votes))
-        if len(held) < 2:
-            return None
-        if any(self._awaits(name, position, votes) for name in self._present):
+        if len(held) < 2 or awaited:
             return None
         self._ended[position] = _End(None, False)
         self.counters["split"] += 1
         return Verdict(position, None, (), True, dict(votes))
 
-    def _sure(self, position: int) -> Counter[Value]:
-        """How many voters off probation hold each value."""
+    def _held(self, position: int) -> dict[Value, set[str]]:
+        """The voters that hold each value, in the order of their names."""
         votes = self._votes[position]
-        return Counter(
-            votes[name] for name in self.voters if name in votes and name not in self.probation
-        )
+        held: dict[Value, set[str]] = {}
+        for name in self.voters:
+            if name in votes:
+                held.setdefault(votes[name], set()).add(name)
+        return held
 
     def _is_firm(self, position: int, value: Value) -> bool:
-        return self._sure(position)[value] >= majority(len(self.voters))
+        """Whether a majority off probation holds it."""
+        sure = self._held(position).get(value, set()) - self.probation.keys()
+        return self.electorate.outvotes(sure)
+
+    def _unopposed(self, names: Collection[str], *, awaited: bool) -> bool:
+        """Whether the only value that was voted for is agreed."""
+        if self.electorate.outvotes(names):
+            return True
+        return not awaited and self.electorate.outvotes(self.arbitrators.union(names))
 
     def _awaits(self, name: str, position: int, votes: dict[str, Value]) -> bool:
         if name in votes or name in self.probation or self._latest.get(name, 0) > position:
@@ -137,10 +153,9 @@ class DigestVote:
 
     def _acquit(self, position: int) -> None:
         """End the probation of voters that a majority of the voters other than itself confirms."""
-        votes = self._votes[position]
-        held = Counter(votes[name] for name in self.voters if name in votes)
+        votes, held = self._votes[position], self._held(position)
         for name in list(self.probation):
-            if name in votes and held[votes[name]] > majority(len(self.voters)):
+            if name in votes and self.electorate.outvotes(held[votes[name]] - {name}):
                 del self.probation[name]
 
     def _forget(self) -> None:

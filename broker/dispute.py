@@ -4,8 +4,9 @@ The votes about a position are split, so no count can tell who is right. Each me
 own store, from its checkpoint to that position, and says as an ordered command what it got. The
 ordered items are the same bytes everywhere, so whoever's re-execution differs from what it had
 voted computed, or kept in memory, something wrong: it is named and ejected. The others go on when
-they agree and are a majority of the voters. When everybody reproduces itself the machine is not
-deterministic, and nobody may go on: all stay silent, and keep the evidence.
+they agree and may, by the rule of `vsync.quorum` (an arbitrator that is here votes beside them, and
+a tie breaker breaks the tie: who is right is decided already). When everybody reproduces itself
+the machine is not deterministic, and nobody may go on: all stay silent, and keep the evidence.
 
 A re-execution from a checkpoint that no agreed vote covers may repeat what was wrong already: it
 can convict but not acquit.
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from broker.consensus import Value, Verdict
 from broker.machine.commands import REEXECUTED, Reexecuted
-from vsync.quorum import majority
+from vsync.quorum import Electorate
 
 PROVEN, UNPROVEN, FAILED, ABSENT = 1, 2, 3, 4
 """From an agreed checkpoint; from one that no agreed vote covers; the store cannot be executed; the
@@ -40,9 +41,13 @@ class Settlement(NamedTuple):
 class Dispute:
     """One split vote, and what the members say of it."""
 
-    def __init__(self, verdict: Verdict, voters: tuple[str, ...]) -> None:
+    def __init__(
+        self, verdict: Verdict, electorate: Electorate, arbitrators: frozenset[str] = frozenset()
+    ) -> None:
+        """`arbitrators`: those of the voters that are in the view."""
         assert verdict.split
-        self.position, self.votes, self.voters = verdict.position, verdict.votes, voters
+        self.position, self.votes = verdict.position, verdict.votes
+        self._electorate, self._arbitrators = electorate, arbitrators
         self._reports: dict[str, Reexecuted] = {}
 
     @property
@@ -66,8 +71,8 @@ class Dispute:
         unproven = tuple(name for name in rest if self._reports[name][2] != PROVEN)
         values = {self.votes[name]: True for name in rest}
         value = next(iter(values)) if len(values) == 1 and (culprits or not unproven) else None
-        agreeing = sum(name in self.voters for name in rest)
-        goes_on = value is not None and agreeing >= majority(len(self.voters))
+        may = self._electorate.quorate(self._arbitrators.union(rest))
+        goes_on = value is not None and may
         return Settlement(
             self.position, culprits, unproven, value, goes_on,
             self._reason(culprits, unproven, value),

@@ -9,14 +9,14 @@ from __future__ import annotations
 from broker.consensus import DigestVote, Value, Verdict
 from broker.dispute import Dispute, Settlement
 from broker.machine.commands import Reexecuted
-from broker.machine.voters import voter_names
 from vsync.primary_events import Activation
+from vsync.quorum import Terms
 
 
 class Tribunal:
     """One member's view of who computed something else."""
 
-    def __init__(self, me: str, voters: tuple[str, ...], interval: int) -> None:
+    def __init__(self, me: str, voters: Terms, interval: int) -> None:
         self.me, self.interval = me, interval
         self.votes = DigestVote(voters, interval, ())
         self.dispute: Dispute | None = None
@@ -34,7 +34,7 @@ class Tribunal:
         self._before = self.counters
         members = activation.members
         self.votes = DigestVote(
-            voter_names(activation.voters), self.interval,
+            activation.voters, self.interval,
             tuple(name for name, *_ in members), tuple(name for name, _, fresh in members if fresh),
         )  # fmt: skip
         if self.dispute is not None:
@@ -71,7 +71,7 @@ class Tribunal:
 
     def _open(self, verdict: Verdict) -> None:
         if self.dispute is None:
-            self.dispute = Dispute(verdict, self.votes.voters)
+            self.dispute = Dispute(verdict, self.votes.electorate, self.votes.arbitrators)
             self.fenced, self.resumes = self.dispute.reason, False
         elif self.dispute.position == verdict.position:
             self.dispute.votes.update(verdict.votes)  # somebody spoke late

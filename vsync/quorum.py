@@ -137,10 +137,13 @@ class VoterSet:
 
     def quorate(self, names: Collection[str]) -> bool:
         """Whether these members may act: enough votes, and at least one with data."""
-        if not any(name in names for name in self.counted):
-            return False
-        held = self.votes_of(names)
-        return held >= self.quorum or (2 * held == self.total and self.breaker in names)
+        return self.outvotes(names) or (
+            2 * self.votes_of(names) == self.total and self.breaker in names
+        )
+
+    def outvotes(self, names: Collection[str]) -> bool:
+        """Whether these members have more votes than all others: no tie is broken."""
+        return any(name in names for name in self.counted) and self.votes_of(names) >= self.quorum
 
     def durable(self, marks: Mapping[str, int], level: Collection[str], epoch: int) -> int:
         """Return the position that is durable for good.
@@ -270,6 +273,10 @@ class Electorate:
     def quorate(self, names: Collection[str]) -> bool:
         """Whether these members may act; during a change under both sets."""
         return bool(self.sets) and all(one.quorate(names) for one in self.sets)
+
+    def outvotes(self, names: Collection[str]) -> bool:
+        """Whether an opinion of these members holds against any other: under both sets."""
+        return bool(self.sets) and all(one.outvotes(names) for one in self.sets)
 
     def credible(self, epochs: Mapping[str, int], records: Mapping[str, Record]) -> frozenset[str]:
         """Return whose vote counts in a formation: under every set that it votes in."""

@@ -112,6 +112,55 @@ def test_a_majority_off_probation_makes_an_agreement_firm() -> None:
     assert only(vote.vote("c", 10, BAD)).divergent == ("c",)
 
 
+def test_votes_count_by_their_weight() -> None:
+    """G10: as in the quorum; b and c together have no more than half."""
+    vote = votes("a b c d", voters=("a=3", "b", "c", "d"))
+    assert not vote.vote("b", 10, BAD)
+    assert not vote.vote("c", 10, BAD)
+    assert not vote.vote("a", 10, GOOD)
+    assert set(only(vote.vote("d", 10, GOOD)).divergent) == {"b", "c"}
+    vote = votes("a b c d", voters=("a=3", "b", "c", "d"))
+    for name in "bcd":
+        assert not vote.vote(name, 10, BAD)
+    assert only(vote.vote("a", 10, GOOD)).split
+
+
+def test_a_tie_breaker_says_who_goes_on_and_not_who_is_right() -> None:
+    """G10"""
+    vote = votes("a b", voters=("a", "b", "@auto_tie_breaker=lowest"))
+    assert not vote.vote("a", 10, BAD)
+    assert only(vote.vote("b", 10, GOOD)).split
+
+
+def test_an_arbitrator_has_no_opinion() -> None:
+    """G10: two members with data decide about each other by re-execution, with it or without."""
+    terms = ("a", "b", "@two_node", "@arbitrator=x")
+    vote = votes("a b x", voters=terms)
+    assert not vote.vote("a", 10, GOOD), "b is here and has not spoken"
+    assert only(vote.vote("b", 10, BAD)).split
+    vote = votes("a b x", voters=terms)
+    vote.vote("a", 10, GOOD)
+    assert only(vote.vote("b", 10, GOOD)).value == GOOD
+
+
+def test_the_last_member_beside_an_arbitrator_agrees_with_itself() -> None:
+    """G10: so it has an agreed point to execute its store again from; nobody is outvoted by it."""
+    terms = ("a", "b", "@arbitrator=x")
+    assert only(votes("a x", voters=terms).vote("a", 10, GOOD)).value == GOOD
+    assert not votes("a", voters=terms).vote("a", 10, GOOD)
+    vote = votes("a x", voters=terms)
+    vote.vote("a", 10, GOOD)
+    assert only(vote.vote("b", 10, BAD)).split, "that agreement was not firm"
+
+
+def test_during_a_change_both_sets_must_agree() -> None:
+    """G10"""
+    vote = votes("a b c d", voters=("a", "b", "c", "->", "b", "c", "d"))
+    assert not vote.vote("a", 10, GOOD)
+    assert not vote.vote("b", 10, GOOD), "a majority of the old set alone"
+    assert only(vote.vote("c", 10, GOOD)).value == GOOD
+
+
 def test_what_is_remembered_is_bounded() -> None:
     vote = votes()
     for cut in range(3 * CUTS_KEPT):

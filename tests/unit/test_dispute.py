@@ -17,14 +17,20 @@ from tests.unit.core_rig import Bus
 from tests.unit.quarantine_rig import META, Author, publish, raising
 from tests.unit.test_core import formed, hello, same_everywhere
 from tests.unit.test_core import publish as publish_q
+from vsync.quorum import parse
 
 GOOD = (1, b"c" * 16, 7)
 BAD = (1, b"d" * 16, 8)
 VOTERS = ("a", "b", "c")
 
 
-def settle(votes: dict[str, Value], **said: tuple[int, Value]) -> Settlement:
-    dispute = Dispute(Verdict(10, None, (), True, votes), VOTERS)
+def settle(
+    votes: dict[str, Value],
+    terms: tuple[str, ...] = VOTERS,
+    arbitrators: frozenset[str] = frozenset(),
+    **said: tuple[int, Value],
+) -> Settlement:
+    dispute = Dispute(Verdict(10, None, (), True, votes), parse(terms), arbitrators)
     settlement = None
     for member, (verdict, value) in said.items():
         assert settlement is None
@@ -41,6 +47,33 @@ def test_who_cannot_reproduce_itself_is_named_and_a_majority_goes_on() -> None:
     two: dict[str, Value] = {"a": GOOD, "b": BAD}
     found = settle(two, b=(PROVEN, GOOD), a=(PROVEN, GOOD))
     assert (found.culprits, found.value, found.goes_on) == (("b",), GOOD, False)
+
+
+@pytest.mark.parametrize(
+    ("terms", "rest_of", "arbitrators", "goes_on"),
+    [
+        (("a", "b"), "a", "", False),  # two of two are needed
+        (("a", "b", "@arbitrator=x"), "a", "x", True),
+        (("a", "b", "@arbitrator=x"), "a", "", False),  # it is not in the view
+        (("a", "b", "@two_node", "@arbitrator=x"), "b", "x", True),
+        (("a", "b", "@auto_tie_breaker=lowest"), "a", "", True),
+        (("a", "b", "@auto_tie_breaker=lowest"), "b", "", False),
+        (("a=2", "b", "c"), "a", "", False),
+        (("a=2", "b", "c", "@expected_votes=4"), "ac", "", True),
+        (("a", "b", "c", "@last_man_standing=1", "@away=c"), "a", "", False),
+        (("a", "b", "c", "->", "a", "b", "d"), "ac", "", False),  # not a majority of the new set
+        (("a", "b", "c", "->", "a", "c", "d"), "ac", "", True),
+    ],
+)
+def test_who_is_left_goes_on_by_the_rule_of_the_voters(
+    terms: tuple[str, ...], rest_of: str, arbitrators: str, goes_on: bool
+) -> None:
+    """G10: votes, not heads; whoever does not reproduce itself is out, then the quorum decides."""
+    wrong = "b" if "a" in rest_of else "a"
+    votes: dict[str, Value] = {**dict.fromkeys(rest_of, GOOD), wrong: BAD}
+    said = dict.fromkeys((*rest_of, wrong), (PROVEN, GOOD))
+    found = settle(votes, terms, frozenset(arbitrators), **said)
+    assert (found.culprits, found.value, found.goes_on) == ((wrong,), GOOD, goes_on)
 
 
 def test_when_all_reproduce_themselves_nobody_goes_on() -> None:
@@ -63,7 +96,7 @@ def test_a_store_that_cannot_be_executed_convicts_and_a_late_checkpoint_does_not
 
 def test_reports_of_others_and_of_other_positions_do_not_count() -> None:
     votes: dict[str, Value] = {"a": GOOD, "b": BAD}
-    dispute = Dispute(Verdict(10, None, (), True, votes), VOTERS)
+    dispute = Dispute(Verdict(10, None, (), True, votes), parse(VOTERS))
     for member, position in (("x", 10), ("a", 9)):
         assert dispute.report(member, report_of(position, PROVEN, *BAD[1:])) is None
     assert dispute.report("a", report_of(10, PROVEN, *GOOD[1:])) is None
