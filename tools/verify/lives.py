@@ -149,26 +149,25 @@ def check_synchrony(rows: list[Row], lived: list[Lived]) -> Iterator[Finding]:
     """G2: lives that go together from one primary view to the next applied the same in it.
 
     Positions are contiguous in each life (G1), and `identity` compares (ring, seq) at each of them;
-    so the sets are equal when they end alike.  A life whose state was replaced on its way into the
-    later view did not go with the others.
+    so the sets are equal when they end alike.  A life that was given a state on its way, of which
+    what it lacks is a part, did not go with the others.
     """
     reached = {(life.member, life.incarnation): life.epochs for life in lived}
-    together: dict[tuple[int, int], list[tuple[int, Life]]] = defaultdict(list)
+    together: dict[tuple[int, int], list[tuple[int, int, Life]]] = defaultdict(list)
     for member, incarnation, records in lives_of(rows):
         actives = [row for row in records if row.kind == Kind.ACTIVE]
         jumps = [row for row in records if row.kind == Kind.SNAPSHOT]
         for before, after, later in zip(actives, actives[1:], [*actives[2:], None], strict=False):
             until = later.lsn if later is not None else records[-1].lsn + 1
-            base = after.position or 0
-            if any(before.lsn < j.lsn < until and (j.position or 0) >= base for j in jumps):
-                continue
+            given = [j.position or 0 for j in jumps if before.lsn < j.lsn < until]
             sums = reached[member, incarnation].get(before.epoch or 0)
             last = sums["last"] if sums is not None else -1
-            together[before.epoch or 0, after.epoch or 0].append((last, (member, incarnation)))
+            went = last, max(given, default=-1), (member, incarnation)
+            together[before.epoch or 0, after.epoch or 0].append(went)
     for (epoch, next_epoch), ends in sorted(together.items()):
-        most, witness = max(ends)
-        for last, (member, incarnation) in ends:
-            if last != most:
+        most, _, witness = max(ends)
+        for last, given_to, (member, incarnation) in ends:
+            if last != most and given_to < most:
                 what = (
                     f"applied epoch {epoch} up to position {last}, {witness[0]} up to {most}, "
                     f"and both went on to epoch {next_epoch}"
