@@ -61,7 +61,9 @@ _MEMO_MAX = 1024
 
 _HEAD = Struct("<BBI8sQBB")  # version kind crc tag incarnation name address
 _CRC = Struct("<I")
+_START = Struct("<BBI")  # version kind crc
 _CRC_END = 6
+_SMALL = 2048  # bytes; to copy fewer than this is cheaper than not to
 TAG_BYTES = 4
 _NAME_BYTES = 22  # where the length of the sender's name stands; that of its address follows
 _RING = Struct("<QQB")
@@ -69,9 +71,10 @@ _TOKEN = Struct("<QQQHIQBHH")  # hop seq aru aru_by sent backlog recovering mark
 _DATA = Struct("<QHBBI")  # seq origin content guarantee items
 _FRAGMENT = Struct("<QII")
 
+_TOKEN_KIND, _DATA_KIND = Kind.TOKEN, Kind.DATA  # an enum's attribute is ten times as slow
 _CONTENTS = {int(c): c for c in Content}
 _GUARANTEES = {int(g): g for g in Guarantee}
-_KINDS = {int(k): k for k in Kind}
+_START_CRCS = {kind: crc32(bytes((WIRE_VERSION, kind))) for kind in Kind}
 
 
 class Envelope(NamedTuple):
@@ -80,6 +83,10 @@ class Envelope(NamedTuple):
     kind: Kind
     sender: Member
     start: int
+
+
+_Opened = dict[int, tuple[Envelope, int]]
+"""By kind: the envelope of one sender's frames, and their checksum up to the body."""
 
 
 def cluster_tag(cluster: str) -> bytes:
@@ -143,12 +150,11 @@ def _quads(count: int) -> Struct:
     return Struct(f"<{count}Q")
 
 
-def token_body(t: Token) -> bytes:
-    marks, wanted = len(t.marks), len(t.wanted)
-    head = _TOKEN.pack(
-        t.hop, t.seq, t.aru, t.aru_by, t.sent, t.backlog, t.recovering, marks, wanted
-    )
-    return b"".join((ring_block(t.ring), head, _quads(marks + wanted).pack(*t.marks, *t.wanted)))
+def token_body(token: Token) -> bytes:
+    ring, hop, seq, aru, aru_by, sent, backlog, recovering, marks, wanted = token
+    shown, asked = len(marks), len(wanted)
+    head = _TOKEN.pack(hop, seq, aru, aru_by, sent, backlog, recovering, shown, asked)
+    return b"".join((ring_block(ring), head, _quads(shown + asked).pack(*marks, *wanted)))
 
 
 class Codec:
@@ -173,9 +179,11 @@ class Codec:
         self._identity = head[_CRC_END:] + name + address
         self.envelope_bytes = _CRC_END + len(self._identity)
         # The checksum up to the body is the same for all frames of one kind.
-        starts = {kind: bytes((WIRE_VERSION, kind)) for kind in Kind}
-        self._starts = {k: (s, crc32(self._identity, crc32(s))) for k, s in starts.items()}
-        self._senders: dict[bytes, Member] = {}
+        self._starts = {
+            kind: (bytes((WIRE_VERSION, kind)), crc32(self._identity, crc))
+            for kind, crc in _START_CRCS.items()
+        }
+        self._opened: dict[bytes, _Opened] = {}
         self._rings: dict[bytes, RingId] = {}
 
     def accept(self, settings: bytes) -> None:
@@ -192,14 +200,14 @@ class Codec:
 
     def data_frame(self, body: bytes) -> bytes:
         """A stored data body, ready to be sent by this member."""
-        return self.frame(Kind.DATA, body)
+        return self.frame(_DATA_KIND, body)
 
     def encode(self, message: Message) -> bytes:
         match message:
             case Token():
-                return self.frame(Kind.TOKEN, token_body(message))
+                return self.frame(_TOKEN_KIND, token_body(message))
             case Data():
-                return self.frame(Kind.DATA, message.body)
+                return self.frame(_DATA_KIND, message.body)
             case Join():
                 return self.frame(Kind.JOIN, join_body(message))
             case Commit():
@@ -224,23 +232,30 @@ class Codec:
             raise FrameError("frame_short")
         if size > self.bytes_max:
             raise FrameError("frame_long")
-        if frame[0] != WIRE_VERSION:
-            raise FrameError("frame_hello" if frame[0] == HELLO_VERSION else "frame_version")
-        start = _HEAD.size + frame[22] + frame[23]
+        version, code, given = _START.unpack_from(frame)
+        if version != WIRE_VERSION:
+            raise FrameError("frame_hello" if version == HELLO_VERSION else "frame_version")
+        start: int = _HEAD.size + frame[_NAME_BYTES] + frame[_NAME_BYTES + 1]
         identity = frame[_CRC_END:start]
-        sender = self._senders.get(identity)
-        if sender is None:
+        opened = self._opened.get(identity)
+        if opened is None:
             sender = self._sender(frame, start)
-            if len(self._senders) >= _MEMO_MAX:
-                self._senders.clear()
-            self._senders[identity] = sender
-        (crc,) = _CRC.unpack_from(frame, 2)
-        if crc32(memoryview(frame)[_CRC_END:], crc32(frame[:2])) != crc:
-            raise FrameError("frame_checksum")
-        kind = _KINDS.get(frame[1])
-        if kind is None:
+            if len(self._opened) >= _MEMO_MAX:
+                self._opened.clear()
+            opened = self._opened[identity] = {
+                int(kind): (Envelope(kind, sender, start), crc32(identity, crc))
+                for kind, crc in _START_CRCS.items()
+            }
+        found = opened.get(code)
+        if found is None:
+            if crc32(frame[_CRC_END:], crc32(frame[:2])) != given:
+                raise FrameError("frame_checksum")
             raise FrameError("frame_kind")
-        return Envelope(kind, sender, start)
+        envelope, crc = found
+        body = frame[start:] if size < _SMALL else memoryview(frame)[start:]
+        if crc32(body, crc) != given:
+            raise FrameError("frame_checksum")
+        return envelope
 
     def _sender(self, frame: bytes, start: int) -> Member:
         _, _, _, tag, incarnation, name_size, _ = _HEAD.unpack_from(frame)
@@ -260,12 +275,12 @@ class Codec:
 
     def decode(self, frame: bytes, envelope: Envelope) -> Message:
         """The message behind a checked envelope."""
-        start = envelope.start
-        match envelope.kind:
-            case Kind.DATA:
-                return self.data(frame[start:])
-            case Kind.TOKEN:
-                return self._read_token(frame, start)
+        kind, start = envelope.kind, envelope.start
+        if kind is _TOKEN_KIND:
+            return self._read_token(frame, start)
+        if kind is _DATA_KIND:
+            return self.data(frame[start:])
+        match kind:
             case Kind.JOIN:
                 return read_join(frame[start:])
             case Kind.COMMIT:
@@ -282,9 +297,11 @@ class Codec:
             case Kind.PROBE | Kind.ALIVE:
                 if start != len(frame):
                     raise FrameError("frame_trailing")
-                return Probe() if envelope.kind is Kind.PROBE else Alive()
+                return Probe() if kind is Kind.PROBE else Alive()
             case Kind.DIRECT:
                 return Datagram(frame[start:])
+            case _:
+                raise AssertionError(kind)
 
     def ring(self, frame: bytes, start: int) -> tuple[RingId, int]:
         """The ring block at `start`, and where it ends."""
@@ -349,10 +366,10 @@ class Codec:
             raise FrameError("token_length")
         if aru > seq or recovering > 1 or not marks or (aru_by != NOBODY and aru_by >= marks):
             raise FrameError("token_field")
-        if max(hop, seq, backlog) > COUNT_MAX or sent > SENT_MAX:
+        if hop > COUNT_MAX or seq > COUNT_MAX or backlog > COUNT_MAX or sent > SENT_MAX:
             raise FrameError("token_count")
         tail = _quads(marks + wanted).unpack_from(frame, at)
         return Token(
-            ring, hop, seq, aru, aru_by, sent, backlog, bool(recovering),
+            ring, hop, seq, aru, aru_by, sent, backlog, recovering == 1,
             tail[:marks], tail[marks:],
         )  # fmt: skip

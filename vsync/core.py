@@ -26,6 +26,10 @@ from vsync.suspicion import Suspicion
 from vsync.trace import Desk, Timer, names
 from vsync.types import NO_RING, Member, RingId
 
+# To look a member of an enum up costs ten times as much, and a token visit does it often.
+OPERATIONAL = Phase.OPERATIONAL
+TOKEN_RESEND, TOKEN_LOSS = Timer.TOKEN_RESEND, Timer.TOKEN_LOSS
+
 
 class Core:
     """State of one member."""
@@ -66,6 +70,8 @@ class Core:
         self.shunned = Shunned(config.merge_interval_ms / 1000, config.merge_backoff_max_ms / 1000)
         self.past: deque[RingId] = deque(maxlen=32)  # rings that I was in or tried to form
         self._resend: Send | None = None
+        self._retransmit = config.token_retransmit_ms / 1000
+        self._patience = 0, 0.0  # with so many members a token may be away for so many seconds
         self._marks_shown: tuple[int, ...] = ()
 
     def _on_misfit(self, frame: bytes, now: float) -> None:
@@ -113,11 +119,13 @@ class Core:
 
     def _pass_on(self, to: Member, message: Message, now: float) -> None:
         """Send a token of either kind, and again until there is a sign that it arrived."""
-        self._resend = Send(to, self.desk.send(to, message))
-        self.desk.arm(Timer.TOKEN_RESEND, now + self.config.token_retransmit_ms / 1000)
+        self._resend = self.desk.send(to, message)
+        self.desk.due[TOKEN_RESEND] = now + self._retransmit
 
     def _expect_token(self, members: int, now: float) -> None:
-        self.desk.arm(Timer.TOKEN_LOSS, now + self.config.token_timeout(members))
+        if members != self._patience[0]:
+            self._patience = members, self.config.token_timeout(members)
+        self.desk.due[TOKEN_LOSS] = now + self._patience[1]
 
     def _entry(self) -> CommitEntry:
         """What I bring from my old ring."""
@@ -143,9 +151,10 @@ class Core:
 
     def _deliver(self) -> None:
         ring = self.current
-        if ring is not None and self.phase is Phase.OPERATIONAL:
-            for frame in ring.ready():
-                self._emit(ring, frame, False)
+        if ring is not None and self.phase is OPERATIONAL:
+            if ring.delivered < ring.window.aru:
+                for frame in ring.ready():
+                    self._emit(ring, frame, False)
             ring.release()
 
     def _show_marks(self, ring: Ring) -> None:

@@ -15,6 +15,7 @@ import random
 
 from vsync.checking import Checking
 from vsync.config import RingConfig
+from vsync.core import OPERATIONAL, TOKEN_LOSS, TOKEN_RESEND
 from vsync.errors import FrameError, PayloadTooLarge
 from vsync.events import Broadcast, Direct
 from vsync.hello import FOREIGN
@@ -24,6 +25,8 @@ from vsync.phases import Phase, Reason
 from vsync.ring import Ring
 from vsync.trace import Timer
 from vsync.types import Guarantee, Member
+
+_DATA, _TOKEN = Kind.DATA, Kind.TOKEN
 
 
 class Node(Checking):
@@ -141,9 +144,14 @@ class Node(Checking):
             self.suspicion.heard(sender, now)
         if self.hearing.heard(sender, now):
             self._fresh = True
-        if envelope.kind is Kind.DATA:
+        kind = envelope.kind
+        if kind is _DATA:
             assert isinstance(message, Data)
             self._on_data(sender, message, now)
+            return
+        if kind is _TOKEN and self.phase is OPERATIONAL:
+            assert isinstance(message, Token)
+            self._on_token(sender, message, now)
             return
         if self.phase is Phase.LEFT or self.phase is Phase.IDLE:
             self._outside(message, now)
@@ -214,7 +222,7 @@ class Node(Checking):
         if token is not None and frame.seq > token.seq and frame.ring == token.ring:
             # I have the token: nobody else gave out this number, and I may be about to (fuzzing).
             self.desk.count("data_beyond_token")
-        elif phase is Phase.OPERATIONAL or phase is Phase.GATHER:
+        elif phase is OPERATIONAL or phase is Phase.GATHER:
             if ring is not None and frame.ring == ring.id:
                 # In gather it is kept for the recovery, but nothing is delivered any more.
                 if code := ring.add(frame):
@@ -231,7 +239,8 @@ class Node(Checking):
 
     def _on_token(self, sender: Member, token: Token, now: float) -> None:
         """Check a token and keep it until everything received before it was handled."""
-        if self.phase is Phase.OPERATIONAL:
+        due = self.desk.due
+        if self.phase is OPERATIONAL:
             ring = self.current
         elif self.phase is Phase.RECOVERY and self.recovery is not None:
             ring = self.recovery.ring
@@ -242,7 +251,7 @@ class Node(Checking):
         code = ring.refuses(token)
         if not code and sender != ring.predecessor:
             code = "token_sender"
-        if not code and now > self.desk.due.get(Timer.TOKEN_LOSS, now):
+        if not code and now > due.get(TOKEN_LOSS, now):
             # I was away: the others have given the ring up.  New frames on it would be mine alone.
             code = "token_late"
         if code:
@@ -253,7 +262,7 @@ class Node(Checking):
         self.waiting = token
         self.lease.token(ring.id, ring.members, now)
         self._resend = None
-        self.desk.cancel(Timer.TOKEN_RESEND)
+        due.pop(TOKEN_RESEND, None)
         self._expect_token(len(ring.members), now)
 
     def _turn(self, token: Token, now: float) -> None:
@@ -291,14 +300,17 @@ class Node(Checking):
         visit = ring.visit(token, self.queue, self.mark, self.config.accelerated_frames)
         framed = self.codec.data_frame
         out = self.desk.out
-        if visit.resent:
-            self.desk.count("retransmitted", len(visit.resent))
-            out.extend(Broadcast(framed(body)) for body in visit.resent)
-        if visit.asked:
-            self.desk.count("asked", visit.asked)
-        out.extend(Broadcast(framed(body)) for body in visit.before)
-        self._pass_on(ring.successor, visit.token, now)
-        out.extend(Broadcast(framed(body)) for body in visit.after)
+        resent, before, passed, after, asked = visit
+        if resent:
+            self.desk.count("retransmitted", len(resent))
+            out.extend([Broadcast(framed(body)) for body in resent])
+        if asked:
+            self.desk.count("asked", asked)
+        if before:
+            out.extend([Broadcast(framed(body)) for body in before])
+        self._pass_on(ring.successor, passed, now)
+        if after:
+            out.extend([Broadcast(framed(body)) for body in after])
         self._asked = False
         self._show_marks(ring)
 

@@ -150,39 +150,42 @@ class Ring:
     def visit(self, token: Token, source: Source, mark: int, ahead: int) -> Visit:
         """Serve, ask, send, and update the token.  `ahead`: how many frames may trail the token."""
         window, config = self.window, self.config
+        _, hop, seq, aru, aru_by, sent, backlog, recovering, marks, asked_for = token  # at once
         safe = self._known_safe(token)
         if safe > self.safe:
             self.safe = safe
-        self.aru_seen = token.aru
-        waiting = source.backlog(self.room)
-        flow = self.flow
-        allowed = allowance(
-            config.window_frames, config.personal_frames,
-            token.sent, flow.sent, token.backlog, waiting, flow.waiting,
-        )  # fmt: skip
-        resent, wanted, asked = self._serve(token, allowed)
-        allowed -= len(resent)
-        # Nobody's store may overflow, whoever lags: the window is bounded by what is released.
-        room = window.released + window.limit - config.window_frames - token.seq
-        new, seq = self._originate(source, token.seq, min(allowed, room))
-        aru, aru_by = token.aru, token.aru_by
+        self.aru_seen = aru
+        room, flow = self.room, self.flow
+        waiting = left = source.backlog(room)
+        resent: list[bytes] = []
+        new: list[bytes] = []
+        wanted: tuple[int, ...] = ()
+        allowed = asked = 0
+        if waiting or asked_for:
+            allowed = allowance(
+                config.window_frames, config.personal_frames,
+                sent, flow.sent, backlog, waiting, flow.waiting,
+            )  # fmt: skip
+        if asked_for or min(self.forwarded, seq) > window.aru:
+            resent, wanted, asked = self._serve(token, allowed)
+        if waiting:
+            # Nobody's store may overflow, whoever lags: what is released bounds the window.
+            store = window.released + window.limit - config.window_frames - seq
+            new, seq = self._originate(source, seq, min(allowed - len(resent), store))
+            left = source.backlog(room)
         if window.aru < aru or aru_by in (self.index, NOBODY):
             aru = window.aru
             aru_by = NOBODY if aru == seq else self.index
-        sent, backlog = flow.settle(
-            token.sent, token.backlog, len(resent) + len(new), source.backlog(self.room)
-        )
-        if token.marks[self.index] == mark:
-            marks = token.marks
-        else:
-            marks = (*token.marks[: self.index], mark, *token.marks[self.index + 1 :])
+        sent, backlog = flow.settle(sent, backlog, len(resent) + len(new), left)
+        if marks[self.index] != mark:
+            marks = (*marks[: self.index], mark, *marks[self.index + 1 :])
         self.marks = marks
         self.forwarded, self.aru_sent = seq, aru
         # A frame behind the token is acknowledged a rotation later.  That pays when there are many;
         # with few, which means a quiet ring, it would only make safe delivery wait.
         split = max(min(len(new), config.lead_frames), len(new) - ahead)
         forward = Token(
-            self.id, token.hop + 1, seq, aru, aru_by, sent, backlog, token.recovering, marks, wanted
+            self.id, hop + 1, seq, aru, aru_by, sent, backlog, recovering, marks, wanted
         )
         return Visit(resent, new[:split], forward, new[split:], asked)
 
@@ -206,8 +209,6 @@ class Ring:
         window = self.window
         resent: list[bytes] = []
         lacking = window.missing(min(self.forwarded, token.seq), self.config.wanted_max)
-        if not token.wanted and not lacking:
-            return resent, (), 0
         wanted = []
         for seq in token.wanted:
             held = window.get(seq)

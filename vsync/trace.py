@@ -78,10 +78,10 @@ class Desk:
                 **({"leaving": 1} if join.leaving else {}),
             )  # fmt: skip
 
-    def send(self, to: Member, message: Message) -> bytes:
-        frame = self.codec.encode(message)
-        self.out.append(Send(to, frame))
-        return frame
+    def send(self, to: Member, message: Message) -> Send:
+        sent = Send(to, self.codec.encode(message))
+        self.out.append(sent)
+        return sent
 
     def broadcast(self, message: Message) -> None:
         self.out.append(Broadcast(self.codec.encode(message)))
