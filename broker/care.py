@@ -64,7 +64,7 @@ class Care:
     def failed(self, error: BaseException) -> str:
         """Something of ours raised while a turn of work was done; return the reason to stop."""
         log.critical("applying failed here", exc_info=error)
-        self._core.speaking = False  # not even what waits to be said
+        self._core.silence()
         if isinstance(error, ExecutionFailed):
             self.counters["executions_failed"] += 1
             return self.quarantine.add(error, ORDERED, self.member)

@@ -9,17 +9,15 @@ told through `Shell`.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
 
 from broker.catchup import HELD_BYTES_MAX, CatchUp
-from broker.consensus import Verdict
 from broker.exits import Exit
 from broker.history import History
 from broker.machine.blob import pack_blob
 from broker.machine.commands import DIGEST, Command, Digest
-from broker.machine.effects import Effect
 from broker.promise import Promise
 from broker.replica import Item, Replica
+from broker.shell import Shell
 from broker.submission import Submissions
 from broker.tribunal import Tribunal
 from vsync.events import Output, View
@@ -47,55 +45,6 @@ DIGEST_INTERVAL = 4096
 """Positions between two digest votes."""
 
 
-class Shell(Protocol):
-    """What the core orders."""
-
-    def multicast(self, payload: bytes) -> bool:
-        """Submit to the ring with guarantee SAFE; False: no room now."""
-
-    def persist_promise(self, promise: Promise) -> None:
-        """Make what was applied and then the promise durable; then call `epoch_persisted`."""
-
-    def begin_transfer(self, donor: Member, base: int) -> None:
-        """Fetch a state at or beyond `base`; then call `state_installed`."""
-
-    def abort_transfer(self) -> None:
-        """Drop a transfer under way, if there is one."""
-
-    def effects(self, effects: list[tuple[int, Effect]]) -> None:
-        """Carry these out for the local clients, in order."""
-
-    def release(self, position: int) -> None:
-        """Speak what waited for `position` to be durable."""
-
-    def hold(self, reason: str) -> None:
-        """Say nothing to any client until `speak`."""
-
-    def speak(self) -> None:
-        """This member is in the primary, with its state: it may speak."""
-
-    def session_started(self, session: int) -> None:
-        """All connections of an older session are void."""
-
-    def activated(self, event: Activated, base: History | None) -> None:
-        """Record that this member is in the primary view whose first command follows `base`.
-
-        None: the activation came inside a transferred state.
-        """
-
-    def decided(self, epoch: int) -> None:
-        """Record that the primary view of `epoch` decided what is applied next."""
-
-    def voted(self, verdict: Verdict) -> None:
-        """Record a verdict on a digest."""
-
-    def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
-        """Stop this member; it can do no good here."""
-
-    def now_us(self) -> int:
-        """Return the wall clock in microseconds, as a stamp for own commands."""
-
-
 class Core:
     """One member's decisions."""
 
@@ -116,6 +65,7 @@ class Core:
         self._released = 0
         self.ran = False
         self.speaking = False
+        self._in_session = False  # it may speak in this view, as soon as the activation is durable
         self.halted = ""
         self.shutdown_position = 0
         self._work: deque[PrimaryEvent] = deque()
@@ -275,6 +225,7 @@ class Core:
         if position > self._released:
             self._released = position
             self.shell.release(position)
+        self._begin_to_speak()
 
     def _claim(self) -> None:
         """Say what this member computed, for the others to compare."""
@@ -297,16 +248,16 @@ class Core:
         elif tribunal.fenced and not self.halted:
             # Own commands, digests among them, still take their place in the order: who is right
             # is found out there. The shell takes no more of clients.
-            self.speaking = False
+            self.silence()
             self.shell.hold(tribunal.fenced)
         elif self.halted and not tribunal.fenced and tribunal.resumes and self.primary.level:
-            self.speaking = True
-            self.shell.speak()
+            self.halted, self._in_session = "", True
+            self._begin_to_speak()
         self.halted = tribunal.fenced
 
     def distrusted(self, reason: str, *, disk: bool) -> None:
         """This member is wrong: it stops and says nothing more; with `disk` its store is wrong."""
-        self.speaking = False
+        self.silence()
         self.shell.stop(Exit.INTERNAL, reason, inconsistent=disk)
 
     # -- sessions and speaking -------------------------------------------------------------------
@@ -329,13 +280,26 @@ class Core:
             self.shell.session_started(record.session)
         else:
             self.submissions.resume(record.last_blob_no)
-        if not self.halted:
+        self._in_session = not self.halted
+        self._begin_to_speak()
+
+    def _begin_to_speak(self) -> None:
+        """Speak, deliveries too, from when the activation of the view is durable for good.
+
+        Before that all its members could crash and a later primary know nothing of this one: what
+        it delivered would come again without a flag (decision 5).
+        """
+        if self._in_session and not self.speaking and self.primary.durable():
             self.speaking = True
             self.shell.speak()
 
+    def silence(self) -> None:
+        """Say nothing more in this view, not even what waits to be said."""
+        self.speaking = self._in_session = False
+
     def _stop_speaking(self, reason: str) -> None:
         self.submissions.suspend()
-        self.speaking = False
+        self.silence()
         self.shell.hold(reason)
 
     # -- from the shell --------------------------------------------------------------------------

@@ -55,6 +55,13 @@ STORIES = {
         "the simulator's own: it compared an old disk with that of a member without one",
         "oracle",
     ),
+    "spoke_before_any_disk_knew_of_the_view": Story(
+        161728200976,
+        False,
+        "G11: both members of a view left for their disks before its activation was durable; the"
+        " third had lived on beside it, and what they had delivered came again unflagged",
+        "oracle",
+    ),
     "a_long_queue_before_the_exchange": Story(
         161728200655,
         False,

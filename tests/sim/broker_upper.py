@@ -47,7 +47,7 @@ POLL_S = 0.01
 
 
 class BrokerUpper:
-    """A `broker.core.Shell`, and an `Upper` of the simulator."""
+    """A `broker.shell.Shell`, and an `Upper` of the simulator."""
 
     def __init__(self, stack: BrokerStack, member: SimMember, tap: Tap, disk: MemoryDisk) -> None:
         self.stack, self.member, self.tap, self.judge = stack, member, tap, stack.judge

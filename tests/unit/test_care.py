@@ -41,6 +41,9 @@ class FakeCore:
     def admit(self, commands: list[Command]) -> None:
         self.admitted += commands
 
+    def silence(self) -> None:
+        self.speaking = False
+
     def distrusted(self, reason: str, *, disk: bool) -> None:
         self.distrust.append((reason, disk))
 

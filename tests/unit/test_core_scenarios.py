@@ -123,3 +123,23 @@ def test_who_waits_long_for_a_state_gives_up_what_it_held_for_a_newer_copy() -> 
     assert waiting.speaking
     assert waiting.primary.level
     same_everywhere(bus, "a b c")
+
+
+def test_nothing_is_spoken_before_the_activation_is_durable() -> None:
+    """Oracle seed 161728200976 (G11): a and b delivered, and died before a disk knew of their view;
+    c, which had lived through the view before, had it all delivered again, unflagged."""
+    bus = formed()
+    bus.cores["a"].admit(hello())
+    bus.run("a b c")
+    bus.transitional("a b")
+    bus.view("a b")
+    bus.run("a b", disks=False)
+    for name in "ab":
+        assert bus.cores[name].primary.level
+        assert not bus.cores[name].speaking
+    bus.cores["a"].admit([publish(1)])
+    bus.run("a b", disks=False)
+    assert not bus.cores["a"].speaking
+    bus.marks("a b")
+    assert bus.cores["a"].speaking
+    assert bus.cores["b"].speaking
