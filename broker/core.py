@@ -35,7 +35,7 @@ from vsync.primary_events import (
     Suspended,
     Transfer,
 )
-from vsync.quorum import Terms, parse
+from vsync.quorum import Terms
 from vsync.standing import Standing
 from vsync.types import Member
 
@@ -60,7 +60,7 @@ class Core:
         self._held_bytes_max = held_bytes_max
         self.primary = Primary(me, self)
         self.submissions = Submissions(self._send, pack_blob, shell.now_us)
-        self.tribunal = Tribunal(me.name, parse(promise.voters).data_names, digest_interval)
+        self.tribunal = Tribunal(me.name, promise.voters, digest_interval)
         self.voters_since = 0  # the position at which the present voters began to vote
         self._released = 0
         self.ran = False
