@@ -16,7 +16,8 @@ from pathlib import Path
 
 import click
 
-from tests.bench.load import BACKLOG_MESSAGES, Load, run_load, sentence
+from tests.bench.load import BACKLOG_MESSAGES, run_load, sentence
+from tests.bench.load_clients import Load
 from tools.local_cluster import ROOT, ClusterTrouble, LocalCluster, ended_by_sigterm
 from tools.options import ToolError, run_command
 

@@ -14,179 +14,40 @@ from __future__ import annotations
 import json
 import platform
 import select
-import struct
 import sys
 import time
 from array import array
-from collections import deque
 from collections.abc import Iterable
 from itertools import chain
 
 import click
 
-from broker.amqp import codec
-from broker.options import Address
-from tools.amqp_client import CHANNEL, Connection, ConnectionLost, Login, Refused
+from broker.memberlog.client import ClientHistory, Session
+from tests.bench.load_clients import BODY_BYTES_MIN, Consumer, Load, Producer
+from tools import history as histories
+from tools.amqp_client import Connection, ConnectionLost, Refused
 from tools.options import ToolError, brokers, run_command
-from vsync.types import record
 
-STAMP = struct.Struct(">dIQ")  # when it left (monotonic), which producer, its number
-TAG = struct.Struct(">QB")
-BODY_BYTES_MIN = STAMP.size
 RATE_POLL_MS, FULL_POLL_MS = 2, 50
 """With a rate, time alone may be the reason to send; without one, only an answer is."""
 REFILL_SHARE = 8
 """A window is refilled when an eighth of it is free: single messages would cost a write each."""
 SETTLE_SECONDS = 15.0
 BACKLOG_MESSAGES = 5_000
-PROPERTIES = {True: b"\x10\x00\x02", False: b"\x10\x00\x01"}
-
-
-@record
-class Load:
-    """What to run."""
-
-    addresses: tuple[Address, ...]
-    producers: int
-    consumers: int
-    window: int
-    prefetch: int
-    body_bytes: int
-    persistent: bool
-    rate: float
-    backlog: int
-    seconds: float
-    warmup_seconds: float
-    queue: str
-
-    def queue_name(self, place: int) -> str:
-        """One queue a pair; producers and consumers beyond the pairs share."""
-        return f"{self.queue}-{place % min(self.producers, self.consumers)}"
-
-
-class Producer(Connection):
-    """Keeps its window full, and knows when what was sent."""
-
-    def __init__(self, load: Load, place: int) -> None:
-        super().__init__(load.addresses[place % len(load.addresses)], Login())
-        self.place = place
-        self.sent = self.confirmed = 0
-        self.latencies = array("d")
-        self._batches: deque[tuple[int, float]] = deque()
-        key = load.queue_name(place)
-        self.declare_queue(key)
-        self.select_confirms()
-        body = bytes(load.body_bytes)
-        whole = codec.publish_bytes(CHANNEL, "", key, PROPERTIES[load.persistent], body)
-        self._prefix = whole[: len(whole) - load.body_bytes - 1]
-        self._suffix = whole[len(self._prefix) + STAMP.size :]
-
-    def fill(self, count: int, now: float) -> None:
-        """Append `count` messages."""
-        prefix, suffix, pack, place = self._prefix, self._suffix, STAMP.pack, self.place
-        first = self.sent + 1
-        self.sent += count
-        self.out += b"".join(
-            [
-                part
-                for number in range(first, first + count)
-                for part in (prefix, pack(now, place, number), suffix)
-            ]
-        )
-        self._batches.append((self.sent, now))
-
-    def settle(self, now: float) -> None:
-        """Take the confirms that came."""
-        for number, _, accepted in self.acks:
-            if not accepted:
-                raise ToolError(f"{self.broker} refused a message")
-            self.confirmed = max(self.confirmed, number)
-        self.acks.clear()
-        while self._batches and self._batches[0][0] <= self.confirmed:
-            self.latencies.append(now - self._batches.popleft()[1])
-
-
-class Consumer(Connection):
-    """Takes deliveries of our own messages, which all have one layout, without parsing them."""
-
-    def __init__(self, load: Load, place: int) -> None:
-        self.received = 0
-        self.disorder = 0
-        self.redelivered = 0
-        self.latencies = array("d")
-        self._numbers: dict[int, int] = {}
-        key = load.queue_name(place)
-        out = bytearray()
-        codec.append_deliver(
-            out,
-            CHANNEL,
-            b"\x01c",
-            1,
-            False,
-            b"\x00" + bytes((len(key),)) + key.encode(),
-            PROPERTIES[load.persistent],
-            bytes(load.body_bytes),
-            codec.FRAME_MAX_BYTES,
-        )
-        self._stride = len(out)
-        self._head = bytes(out[:13])  # frame, method, consumer tag: the same for every delivery
-        self._stamp_at = len(out) - 1 - load.body_bytes
-        self._body_head = bytes(out[self._stamp_at - 7 : self._stamp_at])
-        # Only now: the base class reads frames, through us, while it opens the connection.
-        super().__init__(load.addresses[(place + 1) % len(load.addresses)], Login())
-        self.declare_queue(key)
-        self.consume(key, load.prefetch)
-
-    def take_frames(self, data: bytes) -> int:
-        """Whole deliveries in strides; anything else goes the general way."""
-        at, size = 0, len(data)
-        stride, head, stamp_at = self._stride, self._head, self._stamp_at
-        body_head = self._body_head
-        unpack, unpack_tag = STAMP.unpack_from, TAG.unpack_from
-        numbers, latency = self._numbers, self.latencies.append
-        now = time.monotonic()
-        tag = 0
-        while size - at >= stride and data[at : at + 13] == head:
-            if data[at + stamp_at - 7 : at + stamp_at] != body_head:
-                break
-            tag, redelivered = unpack_tag(data, at + 13)
-            left, producer, number = unpack(data, at + stamp_at)
-            latency(now - left)
-            if number != numbers.get(producer, number - 1) + 1:
-                self.disorder += 1
-            numbers[producer] = number
-            if redelivered:
-                self.redelivered += 1
-            self.received += 1
-            at += stride
-        if tag:
-            self.ack(tag)
-        if at < size and (size - at >= stride or not head.startswith(data[at : at + 13])):
-            used = super().take_frames(data[at:])
-            self._take_parsed(now)
-            return at + used
-        return at
-
-    def _take_parsed(self, now: float) -> None:
-        for delivery in self.deliveries:
-            left, producer, number = STAMP.unpack_from(delivery.body)
-            self.latencies.append(now - left)
-            if number != self._numbers.get(producer, number - 1) + 1:
-                self.disorder += 1
-            self._numbers[producer] = number
-            self.redelivered += delivery.redelivered
-            self.received += 1
-            self.ack(delivery.tag)
-        self.deliveries.clear()
 
 
 class Run:
     """One measurement over open connections."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, history: ClientHistory | None = None) -> None:
         self.load = load
-        self.consumers = [Consumer(load, place) for place in range(load.consumers)]
-        self.producers = [Producer(load, place) for place in range(load.producers)]
+        self._history = history
+        self.consumers = [
+            Consumer(load, place, self._session(place)) for place in range(load.consumers)
+        ]
+        self.producers = [
+            Producer(load, place, self._session(place)) for place in range(load.producers)
+        ]
         self._all: dict[int, Connection] = {
             one.fileno(): one for one in (*self.consumers, *self.producers)
         }
@@ -241,6 +102,12 @@ class Run:
         for producer in self.producers:
             producer.close()
 
+    def _session(self, place: int) -> Session | None:
+        """The notes of one connection, if any are taken."""
+        if self._history is None:
+            return None
+        return self._history.session(self.load.queue_name(place))
+
     def _drive(self, began: float, until: float) -> None:
         while (now := time.monotonic()) < until:
             self._fill(now, began)
@@ -261,6 +128,8 @@ class Run:
             producer.fill(min(room, share), now)
 
     def _turn(self) -> None:
+        if self._history is not None:
+            self._history.flush()  # before anything is sent that it speaks of
         for descriptor, connection in self._all.items():
             if connection.out and descriptor not in self._writing:
                 self._send(descriptor, connection)
@@ -320,12 +189,13 @@ def quantiles(values: list[float]) -> dict[str, float]:
     }
 
 
-def run_load(load: Load) -> dict[str, object]:
-    """Run one load and clean up."""
+def run_load(load: Load, history: str | None = None) -> dict[str, object]:
+    """Run one load and clean up; its clients' histories go to the directory `history`."""
     try:
-        run = Run(load)
-        report = run.measure()
-        run.close()
+        with histories.client_history(history, "load") as kept:
+            run = Run(load, kept)
+            report = run.measure()
+            run.close()
     except (ConnectionLost, Refused) as problem:
         raise ToolError(str(problem)) from None
     return report
@@ -358,6 +228,7 @@ def sentence(report: dict[str, object]) -> str:
 @click.option("--seconds", default=10.0)
 @click.option("--warmup", default=2.0)
 @click.option("--queue", default="load", help="Queues are NAME-0, NAME-1 ...; deleted at the end.")
+@click.option("--history", metavar="DIR", help=histories.HELP)
 @click.option("--json", "as_json", is_flag=True)
 def main(
     broker: str,
@@ -372,6 +243,7 @@ def main(
     seconds: float,
     warmup: float,
     queue: str,
+    history: str | None,
     as_json: bool,
 ) -> None:
     """Load a cluster and report throughput, latency, and what the generator itself costs."""
@@ -389,7 +261,8 @@ def main(
             seconds=seconds,
             warmup_seconds=warmup,
             queue=queue,
-        )
+        ),
+        history,
     )
     print(json.dumps(report) if as_json else sentence(report))
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from broker.amqp import codec
-from tests.bench.load import STAMP, Load, Run, quantiles, run_load
+from broker.memberlog.reader import read_segment
+from broker.memberlog.records import CLIENT_ROW, Client, Did
+from tests.bench.load import Run, quantiles, run_load
+from tests.bench.load_clients import STAMP, Load
 from tests.unit.toy_broker import Stored, ToyCluster
 from tools.options import ToolError, brokers
 
@@ -42,6 +47,24 @@ def test_everything_sent_arrives_once_and_in_order(producers: int, consumers: in
         assert report["confirm_ms"]
         assert report["end_to_end_ms"]
         assert not toy.queues, "the generator takes its queues away"
+
+
+def test_a_history_says_all_of_it(tmp_path: Path) -> None:
+    with ToyCluster(2) as toy:
+        report = run_load(small(toy), str(tmp_path))
+    (path,) = tmp_path.iterdir()
+    records = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
+    counts: Counter[int] = Counter()
+    bodies: dict[int, set[int]] = {}
+    for record in records:
+        if isinstance(record, Client):
+            for what, body, _ in CLIENT_ROW.iter_unpack(record.ops):
+                counts[what] += 1
+                bodies.setdefault(what, set()).add(body)
+    total = report["total_messages"]
+    assert counts == dict.fromkeys((Did.PUBLISHED, Did.CONFIRMED, Did.RECEIVED, Did.ACKED), total)
+    assert bodies[Did.PUBLISHED] == bodies[Did.RECEIVED]
+    assert len(bodies[Did.PUBLISHED]) == total
 
 
 def test_a_rate_is_kept() -> None:

@@ -1,0 +1,180 @@
+"""The clients of the load generator: a producer that keeps a window full, a consumer that acks once
+a read, both made of few steps a message.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from array import array
+from collections import deque
+
+from broker.amqp import codec
+from broker.memberlog.client import Session
+from broker.options import Address
+from tools.amqp_client import CHANNEL, Connection, Login
+from tools.options import ToolError
+from vsync.types import record
+
+STAMP = struct.Struct(">dIQ")  # when it left (monotonic), which producer, its number
+TAG = struct.Struct(">QB")
+BODY_BYTES_MIN = STAMP.size
+PROPERTIES = {True: b"\x10\x00\x02", False: b"\x10\x00\x01"}
+
+
+@record
+class Load:
+    """What to run."""
+
+    addresses: tuple[Address, ...]
+    producers: int
+    consumers: int
+    window: int
+    prefetch: int
+    body_bytes: int
+    persistent: bool
+    rate: float
+    backlog: int
+    seconds: float
+    warmup_seconds: float
+    queue: str
+
+    def queue_name(self, place: int) -> str:
+        """One queue a pair; producers and consumers beyond the pairs share."""
+        return f"{self.queue}-{place % min(self.producers, self.consumers)}"
+
+
+class Producer(Connection):
+    """Keeps its window full, and knows when what was sent."""
+
+    def __init__(self, load: Load, place: int, session: Session | None) -> None:
+        super().__init__(load.addresses[place % len(load.addresses)], Login())
+        self.place = place
+        self._session = session
+        self.sent = self.confirmed = 0
+        self.latencies = array("d")
+        self._batches: deque[tuple[int, float]] = deque()
+        key = load.queue_name(place)
+        self.declare_queue(key)
+        self.select_confirms()
+        body = bytes(load.body_bytes)
+        self._padding = bytes(load.body_bytes - STAMP.size)
+        whole = codec.publish_bytes(CHANNEL, "", key, PROPERTIES[load.persistent], body)
+        self._prefix = whole[: len(whole) - load.body_bytes - 1]
+        self._suffix = whole[len(self._prefix) + STAMP.size :]
+
+    def fill(self, count: int, now: float) -> None:
+        """Append `count` messages."""
+        prefix, suffix, pack, place = self._prefix, self._suffix, STAMP.pack, self.place
+        first = self.sent + 1
+        self.sent += count
+        self.out += b"".join(
+            [
+                part
+                for number in range(first, first + count)
+                for part in (prefix, pack(now, place, number), suffix)
+            ]
+        )
+        self._batches.append((self.sent, now))
+        if self._session is not None:
+            for number in range(first, first + count):
+                self._session.published(number, pack(now, place, number) + self._padding)
+
+    def settle(self, now: float) -> None:
+        """Take the confirms that came."""
+        for number, multiple, accepted in self.acks:
+            if not accepted:
+                raise ToolError(f"{self.broker} refused a message")
+            if self._session is not None:
+                self._session.confirmed(number, multiple=multiple)
+            self.confirmed = max(self.confirmed, number)
+        self.acks.clear()
+        while self._batches and self._batches[0][0] <= self.confirmed:
+            self.latencies.append(now - self._batches.popleft()[1])
+
+
+class Consumer(Connection):
+    """Takes deliveries of our own messages, which all have one layout, without parsing them."""
+
+    def __init__(self, load: Load, place: int, session: Session | None) -> None:
+        self._session = session
+        self._body_bytes = load.body_bytes
+        self.received = 0
+        self.disorder = 0
+        self.redelivered = 0
+        self.latencies = array("d")
+        self._numbers: dict[int, int] = {}
+        key = load.queue_name(place)
+        out = bytearray()
+        codec.append_deliver(
+            out,
+            CHANNEL,
+            b"\x01c",
+            1,
+            False,
+            b"\x00" + bytes((len(key),)) + key.encode(),
+            PROPERTIES[load.persistent],
+            bytes(load.body_bytes),
+            codec.FRAME_MAX_BYTES,
+        )
+        self._stride = len(out)
+        self._head = bytes(out[:13])  # frame, method, consumer tag: the same for every delivery
+        self._stamp_at = len(out) - 1 - load.body_bytes
+        self._body_head = bytes(out[self._stamp_at - 7 : self._stamp_at])
+        # Only now: the base class reads frames, through us, while it opens the connection.
+        super().__init__(load.addresses[(place + 1) % len(load.addresses)], Login())
+        self.declare_queue(key)
+        self.consume(key, load.prefetch)
+
+    def take_frames(self, data: bytes) -> int:
+        """Whole deliveries in strides; anything else goes the general way."""
+        at, size = 0, len(data)
+        stride, head, stamp_at = self._stride, self._head, self._stamp_at
+        body_head = self._body_head
+        unpack, unpack_tag = STAMP.unpack_from, TAG.unpack_from
+        numbers, latency = self._numbers, self.latencies.append
+        now = time.monotonic()
+        tag = 0
+        while size - at >= stride and data[at : at + 13] == head:
+            if data[at + stamp_at - 7 : at + stamp_at] != body_head:
+                break
+            tag, redelivered = unpack_tag(data, at + 13)
+            left, producer, number = unpack(data, at + stamp_at)
+            latency(now - left)
+            if number != numbers.get(producer, number - 1) + 1:
+                self.disorder += 1
+            numbers[producer] = number
+            if redelivered:
+                self.redelivered += 1
+            self.received += 1
+            if self._session is not None:
+                body = data[at + stamp_at : at + stamp_at + self._body_bytes]
+                self._session.received(tag, body, redelivered=bool(redelivered))
+            at += stride
+        if tag:
+            self._ack(tag)
+        if at < size and (size - at >= stride or not head.startswith(data[at : at + 13])):
+            used = super().take_frames(data[at:])
+            self._take_parsed(now)
+            return at + used
+        return at
+
+    def _take_parsed(self, now: float) -> None:
+        for delivery in self.deliveries:
+            left, producer, number = STAMP.unpack_from(delivery.body)
+            self.latencies.append(now - left)
+            if number != self._numbers.get(producer, number - 1) + 1:
+                self.disorder += 1
+            self._numbers[producer] = number
+            self.redelivered += delivery.redelivered
+            self.received += 1
+            if self._session is not None:
+                tag, redelivered, body = delivery.tag, delivery.redelivered, delivery.body
+                self._session.received(tag, body, redelivered=redelivered)
+            self._ack(delivery.tag)
+        self.deliveries.clear()
+
+    def _ack(self, tag: int) -> None:
+        self.ack(tag)
+        if self._session is not None:
+            self._session.acked(tag, multiple=True)
