@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from broker.memberlog.records import Record
+from tools.verify.conduct import Reach, judge_reaches
+from tools.verify.contract import merge, tasks_for
+from tools.verify.control import Primary
+from tools.verify.fates import FateWalk, judge_recoveries
 from tools.verify.findings import Finding
 from tools.verify.judge import judge_control
+from tools.verify.moves import Moves, join
 from tools.verify.parse import parse_segment
 from tools.verify.rows import Row
+from tools.verify.rules import Breach
+from tools.verify.segments import read_bytes
+from tools.verify.sorting import sort
+from tools.verify.telling import Line, look_around, tell
+from tools.verify.walk import moves_within, records_of, walk
+from tools.verify.witness import gaps, plan
 
 
 def rows_in(files: Iterable[Path]) -> list[Row]:
@@ -19,3 +31,33 @@ def rows_in(files: Iterable[Path]) -> list[Row]:
 def sparkless_findings(rows: list[Row]) -> list[Finding]:
     """Return what shows without comparing the batches of members; `BadInput` as the check says."""
     return judge_control(rows).findings
+
+
+def contract_findings(rows: list[Row], primaries: dict[int, Primary]) -> list[Finding]:
+    """Return what the queue contract says; all segments are walked through and replayed."""
+    stretches = plan(rows, primaries)
+    tasks = tasks_for(rows, stretches, None)
+    told: list[tuple[Breach, int]] = []
+    reaches: list[Reach] = []
+    parts: list[Moves] = []
+    for task in tasks:
+        records = list(_records(task.file))
+        following = _records(task.following) if task.following else ()
+        walked = walk(records, following, task.stretches, replay=True)
+        told += walked.breaches
+        reaches += walked.reaches
+        parts += moves_within(records, task.stretches)
+    fates = FateWalk(gap.first << 20 for gap in gaps(stretches))
+    fates.take(*sort(join(parts)))
+    fates.finish()
+    found = [*fates.breaches, *judge_recoveries(fates.recoveries), *judge_reaches(reaches)]
+    breaches = merge([*told, *((breach, 1) for breach in found)])
+    wanted = [breach for breach, _ in breaches]
+    lines: list[Line] = []
+    for task in tasks if wanted else ():
+        lines += look_around(_records(task.file), task.stretches, wanted)
+    return tell(breaches, lines, rows)
+
+
+def _records(file: str) -> Iterable[Record]:
+    return records_of(read_bytes(Path(file)), file)

@@ -149,7 +149,7 @@ def _finding(breach: Breach, n: int, lines: Sequence[Line], members: Sequence[st
     queue = told.get("name", f"number {breach.queue}" if breach.queue >= 0 else "")
     subject = ""
     if breach.seq >= 0 and queue:
-        subject = f"the message at place {breach.seq} of queue {queue} "
+        subject = f"message at place {breach.seq} of queue {queue}: "
     elif queue:
         subject = f"queue {queue}: "
     details = [breach.more] if breach.more else []
