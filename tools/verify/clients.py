@@ -31,6 +31,20 @@ class ClientReport(NamedTuple):
     notes: list[str]
     account: Account | None  # None: the logs do not tell enough to say where everything is
 
+    def as_document(self) -> dict[str, object]:
+        """Return what was looked at as plain values for JSON."""
+        account = None if self.account is None else self.account._asdict()
+        return {**self.counts._asdict(), "account": account}
+
+    def __str__(self) -> str:
+        c = self.counts
+        looked = (
+            f"clients {c.clients}: {c.operations:,} operations, published {c.published:,}, "
+            f"confirmed {c.confirmed:,}, refused {c.refused:,}, received {c.received:,}, "
+            f"acked {c.acked:,}"
+        )
+        return looked if self.account is None else f"{looked}\n{self.account}"
+
 
 class ClientCounts(NamedTuple):
     """What was looked at."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from broker.memberlog.reader import NotALog, OtherVersion, read_segment
 from broker.memberlog.records import OF_CLIENT, Header, Kind
-from tools.verify.asking import Known
+from tools.verify.asking import FINDINGS_MAX, Known
 from tools.verify.clients import ClientReport, check_clients
 from tools.verify.control import Life
-from tools.verify.rows import Row
+from tools.verify.findings import BadInput, Finding
+from tools.verify.rows import FAULT, Row
 from tools.verify.witness import Gap, Stretch
 
 if TYPE_CHECKING:
@@ -33,35 +34,51 @@ def is_history(path: Path) -> bool:
     return False
 
 
+def apart(segments: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return members' segments, and clients'; `BadInput` when there are no members'."""
+    told = {path: is_history(path) for path in segments}
+    of_members = [path for path in segments if not told[path]]
+    if not of_members:
+        raise BadInput("these are histories of clients only: name the members' logs as well")
+    return of_members, [path for path in segments if told[path]]
+
+
 def check_histories(
     scan: DataFrame,
+    told: Sequence[Path],
     segments: Sequence[Path],
     rows: Iterable[Row],
     stretches: Sequence[Stretch],
     gaps: Iterable[Gap],
 ) -> ClientReport | None:
-    """Judge what clients wrote by the one history that the stretches are; None: nobody did.
-
-    `scan` has a row for each name of a queue, `rows` are the control rows of members.
+    """Judge what clients wrote, in `told`, by the one history that the stretches of the members'
+    segments are; None: nobody did.  `scan` has a row for each name of a queue, `rows` are the
+    control rows of members.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
 
     from tools.verify.source import read_table
 
-    files = [path for path in segments if is_history(path)]
-    if not files:
+    if not told:
         return None
     spark = scan.sparkSession
     names = scan.filter(f.col("kind") == int(Kind.QUEUES)).select(
         f.col("seq").alias("queue"), f.col("text").alias("name")
     )
-    told = [(one.file, one.first, one.last) for one in stretches]
-    clients = read_table(spark, "clients", files).persist(StorageLevel.MEMORY_AND_DISK)
-    history = read_table(spark, "moves", list(segments), told).persist(StorageLevel.MEMORY_AND_DISK)
+    clients = read_table(spark, "clients", list(told)).persist(StorageLevel.MEMORY_AND_DISK)
+    history = read_table(
+        spark, "moves", list(segments), [(one.file, one.first, one.last) for one in stretches]
+    ).persist(StorageLevel.MEMORY_AND_DISK)
+    damage = read_table(spark, "scan", list(told)).filter(f.col("kind") == FAULT)
+    findings = [
+        Finding("LOG", f"{row.member} (a client)", row.incarnation, -1, row.text)
+        for row in damage.limit(FINDINGS_MAX).collect()
+    ]
     try:
         moves = read_table(spark, "moves", list(segments))
-        return check_clients(clients, moves, history, names.distinct(), known_by(rows, gaps))
+        report = check_clients(clients, moves, history, names.distinct(), known_by(rows, gaps))
+        return report._replace(findings=findings + report.findings)
     finally:
         history.unpersist()
         clients.unpersist()

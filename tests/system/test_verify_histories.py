@@ -1,0 +1,77 @@
+"""Real members, one of them killed, and real clients: what they were told is in the logs."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from broker.memberlog.client import ClientHistory
+from tests.system.harness import running_cluster, wait_until
+from tests.system.sparking import shared_session
+from tools.local_cluster import ROOT, LocalCluster, command
+
+pytest.importorskip("pyspark")
+pytestmark = [
+    pytest.mark.system, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900),
+]  # fmt: skip
+
+COUNT = 6_000
+SECONDS = 120.0
+
+
+def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a client."""
+    return subprocess.Popen(
+        [*command(name), *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+
+
+def stream(cluster: LocalCluster, root: Path, histories: Path) -> None:
+    """Publish at one member, consume at another, and kill the first in between."""
+    text, output = root / "input.txt", root / "output.txt"
+    text.write_text("".join(f"line {number % 5000}\n" for number in range(COUNT)))
+    shared = ("-q", "work", "--quiet", "--history", str(histories))
+    drain = start(
+        "drain", "-b", cluster.brokers(2), *shared, "--count", str(COUNT), "--unique",
+        "--format", "json", "--output", str(output), "--timeout", "60",
+    )  # fmt: skip
+    spout = start(
+        "spout", "-b", cluster.brokers(0), *shared, "--file", str(text), "--sequence",
+        "--window", "200",
+    )  # fmt: skip
+    wait_until(lambda: output.stat().st_size > 100_000, SECONDS, "a part of the stream")
+    cluster[0].kill()
+    time.sleep(0.2)
+    cluster[0].start()
+    assert spout.wait(SECONDS) == 0
+    assert drain.wait(SECONDS) == 0
+    cluster.wait_active(timeout_seconds=SECONDS)
+
+
+def test_what_clients_were_told_is_in_the_logs_of_members(tmp_path: Path) -> None:
+    """G8, G11, G20: all of it is found, and the one confirm that nobody gave is not."""
+    from tools.verify.job import verify
+
+    histories = tmp_path / "clients"
+    with running_cluster(tmp_path / "members") as cluster:
+        stream(cluster, tmp_path, histories)
+        for member in cluster.members:
+            assert member.terminate(SECONDS) == 0
+    liar = ClientHistory(histories, "liar", 1, lambda: 1)
+    session = liar.session("work")
+    session.published(1, b"nobody has this")
+    session.confirmed(1)
+    liar.close()
+    report = verify(shared_session(), [tmp_path])
+    assert [one.property for one in report.findings] == ["G8"], report.findings
+    assert "client liar (connection 1)" in report.findings[0].what
+    assert report.clients is not None
+    counts, account = report.clients.counts, report.clients.account
+    assert counts.confirmed == COUNT + 1
+    assert counts.received >= COUNT
+    assert account is not None
+    assert account.confirmed == COUNT
+    assert account.ends["settled"] + account.ends["still there"] == COUNT

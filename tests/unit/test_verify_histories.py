@@ -1,0 +1,71 @@
+"""Which logs are clients', and how much of the history the members' logs tell."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from broker.memberlog.client import ClientHistory
+from broker.memberlog.records import Durable, Kind
+from broker.memberlog.writer import MemberLogWriter
+from tools.verify.findings import BadInput
+from tools.verify.histories import apart, is_history, known_by
+from tools.verify.rows import Row
+from tools.verify.witness import Gap
+
+
+def a_client(directory: Path) -> Path:
+    """Write the history of a client."""
+    history = ClientHistory(directory, "spout-1@host", 1, lambda: 1)
+    history.session("q").published(1, b"body")
+    history.close()
+    return next(directory.glob("spout*"))
+
+
+def a_member(directory: Path) -> Path:
+    """Write the log of a member."""
+    log = MemberLogWriter(directory, "prod", "c1", "client:5672", 1, lambda: 1)
+    log.append(Durable(1))
+    log.close()
+    return next(directory.glob("client*"))
+
+
+def test_the_header_says_whose_log_it_is(tmp_path: Path) -> None:
+    client, member = a_client(tmp_path), a_member(tmp_path)
+    packed = tmp_path / "packed.qml.gz"
+    packed.write_bytes(gzip.compress(client.read_bytes()))
+    nothing, other = tmp_path / "nothing.qml", tmp_path / "other.qml"
+    nothing.write_bytes(b"")
+    other.write_bytes(b"something else")
+    assert [is_history(path) for path in (client, packed, member)] == [True, True, False]
+    assert [is_history(path) for path in (nothing, other, tmp_path / "none.qml")] == [False] * 3
+    assert apart([client, member, packed]) == ([member], [client, packed])
+
+
+def test_clients_alone_prove_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="name the members' logs as well"):
+        apart([a_client(tmp_path)])
+
+
+def row(member: str, incarnation: int, kind: Kind) -> Row:
+    """Return a control row."""
+    return Row("file", member, incarnation, 0, 0, int(kind))
+
+
+def test_the_end_is_known_when_the_last_life_of_each_member_stopped() -> None:
+    a1, a2 = row("a", 1, Kind.START), row("a", 2, Kind.START)
+    stopped = [row("a", 2, Kind.STOP), row("b", 1, Kind.STOP)]
+    assert known_by([a1, a2, *stopped], []).end
+    assert not known_by([a1, a2, *stopped, row("b", 2, Kind.START)], []).end
+    assert not known_by([a1, a2, row("a", 1, Kind.STOP)], []).end
+    assert not known_by([], []).end
+
+
+def test_the_beginning_and_the_middle() -> None:
+    late, holed = Gap(1, 9), Gap(20, 30)
+    told = [known_by([], gaps) for gaps in ([], [late], [late, holed], [holed])]
+    assert [(known.begin, known.whole) for known in told] == [
+        (True, True), (False, True), (False, False), (True, False),
+    ]  # fmt: skip
