@@ -1,8 +1,13 @@
 """Every way in which views may come, break and come again, up to a bound, for each voter set.
 
-    python -m tests.sim.explore [--case NAME] [--states N] [--walks N] [--depth N] [--list]
+    python -m tests.sim.explore [--case NAME] [--layers N] [--closely N] [--states N] [--walks N]
 
-Unlike the seeded simulator this looks at *all* choices from each state that it meets: which members
+Three ways.  *Layers* (`exhaust`): members are what matters of them for votes, and every state that
+can be reached in so many steps is looked at; complete to the depth that is said, without bounds but
+time and memory (5 voters to depth 3 take half a minute, to depth 4 hours).  *All steps* and *walks*
+drive the real `Primary`, a message at a time; they look at less, and leave out less.
+
+Unlike the seeded simulator all steps are *all* choices from each state that is met: which members
 form the next view, how far that view gets (states exchanged, epochs promised, activated at some,
 a command applied at some, all of it durable), whose disk is slow, who loses power, whose disk is
 lost.  States that look alike are looked at once.  The members are the real `Primary` over the real
@@ -21,6 +26,8 @@ import time
 from collections import deque
 from typing import NamedTuple
 
+from tests.sim.abstract import COMMAND, PARTIAL
+from tests.sim.exhaust import Broken, Search
 from tests.sim.explore_world import Case, Step, World
 
 CASES = {
@@ -36,9 +43,12 @@ CASES = {
     "expected": Case(("a", "b", "c", "@expected_votes=4")),
     "wait_for_all": Case(("a", "b", "c", "@wait_for_all")),
     "five": Case(("a", "b", "c", "d", "e")),
+    "six": Case(("a", "b", "c", "d", "e", "f", "@auto_tie_breaker=lowest")),
     "seven": Case(("a", "b", "c", "d", "e", "f", "g")),
     "seven-weighted": Case(("a=3", "b=2", "c=2", "d", "e", "f", "g", "@arbitrator=x")),
+    "arbitrated-four": Case(("a", "b", "c", "d", "@arbitrator=x")),
     "replaced": Case(("a", "b", "c"), ("a", "b", "d"), ("d",)),
+    "replaced-five": Case(("a", "b", "c", "d", "e"), ("a", "b", "c", "d", "f"), ("f",)),
     "moved": Case(("a",), ("b",), ("b",)),
     "removed": Case(("a", "b", "c"), ("a", "b")),
     "added": Case(("a", "b"), ("a", "b", "c"), ("c",)),
@@ -66,10 +76,6 @@ class Report(NamedTuple):
             f"{self.states} states, {self.steps} steps, complete to depth {self.depth}, "
             f"epochs up to {self.epochs}, confirmed up to {self.confirmed}, {self.seconds:.1f} s"
         )
-
-
-class Broken(Exception):
-    """A property does not hold; the text has the way there."""
 
 
 def _try(world: World, step: Step) -> None:
@@ -124,6 +130,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.explore", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--case", action="append", choices=CASES, help="default: all")
+    parser.add_argument("--layers", type=int, default=3, help="this deep; default 3, 0 for none")
+    parser.add_argument(
+        "--closely", type=int, choices=range(PARTIAL + 1), default=COMMAND,
+        help="0: activations only; 1: and a command or a change of the voters in each view; "
+        "2: and messages that only some received; default 1",
+    )  # fmt: skip
     parser.add_argument("--states", type=int, default=2000, help="of each case; default 2000")
     parser.add_argument("--walks", type=int, default=50, help="of each case; default 50")
     parser.add_argument("--depth", type=int, default=60, help="of a walk; default 60")
@@ -136,6 +148,8 @@ def main(arguments: list[str]) -> int:
         if given.list:
             continue
         try:
+            if given.layers:
+                print(f"{'':20} layers: {Search(case, given.closely).run(given.layers)}")
             print(f"{'':20} all steps: {explore(case, given.states)}", flush=True)
             walks = [walk(case, given.seed + n, given.depth) for n in range(given.walks)]
         except Broken as broken:

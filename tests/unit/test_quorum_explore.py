@@ -11,7 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.sim.explore import CASES, Broken, explore, walk
+from tests.sim.exhaust import Broken
+from tests.sim.explore import CASES, explore, walk
 from tests.sim.explore_world import Case
 from vsync import quorum, voters
 from vsync.primary import Primary

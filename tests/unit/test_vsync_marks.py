@@ -9,11 +9,12 @@ import pytest
 
 from tests.unit.vsync_net import Net
 from vsync.durability import Durability
-from vsync.events import Marks
+from vsync.events import Deliver, Marks
 from vsync.group_events import Sent
 from vsync.marks import durable_up_to
+from vsync.messages import Kind
 from vsync.quorum import parse
-from vsync.types import Member
+from vsync.types import Guarantee, Member
 
 
 def test_the_position_that_some_sufficient_set_has_reached() -> None:
@@ -73,3 +74,51 @@ def test_all_members_know_what_is_durable_without_any_message(size: int) -> None
 
     net.run(0.01, lambda: all(durable(n) == want for n in names))
     assert kinds <= {1, 5, 6}  # TOKEN, MERGE, WAKE
+
+
+class InstantDisks(Net):
+    """Every member has on disk what it delivered, at once: no mark can come earlier."""
+
+    def __init__(self, names: str, seed: int) -> None:
+        self.delivered = dict.fromkeys(names, 0)
+        self.looked_at = 0
+        super().__init__(names, seed)
+
+    def flush(self, name: str) -> None:
+        """Look at what came out of the node, and tell it its mark."""
+        known = len(self.seen[name])
+        super().flush(name)
+        for output in self.seen[name][known:]:
+            if isinstance(output, Deliver):
+                self.delivered[name] += len(output.payloads)
+            elif isinstance(output, Marks):
+                highest = max(output.marks.values())
+                assert min(self.delivered.values()) >= highest, (name, output, self.delivered)
+                self.looked_at += highest > 0
+        if self.nodes[name].mark != self.delivered[name]:
+            self.nodes[name].set_mark(self.delivered[name], self.now)
+            self.flush(name)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_mark_is_told_when_everybody_delivered_what_it_stands_for(seed: int) -> None:
+    """G8: so who is confirmed to others is never undecided at a member of the view that lives on.
+
+    The primary layer prefers a state with its undecided messages to one that comes from a disk, and
+    would give up what only the disk has.  A mark that came by a shorter way than the token would
+    make that forget confirmed commands (`tests.sim.exhaust` finds how).
+    """
+    names = "abcde"[: 2 + seed % 4]
+    net = InstantDisks(names, seed)
+    net.settle(names)
+    loss = random.Random(seed)
+    net.drop = lambda _from, _to, frame: frame[1] == Kind.DATA and loss.random() < 0.1
+    for number in range(60):
+        name = names[number % len(names)]
+        if net.nodes[name].submit(b"%d" % number, net.now, Guarantee.SAFE):
+            net.flush(name)
+        net.run(loss.choice((0.0, 0.0005, 0.01)))
+    net.drop = lambda _from, _to, _frame: False
+    net.run(2.0, lambda: set(net.delivered.values()) == {60})
+    assert set(net.delivered.values()) == {60}
+    assert net.looked_at > 20

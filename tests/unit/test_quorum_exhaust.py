@@ -1,0 +1,160 @@
+"""Every layer of steps, complete, for each voter set; and that mistakes in the rules are found.
+
+Everyday a layer or two; `slow` goes as deep as a minute allows, `python -m tests.sim.explore` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import pytest
+
+from tests.sim import abstract_view
+from tests.sim.abstract import ACTIVATION, COMMAND, PARTIAL
+from tests.sim.exhaust import Broken, Search
+from tests.sim.explore import CASES
+from tests.sim.explore_world import Case
+from tests.unit import test_quorum_explore as known
+from vsync import quorum, standing
+from vsync.quorum import Electorate
+from vsync.standing import Plan, Standing, make_plan
+from vsync.types import Member
+
+SMALL = ("two", "three", "two_node", "tie-two", "moved", "removed")
+DEEP = dict.fromkeys(SMALL, ((COMMAND, 2), (ACTIVATION, 3)))
+MANY_STATES = ("arbitrated-three", "arbitrated-heavy", "arbitrated-four", "seven-weighted")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_from_the_first_states(name: str) -> None:
+    """G7, G8: a cluster that starts and one that serves, for each accepted voter set."""
+    search = Search(CASES[name], ACTIVATION)
+    assert search.run(1).states > 10
+    assert any(state.confirmed for state in search.came)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CASES)
+def test_every_state_up_to_a_depth(name: str) -> None:
+    """G7, G8: docs/SIMULATOR.md has the figures."""
+    plain = ((ACTIVATION, 1), (COMMAND, 1)) if name in MANY_STATES else ((ACTIVATION, 2),)
+    for closely, depth in DEEP.get(name, (*plain, (PARTIAL, 1))):
+        done = Search(CASES[name], closely).run(depth)
+        print(f"{name}, looked at with closeness {closely}: {done}")
+        assert done.ended or done.depth == depth
+
+
+FIVE = CASES["five"]
+Mistake = tuple[Callable[[ExitStack], object], Case, int, int]
+
+
+def lowest_promise(patches: ExitStack) -> None:
+    """The epoch follows the smallest promise that is here."""
+
+    def plan(members: tuple[Member, ...], standings: dict[Member, Standing]) -> Plan:
+        found = make_plan(members, standings)
+        ours = [standings[m].promised_epoch for m in members if standings[m].filled]
+        return found._replace(epoch=1 + min(ours)) if ours else found
+
+    patches.enter_context(patch.object(abstract_view, "make_plan", plan))
+
+
+def position_first(patches: ExitStack) -> None:
+    """The longest log wins, whatever its epoch."""
+
+    def worth(
+        member: Member, _ours: list[Member], standings: dict[Member, Standing]
+    ) -> tuple[int, bool, int]:
+        one = standings[member]
+        return one.position, one.complete, one.reach
+
+    patches.enter_context(patch.object(standing, "_worth", worth))
+
+
+def small_formation(patches: ExitStack) -> None:
+    """One vote less forms a view; what is durable counts as ever."""
+    real = quorum.VoterSet.quorate
+
+    def fewer(self: quorum.VoterSet, names: Collection[str]) -> bool:
+        more = [name for name in self.names if name not in names][:1]
+        return bool(names) and real(self, {*names, *more})
+
+    def plan(members: tuple[Member, ...], standings: dict[Member, Standing]) -> Plan:
+        with patch.object(quorum.VoterSet, "quorate", fewer):
+            return make_plan(members, standings)
+
+    patches.enter_context(patch.object(abstract_view, "make_plan", plan))
+    patches.enter_context(patch.object(abstract_view, "activate", lambda *_: "now"))
+
+
+def without_promises(patches: ExitStack) -> None:
+    """The activation is sent as soon as one member promised."""
+
+    def now(_plan: object, _members: object, _states: object, answers: dict[Member, bool],
+            _fresh: object) -> bool | None:  # fmt: skip
+        return any(answers.values()) or None
+
+    patches.enter_context(patch.object(abstract_view, "activate", now))
+
+
+def formed_by_the_new_voters_alone(patches: ExitStack) -> None:
+    """During a change the new voters form views alone."""
+
+    def new_alone(self: Electorate, names: Collection[str]) -> bool:
+        return bool(self.sets) and self.sets[-1].quorate(names)
+
+    patches.enter_context(patch.object(Electorate, "quorate", new_alone))
+
+
+def change_counted_by_the_old_voters_alone(patches: ExitStack) -> None:
+    """During a change the old voters alone make durable what is confirmed."""
+
+    def old_alone(
+        self: Electorate, marks: dict[str, int], level: Collection[str], epoch: int
+    ) -> int:
+        return self.sets[0].durable(marks, level, epoch) if self.sets else 0
+
+    patches.enter_context(patch.object(Electorate, "durable", old_alone))
+
+
+QUICK: list[Mistake] = [
+    (lowest_promise, FIVE, ACTIVATION, 3),
+    (small_formation, FIVE, ACTIVATION, 3),
+    (without_promises, CASES["three"], ACTIVATION, 3),
+    (known.change_before_it_is_durable, CASES["moved"], COMMAND, 4),
+    (known.believing_arbitrator, CASES["arbitrated"], ACTIVATION, 3),
+    (known.arbitrator_counts_as_disk, CASES["arbitrated"], ACTIVATION, 3),
+    (known.record_comes_later, CASES["arbitrated"], ACTIVATION, 3),
+    (known.lower_quorum, FIVE, ACTIVATION, 3),
+    (known.either_half, CASES["tie"], ACTIVATION, 3),
+    (known.unfenced_pair, Case(("a", "b", "@two_node")), ACTIVATION, 3),
+    (known.expected_too_low, Case(("a", "b", "c", "d", "@expected_votes=3")), ACTIVATION, 3),
+]
+LONG: list[Mistake] = [
+    (position_first, CASES["three"], ACTIVATION, 4),
+    (formed_by_the_new_voters_alone, CASES["moved"], COMMAND, 4),
+    (change_counted_by_the_old_voters_alone, CASES["moved"], COMMAND, 4),
+    (known.change_in_one_step, CASES["moved"], COMMAND, 4),
+    (known.lower_quorum, CASES["seven"], ACTIVATION, 3),
+    (known.either_half, CASES["six"], ACTIVATION, 3),
+    (known.believing_arbitrator, CASES["arbitrated-four"], ACTIVATION, 3),
+]
+MISTAKES = [
+    *(pytest.param(*one, id=one[0].__name__) for one in QUICK),
+    *(pytest.param(*one, id=one[0].__name__, marks=pytest.mark.slow) for one in LONG),
+]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("mistake", "case", "closely", "depth"), MISTAKES)
+def test_a_mistake_in_the_rules_is_found(
+    mistake: Callable[[ExitStack], object], case: Case, closely: int, depth: int
+) -> None:
+    """G7, G8: with the way there, the shortest one."""
+    with ExitStack() as patches:
+        mistake(patches)
+        with pytest.raises(Broken, match=r"(?s)G[78]: .*confirmed"):
+            Search(case, closely).run(depth)
