@@ -12,10 +12,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from broker.machine.tape import BY_CLIENT, DELIVERED, FLAG, MEMBER_LOST, NACKED
 from tools.verify.findings import Finding
 from tools.verify.job import Counts, Report
 from tools.verify.page import page
 from tools.verify.story import Event, LifeStory, Slice, Span, Story
+from tools.verify.traffic import Moved
 
 BEGIN = 1_800_000_000_000_000
 SECOND = 1_000_000
@@ -34,7 +36,9 @@ def story() -> Story:
     back.events = [Event(BEGIN + 33 * SECOND, "snapshot", "takes the state from a")]
     slices = [Slice(n, m, 100 + n, 100 * n) for n in range(1, 100) for m in ("a", "b")]
     slices += [Slice(110, "a", 500, 12_000), Slice(110, "b", 100, 11_000)]
-    return Story(BEGIN, BEGIN + 60 * SECOND, [a, b, back], sorted(slices))
+    moved = [Moved(n, what, 50 + n) for n in range(1, 100) for what in (BY_CLIENT, DELIVERED)]
+    moved += [Moved(30, MEMBER_LOST, 400), Moved(60, NACKED, 3), Moved(31, DELIVERED | FLAG, 403)]
+    return Story(BEGIN, BEGIN + 60 * SECOND, [a, b, back], sorted(slices), sorted(moved))
 
 
 def report(*findings: Finding) -> Report:
@@ -55,7 +59,8 @@ def test_findings_are_listed_and_marked_in_the_pictures() -> None:
     text = page(report(DIVERGED), "t")
     assert 'class="verdict bad"' in text
     assert "same state everywhere" in text
-    assert text.count("<title>a finding</title>") == 3
+    assert text.count("<title>a finding: G14 at position 5,000 b</title>") == 4
+    assert ">G14 at position 5,000 b</text>" in text
     assert story().time_of(5000) == BEGIN + 50 * story().slice_us
 
 
@@ -73,13 +78,44 @@ def test_nothing_is_fetched_from_anywhere() -> None:
 
 def test_the_pictures_are_well_formed_and_inside_their_frame() -> None:
     pictures = re.findall(r"<svg.*?</svg>", page(report(DIVERGED), "t"), re.DOTALL)
-    assert len(pictures) == 3
+    assert len(pictures) == 5
     for picture in pictures:
         tree = ElementTree.fromstring(picture)
         _, _, width, height = map(float, tree.attrib["viewBox"].split())
         for box in tree.iter("rect"):
             assert float(box.attrib["x"]) + float(box.attrib["width"]) <= width + 1
             assert 0 <= float(box.attrib["y"]) <= height
+
+
+def test_redeliveries_are_told_by_cause() -> None:
+    text = page(report(), "t")
+    assert "its member was lost" in text
+    assert ">400</text>" in text
+    assert "requeued by its consumer (nack, reject)" in text
+    delivered = 99 * 50 + sum(range(1, 100)) + 403
+    assert f"Of {delivered:,} deliveries 403 were of messages" in text
+
+
+def test_nothing_redelivered_is_said() -> None:
+    calm = report()
+    assert calm.story is not None
+    calm.story.moved = [Moved(3, DELIVERED, 7)]
+    assert "No message went back to its queue; 7 were delivered." in page(calm, "t")
+
+
+def test_large_logs_stay_small_pages() -> None:
+    """A week with a life and a view every few seconds draws no more than can be seen."""
+    large = report(*(Finding("G14", "b", 2, n, "differs") for n in range(5_000)))
+    assert large.story is not None
+    for n in range(2_000):
+        life = LifeStory("c", n, BEGIN, BEGIN + 60 * SECOND)
+        life.spans = [Span(BEGIN + i * 9000, BEGIN + i * 9000 + 8000, i) for i in range(500)]
+        life.events = [Event(BEGIN + i * 9000, "snapshot", "takes") for i in range(500)]
+        large.story.lives.append(life)
+    large.notes = [f"c (life {n}): the log ends without a stop" for n in range(2_000)]
+    text = page(large, "t")
+    assert len(text) < 1_500_000
+    assert "earlier lives are not drawn" in text
 
 
 def test_a_report_without_a_story_has_no_pictures() -> None:
@@ -96,7 +132,7 @@ def test_a_browser_shows_and_prints_it(tmp_path: Path) -> None:
     file.write_text(page(report(), "Consistency of logs"), encoding="utf-8")
     look(tmp_path, file, f"--screenshot={tmp_path / 'shot.png'}")
     seen = colours(tmp_path / "shot.png")
-    for colour in ((0xE2, 0xF2, 0xE0), (0x3F, 0x7D, 0x20), (0x1B, 0x6C, 0xA8)):
+    for colour in ((0xE2, 0xF2, 0xE0), (0x3F, 0x7D, 0x20), (0x1B, 0x6C, 0xA8), (0xC2, 0x57, 0x1A)):
         assert seen.get(colour, 0) > 200, colour
     look(tmp_path, file, f"--print-to-pdf={tmp_path / 'report.pdf'}")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")

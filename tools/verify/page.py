@@ -11,12 +11,16 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from html import escape
 
+from broker.machine.tape import Op
 from tools.verify.findings import PROPERTIES, Finding
 from tools.verify.job import Report
 from tools.verify.story import SLICES, LifeStory, Slice, Story
+from tools.verify.traffic import Moved, causes
 
 WIDTH, LEFT, RIGHT = 960, 110, 16
 LANE, CHART = 30, 120
+BAR, CAUSE_LEFT = 26, 270
+LIVES_MAX, MARKS_MAX = 60, 50
 FINDINGS_MAX = 200
 COLOURS = ("#1b6ca8", "#c2571a", "#3f7d20", "#7b3fa0", "#a8871b", "#1b8f8f", "#a81b5c")
 STYLE = """
@@ -30,10 +34,13 @@ table { border-collapse: collapse; width: 100%; } th, td { text-align: left; pad
   border-bottom: 1px solid #dde3ea; vertical-align: top; } td.n { text-align: right;
   font-variant-numeric: tabular-nums; } svg { width: 100%; height: auto; display: block; }
 svg text { font: 12px system-ui, sans-serif; fill: #1c2430; } .axis { stroke: #b8c2cd; }
-.quiet { fill: #5a6673; } figure { margin: 0 0 1rem; break-inside: avoid; }
+svg text.quiet { fill: #5a6673; } svg text.finding { fill: #84190d; }
+figure { margin: 0 0 1rem; break-inside: avoid; }
 figcaption { color: #5a6673; font-size: .9rem; }
-@media print { body { margin: 0; max-width: none; font-size: 11pt; } h2 { break-after: avoid; }
-  tr { break-inside: avoid; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+@page { margin: 15mm; }
+@media print { body { margin: 0; padding: 0; max-width: none; font-size: 10pt; }
+  h2 { break-after: avoid; } tr, li { break-inside: avoid; } thead { display: table-header-group; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
 
 
@@ -53,8 +60,12 @@ def page(report: Report, title: str) -> str:
         parts += _pictures(story, report.findings)
     parts += _findings(report.findings)
     if report.notes:
-        notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
+        notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes[:FINDINGS_MAX])
         parts.append(f"<h2>What is not known</h2><ul>{notes}</ul>")
+        if len(report.notes) > FINDINGS_MAX:
+            parts.append(
+                f"<p>and {len(report.notes) - FINDINGS_MAX} more (--json has them all)</p>"
+            )
     parts.append("</body></html>\n")
     return "\n".join(parts)
 
@@ -66,9 +77,13 @@ def _verdict(report: Report) -> Iterator[str]:
     else:
         first = report.findings[0]
         yield (
-            f'<p class="verdict bad">Not consistent: {len(report.findings)} findings; '
+            f'<p class="verdict bad">Not consistent: {_several(len(report.findings), "finding")}; '
             f"the first: {escape(str(first))}</p>"
         )
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _counts(report: Report) -> Iterator[str]:
@@ -101,37 +116,73 @@ def _findings(findings: list[Finding]) -> Iterator[str]:
 
 
 def _pictures(story: Story, findings: list[Finding]) -> Iterator[str]:
-    marks = sorted({t for f in findings if (t := story.time_of(f.position)) is not None})[:50]
+    marks = _marks(story, findings)
+    lives = _newest(story.lives)
     yield "<h2>Members over time</h2>"
+    left_out = len(story.lives) - len(lives)
     yield _figure(
-        _lanes(story),
-        len(story.lives) * LANE,
+        _lanes(story, lives),
+        len(lives) * LANE,
         story,
         marks,
-        "Dark: in a primary view, with its epoch. Pale: outside of one. "
+        (f"{left_out} earlier lives are not drawn. " if left_out else "")
+        + "Dark: in a primary view, with its epoch. Pale: outside of one. "
         "&#9656; start, &#9670; state received, &#9632; stop, &#10005; the log just ends.",
     )
     yield "<h2>Commands applied per second</h2>"
     most = _throughput(story)
     yield _figure(_bars(most), CHART, story, marks, f"At most {max(most.values()):,.0f} a second.")
+    if story.moved:
+        rates = _rates(story)
+        best = max((n for line in rates.values() for n in line.values()), default=0)
+        yield "<h2>Messages per second</h2>"
+        yield _figure(
+            _lines(rates, best), CHART, story, marks, f"At most {best:,}. {_legend(rates)}"
+        )
+        yield from _redeliveries(story.moved)
     yield "<h2>Positions behind the furthest member</h2>"
     lags = _lags(story.slices)
     worst = max((lag for line in lags.values() for lag in line.values()), default=0)
     yield _figure(_lines(lags, worst), CHART, story, marks, f"At most {worst:,}. {_legend(lags)}")
 
 
-def _figure(drawn: Iterable[str], height: int, story: Story, marks: list[int], caption: str) -> str:
+def _marks(story: Story, findings: list[Finding]) -> list[tuple[int, str]]:
+    """Return when the findings were, the earliest of each moment, and what to call them."""
+    told: dict[int, str] = {}
+    for f in findings:
+        time = story.time_of(f.position) if f.position >= 0 else None
+        if time is not None:
+            told.setdefault(time, f"{f.property} at position {f.position:,} {f.member}".rstrip())
+    return sorted(told.items())[:MARKS_MAX]
+
+
+def _mark(x: float, height: int, text: str, named: bool) -> str:
+    """Draw where a finding is; the first one with its name, beside the line."""
+    line = (
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="#c0271a" '
+        f'stroke-width="1.5" stroke-dasharray="4 3"><title>a finding: {escape(text)}</title></line>'
+    )
+    if not named:
+        return line
+    side, anchor = (x + 4, "start") if x < WIDTH * 0.7 else (x - 4, "end")
+    return line + (
+        f'<text class="finding" x="{side:.1f}" y="{height + 16}" text-anchor="{anchor}">'
+        f"{escape(text)}</text>"
+    )
+
+
+def _figure(
+    drawn: Iterable[str], height: int, story: Story, marks: list[tuple[int, str]], caption: str
+) -> str:
     begin, end = (_clock(t) for t in (story.begin_us, story.end_us))
     lines = "".join(
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="#c0271a" '
-        'stroke-width="1.5" stroke-dasharray="4 3"><title>a finding</title></line>'
-        for x in (_x(story, t) for t in marks)
+        _mark(_x(story, time), height, text, named=i == 0) for i, (time, text) in enumerate(marks)
     )
     return (
-        f'<figure><svg viewBox="0 0 {WIDTH} {height + 22}" role="img">{"".join(drawn)}{lines}'
+        f'<figure><svg viewBox="0 0 {WIDTH} {height + 38}" role="img">{"".join(drawn)}{lines}'
         f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height}" y2="{height}"/>'
-        f'<text class="quiet" x="{LEFT}" y="{height + 16}">{begin}</text>'
-        f'<text class="quiet" x="{WIDTH - RIGHT}" y="{height + 16}" text-anchor="end">{end}</text>'
+        f'<text class="quiet" x="{LEFT}" y="{height + 32}">{begin}</text>'
+        f'<text class="quiet" x="{WIDTH - RIGHT}" y="{height + 32}" text-anchor="end">{end}</text>'
         f"</svg><figcaption>{caption}</figcaption></figure>"
     )
 
@@ -145,15 +196,42 @@ def _clock(time_us: int) -> str:
     return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _lanes(story: Story) -> Iterator[str]:
-    for number, life in enumerate(story.lives):
+def _newest(lives: list[LifeStory]) -> list[LifeStory]:
+    """Return the lives that are drawn: of a member that died often the last ones."""
+    last = sorted(lives, key=lambda life: life.end_us)[-LIVES_MAX:]
+    kept = {(life.member, life.incarnation) for life in last}
+    return [life for life in lives if (life.member, life.incarnation) in kept]
+
+
+def _lanes(story: Story, lives: list[LifeStory]) -> Iterator[str]:
+    for number, life in enumerate(lives):
         top = number * LANE + 5
         name = escape(f"{life.member} (life {life.incarnation})")
         yield f'<text x="0" y="{top + 14}">{name}</text>'
         yield _box(story, life.begin_us, life.end_us, top, "#dfe5ec", f"{name}: in no primary")
-        for begin, end, epoch in life.spans:
-            yield _box(story, begin, end, top, "#3f7d20", f"{name}: epoch {epoch}")
+        for begin, end, said in _joined(story, life):
+            yield _box(story, begin, end, top, "#3f7d20", f"{name}: {said}")
         yield from _signs(story, life, top)
+
+
+def _joined(story: Story, life: LifeStory) -> Iterator[tuple[int, int, str]]:
+    """Yield spans; those that would be less than a pixel apart are drawn as one."""
+    pixel = (story.end_us - story.begin_us) // (WIDTH - LEFT - RIGHT) + 1
+    begin = end = -1
+    first = last = 0
+    for span in life.spans:
+        if begin >= 0 and span.end_us - begin > pixel:
+            yield begin, end, _epochs(first, last)
+            begin = -1
+        if begin < 0:
+            begin, first = span.begin_us, span.epoch
+        end, last = span.end_us, span.epoch
+    if begin >= 0:
+        yield begin, end, _epochs(first, last)
+
+
+def _epochs(first: int, last: int) -> str:
+    return f"epoch {first}" if first == last else f"epochs {first} to {last}"
 
 
 def _box(story: Story, begin: int, end: int, top: int, colour: str, text: str) -> str:
@@ -165,12 +243,18 @@ def _box(story: Story, begin: int, end: int, top: int, colour: str, text: str) -
     )
 
 
+_SHOWN: dict[int, str] = {
+    Op.PUBLISHED: "published", Op.DELIVERED: "delivered", Op.SETTLED: "settled",
+}  # fmt: skip
 _SIGNS = {"start": "\u25b8", "snapshot": "\u25c6", "stop": "\u25a0", "end": "\u2715", "vote": "!"}
 
 
 def _signs(story: Story, life: LifeStory, top: int) -> Iterator[str]:
+    drawn: set[tuple[int, str]] = set()
     for time, what, text in life.events:
-        if what in _SIGNS:
+        place = int(_x(story, time)), what
+        if what in _SIGNS and place not in drawn:
+            drawn.add(place)
             yield (
                 f'<text x="{_x(story, time):.1f}" y="{top + 15}" text-anchor="middle">'
                 f"{_SIGNS[what]}<title>{escape(text)}</title></text>"
@@ -183,6 +267,46 @@ def _throughput(story: Story) -> dict[int, float]:
     for number, _, commands, _ in story.slices:
         most[number] = max(most.get(number, 0.0), commands * 1e6 / story.slice_us)
     return most
+
+
+def _rates(story: Story) -> dict[str, dict[int, int]]:
+    """Return, by what befell messages and slice, how many a second."""
+    sums: dict[str, dict[int, int]] = {name: {} for name in _SHOWN.values()}
+    for one in story.moved:
+        if one.op in _SHOWN and 0 <= one.number <= SLICES:
+            line = sums[_SHOWN[one.op]]
+            line[one.number] = line.get(one.number, 0) + one.n
+    a_second = 1e6 / story.slice_us
+    return {
+        name: {number: round(line.get(number, 0) * a_second) for number in range(SLICES + 1)}
+        for name, line in sums.items()
+    }
+
+
+def _redeliveries(moved: list[Moved]) -> Iterator[str]:
+    """Yield bars: why messages went back to their queues, and how many were delivered again."""
+    counts = causes(moved)
+    delivered = sum(one.n for one in moved if one.op == Op.DELIVERED)
+    again = sum(one.n for one in moved if one.again)
+    yield "<h2>Redeliveries by cause</h2>"
+    if not counts:
+        yield f"<p>No message went back to its queue; {delivered:,} were delivered.</p>"
+        return
+    most = max(counts.values())
+    room = WIDTH - CAUSE_LEFT - 90
+    drawn = "".join(
+        f'<text x="0" y="{i * BAR + 16}">{escape(cause)}</text>'
+        f'<rect x="{CAUSE_LEFT}" y="{i * BAR + 3}" width="{max(n / most * room, 1):.1f}" '
+        f'height="18" fill="{COLOURS[1]}"/>'
+        f'<text x="{CAUSE_LEFT + max(n / most * room, 1) + 6:.1f}" y="{i * BAR + 16}">{n:,}</text>'
+        for i, (cause, n) in enumerate(counts.items())
+    )
+    yield (
+        f'<figure><svg viewBox="0 0 {WIDTH} {len(counts) * BAR + 6}" role="img">{drawn}</svg>'
+        f"<figcaption>Messages that went back to their queues, by why. Of {delivered:,} "
+        f"deliveries {again:,} were of messages that had been delivered before.</figcaption>"
+        "</figure>"
+    )
 
 
 def _bars(most: dict[int, float]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.memberlog.records import Kind
 from tools.verify.control import Life, lives_of
 from tools.verify.rows import Row
+from tools.verify.traffic import Moved, count_moves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,6 +66,7 @@ class Story:
     end_us: int
     lives: list[LifeStory]
     slices: list[Slice]
+    moved: list[Moved] = field(default_factory=list)  # what befell messages, by slice
 
     @property
     def slice_us(self) -> int:
@@ -88,6 +90,7 @@ def tell(records: DataFrame, rows: list[Row]) -> Story:
     times = [time for life in lives for time in (life.begin_us, life.end_us) if time > 0]
     story = Story(min(times, default=0), max(times, default=0), lives, [])
     story.slices = _slices(records, story)
+    story.moved = count_moves(records.sparkSession, rows, story.begin_us, story.slice_us)
     return story
 
 
