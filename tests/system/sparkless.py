@@ -14,12 +14,13 @@ from tools.verify.findings import Finding
 from tools.verify.judge import judge_control
 from tools.verify.moves import Moves, join
 from tools.verify.parse import parse_segment
+from tools.verify.reading import records_of
 from tools.verify.rows import Row
 from tools.verify.rules import Breach
 from tools.verify.segments import read_bytes
 from tools.verify.sorting import sort
 from tools.verify.telling import Line, look_around, tell
-from tools.verify.walk import moves_within, records_of, walk
+from tools.verify.walk import moves_within, walk
 from tools.verify.witness import gaps, plan
 
 

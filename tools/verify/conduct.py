@@ -25,7 +25,7 @@ from broker.memberlog.records import (
 )
 from tools.verify.balance import Balance, Standing, breach_at
 from tools.verify.causes import ALLOWED, ENDS, ERRORS_FROM
-from tools.verify.moves import LOW_32, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
+from tools.verify.moves import LOW_32, OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
 from tools.verify.rules import Breach
 
 _COMMANDS_MAX = 1 << 18  # judged at once; bounds the memory
@@ -61,6 +61,7 @@ class Conduct:
         self.reaches: list[Reach] = []
         self.named: dict[int, Named] = {}
         self.moves = 0
+        self.within = 0  # moves of messages of which this segment is the witness
         self.balances = 0  # how often the log said how the queues stand, and could be believed
         self._stretches = sorted(stretches)
         self._batches: list[Batch] = []
@@ -139,6 +140,7 @@ class Conduct:
             begin, end = np.searchsorted(block.moves.position, [first, last + 1])
             if begin < end:
                 rows = block.moves.take(slice(int(begin), int(end)))
+                self.within += int(np.count_nonzero(np.isin(rows.op, OPS_OF_MESSAGES)))
                 self._take_orders(rows, max(first, batches[0].first_position))
 
     def _judge_queues(self, moves: Moves) -> None:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from tools.verify.control import Primary
 from tools.verify.fates import FateWalk, Recovery, judge_recoveries
 from tools.verify.findings import Finding
+from tools.verify.reading import records_of
 from tools.verify.rows import SEGMENT, Row
-from tools.verify.rules import Breach, first_by_rule
+from tools.verify.rules import REPLAYED, Breach, first_by_rule
 from tools.verify.segments import read_bytes
 from tools.verify.telling import Line, look_around, tell
-from tools.verify.walk import Walked, moves_within, records_of, walk
+from tools.verify.walk import Walked, moves_within, walk
 from tools.verify.witness import Gap, Stretch, gaps, plan
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     Batches: TypeAlias = Iterator[pyarrow.RecordBatch]
     Work: TypeAlias = Callable[[Batches], Batches]
 
-REPLAYED = 4  # segments, unless more are asked for
+_GAPS_TOLD = 4
 _LINES_MAX = 20_000  # some for each rule, file and message
 _LINES = "which int, kind string, position bigint, ordinal bigint, text string"
 FINDINGS_MAX = 200  # of one kind that the driver takes from the tasks
@@ -60,6 +61,7 @@ class Contract:
     breaches: list[tuple[Breach, int]] = field(default_factory=list)
     segments: int = 0
     moves: int = 0  # walked through
+    within: int = 0  # of them of messages, in the one history
     balances: int = 0
     replayed: int = 0  # moves
     replayed_segments: int = 0
@@ -136,6 +138,22 @@ def explain(spark: SparkSession, found: Contract, rows: Sequence[Row]) -> list[F
     return tell(found.breaches, [Line(*row) for row in said], rows)
 
 
+def limits(found: Contract) -> Iterator[str]:
+    """Yield, for people, what of the contract could not be judged, and what was only sampled."""
+    for gap in found.gaps[:_GAPS_TOLD]:
+        yield (
+            f"positions {gap.first} to {gap.last} are in no log at hand: "
+            "what befell messages there is not known"
+        )
+    if len(found.gaps) > _GAPS_TOLD:
+        yield f"{len(found.gaps) - _GAPS_TOLD} more such gaps"
+    if found.segments > found.replayed_segments:
+        yield (
+            f"{found.replayed_segments} of the segments were made again in the second model of "
+            "queues; --replay all does so with all of them"
+        )
+
+
 def merge(breaches: Iterable[tuple[Breach, int]]) -> list[tuple[Breach, int]]:
     """Return the first breach of each rule with the sum of their numbers."""
     told = list(breaches)
@@ -170,7 +188,7 @@ def _rows_of(told: Walked) -> Iterator[tuple[Any, ...]]:
             "reach", reach.what, reach.position, reach.at, reach.of, reach.first, reach.highest,
             0, 1, "",
         )  # fmt: skip
-    for name in ("moves", "balances", "replayed", "compared"):
+    for name in ("moves", "within", "balances", "replayed", "compared"):
         yield ("count", name, 0, 0, 0, 0, 0, 0, getattr(told, name), "")
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+REPLAYED = 4
+"""So many segments are made again in the second model, unless more are asked for."""
+
 
 class Rule(NamedTuple):
     """A rule that a log can break."""

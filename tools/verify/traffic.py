@@ -16,8 +16,8 @@ from broker.memberlog.files import open_segment
 from broker.memberlog.reader import LogError
 from broker.memberlog.records import Batch, Record
 from tools.verify.control import primaries
+from tools.verify.reading import records_of
 from tools.verify.rows import Row
-from tools.verify.walk import records_of
 from tools.verify.witness import Stretch, plan
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from broker.memberlog.reader import LogError, NotALog, OtherVersion, read_segment
 from broker.memberlog.records import Batch, Record
 from tools.verify.conduct import Conduct, Reach
 from tools.verify.moves import Moves, join, unpack
@@ -21,6 +20,7 @@ class Walked(NamedTuple):
     breaches: list[tuple[Breach, int]]  # the first of each rule, and how many
     reaches: list[Reach]
     moves: int
+    within: int  # of messages, and this segment is their witness
     balances: int
     replayed: int  # moves that the model made
     compared: int  # queues that it arrived at
@@ -48,7 +48,7 @@ def walk(
         again.finish(after)
     return Walked(
         first_by_rule(conduct.breaches + again.breaches), conduct.reaches, conduct.moves,
-        conduct.balances, again.moves, again.compared,
+        conduct.within, conduct.balances, again.moves, again.compared,
     )  # fmt: skip
 
 
@@ -57,16 +57,6 @@ def _up_to_a_batch(records: Iterable[Record]) -> Iterator[Record]:
         if isinstance(record, Batch):
             return
         yield record
-
-
-def records_of(data: bytes, file: str) -> Iterator[Record]:
-    """Yield what can be read of a segment; what cannot is reported where the log is judged."""
-    faults: list[LogError] = []
-    try:
-        for _, _, _, record, _ in read_segment(data, file, faults):
-            yield record
-    except (NotALog, OtherVersion):
-        return
 
 
 def moves_within(records: Iterable[Record], stretches: list[tuple[int, int]]) -> Iterator[Moves]:
