@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ from tests.system.livelog import InBackground, LiveWriters
 from tests.system.logmaker import good_story
 from tests.system.sparking import shared_session
 from tests.system.spoils import change_an_outcome
+from tools.local_cluster import ROOT
 from tools.verify.findings import BadInput, Finding
 from tools.verify.follow import Look, follow
 
@@ -66,3 +71,32 @@ def test_a_divergence_is_told_while_the_members_go_on(tmp_path: Path) -> None:
 def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not a directory"):
         list(follow(shared_session(), [tmp_path / "none"], tmp_path, lambda: True))
+
+
+@pytest.mark.slow
+def test_the_command_tells_and_ends_with_the_verdict(tmp_path: Path) -> None:
+    """A script reads what it writes, and stops it as Ctrl-C does."""
+    logs = tmp_path / "logs"
+    maker = good_story()
+    promise, member, position = change_an_outcome(maker)
+    maker.write(logs)
+    words = ["--follow", "--json", "--master", "local[2]", str(logs)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tools.qpid_cluster_verify", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    ) as command:  # fmt: skip
+        assert command.stdout is not None
+        said = []
+        for line in command.stdout:
+            said.append(json.loads(line))
+            if said[-1].get("verified") == maker.history.position and said[-1]["event"] == "lag":
+                command.send_signal(signal.SIGINT)
+        errors = command.stderr.read() if command.stderr is not None else ""
+    assert command.returncode == 1, errors
+    assert errors == ""
+    found = [one for one in said if one["event"] == "finding"]
+    assert (promise, member, position) in [
+        (one["property"], one["member"], one["position"]) for one in found
+    ]
+    assert said[-1]["event"] == "end"
+    assert said[-1]["consistent"] is False

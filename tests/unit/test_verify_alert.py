@@ -1,0 +1,68 @@
+"""What --follow says: lines for people, JSON lines for scripts, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tools.qpid_cluster_verify import main
+from tools.verify.alert import ending, status, stop_signals, tell
+from tools.verify.findings import Finding
+from tools.verify.follow import Look
+from tools.verify.watch import Lag, Progress
+
+FOUND = Finding("G14", "b", 1, 90, "another chain after PUBLISH")
+BEHIND = Lag("c", 2, 900, 100, 1.25, live=True)
+LAGS = [Lag("a", 1, 1000, 0, 0.0, live=True), BEHIND, Lag("d", 1, 10, 990, 99.0, live=False)]
+LOOK = Look(Progress(1000, 900, LAGS, ["e (life 1)"]), [FOUND], 5000)
+
+
+def test_people_get_lines() -> None:
+    assert list(tell(LOOK, None, as_json=False)) == [
+        "ALERT G14 (same state everywhere): member b (life 1) at position 90: "
+        "another chain after PUBLISH",
+        "note: e (life 1) is in the primary view, but no log of it is here",
+    ]
+    calm = Look(LOOK.progress, [], 5000)
+    assert list(tell(calm, LOOK, as_json=False)) == []  # said once
+
+
+def test_the_status_names_who_is_behind() -> None:
+    assert status(LOOK) == "verified 900, 100 behind 1,000: a =, c -100 (1.2 s)"
+
+
+def test_scripts_get_a_document_a_line() -> None:
+    finding, lag = (json.loads(line) for line in tell(LOOK, None, as_json=True))
+    assert (finding["event"], finding["property"], finding["position"]) == ("finding", "G14", 90)
+    assert finding["title"] == "same state everywhere"
+    assert (lag["event"], lag["unverified"]) == ("lag", 100)
+    assert lag["members"][1]["behind"] == 100
+    end = json.loads(ending(LOOK, consistent=False, as_json=True))
+    assert (end["event"], end["consistent"], end["verified"]) == ("end", False, 900)
+
+
+def test_the_last_line_says_how_far_it_holds() -> None:
+    said = ending(LOOK, consistent=True, as_json=False)
+    assert said.startswith("consistent so far: 5,000 records, verified up to position 900;")
+    assert ending(LOOK, consistent=False, as_json=False).startswith("NOT CONSISTENT")
+
+
+@pytest.mark.parametrize("one", [signal.SIGINT, signal.SIGTERM])
+def test_signals_ask_for_the_end(one: signal.Signals) -> None:
+    before = signal.getsignal(one)
+    with stop_signals() as stop:
+        os.kill(os.getpid(), one)
+        assert stop.wait(10)
+    assert signal.getsignal(one) is before
+
+
+@pytest.mark.parametrize("more", [["--html", "x"], ["--save", "x"], ["--since", "x"], ["--fast"]])
+def test_what_does_not_go_together_is_refused(tmp_path: Path, more: list[str]) -> None:
+    result = CliRunner().invoke(main, ["--follow", str(tmp_path), *more])
+    assert result.exit_code == 2
+    assert "Usage" in result.output
