@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import cast
 
 from broker.arbiter_record import RecordFile
@@ -144,7 +145,8 @@ async def _serve(options: BrokerOptions) -> Exit:
         transport = _transport(options)
         if options.clustered:
             log.info("ring on %s, %s", transport.address, transport.security.describe())
-        identity = _open(options)
+        with _opening():
+            identity = Identity(options)
         try:
             port = server.sockets[0].getsockname()[1]
             url = options.cluster_url.replace(":0", f":{port}") if not options.port else ""
@@ -177,14 +179,8 @@ async def _arbitrate(options: BrokerOptions) -> Exit:
         raise _Refused(
             Exit.USAGE, "--data-dir: an arbitrator needs one, what it forgets could split a cluster"
         )
-    try:
+    with _opening():
         file = RecordFile(options.data_dir, options.cluster_name, str(options.cluster_bind))
-    except StoreBusy as error:
-        raise _Refused(Exit.BUSY, str(error)) from error
-    except NotWritable as error:
-        raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
-    except StoreError as error:
-        raise _Refused(Exit.DATA, str(error)) from error
     member = Arbitrator(options, file, transport, transport.address, loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, member.terminate)
@@ -201,9 +197,11 @@ def _transport(options: BrokerOptions) -> ZmqTransport:
         raise _Refused(Exit.UNAVAILABLE, str(error)) from error
 
 
-def _open(options: BrokerOptions) -> Identity:
+@contextlib.contextmanager
+def _opening() -> Iterator[None]:
+    """What may be wrong with a data directory, each with its exit code."""
     try:
-        return Identity(options)
+        yield
     except StoreBusy as error:
         raise _Refused(Exit.BUSY, str(error)) from error
     except NotWritable as error:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import click
 
-from tools.management import Json, ManagementError
-from tools.options import ToolError, run_command
-from tools.qpid_cluster import Target, parse_target
+from tools.asking import asked, with_json, with_timeout
+from tools.management import Json
+from tools.options import run_command
+from tools.qpid_cluster import parse_target
 
 EPILOG = """\b
 MEMBER is [user/password@]host[:port] of a broker, default localhost:5672; or, of a program
@@ -35,11 +36,8 @@ Exit codes: 0 done, 1 no answer, or refused, 2 wrong usage.
 )
 @click.option("-n", "--names", is_flag=True, help="Print the names of the groups only.")
 @click.option("-d", "--delimiter", metavar="TEXT", help="One line a member, without headings.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON document.")
-@click.option(
-    "-t", "--timeout", metavar="SECS", type=click.FloatRange(min=0), default=10.0,
-    help="Longest wait for an answer; 0 waits for ever. Default 10.",
-)  # fmt: skip
+@with_json
+@with_timeout
 @click.argument("member", default="localhost")
 def cpgtool(names: bool, delimiter: str | None, as_json: bool, timeout: float, member: str) -> int:
     """Show the groups of the ring that MEMBER belongs to, and who is in them."""
@@ -59,14 +57,6 @@ def cpgtool(names: bool, delimiter: str | None, as_json: bool, timeout: float, m
     else:
         print(overview(answer))
     return 0
-
-
-def asked(target: Target, op: str) -> dict[str, Json]:
-    """One question; a problem ends the command with one sentence."""
-    try:
-        return target.ask(op=op)
-    except ManagementError as problem:
-        raise ToolError(f"Failed: {problem}") from None
 
 
 def listed(value: Json | None) -> list[dict[str, Json]]:

@@ -56,6 +56,7 @@ import click
 
 from broker.exits import Exit
 from broker.options import AMQP_PORT, parse_address
+from tools.asking import answered, with_json, with_timeout
 from tools.management import (
     ClusterStatus,
     ConnectionAborted,
@@ -65,7 +66,7 @@ from tools.management import (
     ask,
     cluster_status,
 )
-from tools.options import ToolError, run_command
+from tools.options import run_command
 from tools.voter_commands import change_of, change_voters, with_voter_options
 from vsync.types import record
 
@@ -121,16 +122,9 @@ class Target:
 @click.option("-s", "--stop", metavar="ID", help="Stop one member of the cluster by its ID.")
 @click.option("-k", "--all-stop", is_flag=True, help="Stop the whole cluster, stores clean.")
 @click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation.")
-@click.option(
-    "-t",
-    "--timeout",
-    metavar="SECS",
-    type=click.FloatRange(min=0),
-    default=10.0,
-    help="Longest wait for a connection and for an answer; 0 waits for ever. Default 10.",
-)
+@with_timeout
 @with_voter_options
-@click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON document.")
+@with_json
 @click.argument("broker", default="localhost")
 def qpid_cluster(
     stop: str | None, all_stop: bool, force: bool, timeout: float, as_json: bool, broker: str,
@@ -142,7 +136,7 @@ def qpid_cluster(
     if (stop is not None) + all_stop + (change is not None) > 1:
         raise click.UsageError("Only one command option may be supplied")
     target = parse_target(broker, timeout or None)
-    try:
+    with answered():
         if stop is not None:
             stop_member(target, stop, force)
         elif all_stop:
@@ -151,8 +145,6 @@ def qpid_cluster(
             print(change_voters(target, change, target.timeout_seconds))
         else:
             return show(target, as_json)
-    except ManagementError as problem:
-        raise ToolError(f"Failed: {problem}") from None
     return Exit.OK
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable
 import click
 
 from broker.exits import Exit
+from tools.asking import asked, with_json, with_timeout
 from tools.cpgtool import listed, table
 from tools.management import Json, ManagementError
-from tools.options import ToolError, run_command
+from tools.options import run_command
 from tools.qpid_cluster import Target, parse_target
 
 QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
@@ -48,11 +49,8 @@ Exit codes: 0 quorate, 1 no answer, refused or wrong usage, 2 not quorate.
     "-c", "--count", metavar="N", type=click.IntRange(min=1),
     help="With -m: ask N times, then end. Default: until interrupted.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON document.")
-@click.option(
-    "-t", "--timeout", metavar="SECS", type=click.FloatRange(min=0), default=10.0,
-    help="Longest wait for an answer; 0 waits for ever. Default 10.",
-)  # fmt: skip
+@with_json
+@with_timeout
 @click.argument("member", default="localhost")
 def quorumtool(
     _: bool,
@@ -68,10 +66,7 @@ def quorumtool(
     target = parse_target(member, timeout or None)
     if monitor:
         return watch(target, interval, count)
-    try:
-        answer = target.ask(op="quorum")
-    except ManagementError as problem:
-        raise ToolError(f"Failed: {problem}") from None
+    answer = asked(target, "quorum")
     if as_json:
         print(json.dumps(answer, indent=2, sort_keys=True))
     elif only_list:

@@ -13,7 +13,8 @@ from typing import IO, NamedTuple
 import click
 
 from broker.exits import Exit
-from tools.management import Json, ManagementError
+from tools.asking import answered
+from tools.management import Json
 from tools.options import ToolError, os_reason, run_command
 from tools.qpid_cluster import parse_target
 from vsync.tracing import KINDS
@@ -252,10 +253,8 @@ def switched(members: tuple[str, ...], on: bool) -> int:
     if not members:
         raise click.UsageError("Missing argument 'MEMBER': host[:port] or unix:/a/path")
     for member in members:
-        try:
+        with answered(member):
             answer = parse_target(member, 10.0).ask(op="trace", on=on)
-        except ManagementError as problem:
-            raise ToolError(f"Failed: {member}: {problem}") from None
         status = answer.get("trace")
         place = status.get("file") if isinstance(status, dict) else None
         print(f"{member}: {'on, in' if on else 'off, was in'} {place}")
