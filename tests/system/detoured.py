@@ -4,7 +4,8 @@
 
 A member tells the others the address at which it listens, so a relay in between must sit where the
 others dial.  The sockets of this process connect to the second address of a pair where they are
-told the first; nothing else of the broker changes.
+told the first, and so does the bare connection by which a broken link asks whether anybody listens
+there: nothing gets around the relay.  Nothing else of the broker changes.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 import zmq
 
 from tools import qpidd
+from vsync import monitor
 
 if TYPE_CHECKING:
     from zmq.sugar.socket import _SocketContext
 
 _detours: dict[str, str] = {}
+_knock = monitor.knock
 
 
 class DetouredSocket(zmq.Socket[bytes]):
@@ -37,6 +40,15 @@ class DetouredSocket(zmq.Socket[bytes]):
         super().disconnect(_detours.get(known, addr))
 
 
+async def detoured_knock(host: str, port: int) -> str:
+    """Ask at the detour of the address, if it has one, whether anybody listens."""
+    detour = _detours.get(f"tcp://{host}:{port}", "").removeprefix("tcp://")
+    if not detour:
+        return await _knock(host, port)
+    host, _, number = detour.rpartition(":")
+    return await _knock(host, int(number))
+
+
 def main() -> None:
     """Take the detours off the command line and run the broker with the rest."""
     for pair in sys.argv.pop(1).split(","):
@@ -45,6 +57,7 @@ def main() -> None:
     # The documented place for a default class of sockets; its declaration is too narrow.
     vars_of_context: Any = zmq.Context
     vars_of_context._socket_class = DetouredSocket
+    monitor.knock = detoured_knock
     qpidd.main()
 
 

@@ -1,14 +1,17 @@
 """A relay between the members of a cluster: where frames are held, cut off or late.
 
 Every ordered pair of members has a listening port of its own here, so each direction can be ill by
-itself: what member a sends to b travels over the route (a, b) only.  A route is one of three:
-open; held (bytes wait and arrive when it opens again, as behind a packet filter, where TCP sends
-them anew); or slow (every piece waits for a random time, so that routes overtake each other).
-`sever` resets the connections of a route, and what was under way is lost.  Nothing is ever doubled
-or reordered within one connection: TCP does not do that either.
+itself: what member a sends to b travels over the route (a, b) only.  A route is open; held (bytes
+wait and arrive when it opens again, as behind a packet filter, where TCP sends them anew); slow
+(every piece waits for a random time, so that routes overtake each other); or confused: whole frames
+arrive twice, or late, behind others that were sent after them.  TCP does neither, but the ring
+promises to bear it, so the relay reads the framing of ZMTP 3 (RFC 23): after the greeting each
+frame says its length.  That needs connections without keys, which would notice.  `sever` resets the
+connections of a route, and what was under way is lost.
 
 The relay accepts connections even while the member behind it is dead: a refusal would be evidence
-about that member which a network between them could not give.
+about that member which a network between them could not give.  So a member that dies behind it is
+found by its silence, as if its machine had died.
 
 The random times are seeded for each route; when bytes come is the operating system's affair, so a
 run is like another of its seed but not equal to it.
@@ -30,17 +33,70 @@ from types import TracebackType
 from tools.local_cluster import HOST, BrokerProcess, LocalCluster
 
 PIECE_BYTES = 64 * 1024
+GREETING_BYTES, GREETING_BEGINS = 64, b"\xff"
+LONG, COMMAND = 2, 4
+LATE_S = 0.05
+"""How late a confused frame is at most: some rotations of the token."""
 ANSWER_S = 10.0
 """How long the relay's own thread may take to do as it is told; it only sets variables."""
+
+
+class Cutter:
+    """Cuts what a ZMTP 3 socket sends into whole frames, and says which are messages.
+
+    What does not begin like ZMTP 3 is handed on as it comes.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._greeted = self._raw = False
+        self._seen = 0  # of the greeting
+
+    def cut(self, piece: bytes) -> list[tuple[bytes, bool]]:
+        """Take some bytes; what is complete now, in order."""
+        if self._raw:
+            return [(piece, False)]
+        self._rest += piece
+        found = []
+        if not self._greeted and self._rest[:1] != GREETING_BEGINS:
+            self._raw = True
+            rest, self._rest = self._rest, b""
+            return [(rest, False)] if rest else []
+        if not self._greeted:
+            # Each side waits for the other's first bytes: the greeting must not wait to be whole.
+            self._greeted = len(self._rest) >= GREETING_BYTES
+            self._seen, seen = min(len(self._rest), GREETING_BYTES), self._seen
+            found.append((self._rest[seen : self._seen], False))
+            if not self._greeted:
+                return found
+            self._rest = self._rest[GREETING_BYTES:]
+        while (size := self._frame_bytes()) and len(self._rest) >= size:
+            found.append((self._rest[:size], not self._rest[0] & COMMAND))
+            self._rest = self._rest[size:]
+        return found
+
+    def _frame_bytes(self) -> int:
+        """The size of the frame that begins now, its head included; 0: too early to say."""
+        rest = self._rest
+        if len(rest) < 2:
+            return 0
+        if not rest[0] & LONG:
+            return 2 + rest[1]
+        return 9 + int.from_bytes(rest[1:9], "big") if len(rest) >= 9 else 0
 
 
 class Route:
     """What one member sends to another, over connections that the first one dials."""
 
-    def __init__(self, target: str, chance: random.Random) -> None:
+    def __init__(self, target: str, chance: random.Random, *, framed: bool = False) -> None:
+        """`framed`: what is dialled speaks ZMTP, and may be confused."""
         self.target = target
         self.delay_s = 0.0
+        self.confused = 0.0
         self.moved_bytes = 0
+        self.doubled = self.overtaken = 0
+        self._framed = framed
+        self._late: set[asyncio.Task[None]] = set()
         self._chance = chance
         self._open = asyncio.Event()
         self._open.set()
@@ -52,7 +108,7 @@ class Route:
 
     def release(self) -> None:
         """Let through what waited and what comes, at once."""
-        self.delay_s = 0.0
+        self.delay_s = self.confused = 0.0
         self._open.set()
 
     def sever(self) -> None:
@@ -71,7 +127,7 @@ class Route:
             ends.append(onward)
             self._writers.add(onward)
             pumps = [
-                asyncio.create_task(self._pump(reader, onward)),
+                asyncio.create_task(self._pump(reader, onward, Cutter() if self._framed else None)),
                 asyncio.create_task(self._pump(behind, writer)),
             ]
             try:
@@ -87,15 +143,38 @@ class Route:
                 self._writers.discard(end)
                 end.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        cutter: Cutter | None = None,
+    ) -> None:
         with contextlib.suppress(OSError):
             while piece := await reader.read(PIECE_BYTES):
                 if self.delay_s:
                     await asyncio.sleep(self._chance.uniform(0.0, self.delay_s))
                 await self._open.wait()
-                writer.write(piece)
+                for part, message in cutter.cut(piece) if cutter else [(piece, False)]:
+                    self._put(part, writer, message=message)
                 self.moved_bytes += len(piece)
                 await writer.drain()
+
+    def _put(self, part: bytes, writer: asyncio.StreamWriter, *, message: bool) -> None:
+        if message and self._chance.random() < self.confused:
+            task = asyncio.create_task(self._put_late(part, writer))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+            if self._chance.random() < 0.5:
+                self.overtaken += 1
+                return
+            self.doubled += 1
+        writer.write(part)
+
+    async def _put_late(self, frame: bytes, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(self._chance.uniform(0.0, LATE_S))
+        await self._open.wait()
+        if not writer.is_closing():
+            writer.write(frame)
 
 
 class Relay:
@@ -106,7 +185,8 @@ class Relay:
         pairs = [(a, b) for a in range(len(targets)) for b in range(len(targets)) if a != b]
         self._loop = asyncio.new_event_loop()
         self._routes = {
-            (a, b): Route(targets[b], random.Random(f"{seed} {a} {b}")) for a, b in pairs
+            (a, b): Route(targets[b], random.Random(f"{seed} {a} {b}"), framed=True)
+            for a, b in pairs
         }
         # Listening from now on: a port that was merely free could be taken until we start.
         self._doors = {pair: socket.create_server((HOST, 0)) for pair in pairs}
@@ -155,6 +235,21 @@ class Relay:
         """Make each piece to and from a member wait for up to `delay_s`."""
         for route in self._of(member):
             route.delay_s = delay_s
+
+    def confuse(self, member: int, share: float) -> None:
+        """Let so large a share of the frames to and from a member come twice, or late."""
+        for route in self._of(member):
+            route.confused = share
+
+    @property
+    def doubled(self) -> int:
+        """How many frames came twice."""
+        return sum(route.doubled for route in self._routes.values())
+
+    @property
+    def overtaken(self) -> int:
+        """How many frames came behind later ones."""
+        return sum(route.overtaken for route in self._routes.values())
 
     def heal(self) -> None:
         """Open every route and let it be quick."""

@@ -153,6 +153,20 @@ def test_broken_connections_and_slow_ones_cost_time_only(
         relayed.wait_active(timeout_seconds=START_SECONDS)
 
 
+def test_frames_that_come_twice_and_late_cost_time_only(
+    relayed: RelayedCluster, tmp_path: Path
+) -> None:
+    """G1, G5, G8: whole frames, as no TCP connection would; the ring promises to bear it."""
+    with Watched(relayed, tmp_path) as watched:
+        for member in (0, 1, 2):
+            relayed.relay.confuse(member, 0.1)
+            watched.goes_on()
+        relayed.relay.heal()
+        relayed.wait_active(timeout_seconds=START_SECONDS)
+        assert relayed.relay.doubled
+        assert relayed.relay.overtaken
+
+
 def test_a_member_parted_by_the_network_is_left_out_and_returns(
     spaced: SpacedCluster, tmp_path: Path
 ) -> None:
