@@ -14,6 +14,8 @@ from random import Random
 import pytest
 
 from broker.memberlog.coding import FRAME
+from broker.memberlog.records import OF_CLIENT, Client
+from broker.memberlog.writer import MemberLogWriter
 from tests.system.livelog import LiveWriters
 from tests.system.logmaker import good_story
 from tests.system.sparkless import rows_in
@@ -48,7 +50,8 @@ class Reader:
         now = advance(self.read, self._places)
         rows: list[Row] = []
         for part in parts(self.read, now):
-            rows += parse_segment(*read_part(part))
+            found = read_part(part)
+            rows += [] if found is None else parse_segment(*found)
         if rows:
             self.watch.take(row for row in rows if row.kind in CONTROL_KINDS)
         self.told += self.watch.judge()
@@ -223,6 +226,17 @@ def test_a_member_that_is_behind_holds_the_verified_position(tmp_path: Path) -> 
     assert progress.verified == progress.newest - lag["c"] < progress.newest
     assert lag["a"] == 0
     assert progress.unverified == lag["c"]
+
+
+def test_what_clients_wrote_is_no_members(tmp_path: Path) -> None:
+    good_story().write(tmp_path)
+    log = MemberLogWriter(tmp_path, "", "", "spout-1@host", 7, lambda: 1, role=OF_CLIENT)
+    log.append(Client(1, "q", 1, b""))
+    log.close()
+    reader = Reader(tmp_path)
+    reader.to_the_end()
+    assert {lag.member for lag in reader.watch.progress().lags} == {"a", "b", "c"}
+    assert reader.told == []
 
 
 def test_whole_records_are_found_by_their_lengths() -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypedDict
 from broker.memberlog.coding import FRAME, MAGIC, RecordMalformed, decode
 from broker.memberlog.files import is_segment, one_of_each, open_segment, plain_name
 from broker.memberlog.reader import RESYNC_BYTES, After, LogError, read_segment
-from broker.memberlog.records import SUFFIX, Header
+from broker.memberlog.records import OF_CLIENT, SUFFIX, Header
 from tools.verify.findings import BadInput
 from tools.verify.parse import Stretch
 
@@ -83,10 +83,9 @@ def parts(read: Offsets, now: Offsets) -> list[Part]:
     return found
 
 
-def read_part(part: Part) -> tuple[bytes, str, Stretch | None]:
-    """Return the bytes of a part, what to call it, and what lies before it in its segment.
-
-    Raises `BadInput` when the file went away meanwhile.
+def read_part(part: Part) -> tuple[bytes, str, Stretch | None] | None:
+    """Return the bytes of a part, what to call it, and what lies before it in its segment; None for
+    what a client wrote, which is no member's.  Raises `BadInput` when the file went away meanwhile.
     """
     for _ in range(2):  # it may be compressed between looking and opening
         path = lives_below([Path(part.life).parent]).get(part.life, {}).get(part.segment)
@@ -94,20 +93,27 @@ def read_part(part: Part) -> tuple[bytes, str, Stretch | None]:
             break
         head = _read(path, 0, HEADER_BYTES)
         data = _read(path, part.begin, part.end - part.begin)
-        if head is not None and data is not None:
-            behind = _behind(head, part, path) if part.begin > 0 else None
-            return data, f"{path}@{part.begin}", behind
+        if head is None or data is None:
+            continue
+        header = _header(head, path)
+        if header is not None and header.role == OF_CLIENT:
+            return None
+        name = f"{path}@{part.begin}"
+        if part.begin == 0:
+            return data, name, None  # the parser says what is wrong with a header
+        if header is None:
+            raise BadInput(f"{path}: its header cannot be read")
+        after = After(part.lsn, bytes.fromhex(part.link))
+        return data, name, Stretch(header.member, header.incarnation, header.segment, after)
     raise BadInput(f"segment {part.segment} of {part.life} went away before it was read")
 
 
-def _behind(head: bytes, part: Part, path: Path) -> Stretch:
-    """Return what lies before a part; `head` has the header of its segment."""
-    for _, _, _, record, _ in read_segment(head, str(path), []):
-        if isinstance(record, Header):
-            after = After(part.lsn, bytes.fromhex(part.link))
-            return Stretch(record.member, record.incarnation, record.segment, after)
-        break
-    raise BadInput(f"{path}: its header cannot be read")
+def _header(head: bytes, path: Path) -> Header | None:
+    try:
+        first = next(read_segment(head, str(path), []), None)
+    except LogError:
+        return None
+    return first.record if first is not None and isinstance(first.record, Header) else None
 
 
 def lives_below(places: list[Path]) -> dict[str, dict[int, Path]]:

@@ -51,7 +51,7 @@ class MemberLogStream(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield Arrow batches."""
         assert isinstance(partition, NewBytes)
-        data, name, behind = read_part(partition.part)
-        rows = list(parse_segment(data, name, behind))
+        found = read_part(partition.part)
+        rows = [] if found is None else list(parse_segment(*found))
         if rows:
             yield to_arrow(rows, to_arrow_schema(self._schema, timezone="UTC"))
