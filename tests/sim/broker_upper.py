@@ -91,10 +91,9 @@ class BrokerUpper:
     def _open_book(self, replica: Replica) -> Logbook | None:
         if self.stack.memberlog is None:
             return None
-        cluster_id = self.meta.cluster_id if self.meta.position else ""
         writer = MemberLogWriter(
-            self.stack.memberlog, "simulated", cluster_id, self.name,
-            self.member.incarnation, self.now_us,
+            self.stack.memberlog, "simulated", self.meta.cluster_id * bool(self.meta.position),
+            self.name, self.member.incarnation, self.now_us,
         )  # fmt: skip
         book = Logbook(writer)
         book.start(replica.history, replica.machine)
