@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable
 
 from broker import joining
+from broker.archivist import open_books
 from broker.attendant import STOP_DATAGRAM, Attendant
 from broker.care import Care
 from broker.clients import Clients
@@ -28,9 +29,8 @@ from broker.history import History
 from broker.identity import Identity
 from broker.keeper import Keeper
 from broker.licence import Licence
-from broker.logbook import Logbook
 from broker.machine.effects import Effect
-from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
+from broker.memberlog.writer import LogWriteFailed
 from broker.newcomer import Newcomer
 from broker.options import BrokerOptions
 from broker.peers import discovery_for, ring_driver
@@ -85,12 +85,7 @@ class BrokerMember:
         self.keeper = Keeper(
             identity.data_dir, identity.store, meta, loop, self._on_durable, self._on_store_failed
         )
-        self.logbook = Logbook(
-            MemberLogWriter(
-                identity.log_dir, options.cluster_name, meta.cluster_id,
-                identity.name, identity.incarnation, _wall_us,
-            )
-        )  # fmt: skip
+        self.logbook, self.archivist = open_books(options, identity, meta, _wall_us, loop)
         self.logbook.start(replica.history if filled else History(), replica.machine)
         replica.log = self.logbook
         self.clients = Clients(
@@ -129,6 +124,7 @@ class BrokerMember:
         self.driver.start()
         if self.discovery is not None:
             self.discovery.start(self._found)
+        self.archivist.tend()
         self._beat()
 
     def _ring_closed(self, closed: asyncio.Future[None]) -> None:
@@ -172,6 +168,7 @@ class BrokerMember:
         code = await close_books(
             self.core, self.keeper, self.logbook, code, reason, inconsistent=inconsistent
         )
+        await self.archivist.stop()
         self.driver.stop(FAREWELL_MS)
         self.identity.store = self.keeper.store
         if not self.keeper.stuck:
@@ -392,7 +389,8 @@ class BrokerMember:
             core=self.core.counters, primary=self.core.primary.counters,
             replica=self.core.replica.counters,
             store=self.keeper.counters(), votes=self.core.tribunal.counters,
-            clients=self.clients.counters, care=self.care.all_counters(), **self.health.counters,
+            clients=self.clients.counters, memberlog=self.archivist.counters,
+            care=self.care.all_counters(), **self.health.counters,
         )  # fmt: skip
 
 

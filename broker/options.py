@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker import quorum_options, security_options
+from broker import memberlog_options, quorum_options, security_options
+from broker.memberlog_options import MemberlogOptionError, MemberlogWish, memberlog_wish
 from broker.quorum_options import QuorumOptionError, quorum_wish
 from broker.security_options import OPEN, SecurityOptionError, SecurityWish, security_wish
 from vsync.quorum import Terms
@@ -44,6 +45,7 @@ DEFAULTS: Mapping[str, str] = {
     "disk-lag-max": "30",
     "disk-backlog-max": "256",
     "scrub-rate": "2000",
+    **memberlog_options.DEFAULTS,
     **quorum_options.DEFAULTS,
     **security_options.DEFAULTS,
 }
@@ -103,6 +105,8 @@ class BrokerOptions:
     """One of LOG_LEVELS."""
     scrub_rate: int
     """How many messages at rest are read again a second; 0: none, and nothing on disk either."""
+    memberlog: MemberlogWish
+    """When a segment of the member log ends, and what becomes of it then."""
     bounds: Bounds
     """How far this member's clock and disk may be off before it may not join, or leaves."""
     wish: Terms
@@ -148,9 +152,10 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     if arbitrator:
         text["cluster-arbitrator"] = arbitrator = str(_address("cluster-arbitrator", arbitrator))
     try:
+        memberlog = memberlog_wish(text)
         wish = quorum_wish(text, size)
         security = security_wish(text, bind.host, bind.port) if cluster_name else OPEN
-    except (QuorumOptionError, SecurityOptionError) as problem:
+    except (MemberlogOptionError, QuorumOptionError, SecurityOptionError) as problem:
         raise OptionError(problem.option, problem.reason) from None
     return BrokerOptions(
         cluster_name=cluster_name,
@@ -162,6 +167,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         interface=interface,
         data_dir=Path(text["data-dir"]).expanduser().absolute() if text["data-dir"] else None,
         scrub_rate=_number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
+        memberlog=memberlog,
         bounds=Bounds(
             _number("clock-bound", text["clock-bound"], 1, 86_400),
             _number("disk-lag-max", text["disk-lag-max"], 1, 3600),

@@ -190,6 +190,36 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     help="How many messages at rest to read again a second, to find rot; 0 for none. Default 2000.",
 )
 @click.option(
+    "--memberlog-segment-size",
+    metavar="MB",
+    help="Begin a new file of the member log at this size. Default 64.",
+)
+@click.option(
+    "--memberlog-segment-time",
+    metavar="MINUTES",
+    help="Begin a new file of the member log after so long, if anything was written. Default 60.",
+)
+@click.option(
+    "--memberlog-compress",
+    metavar="yes|no",
+    help="Compress closed files of the member log, in a process of low priority. Default yes.",
+)
+@click.option(
+    "--memberlog-keep-days",
+    metavar="N",
+    help="Drop closed files of the member log that are older, once verified; 0: never. Default 0.",
+)
+@click.option(
+    "--memberlog-keep-size",
+    metavar="MB",
+    help="Drop the oldest closed files above this total, once verified; 0: never. Default 0.",
+)
+@click.option(
+    "--memberlog-drop-unverified",
+    metavar="yes|no",
+    help="Drop them even if DIR/memberlog/verified does not name them. Default no.",
+)
+@click.option(
     "--trace",
     metavar="FILE",
     help="Write every fact of the ring protocol into FILE, for ringtrace. "

@@ -135,7 +135,9 @@ def on_get(state: State, session: int, command: Get) -> int:
     (channel.unsent if no_ack else channel.unacked)[tag] = held
     queue.unacked += 1
     what = GOT | FLAG if redelivered else GOT
-    state.tape += row(what, state.position & INDEX_MASK, queue.mark, seq, channel.mark, message[0])
+    state.tape.append(
+        row(what, state.position & INDEX_MASK, queue.mark, seq, channel.mark, message[0])
+    )
     element = held_element(message[0], queue.number, seq, channel.salt, tag + tag + redelivered)
     state.digest = (state.digest + element + channel.salt) & MASK
     if channel.local:

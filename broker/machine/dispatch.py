@@ -21,13 +21,15 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
         if consumer is not None:
             seq = next_seq(queue, message)
             state.digest += queue.salt
-            state.tape += row(
-                ENQUEUED | FLAG if message[4] else ENQUEUED,
-                state.position & INDEX_MASK,
-                queue.mark,
-                seq,
-                message[1] & MARK_MASK,
-                message[0],
+            state.tape.append(
+                row(
+                    ENQUEUED | FLAG if message[4] else ENQUEUED,
+                    state.position & INDEX_MASK,
+                    queue.mark,
+                    seq,
+                    message[1] & MARK_MASK,
+                    message[0],
+                )
             )
             deliver(state, queue, consumer, seq, message, False)
             return True
@@ -70,13 +72,15 @@ def deliver(
     outstanding = consumer.outstanding + 1
     consumer.outstanding = outstanding
     queue.unacked += 1
-    state.tape += row(
-        DELIVERED | FLAG if redelivered else DELIVERED,
-        state.position & INDEX_MASK,
-        queue.mark,
-        seq,
-        channel.mark,
-        message[0],
+    state.tape.append(
+        row(
+            DELIVERED | FLAG if redelivered else DELIVERED,
+            state.position & INDEX_MASK,
+            queue.mark,
+            seq,
+            channel.mark,
+            message[0],
+        )
     )
     if consumer.no_ack:
         channel.unsent[tag] = (queue, seq, message, consumer, redelivered)
@@ -174,13 +178,15 @@ def release(
     message's hash, computed anew by the caller when the message leaves for good;
     `what` and `detail` are for the tape."""
     queue, seq, _, consumer, redelivered = held
-    state.tape += row(
-        what,
-        state.position & INDEX_MASK,
-        queue.mark,
-        seq,
-        channel.mark,
-        detail,
+    state.tape.append(
+        row(
+            what,
+            state.position & INDEX_MASK,
+            queue.mark,
+            seq,
+            channel.mark,
+            detail,
+        )
     )
     state.digest = (
         state.digest

@@ -333,7 +333,7 @@ class State:
         self.local = local
         self.local_session = -1
         self.effects: list[Effect] = []
-        self.tape = bytearray()  # evidence of the present item, no part of the state: tape.py
+        self.tape: list[bytes] = []  # evidence of the present item, no part of the state: tape.py
         self.declared: list[Queue] = []  # queues that began in it
         self.position = 0  # of the command being applied
         self.session = 0  # its origin's

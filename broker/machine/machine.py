@@ -67,7 +67,7 @@ class Machine(State):
         began meanwhile."""
         if not self.tape:
             return b"", []
-        moves, declared = bytes(self.tape), self.declared
+        moves, declared = b"".join(self.tape), self.declared
         self.tape.clear()
         if declared:
             self.declared = []

@@ -107,8 +107,8 @@ def spread(
         what |= FLAG
     hashed = body_hash(body)
     number = state.next_message if queues else 0
-    state.tape += row(
-        what, state.position & INDEX_MASK, publish_no & MARK_MASK, number, mark, hashed
+    state.tape.append(
+        row(what, state.position & INDEX_MASK, publish_no & MARK_MASK, number, mark, hashed)
     )
     if not queues:
         return True

@@ -108,7 +108,9 @@ def create_queue(
         owner.exclusive[name] = queue
     state.digest = (state.digest + queue_element(queue) + lease_element(queue)) & MASK
     what = DECLARED | FLAG if durable else DECLARED
-    state.tape += row(what, state.position & INDEX_MASK, queue.mark, 0, queue.max_priority + 1, 0)
+    state.tape.append(
+        row(what, state.position & INDEX_MASK, queue.mark, 0, queue.max_priority + 1, 0)
+    )
     state.declared.append(queue)
     return queue
 
@@ -172,13 +174,15 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
 def append(state: State, queue: Queue, message: Message) -> None:
     """At the end. The caller has found no consumer with credit, and checks the limits."""
     seq = next_seq(queue, message)
-    state.tape += row(
-        ENQUEUED | FLAG if message[4] else ENQUEUED,
-        state.position & INDEX_MASK,
-        queue.mark,
-        seq,
-        message[1] & MARK_MASK,
-        message[0],
+    state.tape.append(
+        row(
+            ENQUEUED | FLAG if message[4] else ENQUEUED,
+            state.position & INDEX_MASK,
+            queue.mark,
+            seq,
+            message[1] & MARK_MASK,
+            message[0],
+        )
     )
     if queue.max_priority < 0:
         queue.ready.append(message)
@@ -227,13 +231,15 @@ def drop_head(state: State, queue: Queue, reason: str) -> None:
     """The first ready message leaves, to the dead-letter exchange if there is one."""
     seq, message, redelivered = take(state, queue)
     what = EXPIRED if reason == "expired" else OVER_LIMIT
-    state.tape += row(
-        what | FLAG if redelivered else what,
-        state.position & INDEX_MASK,
-        queue.mark,
-        seq,
-        0,
-        message[0],
+    state.tape.append(
+        row(
+            what | FLAG if redelivered else what,
+            state.position & INDEX_MASK,
+            queue.mark,
+            seq,
+            0,
+            message[0],
+        )
     )
     _audit(state, queue, seq, message, redelivered)
     bury(state, queue, message, reason)
@@ -275,8 +281,8 @@ def head(queue: Queue) -> Message:
 def purge(state: State, queue: Queue, what: int) -> int:
     """All ready messages vanish; `what` is why, for the tape."""
     count = ready_count(queue)
-    state.tape += row(
-        what, state.position & INDEX_MASK, queue.mark, queue.next_seq, count & MARK_MASK, 0
+    state.tape.append(
+        row(what, state.position & INDEX_MASK, queue.mark, queue.next_seq, count & MARK_MASK, 0)
     )
     state.digest = (state.digest - queue.ready_sum) & MASK
     queue.ready_sum = 0

@@ -135,8 +135,8 @@ def _keep_persistent(state: State, queue: Queue) -> None:
     kept = [message for message in kept if message[4]]
     first = queue.next_seq
     count = ready_count(queue)
-    state.tape += row(
-        FORGOTTEN, state.position & INDEX_MASK, queue.mark, first, count & MARK_MASK, 0
+    state.tape.append(
+        row(FORGOTTEN, state.position & INDEX_MASK, queue.mark, first, count & MARK_MASK, 0)
     )
     queue.returned.clear()
     queue.returned_order.clear()
@@ -157,13 +157,15 @@ def _keep_persistent(state: State, queue: Queue) -> None:
 
 
 def _tell_kept(state: State, queue: Queue, kept: int, first: int) -> None:
-    state.tape += row(
-        RECOVERED,
-        state.position & INDEX_MASK,
-        queue.mark,
-        first,
-        kept & MARK_MASK,
-        queue.ready_sum,
+    state.tape.append(
+        row(
+            RECOVERED,
+            state.position & INDEX_MASK,
+            queue.mark,
+            first,
+            kept & MARK_MASK,
+            queue.ready_sum,
+        )
     )
 
 

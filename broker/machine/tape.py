@@ -4,7 +4,7 @@ The tape is no part of the state: it is cleared after each ordered item and noth
 it. As the machine is deterministic, all members write the same rows. docs/MEMBERLOG.md says what
 the fields mean for each kind of move.
 
-    state.tape += row(ACKED, state.position & INDEX_MASK, queue.mark, seq, channel.mark, tag)
+    state.tape.append(row(ACKED, state.position & INDEX_MASK, queue.mark, seq, channel.mark, tag))
 
 stands wherever something moves, without a function around it: a row costs as much as it may.
 """

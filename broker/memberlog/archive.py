@@ -33,6 +33,8 @@ from broker.memberlog.files import (
 from broker.memberlog.reader import Ends, LogError
 
 VERIFIED = "verified"
+COMPRESSED, DROPPED, DROPPED_UNVERIFIED = "compressed", "dropped", "dropped unverified"
+KEPT_UNVERIFIED, FAILED = "kept unverified", "failed"
 Settled = frozenset[tuple[str, int, int, str]]  # member, incarnation, segment, last link in hex
 
 
@@ -48,7 +50,7 @@ class Policy(NamedTuple):
 class Did(NamedTuple):
     """One thing that was done, or could not be."""
 
-    what: str  # "compressed", "dropped", "dropped unverified", "kept unverified", "failed"
+    what: str  # one of the words above
     file: str
     before: int  # bytes
     after: int
@@ -88,7 +90,7 @@ def _attempt(path: Path, step: Callable[..., Did | None], *arguments: Path) -> I
     try:
         done = step(*arguments)
     except (OSError, LogError) as error:
-        done = Did("failed", path.name, 0, 0, str(error))
+        done = Did(FAILED, path.name, 0, 0, str(error))
     if done is not None:
         yield done
 
@@ -117,7 +119,7 @@ def _compress(path: Path) -> Did | None:
     sync_directory(path.parent)
     path.unlink()
     sync_directory(path.parent)
-    return Did("compressed", path.name, len(data), len(packed))
+    return Did(COMPRESSED, path.name, len(data), len(packed))
 
 
 def _finish(plain: Path, packed: Path) -> Did | None:
@@ -127,7 +129,7 @@ def _finish(plain: Path, packed: Path) -> Did | None:
         raise OSError(f"{packed.name} does not hold what {plain.name} does; remove one of the two")
     plain.unlink()
     sync_directory(plain.parent)
-    return Did("compressed", plain.name, len(data), packed.stat().st_size)
+    return Did(COMPRESSED, plain.name, len(data), packed.stat().st_size)
 
 
 def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[Did]:
@@ -138,7 +140,7 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
         settled = settled_in(directory / VERIFIED)
     except ValueError as error:
         settled = frozenset()
-        yield Did("failed", VERIFIED, 0, 0, str(error))
+        yield Did(FAILED, VERIFIED, 0, 0, str(error))
     stays: set[str] = set()  # lives of which something stays
     for path in sorted(paths, key=lambda path: path.stat().st_mtime):
         stat, life = path.stat(), plain_name(path.name).rsplit(".", 2)[0]
@@ -153,14 +155,14 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
             verified = _key(ends_of(path)) in settled
         except (OSError, LogError) as error:
             verified = False
-            yield Did("failed", path.name, stat.st_size, stat.st_size, str(error))
+            yield Did(FAILED, path.name, stat.st_size, stat.st_size, str(error))
         if not verified and not policy.drop_unverified:
             stays.add(life)
-            yield Did("kept unverified", path.name, stat.st_size, stat.st_size)
+            yield Did(KEPT_UNVERIFIED, path.name, stat.st_size, stat.st_size)
             continue
         path.unlink()
         left -= stat.st_size
-        yield Did("dropped" if verified else "dropped unverified", path.name, stat.st_size, 0)
+        yield Did(DROPPED if verified else DROPPED_UNVERIFIED, path.name, stat.st_size, 0)
     sync_directory(directory)
 
 
@@ -169,16 +171,20 @@ def _key(ends: Ends) -> tuple[str, int, int, str]:
     return header.member, header.incarnation, header.segment, ends.link.hex()
 
 
+def command_line(directory: Path, current: str, policy: Policy, now_s: float) -> list[str]:
+    """Return what an interpreter must be told to do `tend` in a process of its own."""
+    given = (current, int(policy.compress), policy.keep_s, policy.keep_bytes)
+    return ["-m", __name__, *map(str, (directory, *given, int(policy.drop_unverified), now_s))]
+
+
 def main(arguments: list[str]) -> int:
     """Do it once for a directory."""
     parser = argparse.ArgumentParser(prog="broker.memberlog.archive", description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--current", default="")
-    parser.add_argument("--compress", type=int, default=1)
-    parser.add_argument("--keep-s", type=int, default=0)
-    parser.add_argument("--keep-bytes", type=int, default=0)
-    parser.add_argument("--drop-unverified", type=int, default=0)
-    parser.add_argument("--now-s", type=float, required=True)
+    parser.add_argument("current", help="the segment that is being written")
+    for name in ("compress", "keep_s", "keep_bytes", "drop_unverified"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("now_s", type=float)
     given = parser.parse_args(arguments)
     os.nice(19)
     policy = Policy(

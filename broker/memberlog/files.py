@@ -23,11 +23,12 @@ from broker.memberlog.records import SUFFIX
 
 PACKED = ".gz"
 UNFINISHED = ".part"
-LEVEL = 6
+LEVEL = 1  # higher ones make it no smaller: half of it are hashes
 _HEAD = struct.Struct("<4sIBB")  # magic, method and flags; time; extra flags; system
 _EXTRA = struct.Struct("<H2sHQQ")  # bytes of the field, its name and length, raw size, tail's place
 _TRAILER = struct.Struct("<II")
 _GZIP = 16 + zlib.MAX_WBITS
+_UNREADABLE = "the compressed file cannot be read"
 _NAME, _FLAG_EXTRA = b"QM", 4
 _UNSAFE = re.compile(r"[^A-Za-z0-9.:@_-]")
 
@@ -112,9 +113,13 @@ def pack(data: bytes) -> bytes:
 def unpack(data: bytes, source: str) -> bytes:
     """Return what `pack`, or any gzip, made of it."""
     try:
-        return gzip.decompress(data)
+        whole = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise Damaged(source, 0, -1, f"the compressed file cannot be read: {error}") from error
+        raise Damaged(source, 0, -1, f"{_UNREADABLE}: {error}") from error
+    told = _told(data)
+    if not data or (told is not None and told[0] != len(whole)):  # cut between its members
+        raise Damaged(source, 0, -1, f"{_UNREADABLE}: its end is missing")
+    return whole
 
 
 def _deflate(data: bytes) -> bytes:
@@ -127,18 +132,25 @@ def _deflate(data: bytes) -> bytes:
 def _packed_ends(file: BinaryIO, source: str) -> bytes:
     """Return the first and the last bytes of a compressed segment, or all of it."""
     head = file.read(2 * ENDS_BYTES)
-    size = place = 0
-    if len(head) >= _HEAD.size + _EXTRA.size and head[3] & _FLAG_EXTRA:
-        _, name, _, size, place = _EXTRA.unpack_from(head, _HEAD.size)
-        size *= name == _NAME
-    if size <= 2 * ENDS_BYTES:  # somebody else compressed it, or there is nothing between its ends
+    told = _told(head)
+    if told is None or told[0] <= 2 * ENDS_BYTES:
         return unpack(head + file.read(), source)
     try:
         first = zlib.decompressobj(_GZIP).decompress(head, ENDS_BYTES)
     except zlib.error as error:
-        raise Damaged(source, 0, -1, f"the compressed file cannot be read: {error}") from error
-    file.seek(place)
+        raise Damaged(source, 0, -1, f"{_UNREADABLE}: {error}") from error
+    file.seek(told[1])
     return first + unpack(file.read(), source)
+
+
+def _told(data: bytes) -> tuple[int, int] | None:
+    """Return what `pack` says of the file: its size without compression, and where its second
+    member begins.  None: somebody else compressed it.
+    """
+    if len(data) < _HEAD.size + _EXTRA.size or not data[3] & _FLAG_EXTRA:
+        return None
+    _, name, _, size, place = _EXTRA.unpack_from(data, _HEAD.size)
+    return (size, place) if name == _NAME else None
 
 
 def sync_directory(directory: Path) -> None:

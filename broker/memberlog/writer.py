@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from broker.memberlog.closing import Tally
-from broker.memberlog.coding import MAGIC, NO_LINK, encode, frame, next_link
+from broker.memberlog.coding import MAGIC, NO_LINK, encode, frame_head, next_link
 from broker.memberlog.files import (
     open_segment,
     plain_name,
@@ -96,8 +96,8 @@ class MemberLogWriter:
         self._empty = False
         lsn = self._lsn
         payload = encode(lsn, record)
-        self._link = next_link(self._link, payload)
-        self._buffer.append(frame(payload, self._link))
+        self._link = link = next_link(self._link, payload)
+        self._buffer += (frame_head(payload, link), payload)  # joined once, in `flush`
         self._lsn = lsn + 1
         self._tally.take(record)
         return lsn

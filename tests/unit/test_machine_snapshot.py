@@ -8,6 +8,7 @@ import pytest
 
 from broker.machine import commands as c
 from broker.machine.blob import BlobMalformed, pack_blob, unpack_blob
+from broker.machine.digest import ALGORITHM
 from broker.machine.machine import Machine
 from broker.machine.restore import SnapshotError
 from broker.machine.snapshot import CHUNK_BYTES
@@ -143,6 +144,13 @@ def test_harmed_snapshots_are_refused(
     harmed = harm(items(list(busy_rig().machine.snapshot())))
     with pytest.raises(SnapshotError):
         Machine.restore("a", [msgpack.packb(item) for item in harmed])
+
+
+def test_a_state_hashed_by_another_rule_is_refused_with_what_to_do() -> None:
+    data = b"".join(busy_rig().machine.snapshot())
+    older = data.replace(ALGORITHM.encode(), b"xxh3_64-sum-1", 1)
+    with pytest.raises(SnapshotError, match=r"sum-1.*sum-2.*the release that wrote the store"):
+        Machine.restore("a", [older])
 
 
 def test_a_flipped_bit_in_a_body_is_refused() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.exits import Exit
+from broker.memberlog.archive import Policy
 from broker.options import Address, BrokerOptions, OptionError, broker_options, parse_address
 from tools.options import ToolError, brokers, collect, read_option_file, resolve, run_command
 from tools.qpidd import qpidd as qpidd_command
@@ -76,6 +77,12 @@ def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
         ("log-level", "loud"),
         ("cluster-name", "a\x00b"),
         ("cluster-name", "n" * 129),
+        ("memberlog-segment-size", "0"),
+        ("memberlog-segment-time", "1.5"),
+        ("memberlog-keep-days", "-1"),
+        ("memberlog-keep-size", "lots"),
+        ("memberlog-compress", "maybe"),
+        ("memberlog-drop-unverified", "yes"),  # nothing would be dropped
         ("colour", "red"),
     ],
 )
@@ -84,6 +91,15 @@ def test_a_bad_value_names_its_option(option: str, text: str) -> None:
         broker_options({"cluster-name": "shop", option: text})
     assert caught.value.option == option
     assert "\n" not in caught.value.reason
+
+
+def test_the_member_log_is_kept_for_ever_unless_told_otherwise() -> None:
+    wish = broker_options({}).memberlog
+    assert (wish.segment_bytes, wish.segment_us) == (64 << 20, 3_600_000_000)
+    assert wish.policy == Policy(True, 0, 0, False)
+    given = {"memberlog-keep-days": "2", "memberlog-drop-unverified": "yes"}
+    more = {"memberlog-keep-size": "3", "memberlog-compress": "no"}
+    assert broker_options(given | more).memberlog.policy == Policy(False, 172_800, 3 << 20, True)
 
 
 def test_options_of_a_cluster_need_a_name() -> None:

@@ -42,7 +42,10 @@ def save(path: Path, rows: list[Row]) -> tuple[int, int]:
     files = {row.file for row in kept}
     lines = [_fields(row) for row in rows if row.file in files]
     try:
-        path.write_text(json.dumps({"version": VERSION, "rows": lines}), encoding="utf-8")
+        path.write_text(
+            json.dumps({"version": VERSION, "settled": _named(kept), "rows": lines}),
+            encoding="utf-8",
+        )
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror}") from error
     return len(kept), position
@@ -73,6 +76,11 @@ def unread(segments: list[Path], saved: list[Row]) -> list[Path]:
         ):
             raise BadInput(f"{path} is not the segment that was verified; check without --since")
     return left
+
+
+def _named(kept: list[Row]) -> list[list[object]]:
+    """Return how the member's own retention names these segments: `broker.memberlog.archive`."""
+    return [[row.member, row.incarnation, row.segment, ends_of(row)["link"]] for row in kept]
 
 
 def _settled(rows: list[Row]) -> tuple[list[Row], int]:

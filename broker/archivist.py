@@ -1,0 +1,163 @@
+"""Sees that closed segments of the member log are compressed and dropped, by another process.
+
+One at a time, started when a segment was closed and when the member starts; what it did is counted
+and logged. Whether it can be started or not, the member goes on: only space is at stake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.logbook import Logbook
+from broker.memberlog.archive import (
+    COMPRESSED,
+    DROPPED,
+    DROPPED_UNVERIFIED,
+    FAILED,
+    KEPT_UNVERIFIED,
+    Did,
+    Policy,
+    command_line,
+)
+from broker.memberlog.writer import MemberLogWriter
+
+if TYPE_CHECKING:
+    from broker.identity import Identity
+    from broker.options import BrokerOptions
+    from store.api import Meta
+
+log = logging.getLogger("qpidd.memberlog")
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+class Archivist:
+    """Runs `broker.memberlog.archive` for one directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        current: Callable[[], Path],
+        policy: Policy,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`current` returns the segment that is being written."""
+        self._directory, self._current, self._policy = directory, current, policy
+        self._loop = loop
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._again = self._stopped = False
+        self._told: set[str] = set()  # kept though due: said once
+        self.counters = {
+            "segments_closed": 0, "segments_compressed": 0, "segments_dropped": 0,
+            "segments_dropped_unverified": 0, "segments_kept_unverified": 0, "bytes_saved": 0,
+            "archive_failures": 0,
+        }  # fmt: skip
+
+    def closed(self, _path: Path) -> None:
+        """A segment was closed."""
+        self.counters["segments_closed"] += 1
+        self.tend()
+
+    def tend(self) -> None:
+        """See to all closed segments of the directory; while that is being done, once more."""
+        if self._task is not None:
+            self._again = True
+        elif not self._stopped:
+            self._task = self._loop.create_task(self._run())
+
+    async def idle(self) -> None:
+        """Wait until nothing is being done."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def stop(self) -> None:
+        """The member ends; what is half done is done again at the next start."""
+        self._stopped = True
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+        await self.idle()
+
+    async def _run(self) -> None:
+        try:
+            await self._one_process()
+        except OSError as error:
+            self.counters["archive_failures"] += 1
+            log.error("closed segments of the member log stay as they are: %s", error)
+        finally:
+            self._process = self._task = None
+            if self._again:
+                self._again = False
+                self.tend()
+
+    async def _one_process(self) -> None:
+        paths = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        self._process = process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command_line(self._directory, self._current().name, self._policy, time.time()),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+        if self._stopped:
+            process.kill()
+        assert process.stdout is not None
+        kept: set[str] = set()
+        async for line in process.stdout:
+            self._take(Did(**json.loads(line)), kept)
+        code = await process.wait()
+        self.counters["segments_kept_unverified"] = len(kept)
+        self._told &= kept
+        if code and not self._stopped:
+            self.counters["archive_failures"] += 1
+            log.error("the process that compresses the member log ended with status %d", code)
+
+    def _take(self, did: Did, kept: set[str]) -> None:
+        counters = self.counters
+        counters["bytes_saved"] += did.before - did.after
+        if did.what == COMPRESSED:
+            counters["segments_compressed"] += 1
+            log.debug("%s compressed: %d of %d bytes", did.file, did.after, did.before)
+        elif did.what == DROPPED:
+            counters["segments_dropped"] += 1
+            log.info("%s dropped: kept for long enough, and verified", did.file)
+        elif did.what == DROPPED_UNVERIFIED:
+            counters["segments_dropped_unverified"] += 1
+            log.warning("%s dropped, and nobody has verified it", did.file)
+        elif did.what == KEPT_UNVERIFIED:
+            kept.add(did.file)
+            if did.file not in self._told:
+                self._told.add(did.file)
+                log.warning(
+                    "%s is due to be dropped and stays: no verified point names it", did.file
+                )
+        elif did.what == FAILED:
+            counters["archive_failures"] += 1
+            log.error("%s cannot be compressed or dropped: %s", did.file, did.why)
+
+
+def open_books(
+    options: BrokerOptions,
+    identity: Identity,
+    meta: Meta,
+    wall_us: Callable[[], int],
+    loop: asyncio.AbstractEventLoop,
+) -> tuple[Logbook, Archivist]:
+    """Open the log of this life, and have closed segments seen to.  Raises LogWriteFailed."""
+    wish = options.memberlog
+    # A name that was promised to before anything was held may be of a start that came to nothing.
+    cluster_id = meta.cluster_id if meta.position else ""
+    writer = MemberLogWriter(
+        identity.log_dir, options.cluster_name, cluster_id, identity.name,
+        identity.incarnation, wall_us, wish.segment_bytes, segment_us=wish.segment_us,
+    )  # fmt: skip
+    archivist = Archivist(identity.log_dir, lambda: writer.path, wish.policy, loop)
+    writer.closed = archivist.closed
+    return Logbook(writer), archivist

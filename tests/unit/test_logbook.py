@@ -1,0 +1,254 @@
+"""What a member writes of its queues and of what happened to messages, from blobs to records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from broker.history import History
+from broker.logbook import QUEUES_PER_RECORD, Logbook
+from broker.machine import commands as c
+from broker.machine.blob import pack_blob
+from broker.machine.commands import Command
+from broker.machine.machine import Machine
+from broker.machine.tape import MOVE, Op
+from broker.memberlog.files import open_segment, segments_in
+from broker.memberlog.reader import read_segment
+from broker.memberlog.records import (
+    STANDING_ROW,
+    Batch,
+    Checkpoint,
+    Durable,
+    Header,
+    Queues,
+    Record,
+    Snapshot,
+    Start,
+)
+from broker.memberlog.writer import MemberLogWriter
+from broker.replica import ExecutionFailed, Item, Replica, items_of
+from tests.unit.moves_ledger import Ledger
+from vsync.primary_events import Activation
+from vsync.types import RingId
+
+RING = RingId(1, "a", 1)
+
+
+class Scene:
+    """A replica that writes its log, fed with blobs of member a."""
+
+    def __init__(self, directory: Path, local: str = "a", segment_us: int = 3_600_000_000) -> None:
+        self.directory, self.now_us = directory, 1_000_000
+        self.replica = Replica(local, Machine(local), History())
+        self.writer = MemberLogWriter(
+            directory, "prod", "c1", local, 1, lambda: self.now_us, segment_us=segment_us
+        )
+        self.book = Logbook(self.writer)
+        self.book.start(self.replica.history, self.replica.machine)
+        self.replica.log = self.book
+        self.seq = 0
+        self.entries: list[bytes] = []
+        members = (("a", 1, True), ("b", 1, True))
+        self.item(Activation(1, members, False, ("a", "b"), "c1"))
+        self.run(
+            c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "x:1"),
+            c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
+        )
+
+    def item(self, body: bytes | Activation) -> None:
+        self.seq += 1
+        self.replica.apply(Item(1, RING, self.seq, "a", body))
+        commit = self.replica.cut()
+        assert commit is not None
+        self.entries.append(commit.entry)
+
+    def run(self, *commands: Command) -> None:
+        session = self.replica.machine.sessions["a"]
+        self.item(pack_blob(session.session, session.last_blob_no + 1, 5, list(commands)))
+
+    def declare(self, *names: str) -> None:
+        self.run(*(
+            c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, n, False, True, False, False, False, {})
+            for n in names
+        ))  # fmt: skip
+
+    def publish(self, *names: str) -> None:
+        self.run(*(
+            c.Publish(c.PUBLISH, 1, 1, no, "", n, c.PERSISTENT, b"", n.encode())
+            for no, n in enumerate(names, 1)
+        ))  # fmt: skip
+
+    def traffic(self) -> None:
+        """Publish, take, give back, take again, acknowledge."""
+        self.declare("one", "two")
+        self.publish("one", "two", "nowhere", "one")
+        self.run(
+            c.Get(c.GET, 1, 1, "one", False), c.Nack(c.NACK, 1, 1, 1, False, True),
+            c.Get(c.GET, 1, 1, "one", False), c.Ack(c.ACK, 1, 1, 2, False),
+        )  # fmt: skip
+
+    def records(self) -> Iterator[Record]:
+        self.writer.flush()
+        for path in segments_in(self.directory):
+            for entry in read_segment(open_segment(path), str(path)):
+                yield entry.record
+
+    def kinds(self) -> list[type[Record]]:
+        return [type(record) for record in self.records()]
+
+    def moves(self) -> list[tuple[int, bytes]]:
+        return [(r.first_position, r.moves) for r in self.records() if isinstance(r, Batch)]
+
+
+def test_a_life_begins_with_its_state_and_names_queues_before_it_speaks_of_them(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(tmp_path)
+    scene.traffic()
+    records = list(scene.records())
+    assert [type(record) for record in records] == [
+        Header, Start, Checkpoint, Batch, Batch, Queues, Batch, Batch, Batch,
+    ]  # fmt: skip
+    assert records[2] == Checkpoint(0, Machine("a").root(), 1, b"")
+    assert records[5] == Queues(((1, "/", "one", True, -1), (2, "/", "two", True, -1)))
+    ops = [[what & 15 for what, *_ in MOVE.iter_unpack(moves)] for _, moves in scene.moves()]
+    assert ops[2:] == [
+        [Op.DECLARED, Op.DECLARED],
+        [Op.PUBLISHED, Op.ENQUEUED, Op.PUBLISHED, Op.ENQUEUED, Op.PUBLISHED, Op.PUBLISHED,
+         Op.ENQUEUED],
+        [Op.DELIVERED, Op.RETURNED, Op.DELIVERED, Op.SETTLED],
+    ]  # fmt: skip
+    first, moves = scene.moves()[3]
+    indices = [index for _, index, *_ in MOVE.iter_unpack(moves)]
+    assert indices == [first + at for at in (0, 0, 1, 1, 2, 3, 3)]
+
+
+def test_the_moves_of_a_log_lead_to_its_checkpoints(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, segment_us=10)
+    ledger = Ledger()
+    scene.traffic()
+    scene.writer.flush()
+    scene.now_us += 10
+    scene.publish("two", "one", "two")
+    scene.writer.flush()  # ends the segment: what comes next begins with how the queues stand
+    scene.publish("one")
+    for record in scene.records():
+        if isinstance(record, Batch):
+            ledger.take(record.moves)
+        elif isinstance(record, Checkpoint) and record.position:
+            rows = {number: rest for number, *rest in STANDING_ROW.iter_unpack(record.queues)}
+            assert {n: ready for n, (ready, *_) in rows.items()} == {
+                number: len(places) for number, places in ledger.ready.items()
+            }
+            assert rows[1][:3] == [2, 0, 3]
+            assert record.next_message == 1 + max(ledger.bodies)
+            break
+    else:
+        pytest.fail("no checkpoint")
+    ledger.take(scene.moves()[-1][1])
+    ledger.agrees_with(scene.replica.machine)
+
+
+def test_a_segment_ends_when_it_is_old_but_not_while_it_says_nothing(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, segment_us=1000)
+    scene.writer.flush()
+    scene.now_us += 1000
+    scene.writer.flush()  # without anything new to write
+    assert len(segments_in(tmp_path)) == 2
+    for _ in range(3):
+        scene.now_us += 5000
+        scene.writer.flush()
+    assert len(segments_in(tmp_path)) == 2
+    scene.book.durable(1)
+    scene.writer.flush()
+    assert len(segments_in(tmp_path)) == 3
+    assert scene.kinds()[-2:] == [Header, Checkpoint]
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_segment_open(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, segment_us=1000)
+    scene.now_us = 10
+    scene.book.durable(1)
+    scene.writer.flush()
+    assert len(segments_in(tmp_path)) == 1
+    scene.now_us = 1010
+    scene.writer.flush()
+    assert len(segments_in(tmp_path)) == 2
+
+
+def test_a_transferred_state_is_told_whole(tmp_path: Path) -> None:
+    donor = Scene(tmp_path / "donor")
+    donor.traffic()
+    scene = Scene(tmp_path / "joiner", "b")
+    scene.book.snapshot(donor.replica.history, donor.replica.machine, "a")
+    last = list(scene.records())[-3:]
+    assert [type(record) for record in last] == [Snapshot, Queues, Checkpoint]
+    assert isinstance(last[2], Checkpoint)
+    assert last[2].position == donor.replica.history.position
+    assert last[2].root == donor.replica.machine.root()
+    assert [row[:4] for row in STANDING_ROW.iter_unpack(last[2].queues)] == [
+        (1, 1, 0, 2), (2, 1, 0, 1),
+    ]  # fmt: skip
+
+
+def test_more_queues_than_one_record_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert QUEUES_PER_RECORD * 2 * 260 < 16 << 20
+    monkeypatch.setattr("broker.logbook.QUEUES_PER_RECORD", 2)
+    donor = Scene(tmp_path / "donor")
+    donor.declare(*"abcde")
+    scene = Scene(tmp_path / "joiner", "b")
+    scene.book.snapshot(donor.replica.history, donor.replica.machine, "a")
+    assert scene.kinds()[-6:] == [Queues] * 3 + [Checkpoint] * 3
+    told = [r for r in scene.records() if isinstance(r, Checkpoint)][-3:]
+    assert {(r.position, r.root) for r in told} == {
+        (donor.replica.history.position, donor.replica.machine.root())
+    }
+    rows = [row for r in told for row in STANDING_ROW.iter_unpack(r.queues)]
+    assert [row[0] for row in rows] == [1, 2, 3, 4, 5]
+
+
+def test_a_command_that_breaks_off_leaves_no_checkpoint_of_half_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, segment_us=1)
+    scene.declare("one")
+    scene.publish("one")
+    monkeypatch.setattr("broker.machine.queues.heappush", None)
+    with pytest.raises(ExecutionFailed):
+        scene.run(c.Get(c.GET, 1, 1, "one", False), c.Nack(c.NACK, 1, 1, 1, False, True))
+    scene.now_us += 1
+    scene.book.durable(1)
+    assert scene.kinds()[-1:] == [Header]
+
+
+def test_all_members_and_every_replay_write_the_same_moves(tmp_path: Path) -> None:
+    one, other = Scene(tmp_path / "a", "a"), Scene(tmp_path / "b", "b")
+    for scene in (one, other):
+        scene.traffic()
+        scene.publish("two")
+    assert one.moves() == other.moves()
+    assert sum(len(moves) for _, moves in one.moves()) > 10 * MOVE.size
+    for restart in range(1, len(one.entries)):
+        again = Replica("a", Machine("a"), History())
+        for entry in one.entries[:restart]:
+            again.replay(entry)  # what the store held
+        moves = {}
+        for entry in one.entries[restart:]:
+            for first, item in items_of(entry):
+                moves[first] = again.apply(item).moves
+        assert moves == dict(one.moves()[restart:])
+    for (position, _), (after, _) in pairwise(one.moves()):
+        assert position < after
+
+
+def test_idle_turns_write_nothing(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.book.flush()
+    size = segments_in(tmp_path)[0].stat().st_size
+    scene.book.flush()
+    assert segments_in(tmp_path)[0].stat().st_size == size
+    scene.book.durable(3)
+    assert list(scene.records())[-1] == Durable(3)

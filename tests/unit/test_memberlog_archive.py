@@ -1,0 +1,321 @@
+"""Closed segments: compressed without a moment in which none is whole, dropped only as told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+import os
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from broker.archivist import Archivist
+from broker.memberlog import archive
+from broker.memberlog.archive import Did, Policy, settled_in, tend
+from broker.memberlog.files import (
+    PACKED,
+    UNFINISHED,
+    ends_of,
+    one_of_each,
+    open_segment,
+    pack,
+    segments_in,
+    unpack,
+)
+from broker.memberlog.reader import Damaged, read_ends, read_segment
+from broker.memberlog.records import Durable
+from broker.memberlog.writer import MemberLogWriter
+
+DAY_S = 86_400
+
+
+def life(directory: Path, incarnation: int, segments: int, end: bool = True) -> MemberLogWriter:
+    """Write a life of so many closed segments and one that is open, or cut by a crash."""
+    log = MemberLogWriter(directory, "prod", "c1", "a", incarnation, lambda: 1, 40_000)
+    while len([path for path in segments_in(directory) if f".{incarnation}." in path.name]) <= (
+        segments
+    ):
+        for position in range(50):
+            log.append(Durable(position))
+        log.flush()
+    log.append(Durable(9))
+    log.flush()
+    if end:
+        log.close()
+    return log
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def tended(directory: Path, policy: Policy, current: str = "", now_s: float = 0) -> list[Did]:
+    return list(tend(directory, current, policy, now_s))
+
+
+class TestBytes:
+    @pytest.mark.parametrize("size", [0, 1, 16 << 10, 32 << 10, (32 << 10) + 1, 200_000])
+    def test_what_is_compressed_comes_back(self, size: int) -> None:
+        data = (bytes(range(256)) * (size // 256 + 1))[:size]
+        assert unpack(pack(data), "x") == gzip.decompress(pack(data)) == data
+
+    def test_the_closing_record_is_read_without_the_rest(self, tmp_path: Path) -> None:
+        life(tmp_path, 1, 3)
+        for path in segments_in(tmp_path)[:3]:
+            data = path.read_bytes()
+            packed = path.with_name(path.name + PACKED)
+            packed.write_bytes(pack(data))
+            expected = read_ends(BytesIO(data), "x")
+            assert expected.end is not None
+            assert ends_of(packed) == ends_of(path) == expected
+            packed.write_bytes(gzip.compress(data))  # by hand
+            assert ends_of(packed) == expected
+
+    def test_the_middle_of_a_damaged_one_does_not_hide_its_ends(self, tmp_path: Path) -> None:
+        life(tmp_path, 1, 1)
+        path = segments_in(tmp_path)[0]
+        packed = bytearray(pack(path.read_bytes() + path.read_bytes()))
+        expected = ends_of(path)
+        packed[len(packed) // 2] ^= 255
+        other = path.with_name(path.name + PACKED)
+        other.write_bytes(packed)
+        assert ends_of(other).header == expected.header
+        with pytest.raises(Damaged, match="the compressed file cannot be read"):
+            open_segment(other)
+        for cut in (0, 50, len(packed) // 2, len(packed) - 100):
+            other.write_bytes(packed[:cut])
+            with pytest.raises(Damaged, match="cannot be read"):
+                ends_of(other)
+
+    def test_one_that_is_cut_between_its_two_parts_is_damaged(self, tmp_path: Path) -> None:
+        packed = pack(bytes(100_000))
+        with pytest.raises(Damaged, match="its end is missing"):
+            unpack(packed[: packed.rindex(b"\x1f\x8b\x08")], "x")
+
+    def test_a_segment_that_is_compressed_meanwhile_is_found(self, tmp_path: Path) -> None:
+        life(tmp_path, 1, 1)
+        path = segments_in(tmp_path)[0]
+        data, ends = path.read_bytes(), ends_of(path)
+        assert [did.what for did in tended(tmp_path, Policy())] == ["compressed"] * 2
+        assert not path.exists()
+        assert (open_segment(path), ends_of(path)) == (data, ends)
+
+    def test_what_is_not_there_is_not_there(self, tmp_path: Path) -> None:
+        for name in ("a.1.000000.qml", "a.1.000000.qml.gz"):
+            with pytest.raises(FileNotFoundError):
+                open_segment(tmp_path / name)
+            with pytest.raises(FileNotFoundError):
+                ends_of(tmp_path / name)
+
+    def test_lives_follow_by_number(self, tmp_path: Path) -> None:
+        order = ["a.2.000000.qml", "a.2.000001.qml", "a.10.000000.qml", "a.10.000001.qml.gz"]
+        paths = [tmp_path / name for name in (*order, "a.10.000000.qml.gz")]
+        assert [path.name for path in one_of_each(reversed(paths))] == order
+
+
+class TestCompression:
+    def test_all_closed_segments_but_the_current(self, tmp_path: Path) -> None:
+        crashed = life(tmp_path, 1, 2, end=False)
+        current = life(tmp_path, 2, 2, end=False)
+        before = {path.name: path.read_bytes() for path in segments_in(tmp_path)}
+        done = tended(tmp_path, Policy(), current.path.name)
+        assert [did.file for did in done] == [
+            "a.1.000000.qml", "a.1.000001.qml", "a.2.000000.qml", "a.2.000001.qml",
+        ]  # fmt: skip
+        assert all(did.what == "compressed" and did.after < did.before for did in done)
+        assert {path.name for path in segments_in(tmp_path) if path.suffix != PACKED} == {
+            crashed.path.name, current.path.name,
+        }  # fmt: skip
+        assert {
+            path.name.removesuffix(PACKED): open_segment(path) for path in segments_in(tmp_path)
+        } == before
+        assert tended(tmp_path, Policy(), current.path.name) == []
+
+    def test_the_age_of_a_segment_stays(self, tmp_path: Path) -> None:
+        life(tmp_path, 1, 1)
+        path = segments_in(tmp_path)[0]
+        os.utime(path, (1000, 1000))
+        tended(tmp_path, Policy())
+        assert segments_in(tmp_path)[0].stat().st_mtime == 1000
+
+    @pytest.mark.parametrize("step", range(8))
+    def test_killed_at_any_step_one_form_is_whole(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    ) -> None:
+        life(tmp_path, 1, 1)
+        path = segments_in(tmp_path)[0]
+        data = path.read_bytes()
+        steps = 0
+
+        class KilledError(BaseException):
+            pass
+
+        def dying(name: str) -> None:
+            honest = getattr(archive if name == "sync_directory" else os, name)
+
+            def call(*args: object, **more: object) -> object:
+                nonlocal steps
+                steps += 1
+                if steps > step:
+                    raise KilledError
+                return honest(*args, **more)
+
+            monkeypatch.setattr(archive if name == "sync_directory" else os, name, call)
+
+        for name in ("fsync", "chmod", "utime", "sync_directory", "replace", "rename", "unlink"):
+            dying(name)
+        with contextlib.suppress(KilledError):
+            tended(tmp_path, Policy())
+        monkeypatch.undo()
+        assert len([p for p in segments_in(tmp_path) if ".1.000000." in p.name]) == 1
+        assert open_segment(path if path.exists() else segments_in(tmp_path)[0]) == data
+        for one in segments_in(tmp_path):
+            assert list(read_segment(open_segment(one), "x"))
+        tended(tmp_path, Policy())  # the next one finishes
+        assert names(tmp_path) == ["a.1.000000.qml.gz", "a.1.000001.qml.gz"]
+        assert open_segment(path) == data
+
+    def test_two_forms_that_differ_are_left_to_a_person(self, tmp_path: Path) -> None:
+        life(tmp_path, 1, 1)
+        path = segments_in(tmp_path)[0]
+        path.with_name(path.name + PACKED).write_bytes(pack(b"something else"))
+        (failed,) = [did for did in tended(tmp_path, Policy(compress=False)) if did.why]
+        assert "remove one of the two" in failed.why
+        assert path.exists()
+
+    def test_a_full_disk_leaves_the_plain_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        life(tmp_path, 1, 0)
+        monkeypatch.setattr(archive, "pack", lambda data: bytes(0))  # does not come back
+        (did,) = tended(tmp_path, Policy())
+        assert did.what == "failed"
+        assert names(tmp_path) == ["a.1.000000.qml"]
+
+    def test_it_can_be_turned_off(self, tmp_path: Path) -> None:
+        life(tmp_path, 1, 1)
+        assert tended(tmp_path, Policy(compress=False)) == []
+
+
+class TestRetention:
+    def aged(self, tmp_path: Path, lives: int = 1) -> list[Path]:
+        """Return three segments a life, the first written on day 1, the next a day later."""
+        for incarnation in range(1, lives + 1):
+            life(tmp_path, incarnation, 2)
+        paths = segments_in(tmp_path)
+        for day, path in enumerate(paths, 1):
+            os.utime(path, (day * DAY_S, day * DAY_S))
+        return paths
+
+    def verify(self, tmp_path: Path, paths: list[Path]) -> None:
+        rows = [
+            [header.member, header.incarnation, header.segment, link.hex()]
+            for header, _, _, _, link in map(ends_of, paths)
+        ]
+        (tmp_path / "verified").write_text(json.dumps({"settled": rows, "rows": []}))
+
+    def test_nothing_unverified_goes(self, tmp_path: Path) -> None:
+        paths = self.aged(tmp_path)
+        policy = Policy(compress=False, keep_s=DAY_S)
+        done = tended(tmp_path, policy, now_s=10 * DAY_S)
+        assert [(did.what, did.file) for did in done] == [("kept unverified", paths[0].name)]
+        assert segments_in(tmp_path) == paths
+
+    def test_verified_and_old_ones_go_from_the_oldest_on(self, tmp_path: Path) -> None:
+        paths = self.aged(tmp_path)
+        self.verify(tmp_path, paths)
+        done = tended(tmp_path, Policy(compress=False, keep_s=DAY_S), now_s=3.5 * DAY_S)
+        assert [(did.what, did.file) for did in done] == [
+            ("dropped", paths[0].name), ("dropped", paths[1].name),
+        ]  # fmt: skip
+        assert segments_in(tmp_path) == paths[2:]
+
+    def test_compressed_ones_too(self, tmp_path: Path) -> None:
+        paths = self.aged(tmp_path)
+        self.verify(tmp_path, paths)
+        tended(tmp_path, Policy())
+        tended(tmp_path, Policy(keep_s=DAY_S), now_s=3.5 * DAY_S)
+        assert names(tmp_path) == ["a.1.000002.qml.gz", "verified"]
+
+    def test_a_total_size(self, tmp_path: Path) -> None:
+        paths = self.aged(tmp_path)
+        self.verify(tmp_path, paths)
+        total = sum(path.stat().st_size for path in paths)
+        tended(tmp_path, Policy(compress=False, keep_bytes=total - 1))
+        assert segments_in(tmp_path) == paths[1:]
+
+    def test_not_one_behind_one_that_stays_in_its_life(self, tmp_path: Path) -> None:
+        paths = self.aged(tmp_path, lives=2)
+        self.verify(tmp_path, [*paths[1:3], *paths[3:5]])
+        done = tended(tmp_path, Policy(compress=False, keep_s=DAY_S), now_s=99 * DAY_S)
+        assert [(did.what, did.file) for did in done] == [
+            ("kept unverified", paths[0].name), ("dropped", paths[3].name),
+            ("dropped", paths[4].name), ("kept unverified", paths[5].name),
+        ]  # fmt: skip
+
+    def test_another_segment_of_that_name_is_not_the_verified_one(self, tmp_path: Path) -> None:
+        paths = self.aged(tmp_path)
+        self.verify(tmp_path, paths)
+        text = (tmp_path / "verified").read_text()
+        (tmp_path / "verified").write_text(text.replace(ends_of(paths[0]).link.hex(), "00" * 8))
+        tended(tmp_path, Policy(compress=False, keep_s=1), now_s=99 * DAY_S)
+        assert segments_in(tmp_path) == paths
+
+    def test_unless_told_so(self, tmp_path: Path) -> None:
+        paths = self.aged(tmp_path)
+        policy = Policy(compress=False, keep_s=DAY_S, drop_unverified=True)
+        done = tended(tmp_path, policy, paths[2].name, now_s=99 * DAY_S)
+        assert [did.what for did in done] == ["dropped unverified"] * 2
+        assert segments_in(tmp_path) == paths[2:]  # the one being written stays in any case
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"settled": [1]}', '{"settled": [[1]]}'])
+    def test_a_verified_point_that_is_none_verifies_nothing(
+        self, tmp_path: Path, text: str
+    ) -> None:
+        paths = self.aged(tmp_path)
+        (tmp_path / "verified").write_text(text)
+        with pytest.raises(ValueError, match="not a verified point of --save"):
+            settled_in(tmp_path / "verified")
+        done = tended(tmp_path, Policy(compress=False, keep_s=1), now_s=99 * DAY_S)
+        assert [did.what for did in done] == ["failed", "kept unverified"]
+        assert segments_in(tmp_path) == paths
+
+
+class TestProcess:
+    def test_it_does_the_work_and_what_it_did_is_counted(self, tmp_path: Path) -> None:
+        life(tmp_path, 1, 1)
+        (tmp_path / f"x.qml.gz{UNFINISHED}").write_bytes(b"left over")
+
+        async def run() -> dict[str, int]:
+            loop = asyncio.get_running_loop()
+            policy = Policy(keep_bytes=1)
+            archivist = Archivist(tmp_path, lambda: tmp_path / "a.1.000001.qml", policy, loop)
+            archivist.closed(tmp_path / "a.1.000000.qml")
+            archivist.tend()  # while it runs: once more
+            await archivist.idle()
+            await archivist.stop()
+            return archivist.counters
+
+        counters = asyncio.run(run())
+        assert names(tmp_path) == ["a.1.000000.qml.gz", "a.1.000001.qml"]
+        assert counters["segments_closed"] == counters["segments_compressed"] == 1
+        assert counters["segments_kept_unverified"] == 1
+        assert counters["bytes_saved"] > 1000
+        assert counters["archive_failures"] == 0
+
+    def test_that_it_cannot_be_started_is_counted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.executable", str(tmp_path / "nothing"))
+
+        async def run() -> int:
+            loop = asyncio.get_running_loop()
+            archivist = Archivist(tmp_path, lambda: tmp_path / "x", Policy(), loop)
+            archivist.tend()
+            await archivist.idle()
+            return archivist.counters["archive_failures"]
+
+        assert asyncio.run(run()) == 1
