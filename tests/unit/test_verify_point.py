@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from broker.memberlog.archive import VERIFIED, Policy, tend
+from broker.memberlog.files import PACKED, open_segment
 from broker.memberlog.records import Durable
 from tests.system.logmaker import good_story
 from tests.system.test_verify_segments import rows_of
-from tools.verify import control, lives, point
+from tools.verify import control, lives, point, segments
 from tools.verify.findings import BadInput
 from tools.verify.parse import parse_segment
 from tools.verify.rows import SEGMENT, Row
@@ -67,6 +70,35 @@ def test_an_archived_segment_needs_not_be_there(tmp_path: Path) -> None:
     left = point.unread(paths, saved)
     kept = [path for path in paths if path in left]
     assert point.unread(kept, saved) == kept
+
+
+def test_what_a_saved_point_settles_a_member_may_drop_and_nothing_else(tmp_path: Path) -> None:
+    maker, a = good_story(40), ("a", 1)
+    maker.lives[a] = [
+        r for r in maker.lives[a] if not (isinstance(r, Durable) and r.position > 200)
+    ]
+    maker.write(tmp_path / "logs", segment_bytes=2000)
+    everything = control_rows(tmp_path / "logs")
+    count, _ = point.save(tmp_path / "point", everything)
+    policy = Policy(keep_s=1)
+    dropped = 0
+    for member in "abc":
+        directory = tmp_path / "logs" / member
+        (directory / VERIFIED).write_bytes((tmp_path / "point").read_bytes())
+        done = list(tend(directory, "", policy, time.time() + 9))
+        dropped += sum(did.what == "dropped" for did in done)
+        assert {did.what for did in done} <= {"compressed", "dropped", "kept unverified"}
+    assert dropped == count > 4
+    left = [path for path in (tmp_path / "logs").rglob("*.qml*") if path.name != VERIFIED]
+    saved = point.load(tmp_path / "point")
+    assert sorted(point.unread(left, saved)) == sorted(left)
+    again = saved + [
+        row
+        for path in segments.find_segments([tmp_path / "logs"])
+        for row in parse_segment(open_segment(path), str(path).removesuffix(PACKED))
+        if row.kind in control.CONTROL_KINDS
+    ]
+    assert sorted(again, key=repr) == sorted(everything, key=repr)
 
 
 def test_another_log_in_the_place_of_a_verified_one_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from broker.memberlog.reader import LogError, read_ends
+from broker.memberlog import files
+from broker.memberlog.reader import LogError
 from tools.verify.control import Life, ends_of
 from tools.verify.findings import BadInput
 from tools.verify.rows import SEGMENT, Row
@@ -39,8 +40,8 @@ def load(path: Path) -> list[Row]:
 def save(path: Path, rows: list[Row]) -> tuple[int, int]:
     """Write the point that `rows` of a consistent check lead to; return (segments, position)."""
     kept, position = _settled(rows)
-    files = {row.file for row in kept}
-    lines = [_fields(row) for row in rows if row.file in files]
+    settled = {row.file for row in kept}
+    lines = [_fields(row) for row in rows if row.file in settled]
     try:
         path.write_text(
             json.dumps({"version": VERSION, "settled": _named(kept), "rows": lines}),
@@ -59,8 +60,7 @@ def unread(segments: list[Path], saved: list[Row]) -> list[Path]:
     left: list[Path] = []
     for path in segments:
         try:
-            with path.open("rb") as file:
-                ends = read_ends(file, str(path))
+            ends = files.ends_of(path)
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror}") from error
         except LogError:
