@@ -102,6 +102,9 @@ class Balance:
         elif op == Op.PURGED:
             if of != known.ready:
                 yield breach_at("purged count", moves, row, f"{of}, not {known.ready}")
+            if int(moves.seq[row]) != known.next_seq:
+                more = f"{int(moves.seq[row])}, not {known.next_seq}"
+                yield breach_at("place", moves, row, more)
             if int(moves.cause[row]) == _DELETED:
                 del self.queues[number]
             else:

@@ -29,6 +29,7 @@ from tools.verify.moves import LOW_32, OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, 
 from tools.verify.rules import Breach
 
 _COMMANDS_MAX = 1 << 18  # judged at once; bounds the memory
+_DEAD = 2  # cause of a PUBLISHED: no client did, and no channel
 _SEQ_MASK = (1 << RANK_SHIFT) - 1
 
 
@@ -68,6 +69,7 @@ class Conduct:
         self._commands = 0
         self._balance: Balance | None = None  # None: how the queues stand is not known
         self._said: list[Checkpoint] = []  # parts of one
+        self._root = (-1, 0)  # position and state root of the batch before
 
     def take(self, record: Record) -> None:
         """Take the next record."""
@@ -81,6 +83,7 @@ class Conduct:
                         self._judge()  # something is missing: the check of logs says so
                         self._balance = None
                 self._batches.append(record)
+                self._root = record.first_position + record.commands - 1, record.root
                 self._commands += record.commands
                 if self._commands >= _COMMANDS_MAX:
                     self._judge()
@@ -94,6 +97,7 @@ class Conduct:
             case Start() | Snapshot():
                 self._judge()
                 self._balance = None
+                self._root = (-1, 0)
             case _:
                 pass
 
@@ -114,6 +118,9 @@ class Conduct:
         """The log says how the queues stand: that is where its moves must have led."""
         said, self._said = self._said, []
         self._judge()
+        if self._root[0] == said[0].position and self._root[1] != said[0].root:
+            more = f"{said[0].root:016x}, not {self._root[1]:016x}"
+            self.breaches.append(Breach("other root", said[0].position, 0, -1, -1, more=more))
         rows = [row for one in said for row in STANDING_ROW.iter_unpack(one.queues)]
         standing = {row[0]: Standing(*row[1:4]) for row in rows}
         if self._balance is not None:
@@ -223,6 +230,11 @@ class _Block:
         """Yield each rule of a single move, or of two neighbours, with the moves that break it."""
         m = self.moves
         yield "foreign command", self.beyond
+        unflagged = np.isin(m.op, (Op.SETTLED, Op.RETURNED, Op.PURGED, Op.RECOVERED))
+        buried = (m.op == Op.PUBLISHED) & (m.cause == _DEAD) & ((m.of != 0) | (m.queue != 0))
+        stray = (unflagged & m.flag) | buried | ((m.op == Op.DROPPED) & (m.of != 0))
+        stray |= ((m.op == Op.PURGED) | (m.op == Op.DECLARED)) & (m.detail != 0)
+        yield "stray", stray | ((m.op == Op.DECLARED) & (m.seq != 0))
         disorder = np.zeros(len(m), np.bool_)
         disorder[1:] = (m.position[1:] < m.position[:-1]) & ~self.starts[1:]
         yield "disorder", disorder & ~self.beyond
@@ -249,6 +261,7 @@ class _Block:
         known = source >= 0
         same = known & (m.position[source] == m.position) & (m.seq[source] & LOW_32 == m.of)
         yield "enqueued unpublished", entered & ~same
+        yield "persistence", entered & same & (m.flag != m.flag[source])
         rows = np.flatnonzero(entered & same)
         rows = rows[np.lexsort((m.queue[rows], m.seq[source[rows]]))]
         twice = np.zeros(len(m), np.bool_)

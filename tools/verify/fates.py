@@ -23,6 +23,7 @@ from tools.verify.rules import Breach
 
 NEVER = -1
 _DELETED, _BY_COLD_START = 1, 2  # causes of a PURGED
+_LAPSED = 3  # cause of a SETTLED
 T = TypeVar("T", np.int64, np.bool_)
 _NOTHING = 0  # in the place of an Op: this message was never heard of
 
@@ -174,6 +175,7 @@ class _Extended:
     op: Ints
     flag: Bools
     of: Ints
+    cause: Ints
     time: Ints
     detail: Ints
     same: Bools  # the row before is of the same message
@@ -200,6 +202,7 @@ class _Extended:
 
         self.seq, self.op = joined("seq", rows.seq), joined("op", rows.op)
         self.flag, self.of = joined("flag", rows.flag), joined("of", rows.of)
+        self.cause = joined("cause", rows.cause)
         self.time, self.detail = joined("time", rows.times()), joined("detail", rows.detail)
         n = len(self.seq)
         self.same = np.concatenate([[False], self.seq[1:] == self.seq[:-1]])
@@ -240,7 +243,18 @@ class _Extended:
         """Return the last row, to stand before the next piece."""
         one = _Extended()
         one.new = 1
-        for name in ("seq", "op", "flag", "of", "time", "detail", "came", "lasting", "content"):
+        for name in (
+            "seq",
+            "op",
+            "flag",
+            "of",
+            "cause",
+            "time",
+            "detail",
+            "came",
+            "lasting",
+            "content",
+        ):
             setattr(one, name, getattr(self, name)[-1:].copy())
         one.same = np.array([True])  # counted already
         return one
@@ -278,8 +292,9 @@ def _broken(p: _Extended, queue: _Queue) -> Iterator[tuple[str, Bools]]:
     yield "ended twice", (p.op == Op.SETTLED) & over & known
     carries = leaves | (p.op == Op.RETURNED)
     yield "content", carries & (p.content != 0) & (p.detail != p.content)
+    gone = p.time > (queue.deleted[0] if len(queue.deleted) else np.iinfo(np.int64).max)
+    yield "lapsed alive", (p.op == Op.SETTLED) & (p.cause == _LAPSED) & ~gone & known
     if len(queue.deleted):
-        gone = p.time > queue.deleted[0]
         yield "into deleted", gone & (enters | (p.op == Op.RETURNED))
 
 

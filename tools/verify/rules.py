@@ -19,6 +19,7 @@ class Rule(NamedTuple):
 RULES = {
     # What a move itself says.
     "foreign command": Rule("LOG", "moves", "a move names a command that is not in its batch"),
+    "stray": Rule("LOG", "moves", "a move says something that moves of its kind never say"),
     "disorder": Rule("LOG", "moves", "moves are not in the order of their commands"),
     "unnamed queue": Rule("LOG", "moves", "a move of a queue that the log has not named"),
     "other queue": Rule("LOG", "moves", "the queue was declared otherwise than the log names it"),
@@ -44,6 +45,12 @@ RULES = {
     # C2: one end.
     "invented": Rule("G20", "C2 one end", "was moved, but never entered the queue"),
     "ended twice": Rule("G20", "C2 one end", "ended a second time"),
+    "persistence": Rule(
+        "G20", "C2 one end", "entered the queue with another persistence than it was published with"
+    ),
+    "lapsed alive": Rule(
+        "G20", "C2 one end", "was given up with its deleted queue, which was not deleted"
+    ),
     "settled unheld": Rule("G20", "C2 one end", "was settled while nobody held it"),
     "returned unheld": Rule("G20", "C2 one end", "came back while nobody held it"),
     "dropped held": Rule("G20", "C2 one end", "was dropped while a channel held it"),
@@ -78,6 +85,10 @@ RULES = {
     "overtaken": Rule("G12", "C5 order", "left the queue for the first time before an older one"),
     "publisher order": Rule(
         "G12", "C5 order", "entered behind a message that its channel published later"
+    ),
+    # H1: roots.
+    "other root": Rule(
+        "G14", "H1 roots", "a checkpoint has another state root than what was applied before it"
     ),
     # H2: a second model.
     "wrong message": Rule(

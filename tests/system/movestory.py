@@ -1,0 +1,106 @@
+"""A story of clients and queues that machines really lived, and tools to spoil what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.machine import commands as c
+from broker.machine.tape import MOVE, Op
+from broker.memberlog.records import STANDING_ROW, Batch, Checkpoint, Record
+from tests.system.movemaker import LIVES, MoveMaker, Row
+
+
+def plain_story() -> MoveMaker:
+    """Publishes, deliveries, acks, nacks, limits, a lost member, a purge, a cold start, an end."""
+    maker = MoveMaker()
+    one, two = maker.rig.client("a"), maker.rig.client("b")
+    one.queue("q")
+    one.queue("ranked", {"x-max-priority": 3})
+    one.queue("short", {"x-max-length": 2})
+    one.queue("passing", durable=False)
+    for i in range(6):
+        one.publish("q", b"%d" % i, no=i + 1)
+    two.qos(2)
+    two.consume("q", "ct")
+    two.ack(1)
+    two.nack(2)
+    two.nack(3, requeue=False)
+    maker.checkpoint()
+    for i in range(4):
+        one.publish("short", b"l%d" % i, no=7 + i)
+        one.publish("passing", b"t%d" % i, flags=0)
+        one.publish("ranked", b"p%d" % i)
+    one.publish("q", b"transient", flags=0)
+    one.publish("nowhere", b"x", no=11)
+    two.close()
+    three = maker.rig.client("c")
+    three.get("ranked")
+    three.get("short", no_ack=True)
+    three.sent(2)
+    three.purge("passing")
+    maker.checkpoint()
+    maker.rig.activate(cold=True)
+    four = maker.rig.client("a")
+    four.get("q")
+    four.get("ranked")
+    four.ack(1)
+    four.nack(2)
+    four.delete("short")
+    four.commit([c.TxPublish("", "q", c.PERSISTENT, b"\0\0", b"tx")])
+    four.get("q")
+    maker.rig.activate("a")
+    maker.end()
+    return maker
+
+
+def is_a(row: Row, op: Op, **fields: int) -> bool:
+    names = dict(zip(("what", "index", "queue", "seq", "of", "detail"), row, strict=True))
+    return row[0] & 15 == op and all(names[name] == value for name, value in fields.items())
+
+
+def put(row: Row, **fields: int) -> Row:
+    names = dict(zip(("what", "index", "queue", "seq", "of", "detail"), row, strict=True))
+    names |= fields
+    return tuple(names.values())  # type: ignore[return-value]
+
+
+def first_move(maker: MoveMaker, wanted: Callable[[Row], bool], number: int = 0) -> tuple[int, Row]:
+    """Return the n-th such move and its position."""
+    found = [
+        (record.first_position, row)
+        for record in maker.lives[LIVES[0]]
+        if isinstance(record, Batch)
+        for row in MOVE.iter_unpack(record.moves)
+        if wanted(row)
+    ]
+    return found[number]
+
+
+def rewrite_at(maker: MoveMaker, position: int, change: Callable[[list[Row]], list[Row]]) -> None:
+    maker.rewrite(lambda at, rows: change(rows) if at == position else rows)
+
+
+def is_given(row: Row) -> bool:
+    return is_a(row, Op.DELIVERED, queue=1)
+
+
+def is_entered(row: Row) -> bool:
+    return is_a(row, Op.ENQUEUED, queue=1)
+
+
+def checkpoint_of(maker: MoveMaker, number: int) -> tuple[int, Checkpoint]:
+    records = maker.lives[LIVES[0]]
+    found = [(i, r) for i, r in enumerate(records) if isinstance(r, Checkpoint)]
+    return found[number]
+
+
+def change_standing(maker: MoveMaker, number: int, field: int) -> int:
+    """Add one to a field of the first row of a checkpoint in all logs."""
+    _, honest = checkpoint_of(maker, number)
+    row = list(STANDING_ROW.unpack_from(honest.queues))
+    row[field] += 1
+    told = STANDING_ROW.pack(*row) + honest.queues[STANDING_ROW.size :]
+    for life in LIVES:
+        records: list[Record] = maker.lives[life]
+        records[:] = [r._replace(queues=told) if r == honest else r for r in records]
+    return honest.position

@@ -1,0 +1,146 @@
+"""Generated lies about moves that all members tell alike, so that only the contract can see them.
+
+Each field of each kind of move is changed, each kind of move left out, told twice, or told before
+the one that stood before it; the same for what names queues and says how they stand.  What cannot
+be seen then stands in UNSEEN with the reason, and the test fails when it is seen after all.  (One
+member that lies about any of it differs from the others: G14.)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from broker.machine.tape import FLAG, MOVE, Op
+from broker.memberlog.records import STANDING_ROW, Batch, Checkpoint, Queues, Record
+from tests.system.movemaker import LIVES, Row, contract_breaches, packed
+from tests.system.movestory import plain_story
+
+SEED = 20_261_121
+DOCUMENT = Path(__file__).parents[2] / "docs" / "MEMBERLOG.md"
+FIELDS = ("index", "queue", "seq", "of", "detail")
+Lie = tuple[str, int, Record]  # key, place in the log, what stands there instead
+
+BODY = "only clients know what they sent: the check of their histories compares it"
+ONCE = "said once, and nothing else in a log depends on it"
+TAG = "a number of the channel; clients' histories name it"
+NAME = "a word for people: moves go by number"
+ORDER = "neither of the two depends on the other, so either order may be true"
+
+UNSEEN: dict[str, str] = {
+    "PUBLISHED.detail +1": BODY,
+    "PUBLISHED.of +1": ONCE,
+    "SETTLED.detail +1": TAG,
+    "Queues.vhost changed": NAME,
+    "Queues.name changed": NAME,
+    "PURGED moved": ORDER,
+    "DROPPED moved": ORDER,
+    "RETURNED moved": ORDER,
+}
+
+# Seen at some places and not at others, and why not there.
+PARTLY: dict[str, str] = {
+    "DELIVERED moved": ORDER,
+    "ENQUEUED.detail +1": "where the message is purged, as nothing names its content again",
+    "PUBLISHED.flag negated": "where it reached no queue",
+    "PUBLISHED.queue +1": "where the channel publishes nothing later: numbers may have holes",
+}
+
+
+def lies_in(records: list[Record]) -> Iterator[Lie]:
+    """Yield every lie about moves, names and figures."""
+    for at, record in enumerate(records):
+        match record:
+            case Batch():
+                rows: list[Row] = list(MOVE.iter_unpack(record.moves))
+                for key, told in _about_moves(rows):
+                    yield key, at, record._replace(moves=packed(told))
+            case Queues(queues):
+                number, vhost, name, durable, priority = queues[0]
+                rest = queues[1:]
+                for key, queue in (
+                    ("Queues.number +1", (number + 90, vhost, name, durable, priority)),
+                    ("Queues.vhost changed", (number, vhost + "x", name, durable, priority)),
+                    ("Queues.name changed", (number, vhost, name + "x", durable, priority)),
+                    ("Queues.durable negated", (number, vhost, name, not durable, priority)),
+                    ("Queues.max_priority +1", (number, vhost, name, durable, priority + 1)),
+                ):
+                    yield key, at, Queues((queue, *rest))
+                yield "Queues dropped", at, Queues(())
+            case Checkpoint(_, root, next_message, packed_rows) if packed_rows:
+                yield "Checkpoint.root +1", at, record._replace(root=root + 1)
+                yield (
+                    "Checkpoint.next_message +1",
+                    at,
+                    record._replace(next_message=next_message + 1),
+                )
+                row = list(STANDING_ROW.unpack_from(packed_rows))
+                others = packed_rows[STANDING_ROW.size :]
+                for i, field in enumerate(("number", "ready", "unacked", "next_seq", "ready_sum")):
+                    changed = [*row[:i], row[i] + (90 if i == 0 else 1), *row[i + 1 :]]
+                    told_ = STANDING_ROW.pack(*changed) + others
+                    yield f"Checkpoint.{field} +1", at, record._replace(queues=told_)
+                yield "Checkpoint without its first", at, record._replace(queues=others)
+            case _:
+                pass
+
+
+def _about_moves(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    for i, row in enumerate(rows):
+        name = Op(row[0] & 15).name
+        others = rows[:i], rows[i + 1 :]
+        yield f"{name}.flag negated", [*others[0], (row[0] ^ FLAG, *row[1:]), *others[1]]
+        what = (row[0] & ~0x70) | ((row[0] + 0x10) & 0x70)
+        yield f"{name}.cause +1", [*others[0], (what, *row[1:]), *others[1]]
+        for at, field in enumerate(FIELDS, 1):
+            told = list(row)
+            told[at] += 1
+            yield f"{name}.{field} +1", [*others[0], tuple(told), *others[1]]  # type: ignore[list-item]
+        yield f"{name} dropped", [*others[0], *others[1]]
+        yield f"{name} doubled", [*others[0], row, row, *others[1]]
+        if i and rows[i - 1] != row:
+            yield f"{name} moved", [*rows[: i - 1], row, rows[i - 1], *others[1]]
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    """One honest log."""
+    return plain_story().lives[LIVES[0]]
+
+
+def is_seen(records: list[Record], lie: Lie) -> bool:
+    """Whether the contract sees a lie."""
+    _, at, told = lie
+    return bool(contract_breaches([[*records[:at], told, *records[at + 1 :]]]))
+
+
+def test_a_lie_that_all_tell_is_seen_or_listed(records: list[Record]) -> None:
+    by_key: dict[str, list[Lie]] = {}
+    for lie in lies_in(records):
+        by_key.setdefault(lie[0], []).append(lie)
+    assert len(by_key) > 90
+    assert (UNSEEN.keys() | PARTLY.keys()) - by_key.keys() == set(), "nobody lies like that"
+    chance = random.Random(SEED)
+    for key, lies in by_key.items():
+        if key not in PARTLY:
+            lie = chance.choice(lies)
+            assert is_seen(records, lie) is (key not in UNSEEN), lie
+
+
+@pytest.mark.slow
+def test_every_lie_that_all_tell(records: list[Record]) -> None:
+    seen: dict[str, set[bool]] = {}
+    for lie in lies_in(records):
+        seen.setdefault(lie[0], set()).add(is_seen(records, lie))
+    assert {key for key, ways in seen.items() if ways == {False}} == UNSEEN.keys()
+    assert {key for key, ways in seen.items() if len(ways) == 2} == PARTLY.keys()
+
+
+def test_the_lists_are_the_documents() -> None:
+    text = " ".join(DOCUMENT.read_text().split())
+    assert [key for key in (*UNSEEN, *PARTLY) if f"`{key}`" not in text] == []
