@@ -41,13 +41,16 @@ class BrokerStack:
         return upper
 
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
-        """Liveness may be demanded while a majority of the voters' filled stores is there."""
+        """Liveness may be demanded while a majority of the voters' filled stores is there.
+
+        A first start that broke off before any of these applied it waits for all that it named.
+        """
         metas = {n: d.meta for n, d in self.disks.items() if d.meta is not None and filled(d.meta)}
         if not metas:
             return not dead
         voters = next(iter(metas.values())).voters
         here = [name for name in voters if name in metas and name not in dead]
-        return len(here) >= majority(len(voters))
+        return len(here) >= majority(len(voters)) and any(metas[n].position for n in here)
 
     def wipe(self, name: str, names: Sequence[str]) -> None:
         """Empty a disk, if all others are filled and without it are a majority."""

@@ -143,7 +143,19 @@ def _gaps_of(passage: Passage, known: dict[int, Delivered]) -> Violations:
 
 
 def fifo(history: History) -> Violations:
-    """D2: the messages of one sender arrive in the order in which it submitted them."""
+    """D2: the messages of one sender arrive in the order in which it submitted them.
+
+    Within one ring none between two of them is missing: it was ordered there before the second.
+    """
+    for passage in history.passages():
+        in_ring: dict[Who, int] = {}
+        for delivered in passage.deliveries():
+            for item in delivered.items:
+                before = in_ring.get(item.source, item.number - 1)
+                if item.number > before + 1:
+                    text = f"{passage} delivered {item} after number {before}, and none between"
+                    yield Violation("G5", "D2", text)
+                in_ring[item.source] = item.number
     for life in history.lives:
         last: dict[Who, int] = {}
         for delivered in deliveries(life):
@@ -155,9 +167,30 @@ def fifo(history: History) -> Violations:
                 last[item.source] = item.number
 
 
+def _delivered_by_ring(history: History) -> dict[RingId, set[int]]:
+    """What anybody delivered of each ring."""
+    found: dict[RingId, set[int]] = {}
+    for passage in history.passages():
+        found.setdefault(passage.ring, set()).update(d.seq for d in passage.deliveries())
+    return found
+
+
 def causal(history: History) -> Violations:
-    """D3: a message is ordered after everything that its sender had delivered when submitting."""
+    """D3: a message is ordered after everything that its sender had delivered when submitting.
+
+    Who delivers it has delivered all that before, or has a hole there: no effect without its cause.
+    """
     known = submits(history)
+    by_ring = _delivered_by_ring(history)
+    for passage in history.passages():
+        mine = {delivered.seq for delivered in passage.deliveries()}
+        hole = min(by_ring.get(passage.ring, set()) - mine, default=0)
+        for delivered in passage.deliveries() if hole else ():
+            for item in delivered.items:
+                submitted = known.get((item.source, item.number))
+                if submitted and submitted.ring == passage.ring and submitted.seq >= hole:
+                    text = f"{passage} delivered {item} without {hole}, which its sender had"
+                    yield Violation("G1", "D3", text)
     for life in history.lives:
         for delivered in deliveries(life):
             for item in delivered.items:

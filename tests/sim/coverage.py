@@ -26,16 +26,16 @@ STAGES = (*RING_STAGES, ALONE, *PRIMARY_STAGES)
 # The names under which faults are counted: those that meet a member.
 WEATHER = (
     "loss", "loss_token", "loss_data", "loss_join", "loss_commit", "burst", "duplicate", "reorder",
-    "repeat_old", "garbage", "spike", "corrupt", "corrupt_behind", "foreign",
+    "repeat_old", "late", "garbage", "spike", "corrupt", "corrupt_behind", "foreign",
 )  # fmt: skip
 NETWORK = (
     "isolate", "halves", "oneway", "deaf", "mute", "pairwise", "flap", "bridge", "neighbours",
     "clog", "swizzle", "slow", "mend", "strike_cut", "strike_lose", "strike_mend",
 )  # fmt: skip
 PROCESS = (
-    "crash", "crash_quick", "crash_mid_output", "crash_all", "restart_storm", "wipe", "restore",
-    "pause", "pause_long", "slow_member", "leave", "clock_jump", "strike_crash", "strike_pause",
-    "strike_leave",
+    "crash", "crash_quick", "crash_mid_output", "crash_all", "outage", "restart_storm", "wipe",
+    "restore", "pause", "pause_long", "slow_member", "leave", "clock_jump", "strike_crash",
+    "strike_pause", "strike_leave",
 )  # fmt: skip
 DISK = ("disk_slow", "disk_fails", "disk_full", "commit_failed")
 CLIENTS = ("flood", "client_abort", "client_reconnect")

@@ -220,6 +220,8 @@ class SimMember:
         for _ in range(1000):
             outputs = tap.take(world.now)
             if outputs:
+                if tap.node is not None:
+                    world.numbers.look(tap.node)
                 if not self._emit(outputs):
                     return
             elif not self._pump():
@@ -270,4 +272,8 @@ class SimMember:
     def _trace(self, code: str, text: str) -> None:
         self.world.trace.add(self.world.now, self.name, code, text)
         if code == "phase":
-            self.world.on_phase(self)
+            for tell in self.world.on_phase:
+                tell(self)
+        elif code == "view" or code == "transitional":
+            for tell in self.world.on_view:
+                tell(self)

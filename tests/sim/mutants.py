@@ -1,7 +1,8 @@
 """Deliberate bugs of the protocol, to find out whether the simulator would have noticed.
 
 Each mutant is one small wrong line of the kind that real implementations had.  `broken(name)` is a
-context in which the protocol has that bug; `tests/unit/test_sim_mutants.py` names a seed for each.
+context in which the protocol has that bug; `tests/unit/test_sim_mutants.py` names a seed for each,
+and `tests/unit/test_vsync_pitfalls_bite.py` a test without chance for some.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.sim.ambush import Ambush
 from tests.sim.nemesis_members import MemberTrouble
 from tests.sim.plan import ALL_EPISODES
 from tests.sim.strike import Strike
@@ -31,6 +32,7 @@ class Nemesis:
         self.number = 0  # of the next episode
         self.members = MemberTrouble(world, tape, self._length)
         self.strike: Strike | None = None
+        self.ambush: Ambush | None = None
         self.handlers: dict[str, Callable[[], None]] = {
             "isolate": self.isolate,
             "halves": self.halves,
@@ -53,7 +55,11 @@ class Nemesis:
                 self._later(fault)
         if plan.has("strike"):
             self.strike = Strike(self.world, self.tape.fork("strike"))
-            self.world.on_phase = self.strike.on_phase
+            self.world.on_phase.append(self.strike.on_phase)
+        if plan.has("late") or plan.has("outage"):
+            self.ambush = Ambush(self.world, self.tape.fork("ambush"))
+            self.world.on_phase.append(self.ambush.on_phase)
+            self.world.on_view.append(self.ambush.on_view)
         if plan.storms:
             self._storm(True)
         else:
@@ -62,8 +68,9 @@ class Nemesis:
     def stop(self) -> None:
         """Begin no more episodes; what the running ones still undo is harmless."""
         self.over = True
-        if self.strike is not None:
-            self.strike.over = True
+        for waiting in (self.strike, self.ambush):
+            if waiting is not None:
+                waiting.over = True
 
     def _later(self, fault: str) -> None:
         mean = self.world.plan.calm_s * (4.0 if fault in SELDOM else 1.0)

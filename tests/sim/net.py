@@ -26,6 +26,7 @@ LOST = {
 }
 ODD = ("corrupt", "duplicate", "repeat_old", "garbage", "corrupt_behind", "foreign")
 REMEMBERED_FRAMES = 40  # per link, for late repeats of old frames
+LOST_FRAMES = 16
 LARGE_FRAME_BYTES = 400
 
 
@@ -74,6 +75,7 @@ class Link:
         self.in_flight = 0
         self.piled: list[bytes] = []
         self.remembered: deque[bytes] = deque(maxlen=REMEMBERED_FRAMES)
+        self.lost: deque[bytes] = deque(maxlen=LOST_FRAMES)  # they may still come, much later
 
 
 class Net:
@@ -115,6 +117,7 @@ class Net:
             return
         link.remembered.append(frame)
         if self._is_lost(link, target, frame):
+            link.lost.append(frame)
             return
         if link.clogged:
             if len(link.piled) < self.queue_frames:

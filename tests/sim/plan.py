@@ -63,8 +63,9 @@ LATER_EPISODES = (
     "client_reconnect",
 )
 LATER_OTHERS = ("clock_drift", "strike", "stays_cut")
+LATEST = ("late", "outage")  # each in a quarter of the seeds, whatever else they have
 ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES
-ALL_FAULTS = WEATHER_FAULTS + LATER_WEATHER + ALL_EPISODES + OTHER_FAULTS + LATER_OTHERS
+ALL_FAULTS = WEATHER_FAULTS + LATER_WEATHER + ALL_EPISODES + OTHER_FAULTS + LATER_OTHERS + LATEST
 
 VIEW_CHANGERS = (
     "isolate", "halves", "flap", "crash", "crash_quick", "crash_mid_output", "crash_all", "wipe",
@@ -162,6 +163,8 @@ def make_plan(
     }
     later = tape.fork("later")
     drawn += _later(later, drawn)
+    latest = tape.fork("latest")
+    drawn += [fault for fault in LATEST if latest.chance(0.25)]
     for fault in LATER_WEATHER:
         rates[fault] = WORST[fault] * later.between(0.02, 1.0)
     faults = tuple(f for f in drawn if f not in without and (only is None or f in only))

@@ -69,13 +69,16 @@ class ReplicaStack:
         return replica
 
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
-        """Liveness may be demanded while a majority of the voters' filled stores is there."""
+        """Liveness may be demanded while a majority of the voters' filled stores is there.
+
+        A first start that broke off before any of these applied it waits for all that it named.
+        """
         stores = {name: disk.durable for name, disk in self.disks.items() if disk.durable.filled}
         if not stores:
             return not dead
         voters = next(iter(stores.values())).voters
         here = [name for name in voters if name in stores and name not in dead]
-        return len(here) >= majority(len(voters))
+        return len(here) >= majority(len(voters)) and any(stores[n].entries for n in here)
 
     def wipe(self, name: str, names: Sequence[str]) -> None:
         """Empty a disk, if all others are filled and without it are a majority."""

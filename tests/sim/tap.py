@@ -25,6 +25,7 @@ from vsync.events import (
     Transitional,
     View,
 )
+from vsync.node import Node
 from vsync.phases import Phase
 from vsync.types import NO_RING, Guarantee, Member, RingId
 
@@ -85,6 +86,8 @@ class Tap:
         self, core: Core, me: Member, life: Life, trace: Callable[[str, str], None]
     ) -> None:
         self.core = core
+        inner = getattr(core, "core", core)  # behind a clock of its own
+        self.node = inner if isinstance(inner, Node) else None
         self.me = me
         self.life = life
         self.trace = trace

@@ -14,6 +14,7 @@ from tests.sim.hints import Hints
 from tests.sim.history import History
 from tests.sim.member import SimMember, Upper
 from tests.sim.net import Net
+from tests.sim.numbers import Numbers
 from tests.sim.plan import ALWAYS_ON, Plan, calm_of
 from tests.sim.stack import Stack
 from tests.sim.tap import Core, Tap
@@ -59,11 +60,13 @@ class World:
         )
         self.members = {name: SimMember(self, name) for name in plan.names}
         self.hints = Hints(self)
+        self.numbers = Numbers()
         self.outside: set[str] = set()  # up, but not of the core that must go on at the end
         self.pairs: Counter[tuple[str, str]] = Counter()  # fault, stage of the member it met
         self.episodes = 0  # how many began, and how many strikes were due
         self.strikes = 0
-        self.on_phase: Callable[[SimMember], None] = lambda member: None
+        self.on_phase: list[Callable[[SimMember], None]] = []
+        self.on_view: list[Callable[[SimMember], None]] = []
         self.net.on_fault = self._met
 
     # -- time ------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The mistakes of other implementations, as small patches of this one.
 
 Each generator yields (owner, attribute, replacement); `test_vsync_pitfalls_bite` says which pitfall
-each belongs to, and which test must not pass with it.
+each belongs to, and which test must not pass with it.  Those that the simulator is tried with as
+well are in `tests.sim.mutants`.
 """
 
 from __future__ import annotations
@@ -11,28 +12,21 @@ from collections.abc import Callable, Iterable
 from random import Random
 from struct import Struct
 
+from tests.sim.mutants import Patches
 from vsync import codec as codec_module
 from vsync import control, formation, packing
 from vsync.config import RingConfig
 from vsync.core import Core
-from vsync.gathering import Gathering
 from vsync.hearing import Hearing
 from vsync.meeting import Meeting
 from vsync.membership import Gather, Shunned
 from vsync.messages import Commit, CommitEntry, Data, Join, Token
 from vsync.node import Node
-from vsync.packing import Reassembly, SendQueue
-from vsync.phases import Phase, Reason
+from vsync.phases import Phase
 from vsync.recovery import Recovery
 from vsync.ring import Ring, Source, Visit
 from vsync.types import Member
 from vsync.window import Window
-
-Patches = Iterable[tuple[object, str, object]]
-
-
-def old_life_lives_on() -> Patches:
-    yield Gather, "_supersede", lambda self: None
 
 
 def token_in_gather_is_used() -> Patches:
@@ -49,14 +43,6 @@ def token_in_gather_is_used() -> Patches:
     yield Node, "_on_token", lenient
 
 
-def any_commit_token() -> Patches:
-    def lenient(self: Gathering, commit: Commit, now: float) -> None:
-        if commit.hop == commit.members.index(self.me):
-            self._commit_to(commit, Reason.COMMIT_TOKEN, now)
-
-    yield Gathering, "_commit_in_gather", lenient
-
-
 def old_state_is_saved_again() -> Patches:
     """The second attempt starts from the ring that the first one tried."""
     entry = Core._entry
@@ -66,18 +52,6 @@ def old_state_is_saved_again() -> Patches:
         return made._replace(old_ring=self.past[-1]) if self.past else made
 
     yield Core, "_entry", later
-
-
-def data_in_commit() -> Patches:
-    on_data = Node._on_data
-
-    def lenient(self: Node, sender: Member, frame: Data, now: float) -> None:
-        if self.current is not None and frame.ring == self.current.id:
-            self.current.add(frame)
-        else:
-            on_data(self, sender, frame, now)
-
-    yield Node, "_on_data", lenient
 
 
 def touched_before_it_is_checked(touch: Callable[[Node, Ring, Token, float], None]) -> Patches:
@@ -114,11 +88,6 @@ def stray_tokens_count_as_idle() -> Patches:
 
 def any_sender_of_tokens() -> Patches:
     yield Ring, "predecessor", property(lambda self: self.members[self.index - 2])
-
-
-def token_of_any_ring() -> Patches:
-    refuses = Ring.refuses
-    yield Ring, "refuses", lambda self, token: refuses(self, token._replace(ring=self.id))
 
 
 def asks_up_to_what_it_received() -> Patches:
@@ -158,18 +127,6 @@ def flag_stays_up() -> Patches:
     yield Recovery, "flag", flag
 
 
-def comes_along_by_name() -> Patches:
-    init = Recovery.__init__
-
-    def by_name(
-        self: Recovery, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]
-    ) -> None:
-        mine = entries[ring.index].old_ring
-        init(self, ring, old, tuple(e._replace(old_ring=mine) for e in entries))
-
-    yield Recovery, "__init__", by_name
-
-
 def no_room_for_the_wrapping() -> Patches:
     init = Core.__init__
 
@@ -180,17 +137,6 @@ def no_room_for_the_wrapping() -> Patches:
     yield Core, "__init__", tight
 
 
-def holes_are_ignored() -> Patches:
-    close = Recovery.close
-
-    def generous(self: Recovery) -> object:
-        assert self.old is not None
-        self.obliged |= set(self.old.members)
-        return close(self)
-
-    yield Recovery, "close", generous
-
-
 def recovered_frames_are_freed_at_once() -> Patches:
     def eager(self: Ring) -> None:
         upto = min(self.delivered, self.window.aru)
@@ -198,11 +144,6 @@ def recovered_frames_are_freed_at_once() -> Patches:
         self.window.release(upto)
 
     yield Ring, "release", eager
-
-
-def half_a_payload_stays() -> Patches:
-    yield SendQueue, "restart", lambda self: False
-    yield Reassembly, "forget", lambda self: 0
 
 
 def buffers_are_switched_early() -> Patches:

@@ -161,6 +161,19 @@ def effect_before_cause(history: History) -> None:
     life.entries[index] = Submitted(0.5, item(A, 1), AGREED, R1, 3)
 
 
+def number_left_out(history: History) -> None:
+    put(life_of(history, A), 4, items=(item(A, 3),))
+
+
+def effect_behind_a_hole(history: History) -> None:
+    """The sender had delivered what only c got, and a delivers its message without that."""
+    life = life_of(history, B)
+    index = next(
+        i for i, e in enumerate(life.entries) if isinstance(e, Submitted) and e.item == item(B, 2)
+    )
+    life.entries[index] = Submitted(0.5, item(B, 2), SAFE, R1, 5)
+
+
 def lost_own(history: History) -> None:
     life_of(history, A).entries.append(Submitted(4.0, item(A, 3), SAFE, R3, 0))
 
@@ -251,7 +264,9 @@ LIES: list[tuple[str, Callable[[History], None]]] = [
     ("G1/O2", gap),
     ("G1/O3", gap_of_insider),
     ("G5/D2", reversed_sender),
+    ("G5/D2", number_left_out),
     ("G1/D3", effect_before_cause),
+    ("G1/D3", effect_behind_a_hole),
     ("G3/D1", lost_own),
     ("G3/D1", dead_lost_own),
     ("G6/C1", stranger_to_itself),

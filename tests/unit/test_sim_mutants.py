@@ -13,6 +13,8 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "agreed_overtakes_safe": (1, 2, 3),
     "half_safe": (2, 1, 3),
     "token_taken_twice": (3, 2, 4),
+    "token_of_any_ring": (9, 36, 23),
+    "holes_ignored": (2, 4, 7),
     "first_token_twice": (23, 10),
     "never_looks_for_others": (3, 4, 1, 2),
     "all_is_regular": (14, 16, 2),

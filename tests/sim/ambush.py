@@ -1,0 +1,90 @@
+"""Trouble that waits for its moment: frames that come late, and power that fails for nearly all.
+
+*Late*: as a member enters a phase, some of what was sent to it before comes again, or at last:
+tokens of the ring before, data that the commit token does not know of, joins of a former life.
+Frames that repeat at random times are nearly always of a ring that works.
+
+*Outage*: as somebody installs a view, or takes leave of one, all members stop, or all but one, and
+come back one by one, with what their disks have.  So a view begins from stores that differ.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.tape import Tape
+from vsync.messages import Kind
+from vsync.phases import Phase
+
+if TYPE_CHECKING:
+    from tests.sim.member import SimMember
+    from tests.sim.world import World
+
+FRAMES_MAX = 8
+WORST = {
+    Phase.GATHER: Kind.COMMIT,
+    Phase.COMMIT: Kind.DATA,
+    Phase.RECOVERY: Kind.TOKEN,
+    Phase.OPERATIONAL: Kind.TOKEN,
+}
+"""What a member in this phase should hear least, as it belongs to what was before."""
+
+
+class Ambush:
+    """One for all members of a run."""
+
+    def __init__(self, world: World, tape: Tape) -> None:
+        self.world, self.tape = world, tape
+        self.over = False
+        self.late_chance = tape.pick((0.1, 0.3, 0.7)) if world.plan.has("late") else 0.0
+        self.outage_chance = tape.pick((0.02, 0.05, 0.2)) if world.plan.has("outage") else 0.0
+        self.delay_s = world.plan.weather.delay_s * tape.pick((0.5, 2.0, 8.0))
+        self.token_s = world.plan.token_timeout_ms / 1000.0
+
+    def on_phase(self, member: SimMember) -> None:
+        """A member of the ring has entered a phase."""
+        if not self.over and self.tape.chance(self.late_chance):
+            self._late(member)
+
+    def on_view(self, member: SimMember) -> None:
+        """A member begins or ends a view."""
+        if not self.over and self.tape.chance(self.outage_chance):
+            self.world.after(self.tape.gap(self.delay_s), self._outage)
+
+    def _late(self, member: SimMember) -> None:
+        """Frames that one other sent to this one, the youngest of them, in their order.
+
+        They come at once, while the phase lasts, or when the ring that comes of it has settled.
+        """
+        tape, links = self.tape, self.world.net.links
+        assert member.tap is not None
+        wanted = WORST.get(member.tap.core.phase) if tape.chance(0.5) else None
+        lost = tape.chance(0.5)
+        found = []
+        for (source, target), link in links.items():
+            frames = link.lost if lost else link.remembered
+            if target == member.name and any(wanted in (None, frame[1]) for frame in frames):
+                found.append((source, link, frames))
+        if not found:
+            return
+        source, link, kept = tape.pick(found)
+        kind = tape.pick(sorted({frame[1] for frame in kept})) if wanted is None else wanted
+        late = [frame for frame in kept if frame[1] == kind][-tape.number(1, FRAMES_MAX) :]
+        wait_s = 2 * (self.delay_s if tape.chance(0.5) else self.token_s) * tape.random.random()
+        self.world.fault("late", f"kind {kind} of {source}", member)
+        for turn, frame in enumerate(late):
+            link.in_flight += 1
+            at = self.world.now + wait_s + turn * 1e-6
+            self.world.net.deliver_at(at, source, member.name, frame)
+
+    def _outage(self) -> None:
+        running = [member for member in self.world.members.values() if member.running]
+        if self.over or not running:
+            return
+        spared = self.tape.pick(running) if self.tape.chance(0.5) else None
+        for member in running:
+            if member is not spared:
+                self.world.fault("outage", member.name, member)
+                member.crash()
+                down_s = self.token_s * self.tape.between(0.05, 2.0)
+                self.world.after(down_s, self.world.revive, member.name)

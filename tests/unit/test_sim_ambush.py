@@ -1,0 +1,43 @@
+"""Trouble that waits for its moment, and the sight of what no member alone can know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.campaign import options_for, plan_of, run_plan
+from tests.sim.cores import make_node
+from tests.sim.numbers import Numbers
+from tests.sim.tape import Tape
+from vsync.node import Node
+from vsync.types import Guarantee, Member
+
+
+def test_late_frames_and_outages_meet_members_that_form_a_ring() -> None:
+    """They come where random times seldom fall."""
+    plan = plan_of(3, options_for("ring"))
+    plan = replace(plan, faults=("late", "outage", "strike"), steps_min=1500, steps_max=2000)
+    result = run_plan(plan, options_for("ring"))
+    assert result.ok, result.violations
+    pairs = result.world.pairs
+    assert all(pairs["late", stage] for stage in ("gather", "commit", "recovery"))
+    assert result.faults["outage"] > 1
+
+
+def test_a_number_that_nobody_gave_out_is_seen() -> None:
+    """The one member of a ring makes a frame; another says that its token told of two."""
+    me = Member("a", 1, "a:1")
+    node = make_node(me, replace(plan_of(9, options_for("ring")), faults=()), Tape(1).random)
+    assert isinstance(node, Node)
+    node.start(0.0)
+    node.wake(1.0)
+    node.submit(b"x", 1.0, Guarantee.SAFE)
+    node.wake(2.0)
+    numbers = Numbers()
+    numbers.look(node)
+    assert node.current is not None
+    assert node.current.forwarded == 1
+    node.current.forwarded = 2
+    with pytest.raises(AssertionError, match="1 were given out"):
+        numbers.look(node)
