@@ -136,7 +136,8 @@ def _compared(received: DataFrame, delivered: DataFrame, entered: DataFrame) -> 
     def zero(column: str) -> Column:
         return f.coalesce(f.sum(column), f.lit(0)).alias(column)
 
-    in_queue = (f.col("queue") == "") | f.col("name").eqNullSafe(f.col("queue"))
+    # What a damaged log does not name may be any queue.
+    in_queue = (f.col("queue") == "") | (f.col("name") == f.col("queue")) | f.col("name").isNull()
     theirs = delivered.join(entered, ["body", "name"], "full")
     joined = (
         received.alias("r")
