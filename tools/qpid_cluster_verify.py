@@ -122,14 +122,14 @@ def main(
       1  the ends differ: named, with the command for the full check
       2  no verdict: as above, or no two members wrote down the same position
     """
-    if (fast or follow) and any((html, since, save, export)):
-        raise click.UsageError("--html, --since, --save and --export are of the full check")
+    if (fast or follow) and any((html, save, export, fast and since)):
+        raise click.UsageError("--html, --save and --export are of the full check, as is --since")
     if fast and follow:
         raise click.UsageError("--fast looks once: it does not go with --follow")
     if fast:
         _fast(list(logdir), as_json)
     if follow:
-        _follow(list(logdir), as_json, master, verbose)
+        _follow(list(logdir), as_json, master, verbose, since)
     wishes = Wishes(story=html is not None, since=since, save=save, export=export)
     started = time.monotonic()
     try:
@@ -161,10 +161,12 @@ def _broke(error: Exception, as_json: bool, verbose: bool) -> NoReturn:
     _no_verdict(f"the check itself failed: {said} (--verbose shows where)", as_json)
 
 
-def _follow(places: list[Path], as_json: bool, master: str, verbose: bool) -> NoReturn:
+def _follow(
+    places: list[Path], as_json: bool, master: str, verbose: bool, since: Path | None
+) -> NoReturn:
     try:
         with spark_session(master, verbose) as spark:
-            consistent = alert(spark, places, as_json)
+            consistent = alert(spark, places, as_json, since)
     except Exception as error:
         _broke(error, as_json, verbose)
     sys.exit(CONSISTENT if consistent else NOT_CONSISTENT)

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.sim.campaign import Options, run_seed
-from tests.system.sparkless import rows_in
+from tests.system.sparkless import contract_findings, rows_in
 from tools.verify.findings import BadInput, Finding
 from tools.verify.judge import judge_control
 
@@ -70,11 +70,12 @@ def main() -> int:
 @contextmanager
 def _without_spark() -> Iterator[Check]:
     def check(logs: Path) -> tuple[Counter[str], list[Finding]]:
-        judged = judge_control(rows_in(sorted(logs.rglob("*.qml"))))
+        rows = rows_in(sorted(logs.rglob("*.qml")))
+        judged = judge_control(rows)
         counts: Counter[str] = Counter(lives=len(judged.lives))
         for life in judged.lives:
             counts.update(records=life.records, publishes=life.publishes, confirms=life.confirms)
-        return counts, judged.findings
+        return counts, judged.findings + contract_findings(rows, judged.epochs)
 
     yield check
 

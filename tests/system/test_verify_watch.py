@@ -22,7 +22,15 @@ from tests.system.sparkless import rows_in
 from tests.system.spoils import WITHIN_LIVES, Spoil
 from tools.verify.control import CONTROL_KINDS
 from tools.verify.findings import BadInput, Finding
-from tools.verify.offsets import Offsets, advance, lives_below, parts, read_part, whole_records
+from tools.verify.offsets import (
+    Offsets,
+    advance,
+    lives_below,
+    parts,
+    read_part,
+    settled_in,
+    whole_records,
+)
 from tools.verify.parse import parse_segment
 from tools.verify.rows import FAULT, SEGMENT, Row
 from tools.verify.watch import Watch
@@ -38,16 +46,18 @@ def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
 class Reader:
     """Looks at logs as the stream does, and remembers the rows."""
 
-    def __init__(self, *places: Path) -> None:
+    def __init__(self, *places: Path, saved: list[Row] | None = None) -> None:
         self._places = list(places)
+        self._settled = settled_in(saved or [])
         self.read: Offsets = {}
         self.watch = Watch()
         self.rows: list[Row] = []
         self.told: list[Finding] = []
+        self.watch.take(saved or [])
 
     def look(self) -> bool:
         """Take what is new; False when there was nothing."""
-        now = advance(self.read, self._places)
+        now = advance(self.read, self._places, self._settled)
         rows: list[Row] = []
         for part in parts(self.read, now):
             found = read_part(part)
@@ -237,6 +247,19 @@ def test_what_clients_wrote_is_no_members(tmp_path: Path) -> None:
     reader.to_the_end()
     assert {lag.member for lag in reader.watch.progress().lags} == {"a", "b", "c"}
     assert reader.told == []
+
+
+@pytest.mark.parametrize("kept", [1, 2, 4])
+def test_following_goes_on_from_a_verified_point(tmp_path: Path, kept: int) -> None:
+    maker = good_story(12)
+    maker.write(tmp_path, 700)
+    paths = [path for name in "abc" for path in sorted((tmp_path / name).iterdir())[:kept]]
+    settled = [row for row in rows_in(paths) if row.kind in CONTROL_KINDS]
+    reader = Reader(tmp_path, saved=settled)
+    reader.to_the_end()
+    assert reader.told == []
+    assert reader.watch.verified() == maker.history.position
+    assert not {row.file.partition("@")[0] for row in reader.rows} & {str(path) for path in paths}
 
 
 def test_whole_records_are_found_by_their_lengths() -> None:

@@ -61,7 +61,7 @@ def test_signals_ask_for_the_end(one: signal.Signals) -> None:
     assert signal.getsignal(one) is before
 
 
-@pytest.mark.parametrize("more", [["--html", "x"], ["--save", "x"], ["--since", "x"], ["--fast"]])
+@pytest.mark.parametrize("more", [["--html", "x"], ["--save", "x"], ["--export", "x"], ["--fast"]])
 def test_what_does_not_go_together_is_refused(tmp_path: Path, more: list[str]) -> None:
     result = CliRunner().invoke(main, ["--follow", str(tmp_path), *more])
     assert result.exit_code == 2

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tools.verify import point
 from tools.verify.findings import PROPERTIES, BadInput, Finding
 from tools.verify.follow import Look, follow
+from tools.verify.segments import find_segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,14 +26,17 @@ if TYPE_CHECKING:
 ERASE = "\r\x1b[K"
 
 
-def alert(spark: SparkSession, places: list[Path], as_json: bool) -> bool:
+def alert(spark: SparkSession, places: list[Path], as_json: bool, since: Path | None) -> bool:
     """Follow until a signal says stop; return whether all that was verified is consistent.
 
     Raises `BadInput` also when nothing was verified.
     """
+    saved = [] if since is None else point.load(since)
+    if saved:
+        point.unread(find_segments(places), saved)  # are they the logs that were verified?
     consistent, last = True, None
     with stop_signals() as stop, tempfile.TemporaryDirectory(prefix="qpid-follow-") as scratch:
-        for look in follow(spark, places, Path(scratch), stop.is_set):
+        for look in follow(spark, places, Path(scratch), stop.is_set, saved):
             for line in tell(look, last, as_json):
                 click.echo(line)
             _status(look)

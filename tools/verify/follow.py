@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from broker.memberlog.records import Kind
 from tools.verify import control, identity
 from tools.verify.findings import BadInput, Finding
+from tools.verify.offsets import settled_in
 from tools.verify.rows import Row
 from tools.verify.watch import KEPT, Progress, Watch
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 EVERY_SECONDS = 1  # between looks, when there is something new
 STOP_SECONDS = 30.0  # for the look that is under way
+STARTS = 5
+NOT_STARTED = "failed to connect back"
+"""Spark gives the process that plans a stream 10 s to start, which a busy machine may exceed."""
 
 
 @dataclass(slots=True)
@@ -57,17 +61,20 @@ class Look:
 class Follower:
     """Judges the looks; Spark calls `look` with what is new, one after the other."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, saved: list[Row]) -> None:
         self._spark = spark
         self._held: DataFrame | None = None
-        self._forgotten = -1  # positions up to here are held no more
         self._lock = Lock()  # the stream judges in a thread of its own
         self.watch = Watch()
+        self.watch.take(row for row in saved if row.kind in control.CONTROL_KINDS)
+        self._forgotten = self.watch.verified()  # positions up to here are held no more
         self.failure: Exception | None = None
+        self.began = False  # a stream that has shown nothing yet may be started again
         self.looks: SimpleQueue[Look] = SimpleQueue()
 
     def look(self, new: DataFrame, _number: int) -> None:
         """Judge what is new together with what is held."""
+        self.began = True
         new.persist()
         try:
             with self._lock:
@@ -118,10 +125,12 @@ def follow(
     places: list[Path],
     scratch: Path,
     stopped: Callable[[], bool],
+    saved: list[Row] | None = None,
 ) -> Iterator[Look]:
     """Yield a look whenever there was something new, until `stopped`.
 
-    Raises `BadInput` for what is no log, or of several clusters.
+    `saved` are the rows of a verified point, whose segments are left out.  Raises `BadInput` for
+    what is no log, or of several clusters.
     """
     from tools.verify.source import NAME, MemberLogSource
 
@@ -129,30 +138,43 @@ def follow(
         if not place.is_dir():
             raise BadInput(f"{place} is not a directory: name the members' log directories")
     spark.dataSource.register(MemberLogSource)
-    follower = Follower(spark)
+    follower = Follower(spark, saved or [])
+    settled = settled_in(saved or [])
     reader = spark.readStream.format(NAME)
-    stream = reader.option("paths", json.dumps([str(path.resolve()) for path in places])).load()
-    writer = stream.writeStream.foreachBatch(follower.look)
-    writer = writer.option("checkpointLocation", str(scratch / "offsets"))
-    query = writer.trigger(processingTime=f"{EVERY_SECONDS} seconds").start()
-    try:
-        quiet = time.monotonic()
-        while query.isActive and not stopped():
-            try:
-                yield follower.looks.get(timeout=0.2)
-                quiet = time.monotonic()
-            except Empty:
-                if query.status["isTriggerActive"]:
-                    quiet = time.monotonic()
-                elif time.monotonic() - quiet > 2 * EVERY_SECONDS:
-                    # Nothing more was written: what waits for a second look has had it.
-                    yield from follower.settle()
-        if not query.isActive:
-            raise _reason(follower, query)
-    finally:
-        _stop(query)
+    reader = reader.option("paths", json.dumps([str(path.resolve()) for path in places]))
+    stream = reader.option("settled", json.dumps(settled)).load()
+    for attempt in range(STARTS):
+        writer = stream.writeStream.foreachBatch(follower.look)
+        writer = writer.option("checkpointLocation", str(scratch / f"offsets{attempt}"))
+        query = writer.trigger(processingTime=f"{EVERY_SECONDS} seconds").start()
+        try:
+            yield from _looks(follower, query, stopped)
+            ended = None if query.isActive else _reason(follower, query)
+        finally:
+            _stop(query)
+        if ended is None:
+            break
+        if follower.began or NOT_STARTED not in str(ended) or attempt == STARTS - 1:
+            raise ended
     while not follower.looks.empty():
         yield follower.looks.get()
+
+
+def _looks(
+    follower: Follower, query: StreamingQuery, stopped: Callable[[], bool]
+) -> Iterator[Look]:
+    """Yield looks until `stopped`, or until the stream ends by itself."""
+    quiet = time.monotonic()
+    while query.isActive and not stopped():
+        try:
+            yield follower.looks.get(timeout=0.2)
+            quiet = time.monotonic()
+        except Empty:
+            if query.status["isTriggerActive"]:
+                quiet = time.monotonic()
+            elif time.monotonic() - quiet > 2 * EVERY_SECONDS:
+                # Nothing more was written: what waits for a second look has had it.
+                yield from follower.settle()
 
 
 def _stop(query: StreamingQuery) -> None:

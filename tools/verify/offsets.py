@@ -19,6 +19,7 @@ from broker.memberlog.reader import RESYNC_BYTES, After, LogError, read_segment
 from broker.memberlog.records import OF_CLIENT, SUFFIX, Header
 from tools.verify.findings import BadInput
 from tools.verify.parse import Stretch
+from tools.verify.rows import SEGMENT, Row
 
 STRETCH_BYTES = 32 << 20  # read of one life at a time; more than any record has
 HEADER_BYTES = 4096  # a header is far shorter
@@ -37,6 +38,9 @@ class Where(TypedDict):
 Offsets = dict[str, Where]  # by the beginning of the files' paths, DIR/member.incarnation
 
 
+Settled = dict[str, int]  # by MEMBER.INCARNATION, the last segment that need not be read
+
+
 class Part(NamedTuple):
     """New bytes of one segment."""
 
@@ -48,12 +52,16 @@ class Part(NamedTuple):
     link: str
 
 
-def advance(read: Offsets, places: list[Path]) -> Offsets:
+def advance(read: Offsets, places: list[Path], settled: Settled | None = None) -> Offsets:
     """Return up to where there are whole records now, at most STRETCH_BYTES further in each life,
-    and never beyond the end of one segment.
+    and never beyond the end of one segment.  What is settled is not read.
     """
     now: Offsets = dict(read)
-    for life, segments in sorted(lives_below(places).items()):
+    for life, found in sorted(lives_below(places).items()):
+        until = (settled or {}).get(Path(life).name, -1)
+        segments = {number: path for number, path in found.items() if number > until}
+        if not segments:
+            continue
         where = read.get(life)
         if where is None:
             where = Where(segment=min(segments), bytes=0, lsn=-1, link="")
@@ -66,6 +74,16 @@ def advance(read: Offsets, places: list[Path]) -> Offsets:
         if further is not None:
             now[life] = further
     return now
+
+
+def settled_in(rows: list[Row]) -> Settled:
+    """Return what the rows of a verified point settle."""
+    found: Settled = {}
+    for row in rows:
+        fits = _NAME.fullmatch(plain_name(Path(row.file).name))
+        if row.kind == SEGMENT and fits:
+            found[fits[1]] = max(found.get(fits[1], -1), int(fits[2]))
+    return found
 
 
 def parts(read: Offsets, now: Offsets) -> list[Part]:

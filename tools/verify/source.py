@@ -50,10 +50,14 @@ class MemberLogSource(DataSource):
         return MemberLogReader(self._places(), schema, int(self.options.get("tasks", "0")))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads only what is new in live logs; `path` and `paths` are directories."""
+        """Return what reads only what is new in live logs; `path` and `paths` are directories.
+
+        Option `settled`: JSON, by MEMBER.INCARNATION the last segment that is left out.
+        """
         from tools.verify.stream import MemberLogStream
 
-        return MemberLogStream(self._places(), schema)
+        settled = json.loads(self.options.get("settled", "{}"))
+        return MemberLogStream(self._places(), schema, settled)
 
     def _places(self) -> list[str]:
         places = json.loads(self.options["paths"]) if "paths" in self.options else []

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from tools.verify.offsets import Offsets, Part, advance, parts, read_part
+from tools.verify.offsets import Offsets, Part, Settled, advance, parts, read_part
 from tools.verify.parse import parse_segment
 from tools.verify.source import to_arrow
 
@@ -32,17 +32,18 @@ class NewBytes(InputPartition):
 class MemberLogStream(DataSourceStreamReader):
     """Reads what was written since the last look."""
 
-    def __init__(self, places: list[str], schema: StructType) -> None:
+    def __init__(self, places: list[str], schema: StructType, settled: Settled) -> None:
         self._places = [Path(place) for place in places]
+        self._settled = settled
         self._schema = schema
 
     def initialOffset(self) -> dict[str, Any]:
-        """Begin at the beginning of all logs."""
+        """Begin at the beginning of all logs, but for what is settled."""
         return {OFFSETS: {}}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where whole records end now; `offsets` bounds how much that is by itself."""
-        return {OFFSETS: advance(cast("Offsets", start[OFFSETS]), self._places)}
+        return {OFFSETS: advance(cast("Offsets", start[OFFSETS]), self._places, self._settled)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a partition for each life that has something new."""
