@@ -17,9 +17,10 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from vsync.events import Broadcast, Hail, Note, Output, Send
+from vsync.ringnode import RingNode
 from vsync.transport import Transport, TransportError
 from vsync.types import Guarantee, Member
 
@@ -34,25 +35,13 @@ BACKLOG_EVENTS_MAX: Final = 1024
 is how one member's slow application becomes back-pressure instead of memory."""
 BUSY_POLL_S: Final = 0.02
 IDLE_POLL_S: Final = 0.3
+SOON_S: Final = 0.08
+"""What is to be done so soon is done, or put off, when the member is awake anyway: to wake an idle
+process costs more than anything that it then does.  Longer than an idle token is held."""
+TICK_S: Final = 0.001
+"""Loops round to a millisecond, also down, and to wake up twice is worse than to be late."""
 BUSY_FRAMES_A_SECOND: Final = 100
 FORMER_MEMBERS_MAX: Final = 64
-
-
-class RingNode(Protocol):
-    """What the driver needs of `vsync.node.Node`."""
-
-    def start(self, now: float) -> None: ...
-    def receive(self, frame: bytes, now: float) -> None: ...
-    def drained(self, now: float) -> None: ...
-    def next_timer(self) -> float | None: ...
-    def wake(self, now: float) -> None: ...
-    def submit(self, payload: bytes, now: float, guarantee: Guarantee = Guarantee.SAFE) -> bool: ...
-    def set_mark(self, mark: int, now: float) -> None: ...
-    def send_direct(self, to: Member, payload: bytes) -> None: ...
-    def leave(self, now: float) -> None: ...
-    def suspect(self, address: str, now: float, *, refused: bool) -> None: ...
-    def take(self) -> list[Output]: ...
-    def acquaintances(self) -> tuple[Member, ...]: ...
 
 
 class Driver:
@@ -97,6 +86,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._poll: asyncio.TimerHandle | None = None
+        self._poll_at = 0.0
 
     # -- the application's side --------------------------------------------------------------
 
@@ -112,7 +102,7 @@ class Driver:
         if self._doorbell >= 0:
             self.loop.add_reader(self._doorbell, self._tend)
         self.transport.watch(self.loop, self._tend, self._on_link)
-        self._poll = self.loop.call_later(BUSY_POLL_S, self._on_poll)
+        self._poll_after(BUSY_POLL_S)
         self.node.start(self._clock())
         self._flush_outside()
 
@@ -285,22 +275,26 @@ class Driver:
     def _arm(self) -> None:
         """One loop timer, at or before the node's.
 
-        Nearly every token puts the next timeout off.  So a timer that is armed for earlier stays:
-        it will find nothing due and be armed anew, some five times a second instead of with each
-        token.
+        Nearly every token puts the next timeout off.  So a timer that is armed for earlier stays,
+        unless it would wake us soon, and for nothing: on a busy ring it moves some fifteen times a
+        second instead of with each token, on an idle one with each token instead of firing.
         """
         self._arming = False
         if not self._running:
             return
+        now = self._clock()
+        if self._poll_at - now < SOON_S and self._poll_period == IDLE_POLL_S:
+            self._on_poll()
         due = self.node.next_timer()
         if due is None:
             return
         if self._timer is not None:
-            if self._timer_at <= due:
+            early = due - self._timer_at
+            if -TICK_S <= early <= TICK_S or (early > 0 and self._timer_at - now > SOON_S):
                 return
             self._timer.cancel()
         self._timer_at = due
-        self._timer = self.loop.call_later(max(0.0, due - self._clock()), self._on_timer)
+        self._timer = self.loop.call_later(due - now + TICK_S if due > now else 0.0, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -312,8 +306,8 @@ class Driver:
         if due is None:
             return
         if due > now:
-            # Loops round to a millisecond and may be early: a millisecond more, never a spin.
-            self._timer_at = max(due, now + 0.001)
+            # The loop may be early: a tick more, never a spin.
+            self._timer_at = max(due, now + TICK_S)
             self._timer = self.loop.call_later(self._timer_at - now, self._on_timer)
             return
         late_ms = int((now - due) * 1000)
@@ -330,11 +324,17 @@ class Driver:
         # A held token goes round some twenty times a second: that is idling.
         busy = self._polled_frames > BUSY_FRAMES_A_SECOND * self._poll_period
         self._poll_period = BUSY_POLL_S if busy else IDLE_POLL_S
-        self._poll = self.loop.call_later(self._poll_period, self._on_poll)
+        self._poll_after(self._poll_period)
         self._polled_frames = 0
         self._tend()
         if not self._again:
             self._guarded(self._poll_once)
+
+    def _poll_after(self, seconds: float) -> None:
+        if self._poll is not None:
+            self._poll.cancel()
+        self._poll_at = self._clock() + seconds
+        self._poll = self.loop.call_later(seconds, self._on_poll)
 
     def _tend(self) -> None:
         if self._running:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from vsync.gathering import Gathering
 from vsync.messages import Join, Merge
 from vsync.phases import Phase, Reason
-from vsync.trace import names
+from vsync.ring import Ring
+from vsync.trace import Timer, names
 from vsync.types import Member
 
 
@@ -168,6 +169,13 @@ class Meeting(Gathering):
         self._ears_told = self.hearing.ears(now)
         self.desk.broadcast(Merge(ring.id, ring.members, self._ears_told))
         self._arm_merge(now)
+
+    def _merge_if_idle(self, ring: Ring, now: float) -> None:
+        """While the token rests: tell now what is to be told before I am awake for it again."""
+        if ring.idle >= self.config.idle_visits_before_hold:
+            due = self.desk.due.get(Timer.MERGE)
+            if due is not None and due - now < self.config.hold_ms / 1000:
+                self._on_merge_timer(now)
 
     # -- not started, or gone ----------------------------------------------------------------
 

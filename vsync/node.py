@@ -298,8 +298,7 @@ class Node(Checking):
             self._give_up_on(stuck, now)
             return
         visit = ring.visit(token, self.queue, self.mark, self.config.accelerated_frames)
-        framed = self.codec.data_frame
-        out = self.desk.out
+        framed, out = self.codec.data_frame, self.desk.out
         resent, before, passed, after, asked = visit
         if resent:
             self.desk.count("retransmitted", len(resent))
@@ -313,6 +312,7 @@ class Node(Checking):
             out.extend([Broadcast(framed(body)) for body in after])
         self._asked = False
         self._show_marks(ring)
+        self._merge_if_idle(ring, now)
 
     def _work_arrived(self, now: float) -> None:
         """There is something for the token: make sure that it is not asleep."""

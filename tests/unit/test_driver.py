@@ -9,10 +9,11 @@ import uvloop
 
 from tests.unit.driver_bench import A, B, Bench, FakeNode, note, run, until
 from vsync import driver as driver_module
-from vsync.driver import FRAMES_A_TURN, Driver, RingNode
+from vsync.driver import FRAMES_A_TURN, Driver
 from vsync.errors import PayloadTooLarge
 from vsync.events import Broadcast, Deliver, Direct, Marks, Note, Output, Send
 from vsync.node import Node
+from vsync.ringnode import RingNode
 from vsync.transport import ZmqTransport
 from vsync.types import Member
 

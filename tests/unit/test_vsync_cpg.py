@@ -150,16 +150,21 @@ def test_a_member_that_leaves_dies_or_restarts_is_told_apart() -> None:
     office.net.crash("b")
     office.settle("acd")
     assert office.changes("a")[-2:] == ["-d leave", "-b node down"]
-    # A new life is there before the old one was missed: the process went down, not its node.
-    office.net.crash("c")
-    office.net.boot("c")
-    office.open("c")
-    office.settle("acd")
-    assert office.changes("a")[-1] == "-c process down"
-    office.join("c")
-    office.run(0.1)
-    assert office.changes("a")[-1] == "+c join"
-    assert office.changes("c") == ["+c join"]
+    # If a new life is there before the old one was missed, the process went down, not its node.
+    # Which comes first is a race of joins: it is run until the new life won.
+    told: list[str] = []
+    while told[-1:] != ["-c process down"]:
+        assert len(told) < 20
+        office.net.crash("c")
+        office.net.boot("c")
+        office.open("c")
+        office.settle("acd")
+        told.append(office.changes("a")[-1])
+        office.join("c")
+        office.run(0.1)
+        assert office.changes("a")[-1] == "+c join"
+        assert office.changes("c") == ["+c join"]
+    assert {*told} <= {"-c process down", "-c node down"}
     assert office.listed("c") == "ac"
 
 
