@@ -26,6 +26,7 @@ from broker.memberlog.archive import (
     Did,
     Policy,
     command_line,
+    is_due,
 )
 from broker.memberlog.writer import MemberLogWriter
 
@@ -70,7 +71,7 @@ class Archivist:
         """See to all closed segments of the directory; while that is being done, once more."""
         if self._task is not None:
             self._again = True
-        elif not self._stopped:
+        elif not self._stopped and is_due(self._directory, self._current().name, self._policy):
             self._task = self._loop.create_task(self._run())
 
     async def idle(self) -> None:

@@ -19,7 +19,7 @@ DEFAULTS: Mapping[str, str] = {
     "memberlog-drop-unverified": "no",
 }
 _NUMBERS = {  # lowest and highest
-    "memberlog-segment-size": (1, 4096),
+    "memberlog-segment-size": (1, 512),  # readers hold one whole
     "memberlog-segment-time": (1, 10_080),
     "memberlog-keep-days": (0, 36_500),
     "memberlog-keep-size": (0, 1 << 30),

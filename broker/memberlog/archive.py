@@ -12,6 +12,7 @@ A segment is dropped only if a verified point names it, `VERIFIED` in the same d
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import sys
@@ -23,6 +24,7 @@ from broker.memberlog.files import (
     PACKED,
     UNFINISHED,
     ends_of,
+    is_segment,
     open_segment,
     pack,
     plain_name,
@@ -31,6 +33,7 @@ from broker.memberlog.files import (
     unpack,
 )
 from broker.memberlog.reader import Ends, LogError
+from broker.memberlog.records import SUFFIX
 
 VERIFIED = "verified"
 COMPRESSED, DROPPED, DROPPED_UNVERIFIED = "compressed", "dropped", "dropped unverified"
@@ -60,17 +63,50 @@ class Did(NamedTuple):
 def tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[Did]:
     """Compress and drop what is due in a directory; the segment named `current` is being written.
 
+    It and what may have come after it are left alone.  Waits while another process is at it.
     Nothing is raised for a single file: what is wrong with it is yielded.
     """
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of a member that was killed the process may live on
+        yield from _tend(directory, current, policy, now_s)
+    finally:
+        os.close(lock)
+
+
+def is_due(directory: Path, current: str, policy: Policy) -> bool:
+    """Whether there may be anything to do."""
+    limited = policy.keep_s or policy.keep_bytes
+    return any(
+        path.name.endswith(UNFINISHED)
+        or ((is_segment(path.name) and not _is_open(path, current))
+        and (limited or not path.name.endswith(PACKED)))
+        for path in directory.iterdir()
+    )  # fmt: skip
+
+
+def _is_open(path: Path, current: str) -> bool:
+    """Whether this is the segment that is being written, or came after it in its life."""
+    life, number = _life_and_number(path.name)
+    open_life, open_number = _life_and_number(current)
+    return life == open_life and number >= open_number
+
+
+def _life_and_number(name: str) -> tuple[str, int]:
+    life, _, number = plain_name(name).removesuffix(SUFFIX).rpartition(".")
+    return life, int(number) if number.isdigit() else -1
+
+
+def _tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[Did]:
     for leftover in directory.glob(f"*{UNFINISHED}"):  # of a process that was killed
         leftover.unlink()
     for path in directory.glob(f"*{PACKED}"):
         plain = path.with_name(plain_name(path.name))
-        if plain.exists() and plain.name != current:
+        if plain.exists() and not _is_open(plain, current):
             yield from _attempt(path, _finish, plain, path)
     for path in segments_in(directory):
-        if policy.compress and path.name != current and not path.name.endswith(PACKED):
-            yield from _attempt(path, _compress, path)
+        if not _is_open(path, current) and not path.name.endswith(PACKED):
+            yield from _attempt(path, _compress if policy.compress else _sync, path)
     if policy.keep_s or policy.keep_bytes:
         yield from _drop(directory, current, policy, now_s)
 
@@ -95,9 +131,15 @@ def _attempt(path: Path, step: Callable[..., Did | None], *arguments: Path) -> I
         yield done
 
 
-def _compress(path: Path) -> Did | None:
+def _sync(path: Path) -> None:
+    """The member did not wait for the disk to have it."""
     with path.open("rb") as file:
-        os.fsync(file.fileno())  # the member did not wait for the disk
+        os.fsync(file.fileno())
+    sync_directory(path.parent)
+
+
+def _compress(path: Path) -> Did | None:
+    _sync(path)
     if ends_of(path).end is None:
         return None  # cut by a crash: what follows may be wanted byte by byte
     data = path.read_bytes()
@@ -106,10 +148,14 @@ def _compress(path: Path) -> Did | None:
         raise OSError(f"{path.name} does not come back from its compressed form")
     target = path.with_name(path.name + PACKED)
     unfinished = path.with_name(target.name + UNFINISHED)
-    with unfinished.open("wb") as file:
-        file.write(packed)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with unfinished.open("wb") as file:
+            file.write(packed)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        unfinished.unlink(missing_ok=True)  # a full disk must not be filled by it
+        raise
     stat = path.stat()
     os.chmod(unfinished, stat.st_mode & 0o777)
     os.utime(
@@ -148,7 +194,7 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
         if not too_old and not 0 < policy.keep_bytes < left:
             stays.add(life)
             continue
-        if path.name == current or life in stays:
+        if _is_open(path, current) or life in stays:
             stays.add(life)
             continue
         try:

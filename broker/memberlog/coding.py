@@ -49,7 +49,8 @@ from broker.memberlog.records import (
 MAGIC = b"QPIDLOG1"
 NO_LINK = bytes(8)
 FRAME = struct.Struct("<II8s")  # length, crc32 of the payload, link
-RECORD_BYTES_MAX = 16 << 20
+RECORD_BYTES_MAX = 1 << 30  # the moves of one command can be many: all that a member held returns
+LARGE_BYTES = 1 << 20
 _pack: Callable[[tuple[object, ...]], bytes] = msgpack.Packer().pack  # one for all: half the cost
 
 _KIND_OF: dict[type[Record], Kind] = {
@@ -85,6 +86,10 @@ def encode(lsn: int, record: Record) -> bytes:
         packed = pack_positions(sorted(record.positions))
         free = None if record.transient is None else pack_positions(sorted(record.transient))
         return _pack((kind, lsn, record.epoch, record.durable_mark, packed, free))
+    if kind is Kind.BATCH:
+        assert isinstance(record, Batch)
+        if len(record.moves) > LARGE_BYTES:  # a packer never gives back what it once needed
+            return bytes(msgpack.packb((kind, lsn, *record)))
     return _pack((kind, lsn, *record))
 
 

@@ -31,7 +31,7 @@ from broker.memberlog.coding import (
 from broker.memberlog.records import HASH_ALG, VERSION, End, Header, Kind, Record
 
 ENDS_BYTES = 16 << 10  # a closing record with all its marks is less than half of this
-RESYNC_BYTES = 1 << 20  # no single write of a member is near this, so a good record starts within
+RESYNC_BYTES = 1 << 20  # hardly a record is longer, so a good one starts within
 
 
 class LogError(Exception):

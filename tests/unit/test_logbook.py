@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,20 +17,22 @@ from broker.machine.blob import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
 from broker.machine.tape import MOVE, Op
+from broker.memberlog.archive import Policy, tend
 from broker.memberlog.files import open_segment, segments_in
-from broker.memberlog.reader import read_segment
+from broker.memberlog.reader import LogError, TornTail, read_segment
 from broker.memberlog.records import (
     STANDING_ROW,
     Batch,
     Checkpoint,
     Durable,
+    End,
     Header,
     Queues,
     Record,
     Snapshot,
     Start,
 )
-from broker.memberlog.writer import MemberLogWriter
+from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 from broker.replica import ExecutionFailed, Item, Replica, items_of
 from tests.unit.moves_ledger import Ledger
 from vsync.primary_events import Activation
@@ -252,3 +256,107 @@ def test_idle_turns_write_nothing(tmp_path: Path) -> None:
     assert segments_in(tmp_path)[0].stat().st_size == size
     scene.book.durable(3)
     assert list(scene.records())[-1] == Durable(3)
+
+
+class TestADiskThatFails:
+    def test_at_any_cut_what_is_left_is_a_prefix_and_the_life_goes_on(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path / "whole")
+        scene.traffic()
+        scene.writer.flush()
+        (path,) = segments_in(tmp_path / "whole")
+        data = path.read_bytes()
+        honest = [(e.end, e.lsn, e.record) for e in read_segment(data, "whole")]
+        for cut in range(9, len(data), 7):
+            directory = tmp_path / str(cut)
+            directory.mkdir()
+            (directory / path.name).write_bytes(data[:cut])
+            log = MemberLogWriter(directory, "prod", "c1", "a", 1, lambda: 2)
+            kept = [(lsn, record) for end, lsn, record in honest if end <= cut]
+            assert log.next_lsn == max(len(kept), 1)  # with nothing whole it begins anew
+            log.append(Durable(9))
+            log.flush()
+            read = list(read_segment(open_segment(log.path), "again"))
+            assert [(e.lsn, e.record) for e in read[:-1]] == (kept or [(0, read[0].record)])
+            os.close(log._fd)
+
+    def test_a_rotation_that_has_no_room_for_its_checkpoint(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scene = Scene(tmp_path, segment_us=10)
+        scene.declare(*(f"queue {number}" for number in range(100)))
+        scene.book.flush()
+        first = scene.writer.path
+        scene.now_us += 10
+        honest, room = os.write, iter((1000, 300, 0))  # END; a part of what begins the next; full
+
+        def full(fd: int, data: bytes) -> int:
+            if not (bytes_max := next(room)):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return honest(fd, data[:bytes_max])
+
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(LogWriteFailed, match=r"000001\.qml: No space left"):
+            scene.book.flush()
+        with pytest.raises(LogWriteFailed):
+            scene.book.flush()
+        with pytest.raises(LogWriteFailed):
+            scene.book.close()
+        paths = segments_in(tmp_path)
+        assert paths[0] == first
+        assert isinstance([e.record for e in read_segment(open_segment(first), "")][-1], End)
+        faults: list[LogError] = []
+        entries = list(read_segment(open_segment(paths[1]), "", faults))
+        assert [type(e.record) for e in entries] == [Header]
+        assert [type(fault) for fault in faults] == [TornTail]
+
+    def test_resumed_behind_segments_that_are_dropped_or_compressed(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path, segment_us=10)
+        for number in range(4):
+            scene.declare(f"queue {number}")
+            scene.book.flush()
+            scene.now_us += 10
+            scene.book.durable(number)
+            scene.book.flush()
+        scene.book.close()
+        assert len(list(tend(tmp_path, "", Policy(), 0))) == len(segments_in(tmp_path)) == 5
+        for path in segments_in(tmp_path)[:3]:
+            path.unlink()
+        before = [e for path in segments_in(tmp_path) for e in read_segment(open_segment(path), "")]
+        log = MemberLogWriter(tmp_path, "prod", "c1", "a", 1, lambda: 1)
+        assert log.path.name == "a.1.000005.qml"
+        (header,) = read_segment(open_segment(log.path), "")
+        assert isinstance(header.record, Header)
+        assert header.record.prev_link == before[-1].link
+        assert header.lsn == before[-1].lsn + 1
+        log.close()
+
+    def test_a_directory_that_cannot_be_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuses(*_: object, **__: object) -> int:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        monkeypatch.setattr(os, "open", refuses)  # who may do everything could write it
+        with pytest.raises(LogWriteFailed, match="Permission denied"):
+            Scene(tmp_path)
+
+
+def test_all_that_one_member_held_returns_in_one_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many messages one command moves, the record can be read."""
+    monkeypatch.setattr("broker.memberlog.coding.LARGE_BYTES", 2000)
+    scene = Scene(tmp_path)
+    scene.declare("one")
+    for _ in range(9):
+        scene.publish(*(["one"] * 20))
+        scene.run(*[c.Get(c.GET, 1, 1, "one", False)] * 20)
+    scene.item(Activation(2, (("a", 1, True), ("b", 1, False)), False, ("a", "b"), "c1"))
+    last = list(scene.records())[-1]
+    assert isinstance(last, Batch)
+    assert last.commands == 1
+    assert len(last.moves) == 180 * MOVE.size > 2000
+    ledger = Ledger()
+    for _, moves in scene.moves():
+        ledger.take(moves)
+    ledger.agrees_with(scene.replica.machine)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gzip
 import json
 import os
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import pytest
 
 from broker.archivist import Archivist
 from broker.memberlog import archive
-from broker.memberlog.archive import Did, Policy, settled_in, tend
+from broker.memberlog.archive import Did, Policy, command_line, is_due, settled_in, tend
 from broker.memberlog.files import (
     PACKED,
     UNFINISHED,
@@ -30,6 +33,7 @@ from broker.memberlog.records import Durable
 from broker.memberlog.writer import MemberLogWriter
 
 DAY_S = 86_400
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def life(directory: Path, incarnation: int, segments: int, end: bool = True) -> MemberLogWriter:
@@ -141,7 +145,7 @@ class TestCompression:
         tended(tmp_path, Policy())
         assert segments_in(tmp_path)[0].stat().st_mtime == 1000
 
-    @pytest.mark.parametrize("step", range(8))
+    @pytest.mark.parametrize("step", range(12))
     def test_killed_at_any_step_one_form_is_whole(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
     ) -> None:
@@ -195,9 +199,41 @@ class TestCompression:
         assert did.what == "failed"
         assert names(tmp_path) == ["a.1.000000.qml"]
 
+    def test_a_disk_that_is_full_halfway_is_not_filled_further(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        life(tmp_path, 1, 0)
+        synced = 0
+
+        def full(fd: int) -> None:
+            nonlocal synced
+            synced += 1
+            if synced == 3:  # after those of the segment and of its directory
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "fsync", full)
+        (did,) = tended(tmp_path, Policy())
+        assert "No space left" in did.why
+        assert names(tmp_path) == ["a.1.000000.qml"]
+
     def test_it_can_be_turned_off(self, tmp_path: Path) -> None:
         life(tmp_path, 1, 1)
         assert tended(tmp_path, Policy(compress=False)) == []
+        assert not is_due(tmp_path, "a.1.000000.qml", Policy())
+        assert is_due(tmp_path, "a.1.000001.qml", Policy())
+        assert is_due(tmp_path, "a.2.000000.qml", Policy(keep_s=1))
+
+    def test_one_process_at_a_time(self, tmp_path: Path) -> None:
+        life(tmp_path, 1, 1)
+        first = tend(tmp_path, "", Policy(), 0)
+        assert next(first).file == "a.1.000000.qml"
+        command = [sys.executable, *command_line(tmp_path, "", Policy(), 0)]
+        second = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(0.5)  # however long: it waits
+        assert [did.file for did in first] == ["a.1.000001.qml"]
+        said, _ = second.communicate()
+        assert (second.returncode, said) == (0, b"")
 
 
 class TestRetention:
@@ -271,6 +307,13 @@ class TestRetention:
         assert [did.what for did in done] == ["dropped unverified"] * 2
         assert segments_in(tmp_path) == paths[2:]  # the one being written stays in any case
 
+    def test_what_came_after_the_current_one_stays_too(self, tmp_path: Path) -> None:
+        """A member may have gone on to the next segment since it named the current one."""
+        paths = self.aged(tmp_path)
+        policy = Policy(keep_s=DAY_S, keep_bytes=1, drop_unverified=True)
+        tended(tmp_path, policy, paths[1].name, now_s=99 * DAY_S)
+        assert segments_in(tmp_path) == paths[1:]
+
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"settled": [1]}', '{"settled": [[1]]}'])
     def test_a_verified_point_that_is_none_verifies_nothing(
         self, tmp_path: Path, text: str
@@ -309,6 +352,7 @@ class TestProcess:
     def test_that_it_cannot_be_started_is_counted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        life(tmp_path, 1, 0)
         monkeypatch.setattr("sys.executable", str(tmp_path / "nothing"))
 
         async def run() -> int:
