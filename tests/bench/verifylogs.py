@@ -1,23 +1,38 @@
-"""Makes large member logs with the real writer, right in all but one planted place.
+# mypy: disable-error-code="import-untyped"
+"""Makes large member logs, right in all but one planted place.
 
-Three members run one primary view from beginning to end: each batch is applied by all, durable at
-all, and confirmed by its origin.  Nothing grows with the number of records but the files.
+Three members run one primary view from beginning to end: each batch publishes four messages to one
+queue, which go to a consumer and are acked at once; it is applied by all, durable at all, and
+confirmed by its origin.  Nothing grows with the number of records but the files.  Bytes come from
+templates, and moves from numpy, a process for each member; tests read them with the real reader.
 """
 
 from __future__ import annotations
 
 import random
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
 
 from broker.history import History
-from broker.machine.commands import ACK, ACTIVATE, PUBLISH
+from broker.machine.commands import ACK, ACTIVATE, PUBLISH, QUEUE_DECLARE
+from broker.machine.tape import ACKED as SETTLED
+from broker.machine.tape import BY_CLIENT, DECLARED, DELIVERED, ENQUEUED, FLAG, row
+from broker.memberlog.coding import FRAME, pack_positions
 from broker.memberlog.records import (
+    STANDING_ROW,
     Active,
     Batch,
+    Checkpoint,
     Confirm,
     Durable,
+    Queues,
     Record,
     Start,
     Stop,
@@ -25,11 +40,24 @@ from broker.memberlog.records import (
     Vote,
 )
 from broker.memberlog.writer import SEGMENT_BYTES, MemberLogWriter
+from tools.verify.moves import ROW
 
 MEMBERS = ("a", "b", "c")
 LIVES = tuple((name, 1) for name in MEMBERS)
-COMMANDS = bytes([PUBLISH, ACK] * 4)
+MESSAGES = 4
+COMMANDS = bytes([PUBLISH, ACK] * MESSAGES)
+MOVES = 4 * MESSAGES  # published, enqueued, delivered, settled
+ROWS_PER_ROUND = 1 + 1 + 1 / 3 + MOVES  # of a member: batch, durable, a third of the confirms
 VOTE_EVERY = 5000  # batches
+CHUNK = 1024  # batches whose moves are made at once
+_QUEUE, _CONSUMER = 1, 9
+_EPOCH_US = 1_700_000_000_000_000
+_LSN_TEMPLATES = 1 << 16  # below, numbers are shorter than in the templates
+
+_BATCH = struct.Struct(">5sI3sIsI3s2sIsQ30s16s2s16ssQ2s16s3s")
+_KINDS = b"\xc4\x08" + COMMANDS + b"\xc4\x10" + bytes(16) + b"\xc4\x10"
+_DURABLE = struct.Struct(">3sIsI")
+_CONFIRM = struct.Struct(">3sI2sI2s")
 
 
 class Planted(NamedTuple):
@@ -40,77 +68,184 @@ class Planted(NamedTuple):
     position: int
 
 
+class Plan(NamedTuple):
+    """What all members write, and who lies where; the same for each of them."""
+
+    directory: Path
+    rounds: int
+    liar: str
+    lie_at: int
+    lie: int
+    segment_bytes: int
+
+
 def write_logs(
     directory: Path, records: int, seed: int, segment_bytes: int = SEGMENT_BYTES
 ) -> Planted:
-    """Write about `records` records a member below `directory`; return what is wrong in them."""
+    """Write about `records` rows a member below `directory`, moves among them; return what is
+    wrong in them.
+    """
     chance = random.Random(seed)
-    rounds = max(records * 3 // 7, 10)  # a batch and a durable each, a confirm at every third
-    liar, lie_at = chance.choice(MEMBERS), chance.randrange(rounds // 10, rounds)
-    lie = chance.choice((_other_root, _other_place, _other_outcome))
-    logs = {
-        name: MemberLogWriter(directory / name, "bench", "c1", name, 1, lambda: 1, segment_bytes)
-        for name in MEMBERS
-    }
-    history = History()
-    planted = Planted("", "", 0)
+    rounds = max(int(records / ROWS_PER_ROUND), 10)
+    plan = Plan(
+        directory, rounds, chance.choice(MEMBERS), chance.randrange(rounds // 10 + 2, rounds),
+        chance.randrange(len(_LIES)), segment_bytes,
+    )  # fmt: skip
+    with ProcessPoolExecutor(len(MEMBERS)) as pool:
+        list(pool.map(_write_member, [plan] * len(MEMBERS), MEMBERS))
+    promise, _, offset = _LIES[plan.lie]
+    return Planted(promise, plan.liar, _first_position(plan.lie_at) + offset)
 
-    def all_write(record: Record) -> None:
-        for log in logs.values():
-            log.append(record)
 
-    all_write(Start(0, 0, history.chain, 0))
-    all_write(ViewSeen(1, "a", True, LIVES))
+class _QuickWriter(MemberLogWriter):
+    """Takes payloads that are made already."""
+
+    def take(self, payload: bytes, record: Record) -> None:
+        self._link = link = blake2b(self._link + payload, digest_size=8).digest()
+        self._buffer += (FRAME.pack(len(payload), crc32(payload), link), payload)
+        self._lsn += 1
+        self._tally.take(record)
+
+
+def _write_member(plan: Plan, name: str) -> None:
+    log = _QuickWriter(
+        plan.directory / name, "bench", "c1", name, 1, lambda: _EPOCH_US, plan.segment_bytes
+    )
+    history, root = History(), 0
+    done = 0  # rounds
+
+    def stands() -> Iterator[Record]:
+        """The queue is empty whenever a batch is over."""
+        messages = max(done - 2, 0) * MESSAGES
+        if done > 1:
+            yield Queues(((_QUEUE, "/", "q", True, -1),))
+        standing = STANDING_ROW.pack(_QUEUE, 0, 0, messages, 0) if done > 1 else b""
+        yield Checkpoint(history.position, root, messages + 1, standing)
+
+    log.append(Start(0, 0, history.chain, 0))
+    for record in stands():
+        log.append(record)
+    log.begins_with = stands
+    log.append(ViewSeen(1, "a", True, LIVES))
     fresh = tuple((*life, False) for life in LIVES)
-    all_write(Active(1, 1, "a", 0, history.chain, fresh, MEMBERS, True))
-    for number in range(rounds):
-        kinds = COMMANDS if number else bytes([ACTIVATE])
-        batch, history = _next(history, number, kinds)
-        last = history.position
-        for name, log in logs.items():
-            if name == liar and number == lie_at:
-                promise, wrong, position = lie(batch)
-                planted = Planted(promise, name, position)
-                log.append(wrong)
-            else:
+    log.append(Active(1, 1, "a", 0, history.chain, fresh, MEMBERS, True))
+    for kind, moves in (
+        (ACTIVATE, b""),
+        (QUEUE_DECLARE, row(DECLARED | FLAG, 2, _QUEUE, 0, 0, 0)),
+    ):
+        if moves:
+            log.append(Queues(((_QUEUE, "/", "q", True, -1),)))
+        batch, history = _next(history, done, bytes([kind]), moves)
+        root = batch.root
+        log.append(batch)
+        log.append(Durable(history.position))
+        done = done + 1
+    for begin in range(2, plan.rounds, CHUNK):
+        packed = _moves(begin)
+        for number in range(begin, min(begin + CHUNK, plan.rounds)):
+            place = (number - begin) * MOVES * ROW.itemsize
+            moves = packed[place : place + MOVES * ROW.itemsize]
+            batch, history = _next(history, number, COMMANDS, moves)
+            done, root, last = number + 1, batch.root, history.position
+            if number == plan.lie_at and name == plan.liar:
+                log.append(_LIES[plan.lie][1](batch))
+            elif log.next_lsn < _LSN_TEMPLATES:
                 log.append(batch)
-            log.append(Durable(last))
-        if number:
-            positions = tuple(range(batch.first_position, last, 2))
-            logs[batch.origin].append(Confirm(1, last, positions, ()))
-        if number % VOTE_EVERY == VOTE_EVERY - 1:
-            all_write(Vote(last, history.chain, batch.root, "agreed"))
-        if number % 64 == 0:
-            for log in logs.values():
+            else:
+                log.take(_batch_payload(log.next_lsn, batch), batch)
+            durable = Durable(last)
+            log.take(_DURABLE.pack(b"\x93\x09\xce", log.next_lsn, b"\xce", last), durable)
+            if batch.origin == name:
+                positions = tuple(range(batch.first_position, last, 2))
+                told = pack_positions(positions)
+                head = _CONFIRM.pack(
+                    b"\x96\x07\xce", log.next_lsn, b"\x01\xce", last, bytes([0xC4, len(told)])
+                )
+                log.take(head + told + b"\xc4\x00", Confirm(1, last, positions, ()))
+            if number % VOTE_EVERY == VOTE_EVERY - 1:
+                log.append(Vote(last, history.chain, root, "agreed"))
+            if number % 64 == 0:
                 log.flush()
-    all_write(Stop("shutdown", history.position, history.chain))
-    for log in logs.values():
-        log.flush()
-        log.close()
-    return planted
+    log.append(Stop("shutdown", history.position, history.chain))
+    log.flush()
+    log.close()
 
 
-def _next(history: History, number: int, kinds: bytes) -> tuple[Batch, History]:
+def _first_position(number: int) -> int:
+    return number + 1 if number < 2 else 3 + (number - 2) * len(COMMANDS)
+
+
+def _next(history: History, number: int, kinds: bytes, moves: bytes) -> tuple[Batch, History]:
+    hashed = number.to_bytes(16, "big")
     outcomes = bytes(2 * len(kinds))
-    hashed = blake2b(number.to_bytes(8, "little"), digest_size=16).digest()
     after = history.after(1, len(kinds), hashed, outcomes)
     batch = Batch(
-        *(1, 1, number + 1, history.position + 1, len(kinds), MEMBERS[number % 3], 1, number),
-        *(1_700_000_000_000_000 + 500 * number, kinds, outcomes, hashed, after.chain),
-        *(int.from_bytes(after.chain[:8], "little"), after.order, b""),
-    )
+        1, 1, number + 1, history.position + 1, len(kinds), MEMBERS[number % 3], 1, number,
+        _EPOCH_US + 500 * number, kinds, outcomes, hashed, after.chain,
+        int.from_bytes(after.chain[:8], "little"), after.order, moves,
+    )  # fmt: skip
     return batch, after
 
 
-def _other_root(batch: Batch) -> tuple[str, Batch, int]:
-    last = batch.first_position + batch.commands - 1
-    return "G14", batch._replace(root=batch.root ^ 1), last
+def _batch_payload(lsn: int, batch: Batch) -> bytes:
+    """Return what `encode` makes of a batch, but for numbers in a fixed width."""
+    head = _BATCH.pack(
+        b"\xdc\x00\x12\x06\xce", lsn, b"\x01\x01\xce", batch.seq, b"\xce", batch.first_position,
+        b"\x08\xa1" + batch.origin.encode(), b"\x01\xce", batch.blob_no, b"\xcf",
+        batch.time_us, _KINDS, batch.blob_hash, b"\xc4\x10", batch.chain, b"\xcf", batch.root,
+        b"\xc4\x10", batch.order, b"\xc5" + struct.pack(">H", len(batch.moves)),
+    )  # fmt: skip
+    return head + batch.moves
 
 
-def _other_place(batch: Batch) -> tuple[str, Batch, int]:
-    return "G2", batch._replace(seq=batch.seq + 1), batch.first_position
+def _moves(begin: int) -> bytes:
+    """Return the moves of CHUNK batches from number `begin` on."""
+    number = np.repeat(np.arange(begin, begin + CHUNK, dtype=np.uint64), MESSAGES)
+    message = np.arange(len(number), dtype=np.uint64) + np.uint64((begin - 2) * MESSAGES + 1)
+    within = (message - np.uint64(1)) % np.uint64(MESSAGES)
+    position = np.uint64(3) + (number - np.uint64(2)) * np.uint64(len(COMMANDS))
+    position += np.uint64(2) * within
+    content = message * np.uint64(0x9E3779B97F4A7C15)
+    channel = (number % np.uint64(3) + np.uint64(1)).astype(np.uint32)
+    # Each channel publishes every third batch, and numbers its publishes from 1 on.
+    first_of = (number - np.uint64(2)) // np.uint64(3) * np.uint64(MESSAGES)
+    rows = np.zeros((len(number), 4), ROW)
+    rows["what"] = (BY_CLIENT | FLAG, ENQUEUED | FLAG, DELIVERED, SETTLED)
+    rows["index"] = (position & np.uint64(0xFFFF)).astype(np.uint16)[:, None]
+    rows["index"][:, 3] += 1
+    rows["queue"] = _QUEUE
+    rows["queue"][:, 0] = first_of + within + np.uint64(1)
+    rows["seq"] = (message - np.uint64(1))[:, None]
+    rows["seq"][:, 0] = message
+    rows["of"][:, 0], rows["of"][:, 1] = channel, message.astype(np.uint32)
+    rows["of"][:, 2:] = _CONSUMER
+    rows["detail"][:, 0] = content ^ np.uint64(0xFFFF)
+    rows["detail"][:, 1] = rows["detail"][:, 2] = content
+    rows["detail"][:, 3] = message
+    return rows.tobytes()
 
 
-def _other_outcome(batch: Batch) -> tuple[str, Batch, int]:
-    outcomes = batch.outcomes[:4] + b"\x94\x01" + batch.outcomes[6:]
-    return "G14", batch._replace(outcomes=outcomes), batch.first_position + 2
+def _other_root(batch: Batch) -> Batch:
+    return batch._replace(root=batch.root ^ 1)
+
+
+def _other_place(batch: Batch) -> Batch:
+    return batch._replace(seq=batch.seq + 1)
+
+
+def _other_outcome(batch: Batch) -> Batch:
+    return batch._replace(outcomes=batch.outcomes[:4] + b"\x94\x01" + batch.outcomes[6:])
+
+
+def _other_move(batch: Batch) -> Batch:
+    middle = len(batch.moves) // 2 - 1  # of the content of a message that was delivered
+    flipped = bytes([batch.moves[middle] ^ 1])
+    return batch._replace(moves=batch.moves[:middle] + flipped + batch.moves[middle + 1 :])
+
+
+_LIES = (
+    ("G14", _other_root, len(COMMANDS) - 1),
+    ("G2", _other_place, 0),
+    ("G14", _other_outcome, 2),
+    ("G14", _other_move, 0),
+)

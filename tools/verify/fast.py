@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.memberlog.closing import marks_of
-from broker.memberlog.reader import Ends, LogError, read_ends
+from broker.memberlog.files import ends_of
+from broker.memberlog.reader import Ends, LogError
 from tools.verify.findings import BadInput
-from tools.verify.segments import find_segments
+from tools.verify.segments import find_segments, size_of
 
 Life = tuple[str, int]
 
@@ -101,9 +102,7 @@ def compare_ends(places: list[Path]) -> FastReport:
 
 def _ends(path: Path) -> Closed:
     try:
-        with path.open("rb") as file:
-            ends = read_ends(file, str(path))
-            return Closed(path, file.seek(0, 2), ends)
+        return Closed(path, size_of(path), ends_of(path))
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
     except LogError as error:

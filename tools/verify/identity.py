@@ -1,8 +1,8 @@
 """G1, G2, G14, G10: at each position all members applied the same item and computed the same.
 
-One aggregation over all batches, and over what starts, snapshots, votes and stops say of a
-position, finds the first of each kind of difference.  Only the few rows of those positions are then
-looked at, to say who differs, in what, and at which command.
+One aggregation over the batches of the ranges that `doubts` left, and over what starts, snapshots,
+votes and stops say of a position, finds the first of each kind of difference.  Only the few rows of
+those positions are then looked at, to say who differs, in what, and at which command.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ANCHORS = (Kind.START, Kind.SNAPSHOT, Kind.VOTE, Kind.STOP)
 ITEM = ("position", "blob_hash", "order", "kinds", "epoch", "origin")
 PLACE = ("ring_seq", "seq")
-DIFFERENCES = ("item", "place", "outcomes", "chain", "root", "alone")
+DIFFERENCES = ("item", "place", "outcomes", "moves", "chain", "root", "alone")
 _NOT_COMMANDS = {"OK", "IGNORED", "MALFORMED", "OUT_OF_SEQUENCE", "MANDATORY", "IMMEDIATE"}
 COMMAND_NAMES = {
     value: name
@@ -59,6 +59,7 @@ class Applied(NamedTuple):
     order: bytes
     chain: bytes
     root: int | None
+    moves_hash: int | None
     active: bool
 
 
@@ -92,7 +93,7 @@ def _superseded(primaries: dict[int, Primary]) -> Column:
 def find_differences(
     records: DataFrame, begin_inactive: list[str], primaries: dict[int, Primary], begin: int
 ) -> Differences:
-    """Aggregate all batches by the position that they end at, in one job.
+    """Aggregate batches by the position that they end at, in one job.
 
     `begin_inactive` are the segments in whose beginning the member was in no primary.  Before
     position `begin` the logs at hand are not of all lives: who else applied it is not known.
@@ -111,7 +112,7 @@ def find_differences(
     def differ_anywhere(column: str) -> Column:
         return f.coalesce(f.min(column) != f.max(column), f.lit(False))
 
-    active = f.when(is_batch, _active(begin_inactive))
+    active = f.when(is_batch, applied_while_active(begin_inactive))
     anchor = f.col("kind").isin([int(kind) for kind in ANCHORS]) & (f.col("last") > 0)
     per_position = (
         records.filter(is_batch | anchor)
@@ -122,6 +123,7 @@ def find_differences(
             differ(*ITEM).alias("item"),
             differ(*PLACE).alias("place"),
             differ("outcomes").alias("outcomes"),
+            differ("moves_hash").alias("moves"),
             differ_anywhere("chain").alias("chain"),
             differ_anywhere("root").alias("root"),
             # Late is fine when a member that was active applied the same.
@@ -147,7 +149,7 @@ def find_differences(
     return Differences(row[0] or 0, row[1] or 0, found)
 
 
-def _active(begin_inactive: list[str]) -> Column:
+def applied_while_active(begin_inactive: list[str]) -> Column:
     """Return whether a batch was applied by a member of the primary."""
     from pyspark.sql import functions as f
 
@@ -170,7 +172,7 @@ def describe_differences(
     kinds = [int(kind) for kind in (Kind.BATCH, *ANCHORS)]
     rows = (
         records.filter(f.col("last").isin(wanted) & f.col("kind").isin(kinds))
-        .withColumn("active", _active(begin_inactive))
+        .withColumn("active", applied_while_active(begin_inactive))
         .select(*Applied._fields, _superseded(primaries).alias("superseded"))
         .limit(1000)
         .collect()
@@ -246,6 +248,11 @@ def _outcome(row: Applied, reference: Applied) -> tuple[int, str]:
     return row.position, "another number of outcomes"
 
 
+def _moves(row: Applied, reference: Applied) -> tuple[int, str]:
+    del reference
+    return row.position, f"other things happened to messages by {_commands(row)}"
+
+
 def _chain(row: Applied, reference: Applied) -> tuple[int, str]:
     mine, theirs = row.chain.hex()[:8], reference.chain.hex()[:8]
     return row.position, f"another chain after {_commands(row)} ({mine}, not {theirs})"
@@ -278,6 +285,7 @@ _COMPARED: dict[str, tuple[Key, Describe, str]] = {
     "item": (lambda row: tuple(getattr(row, name) for name in ITEM), _item, "G1"),
     "place": (lambda row: (row.ring_seq, row.seq), _place, "G2"),
     "outcomes": (lambda row: (row.outcomes,), _outcome, "G14"),
+    "moves": (lambda row: (row.moves_hash,), _moves, "G14"),
     "chain": (lambda row: (row.chain,), _chain, "G14"),
     "root": (lambda row: (row.root,), _root, "G14"),
 }
@@ -300,5 +308,6 @@ def _applied(row: Row) -> Applied:
         bytes(row.order or b""),
         bytes(row.chain or b""),
         row.root,
+        row.moves_hash,
         row.active,
     )

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.memberlog.records import Kind
-from tools.verify import confirms, control, identity, lives, point
+from tools.verify import confirms, control, doubts, histories, identity, lives, point
+from tools.verify.clients import ClientReport
 from tools.verify.findings import PROPERTIES, BadInput, Finding
 from tools.verify.judge import judge_control
 from tools.verify.rows import SEGMENT, Row
+from tools.verify.rules import REPLAYED
 from tools.verify.segments import find_segments
 from tools.verify.story import Story, tell
+from tools.verify.touched import Touched, blind, touched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +46,8 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     story: Story | None = None  # for pictures, where they were asked for
+    clients: ClientReport | None = None  # None: there is no history of a client
+    checks: list[Touched] = field(default_factory=list)  # over how much each check went
 
     @property
     def consistent(self) -> bool:
@@ -59,6 +64,8 @@ class Report:
                 for finding in self.findings
             ],
             "notes": self.notes,
+            "checks": [one._asdict() for one in self.checks],
+            "clients": self.clients and self.clients.as_document(),
         }
 
 
@@ -70,17 +77,18 @@ class Wishes:
     since: Path | None = None  # a verified point to begin from
     save: Path | None = None  # where to write the point that was reached
     export: Path | None = None  # a new directory for the closed segments as Parquet
+    replay: int | None = REPLAYED  # segments for the second model; None: all
 
 
 def verify(spark: SparkSession, places: list[Path], wishes: Wishes = Wishes()) -> Report:
     """Check the logs at `places`; `BadInput` when there is nothing that could be judged."""
     from pyspark import StorageLevel
 
-    from tools.verify.source import read_records
+    from tools.verify.source import read_table
 
     if wishes.export is not None and wishes.export.exists():
         raise BadInput(f"{wishes.export} exists already: name a new directory to export to")
-    segments = find_segments(places)
+    segments, told = histories.apart(find_segments(places))
     found = len(segments)
     saved: list[Row] = []
     if wishes.since is not None:
@@ -88,19 +96,19 @@ def verify(spark: SparkSession, places: list[Path], wishes: Wishes = Wishes()) -
         segments = point.unread(segments, saved)
         if not segments:
             raise BadInput(f"there is nothing newer than {wishes.since} in these logs")
-    records = read_records(spark, segments).persist(StorageLevel.MEMORY_AND_DISK)
+    scan = read_table(spark, "scan", segments).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        report, rows = _verify(records, segments, saved, wishes.story)
+        report, rows = _verify(scan, segments, told, saved, wishes)
         if wishes.since is not None:
             skipped = found - len(segments)
             report.notes.append(f"{skipped} segments were verified before and not read again")
         if wishes.save is not None:
             report.notes.append(_save(wishes.save, report, rows))
         if wishes.export is not None:
-            report.notes.append(_export(records, rows, wishes.export))
+            report.notes.append(_export(spark, rows, wishes.export))
         return report
     finally:
-        records.unpersist()
+        scan.unpersist()
 
 
 def _save(path: Path, report: Report, rows: list[Row]) -> str:
@@ -110,39 +118,66 @@ def _save(path: Path, report: Report, rows: list[Row]) -> str:
     return f"{path}: {settled} segments need not be read again; all members have {position} on disk"
 
 
-def _export(records: DataFrame, rows: list[Row], directory: Path) -> str:
+def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
     """Write the records of closed segments as Parquet, a directory for each member and life."""
     from pyspark.sql import functions as f
 
+    from tools.verify.source import read_records
+
     files = [row.file for row in rows if row.kind == SEGMENT and control.ends_of(row)["closed"]]
-    kept = records.filter((f.col("kind") < SEGMENT) & f.col("file").isin(files))
+    records = read_records(spark, [Path(file) for file in files])
+    kept = records.filter(f.col("kind") < SEGMENT)
     kept.write.partitionBy("member", "incarnation").parquet(str(directory))
     return f"{directory}: the records of closed segments as Parquet"
 
 
 def _verify(
-    records: DataFrame, segments: list[Path], saved: list[Row], story: bool
+    scan: DataFrame, segments: list[Path], told: list[Path], saved: list[Row], wishes: Wishes
 ) -> tuple[Report, list[Row]]:
     """Collect what grows with views and segments; let Spark aggregate what grows with traffic."""
+    from pyspark import StorageLevel
     from pyspark.sql import functions as f
 
+    from tools.verify import contract
+    from tools.verify.source import read_records
+
     kinds = [int(kind) for kind in control.CONTROL_KINDS]
-    read = [Row(*row) for row in records.filter(f.col("kind").isin(kinds)).collect()]
+    controlled = scan.filter(f.col("kind").isin(kinds)).select(*Row._fields)
+    read = [Row(*row) for row in controlled.collect()]
     rows = saved + read
     judged = judge_control(rows)
     epochs, begin_inactive = judged.epochs, judged.begin_inactive
     begins = lives.begins(read)
     settled = [row.position or 0 for row in saved if row.kind == SEGMENT]
     begin = max([p for p in begins.values() if p < lives.NOWHERE] + settled, default=0)
-    differences = identity.find_differences(records, begin_inactive, epochs, begin)
-    if not differences.batches and not saved:
-        raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
     findings = judged.evidence
-    findings += identity.describe_differences(records, differences, begin_inactive, epochs)
+    found = doubts.find_doubts(scan, begin_inactive)
+    batches, positions = found.batches, found.positions
+    if found.records is not None:
+        doubtful = found.records.persist(StorageLevel.MEMORY_AND_DISK)
+        differences = identity.find_differences(doubtful, begin_inactive, epochs, begin)
+        batches += differences.batches
+        positions += differences.positions
+        findings += identity.describe_differences(doubtful, differences, begin_inactive, epochs)
+        doubtful.unpersist()
+    if not batches and not saved:
+        raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
     findings += judged.views
     if any(life.unpaired for life in judged.lives):
-        findings += confirms.check_unpaired(records, begins)
-    findings += confirms.check_gaps(records, findings)
+        findings += confirms.check_unpaired(scan, begins)
+    spark = scan.sparkSession
+    findings += confirms.check_gaps(read_records(spark, segments), findings)
+    contracted = contract.check_contract(spark, read, epochs, wishes.replay)
+    for lack in blind(judged.lives, contracted):
+        raise BadInput(f"the check itself failed: {lack}")
+    findings += contract.explain(spark, contracted, read)
+    judged.notes.extend(contract.limits(contracted))
+    heard = histories.check_histories(
+        scan, told, segments, read, contracted.stretches, contracted.gaps
+    )
+    if heard is not None:
+        findings += heard.findings
+        judged.notes.extend(heard.notes)
     findings.sort(key=_importance)
     counts = Counts(
         members=len({life.member for life in judged.lives}),
@@ -150,14 +185,17 @@ def _verify(
         segments=len(segments),
         bytes=sum(path.stat().st_size for path in segments),
         records=sum(life.records for life in judged.lives),
-        batches=differences.batches,
-        positions=differences.positions,
+        batches=batches,
+        positions=positions,
         publishes=sum(life.publishes for life in judged.lives),
         confirms=sum(life.confirms for life in judged.lives),
         views=len({control.ring_of(r) for r in rows if r.kind == Kind.VIEW and r.flag}),
         epochs=len(epochs),
     )
-    return Report(counts, findings, judged.notes, tell(records, rows) if story else None), rows
+    story = tell(scan, rows) if wishes.story else None
+    checks = touched(rows, judged.lives, batches, contracted)
+    checks += heard.touched() if heard is not None else []
+    return Report(counts, findings, judged.notes, story, heard, checks), rows
 
 
 def _importance(finding: Finding) -> tuple[bool, int, str]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from broker.memberlog.records import Kind
 from tools.verify.control import Life, Primary, ends_of, lives_of
 from tools.verify.findings import Finding
-from tools.verify.parse import digest, foreign_batch, out_of_sequence
 from tools.verify.rows import SEGMENT, EpochSums, Row, SegmentEnds
+from tools.verify.sequence import digest, foreign_batch, out_of_sequence
 from vsync.quorum import parse
 
 

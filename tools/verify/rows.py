@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypedDict
 
-SEGMENT, FAULT, UNREADABLE, UNPAIRED, ACCEPTED = 100, 101, 102, 103, 104
+SEGMENT, FAULT, UNREADABLE, UNPAIRED, ACCEPTED, SUMS = 100, 101, 102, 103, 104, 105
 _U64 = 1 << 64
 
 
@@ -35,11 +35,14 @@ class Row(NamedTuple):
     outcomes: bytes | None = None
     names: list[str] | None = None  # "name/incarnation", with "+" when fresh
     voters: list[str] | None = None
-    flag: bool | None = None  # regular, cold; of a batch: applied while active, None = not known
+    # regular, cold, durable; of a batch: applied while active, None = not known; of a VOTE, STOP or
+    # CHECKPOINT: True = what it says of the state there is what the batches of this segment say
+    flag: bool | None = None
     text: str | None = None  # reason, donor, verdict; JSON of a SEGMENT; what a FAULT is
     positions: list[int] | None = None
     decided: int | None = None  # epoch of the primary in which it was applied, or of the state
     time_us: int | None = None  # since 1970, by the clocks of the origins; never falls in a life
+    moves_hash: int | None = None  # xxh3_64 of what a batch did to messages, signed
 
 
 SCHEMA = (
@@ -48,8 +51,41 @@ SCHEMA = (
     "last bigint, chain binary, root bigint, blob_hash binary, `order` binary, origin string, "
     "kinds binary, outcomes binary, names array<string>, voters array<string>, flag boolean, "
     "text string, positions array<bigint>, decided bigint, "
-    "time_us bigint"
+    "time_us bigint, moves_hash bigint"
 )
+
+
+class Sums(NamedTuple):
+    """Batches of a segment that follow one another without a gap, taken together.
+
+    What is compared at each position is summed up over them, so that members can be compared range
+    by range, and batch by batch only where they differ: two members that applied the same have the
+    same sums over all their ranges of the same `span`.
+    """
+
+    file: str
+    member: str
+    incarnation: int
+    segment: int
+    lsn: int  # of the last batch
+    kind: int
+    epoch: int
+    position: int  # of the first command
+    last: int  # of the last command
+    flag: bool | None  # as of each of the batches
+    decided: int  # as of each of the batches
+    time_us: int
+    span: int  # last // SPAN of each of the batches
+    batches: int
+    begins: int  # where the first of them begins in the (uncompressed) segment, in bytes
+    ends: int  # where the last one ends
+    low: int  # exclusive or of the xxh3_128 of all fields of each batch, halves, signed
+    high: int
+
+
+SPAN = 4096  # positions
+SUMS_SCHEMA = "span bigint, batches bigint, begins bigint, ends bigint, low bigint, high bigint"
+SCAN_SCHEMA = f"{SCHEMA}, {SUMS_SCHEMA}"
 
 
 class FirstBatch(TypedDict):
@@ -96,6 +132,16 @@ class SegmentEnds(TypedDict):
     publishes: int
     unpaired: int
     unjudged: int  # confirms above the durable mark of which the log does not say if they may
+
+
+def nothing_said() -> SegmentEnds:
+    """Return what is known of a segment before it is read."""
+    return SegmentEnds(
+        cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="",
+        torn_tail=False, closed=False, first_batch=None, entry_primary=[], entry_confirm=None,
+        chain="", primary=None, active=None, deciding=None,
+        epochs={}, runs=[], durable=-1, confirms=0, publishes=0, unpaired=0, unjudged=0,
+    )  # fmt: skip
 
 
 def run_on(runs: list[tuple[int, int, int]], first: int, last: int, decided: int) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
+from broker.memberlog.files import is_segment, one_of_each, open_segment, plain_name
+from broker.memberlog.reader import Damaged
 from broker.memberlog.records import SUFFIX
 from tools.verify.findings import BadInput
 
@@ -16,12 +18,12 @@ def find_segments(places: list[Path]) -> list[Path]:
     """Return all segments at or below the places, each once; a place may be a glob."""
     found: set[Path] = set()
     for place in _expand(places):
-        files = [place] if place.is_file() else place.rglob(f"*{SUFFIX}")
-        found.update(file.resolve() for file in files)
+        files = [place] if place.is_file() else place.rglob(f"*{SUFFIX}*")
+        found.update(file.resolve() for file in files if file == place or is_segment(file.name))
     if not found:
         listed = ", ".join(map(str, places))
         raise BadInput(f"there is no member log (*{SUFFIX}) in {listed}")
-    return sorted(found)
+    return sorted(one_of_each(found))
 
 
 def _expand(places: list[Path]) -> Iterator[Path]:
@@ -35,11 +37,29 @@ def _expand(places: list[Path]) -> Iterator[Path]:
         yield from map(Path, fitting)
 
 
+def read_bytes(segment: Path) -> bytes:
+    """Return the bytes of a segment, none of a compressed one that is damaged: that is told where
+    logs are judged.  Raises OSError.
+    """
+    try:
+        return open_segment(segment)
+    except Damaged:
+        return b""
+
+
+def size_of(segment: Path) -> int:
+    """Return the bytes of a file, 0 when it is no longer there: it is being compressed."""
+    try:
+        return segment.stat().st_size
+    except OSError:
+        return 0
+
+
 def share_out(segments: list[Path], tasks: int) -> list[list[Path]]:
     """Return the segments in shares of some 16 MiB, but in at least `tasks` where there are so
     many; a large segment has a share of its own.
     """
-    sizes = [path.stat().st_size for path in segments]
+    sizes = [size_of(path) for path in segments]
     most = min(TASK_BYTES, sum(sizes) // max(tasks, 1))
     shares: list[list[Path]] = []
     filled = most + 1
@@ -50,3 +70,11 @@ def share_out(segments: list[Path], tasks: int) -> list[list[Path]]:
         shares[-1].append(path)
         filled += size
     return shares
+
+
+def whose(file: str) -> tuple[str, int, int]:
+    """Guess by its name whose segment it is, for files whose header cannot be read."""
+    parts = plain_name(file.rsplit("/", 1)[-1]).rsplit(".", 3)
+    if len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit():
+        return parts[0], int(parts[1]), int(parts[2])
+    return parts[0], -1, -1

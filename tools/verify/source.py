@@ -1,4 +1,4 @@
-"""The member log as a data source of Spark: `spark.read.format("memberlog").load(DIR)`.
+"""Member logs as a data source of Spark: `spark.read.format("memberlog").load(DIR)`.
 
 A partition is one segment or several small ones; its rows leave as Arrow batches, column by column,
 so that no row is pickled on its way to Spark.  Imported only where pyspark is.
@@ -7,9 +7,11 @@ so that no row is pickled on its way to Spark.  Imported only where pyspark is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow
 from pyspark.sql.datasource import (
@@ -21,20 +23,33 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from broker.memberlog.files import open_segment
+from broker.memberlog.reader import Damaged
 from tools.verify.findings import BadInput
-from tools.verify.parse import parse_segment
-from tools.verify.rows import SCHEMA, Row
-from tools.verify.segments import find_segments, share_out
+from tools.verify.parse import parse_segment, scan_segment
+from tools.verify.ranges import expand_sums
+from tools.verify.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
+from tools.verify.segments import find_segments, read_bytes, share_out, whose
+from tools.verify.tables import CLIENTS_SCHEMA, MOVES_SCHEMA, clients_of, moves_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "memberlog"
 ROWS_PER_BATCH = 4096
+SCHEMAS = {
+    "records": SCHEMA,  # a row for each record
+    "scan": SCAN_SCHEMA,  # the same without BATCH and CONFIRM, but with sums over ranges of batches
+    "moves": MOVES_SCHEMA,  # a row for each thing that a batch did to a message or a queue
+    "clients": CLIENTS_SCHEMA,  # a row for each thing that a client did, in a client's log
+}
 
 
 class MemberLogSource(DataSource):
-    """Options: `path`, a segment, directory or glob; or `paths`, a JSON list of such."""
+    """Options: `path`, a segment, directory or glob; or `paths`, a JSON list of such; `table`, one
+    of SCHEMAS; `tasks`, how many are wished for; for moves `stretches`, a JSON list of [file, first
+    position, last position]: only batches that begin there.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -43,11 +58,16 @@ class MemberLogSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns; docs/MEMBERLOG.md says what they are."""
-        return SCHEMA
+        table = self._table()
+        if table not in SCHEMAS:
+            raise BadInput(f"there is no table {table}, but {', '.join(SCHEMAS)}")
+        return SCHEMAS[table]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads them all, in parallel."""
-        return MemberLogReader(self._places(), schema, int(self.options.get("tasks", "0")))
+        stretches = json.loads(self.options.get("stretches", "null"))
+        tasks = int(self.options.get("tasks", "0"))
+        return MemberLogReader(self._places(), schema, self._table(), tasks, stretches)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what reads only what is new in live logs; `path` and `paths` are directories.
@@ -59,8 +79,11 @@ class MemberLogSource(DataSource):
         settled = json.loads(self.options.get("settled", "{}"))
         return MemberLogStream(self._places(), schema, settled)
 
+    def _table(self) -> str:
+        return str(self.options.get("table", "records"))
+
     def _places(self) -> list[str]:
-        places = json.loads(self.options["paths"]) if "paths" in self.options else []
+        places = json.loads(self.options.get("paths", "[]"))
         if "path" in self.options:
             places.append(self.options["path"])
         return [str(place) for place in places]
@@ -76,49 +99,123 @@ class Share(InputPartition):
 class MemberLogReader(DataSourceReader):
     """Reads segments; each of its tasks knows only its own."""
 
-    def __init__(self, places: list[str], schema: StructType, tasks: int) -> None:
+    def __init__(
+        self,
+        places: list[str],
+        schema: StructType,
+        table: str,
+        tasks: int,
+        stretches: list[tuple[str, int, int]] | None,
+    ) -> None:
         self._places = places
         self._schema = schema
+        self._table = table
         self._tasks = tasks
+        self._ranges: dict[str, list[tuple[int, int]]] | None = None
+        if stretches is not None:
+            self._ranges = {}
+            for file, first, last in sorted(stretches):
+                self._ranges.setdefault(file, []).append((first, last))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the shares; `tasks` are wished for where there are many small segments."""
         segments = find_segments(list(map(Path, self._places)))
+        if self._ranges is not None:
+            segments = [path for path in segments if str(path) in self._ranges]
         return [Share([str(path) for path in share]) for share in share_out(segments, self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield Arrow batches."""
         assert isinstance(partition, Share)
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        rows: list[Row] = []
-        for path in partition.segments:
-            for row in _parse_file(path):
-                rows.append(row)
-                if len(rows) == ROWS_PER_BATCH:
-                    yield to_arrow(rows, schema)
-                    rows = []
-        if rows:
-            yield to_arrow(rows, schema)
+        rows: Iterator[Row | Sums]
+        if self._table in ("records", "scan"):
+            parse = parse_segment if self._table == "records" else scan_segment
+            rows = (row for file in partition.segments for row in _parsed(file, parse))
+            yield from _batches(rows, schema)
+            return
+        for file in partition.segments:
+            data = read_bytes(Path(file))
+            if self._table == "moves":
+                ranges = [] if self._ranges is None else [self._ranges[file]]
+                yield from moves_of(data, file, schema, *ranges)
+            else:
+                yield from clients_of(data, file, schema)
 
 
-def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
-    """Return a row per record of the segments, parsed where they are read."""
+def read_table(
+    spark: SparkSession,
+    table: str,
+    segments: list[Path],
+    stretches: Sequence[tuple[str, int, int]] | None = None,
+) -> DataFrame:
+    """Return one of SCHEMAS, parsed where it is read."""
     spark.dataSource.register(MemberLogSource)
-    reader = spark.read.format(NAME).option("paths", json.dumps([str(path) for path in segments]))
+    reader = spark.read.format(NAME).option("table", table)
+    reader = reader.option("paths", json.dumps([str(path) for path in segments]))
+    if stretches is not None:
+        reader = reader.option("stretches", json.dumps(stretches))
     return reader.option("tasks", spark.sparkContext.defaultParallelism).load()
 
 
-def _parse_file(path: str) -> Iterator[Row]:
+def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
+    """Return a row per record of the segments."""
+    return read_table(spark, "records", segments)
+
+
+def expand(sums: DataFrame) -> DataFrame:
+    """Return the batches of SUMS rows of the table "scan", as rows of the table "records"."""
+    ranges = sums.select(*Sums._fields)
+    # A file is unpacked once by the task that needs parts of it.
+    ranges = ranges.repartition("file").sortWithinPartitions("file", "begins")
+    # Only the driver can read a schema in words.
+    schema = to_arrow_schema(cast("StructType", StructType.fromDDL(SCHEMA)), timezone="UTC")
+    return ranges.mapInArrow(partial(_expand, schema), SCHEMA)
+
+
+def _expand(
+    schema: pyarrow.Schema, batches: Iterable[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
+    wanted = (Sums(**fields) for batch in batches for fields in batch.to_pylist())
+
+    def rows() -> Iterator[Row]:
+        for file, ranges in groupby(wanted, key=lambda one: one.file):
+            data = _bytes(file)
+            for one in ranges:
+                yield from expand_sums(data, one)
+
+    yield from _batches(rows(), schema)
+
+
+def _parsed(file: str, parse: Callable[[bytes, str], Iterator[Row | Sums]]) -> Iterator[Row | Sums]:
     try:
-        data = Path(path).read_bytes()
+        data = _bytes(file)
+    except Damaged as error:
+        fault = Row(file, *whose(file), -1, FAULT, origin="LOG", text=str(error), position=-1)
+        yield fault._replace(last=-1)
+        return
+    yield from parse(data, file)
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return open_segment(Path(path))
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
-    return parse_segment(data, path)
 
 
-def to_arrow(rows: list[Row], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
-    """Return rows as Arrow has them."""
-    columns = zip(*rows, strict=True)
+def _batches(rows: Iterator[Row | Sums], schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+    while some := list(islice(rows, ROWS_PER_BATCH)):
+        yield to_arrow(some, schema)
+
+
+def to_arrow(rows: Sequence[Row | Sums], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    """Return rows as Arrow has them; SUMS rows have columns of their own, and lack others."""
+    columns: Iterable[Sequence[object]]
+    if len(schema) == len(Row._fields):
+        columns = zip(*rows, strict=True)
+    else:
+        columns = [[getattr(row, name, None) for row in rows] for name in schema.names]
     arrays = [
         pyarrow.array(column, type=field.type)
         for column, field in zip(columns, schema, strict=True)

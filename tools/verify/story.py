@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.memberlog.records import Kind
 from tools.verify.control import Life, lives_of
-from tools.verify.rows import Row
+from tools.verify.rows import SUMS, Row
 from tools.verify.traffic import Moved, count_moves
 
 if TYPE_CHECKING:
@@ -79,18 +79,19 @@ class Story:
         return self.begin_us + min(reached) * self.slice_us if reached else None
 
 
-def tell(records: DataFrame, rows: list[Row]) -> Story:
-    """Return the story of the logs; `rows` are their control records."""
+def tell(scan: DataFrame, rows: list[Row]) -> Story:
+    """Return the story of the logs, of the table "scan"; `rows` are their control records."""
     from pyspark.sql import functions as f
 
     odd = (f.col("kind") == int(Kind.VOTE)) & (f.col("text") != "agreed")
-    rows = [*rows, *(Row(*row) for row in records.filter(odd).collect())]
+    votes = scan.filter(odd).select(*Row._fields).collect()
+    rows = [*rows, *(Row(*row) for row in votes)]
     ends = _ends(rows)
     lives = [_life(*life, *ends.get(life[:2], (0, 0))) for life in lives_of(rows)]
     times = [time for life in lives for time in (life.begin_us, life.end_us) if time > 0]
     story = Story(min(times, default=0), max(times, default=0), lives, [])
-    story.slices = _slices(records, story)
-    story.moved = count_moves(records.sparkSession, rows, story.begin_us, story.slice_us)
+    story.slices = _slices(scan, story)
+    story.moved = count_moves(scan.sparkSession, rows, story.begin_us, story.slice_us)
     return story
 
 
@@ -139,12 +140,12 @@ def _life(member: str, incarnation: int, records: list[Row], begin: int, end: in
     return life
 
 
-def _slices(records: DataFrame, story: Story) -> list[Slice]:
+def _slices(scan: DataFrame, story: Story) -> list[Slice]:
     from pyspark.sql import functions as f
 
     number = f.floor((f.col("time_us") - f.lit(story.begin_us)) / f.lit(story.slice_us))
     rows = (
-        records.filter((f.col("kind") == int(Kind.BATCH)) & (f.col("time_us") >= story.begin_us))
+        scan.filter((f.col("kind") == SUMS) & (f.col("time_us") >= story.begin_us))
         .groupBy(number.cast("int").alias("number"), "member")
         .agg(
             f.sum(f.col("last") - f.col("position") + 1).alias("commands"),

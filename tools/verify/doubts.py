@@ -1,0 +1,76 @@
+"""Members compared range by range; only where they differ, or something is odd, batch by batch.
+
+Who applied the same has the same sums over the same range of positions, so nearly all is compared
+without a row for each batch.  What is left for `identity`, which says what differs where: ranges in
+which sums or numbers differ (a member that came or went in the middle is enough), in which a batch
+was applied outside of a primary, or of which a record says what state there was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tools.verify.identity import ANCHORS, applied_while_active
+from tools.verify.rows import SPAN, SUMS, Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What was compared by sums alone, and the records that must be looked at one by one."""
+
+    spans: int  # ranges of SPAN positions that were compared
+    doubtful: int  # how many of them are left
+    batches: int  # in ranges that are not left
+    positions: int  # in ranges that are not left
+    records: DataFrame | None  # of those left, in the columns of the table "records"
+
+
+def find_doubts(scan: DataFrame, begin_inactive: list[str]) -> Doubts:
+    """Compare the sums of all members; `begin_inactive` are the segments in whose beginning the
+    member was in no primary.
+    """
+    from pyspark.sql import functions as f
+
+    from tools.verify.source import expand
+
+    sums = scan.filter(f.col("kind") == SUMS)
+    inactive = ~applied_while_active(begin_inactive)
+    by_life = sums.groupBy("span", "member", "incarnation").agg(
+        f.bit_xor("low").alias("low"),
+        f.bit_xor("high").alias("high"),
+        f.sum("batches").alias("batches"),
+        f.sum(f.col("last") - f.col("position") + 1).alias("positions"),
+        f.max(inactive).alias("inactive"),
+    )
+    differ = f.max("inactive")
+    for name in ("low", "high", "batches", "positions"):
+        differ = differ | (f.min(name) != f.max(name))
+    by_span = by_life.groupBy("span").agg(
+        differ.alias("differ"),
+        f.sum("batches").alias("batches"),
+        f.max("positions").alias("positions"),
+    )
+    anchor = f.col("kind").isin([int(kind) for kind in ANCHORS]) & (f.col("last") > 0)
+    anchors = scan.filter(anchor).withColumn("span", f.expr(f"last div {SPAN}"))
+    unknown = anchors.filter(~f.coalesce(f.col("flag"), f.lit(False)))
+    judged = by_span.join(
+        unknown.select("span", f.lit(True).alias("odd")).distinct(), "span", "full_outer"
+    ).withColumn("left", f.coalesce("differ", f.lit(False)) | f.coalesce("odd", f.lit(False)))
+    judged = judged.persist()
+    row = judged.agg(
+        f.count("differ"),
+        f.count(f.when(f.col("left"), 1)),
+        f.sum(f.when(~f.col("left"), f.col("batches"))),
+        f.sum(f.when(~f.col("left"), f.col("positions"))),
+    ).collect()[0]
+    records: DataFrame | None = None
+    if row[1]:
+        left = judged.filter("left").select("span")
+        batches = expand(sums.join(left, "span", "left_semi"))
+        said = anchors.join(left, "span", "left_semi").select(*Row._fields)
+        records = batches.unionByName(said)
+    return Doubts(row[0], row[1], row[2] or 0, row[3] or 0, records)

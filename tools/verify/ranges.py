@@ -1,0 +1,102 @@
+"""Batches of one segment that follow one another: summed up for the comparison of members, and each
+for itself where that is not enough.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+
+from xxhash import xxh3_64_intdigest
+
+from broker.memberlog.coding import FRAME, decode
+from broker.memberlog.records import Batch
+from tools.verify.rows import SPAN, SUMS, FirstBatch, Row, Sums, signed
+
+RANGE_US = 200_000  # batches are summed up over no longer time, for the pictures
+Who = tuple[str, str, int, int]  # file, member, incarnation, segment
+_LOW = (1 << 64) - 1
+
+
+class Range:
+    """Batches that are summed up; `batches` is 0 when there are none."""
+
+    __slots__ = (
+        "batches", "begins", "digest", "ends", "epoch", "first", "last", "limit", "lsn", "until_us",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew; nothing continues this."""
+        self.batches = self.begins = self.digest = self.ends = self.epoch = 0
+        self.first = self.last = self.limit = self.lsn = self.until_us = -1
+
+    def begin(self, first: int, last: int, epoch: int, time_us: int, begins: int) -> None:
+        """Begin with a batch from position `first` to `last`, at byte `begins`."""
+        self.first, self.epoch, self.begins = first, epoch, begins
+        self.limit = (last // SPAN + 1) * SPAN
+        self.until_us = time_us + RANGE_US
+
+    def sums(self, who: Who, active: bool | None, decided: int, time_us: int) -> Sums:
+        """Return the row that says it all; how the batches were applied is the same for each."""
+        low, high = self.digest & _LOW, self.digest >> 64
+        return Sums(
+            *who, self.lsn, SUMS, self.epoch, self.first, self.last, active, decided, time_us,
+            self.last // SPAN, self.batches, self.begins, self.ends, signed(low), signed(high),
+        )  # fmt: skip
+
+
+def expand_sums(data: bytes, of: Sums) -> Iterator[Row]:
+    """Yield a row for each of the batches that were summed up; `data` is their segment's."""
+    offset = of.begins
+    while offset < of.ends:
+        start = offset + FRAME.size
+        offset = start + int(FRAME.unpack_from(data, offset)[0])
+        lsn, record = decode(data[start:offset])
+        if isinstance(record, Batch):
+            yield batch_row(of[:4], lsn, record, of.flag, of.decided, of.time_us)
+
+
+def batch_row(
+    who: Who, lsn: int, batch: Batch, active: bool | None, decided: int, time_us: int
+) -> Row:
+    """Return the row of a batch: by whom, its number, and how it was applied there."""
+    (
+        epoch, ring_seq, seq, first, commands, origin, _, _, _, kinds, outcomes, blob_hash, chain,
+        root, order, moves,
+    ) = batch  # fmt: skip
+    fields = (
+        *who, lsn, 6, epoch, ring_seq, None, seq, first, first + commands - 1, chain, signed(root),
+        blob_hash, order, origin, kinds, outcomes, None, None, active, None, None, decided, time_us,
+        signed(xxh3_64_intdigest(moves)),
+    )  # fmt: skip
+    row: Row = tuple.__new__(Row, fields)
+    return row
+
+
+def last_position(batch: Batch) -> int:
+    """Return the position of the last command of a batch."""
+    return batch.first_position + batch.commands - 1
+
+
+def left_by(
+    recent: deque[Batch], position: int, chain: bytes | None, root: int | None
+) -> bool | None:
+    """Return whether one of the batches left this behind; None: it is not among them."""
+    at = bisect_left(recent, position, key=last_position)
+    if at == len(recent) or last_position(recent[at]) != position:
+        return None
+    return chain in (None, recent[at].chain) and root in (None, recent[at].root)
+
+
+def entrance(batch: Batch) -> FirstBatch:
+    """Return what is compared with the end of the segment before."""
+    return FirstBatch(
+        position=batch.first_position,
+        blob_hash=batch.blob_hash.hex(),
+        outcomes=batch.outcomes.hex(),
+        chain=batch.chain.hex(),
+    )

@@ -1,0 +1,43 @@
+"""What follows what in the log of a life, and what of it may be confirmed."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+
+from broker.machine.commands import OK, PUBLISH, TX_COMMIT, UNROUTABLE
+from broker.memberlog.records import HASH_BYTES
+
+CONFIRMABLE = (PUBLISH, TX_COMMIT)
+_OUTCOMES_OK = frozenset(code.to_bytes(2, "little") for code in (OK, UNROUTABLE))
+
+
+def digest(data: bytes) -> bytes:
+    """Return the chain hash of the log's only hash kind."""
+    return blake2b(data, digest_size=HASH_BYTES).digest()
+
+
+def out_of_sequence(stands: int, first: int, last: int) -> tuple[int, int, str] | None:
+    """Return from where to where and how a batch does not begin one past where the life stands."""
+    if first > stands + 1:
+        return stands + 1, first - 1, f"positions {stands + 1} to {first - 1} are missing"
+    if first <= stands:
+        until = min(stands, last)
+        return first, until, f"positions {first} to {until} are applied again"
+    return None
+
+
+def foreign_batch(of: tuple[int, int], primary: tuple[int, int] | None) -> str:
+    """Say that a batch is of another primary than the one that the life is in."""
+    here = "no primary" if primary is None else f"epoch {primary[0]}, ring {primary[1]}"
+    return f"a batch of epoch {of[0]}, ring {of[1]} is applied in {here}"
+
+
+@lru_cache(4096)
+def confirmable(kinds: bytes, outcomes: bytes) -> tuple[int, ...]:
+    """Return which commands of a batch are publishes that were accepted."""
+    return tuple(
+        i
+        for i, kind in enumerate(kinds)
+        if kind in CONFIRMABLE and outcomes[2 * i : 2 * i + 2] in _OUTCOMES_OK
+    )

@@ -1,0 +1,165 @@
+# mypy: disable-error-code="import-untyped"
+"""Tables with a row for each small thing that records carry many of: moves, and what clients did.
+
+Column by column, from the packed bytes of many records at once: none of these things ever becomes
+an object of Python.  Damage is told by the table of records; here what can be read is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow
+
+from broker.machine.tape import MOVE
+from broker.memberlog.reader import LogError, NotALog, OtherVersion, read_segment
+from broker.memberlog.records import (
+    CLIENT_ROW,
+    OF_CLIENT,
+    REDELIVERED,
+    Active,
+    Batch,
+    Client,
+    Decided,
+    Header,
+    Inactive,
+    Snapshot,
+    Start,
+)
+from tools.verify.moves import Ints, unpack
+
+ROWS_PER_BATCH = 1 << 16
+Ranges = list[tuple[int, int]]
+EVERYWHERE: Ranges = [(0, (1 << 63) - 1)]
+
+MOVES_SCHEMA = (
+    "file string, member string, incarnation bigint, lsn bigint, position bigint, ordinal int, "
+    "epoch bigint, decided bigint, op int, flag boolean, cause int, queue bigint, seq bigint, "
+    "of bigint, detail bigint"
+)
+CLIENTS_SCHEMA = (
+    "file string, client string, life bigint, session bigint, queue string, lsn bigint, "
+    "ordinal int, op int, flag boolean, body bigint, aux bigint, time_us bigint"
+)
+_CLIENT = np.dtype([("op", "u1"), ("body", "<u8"), ("aux", "<u8")])
+
+
+def moves_of(
+    data: bytes, file: str, schema: pyarrow.Schema, ranges: Ranges = EVERYWHERE
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the moves of a member's segment: those of batches that begin in one of the ranges of
+    positions, which ascend.
+    """
+    who = Header(0, "", "", "", -1, -1, b"", "", 0)
+    deciding = 0
+    taken: list[tuple[int, int, int, int]] = []  # lsn, first position, epoch, decided
+    packed: list[bytes] = []
+    size = 0
+    for lsn, _, _, record, _ in _sound(data, file):
+        match record:
+            case Batch():
+                first = record.first_position
+                if record.moves and any(low <= first <= high for low, high in ranges):
+                    taken.append((lsn, first, record.epoch, deciding or record.epoch))
+                    packed.append(record.moves)
+                    size += len(record.moves)
+                    if size >= ROWS_PER_BATCH * MOVE.size:
+                        yield _moves(who, file, taken, packed, schema)
+                        size = 0
+            case Decided(epoch):
+                deciding = epoch
+            case Active() | Inactive() | Start() | Snapshot():
+                deciding = 0
+            case Header():
+                who = record
+            case _:
+                pass
+    if taken:
+        yield _moves(who, file, taken, packed, schema)
+
+
+def clients_of(data: bytes, file: str, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+    """Yield what a client's segment says that it did."""
+    who = Header(0, "", "", "", -1, -1, b"", "", 0)
+    taken: list[tuple[int, Client]] = []
+    size = 0
+    for lsn, _, _, record, _ in _sound(data, file):
+        if isinstance(record, Client):
+            taken.append((lsn, record))
+            size += len(record.ops)
+            if size >= ROWS_PER_BATCH * CLIENT_ROW.size:
+                yield _clients(who, file, taken, schema)
+                size = 0
+        elif isinstance(record, Header):
+            who = record
+            if who.role != OF_CLIENT:
+                return
+    if taken:
+        yield _clients(who, file, taken, schema)
+
+
+def _sound(data: bytes, file: str) -> Iterator[tuple[int, bytes, int, object, bytes]]:
+    faults: list[LogError] = []
+    try:
+        yield from read_segment(data, file, faults)
+    except (NotALog, OtherVersion):
+        return
+
+
+def _moves(
+    who: Header,
+    file: str,
+    taken: list[tuple[int, int, int, int]],
+    packed: list[bytes],
+    schema: pyarrow.Schema,
+) -> pyarrow.RecordBatch:
+    told = np.array(taken, np.int64)
+    counts = np.fromiter(map(len, packed), np.int64, len(packed)) // MOVE.size
+    lsn, _, epoch, decided = (np.repeat(column, counts) for column in told.T)
+    moves = unpack(packed, [one[1] for one in taken])
+    taken.clear()
+    packed.clear()
+    return _record_batch(
+        schema,
+        *(file, who.member, who.incarnation, lsn, moves.position, moves.ordinal, epoch, decided),
+        *(moves.op, moves.flag, moves.cause, moves.queue, moves.seq, moves.of, moves.detail),
+    )
+
+
+def _clients(
+    who: Header, file: str, taken: list[tuple[int, Client]], schema: pyarrow.Schema
+) -> pyarrow.RecordBatch:
+    rows = np.frombuffer(b"".join(record.ops for _, record in taken), _CLIENT)
+    counts = np.array([len(record.ops) // CLIENT_ROW.size for _, record in taken], np.int64)
+    begins = np.cumsum(counts) - counts
+    told = np.array([(lsn, one.session, one.time_us) for lsn, one in taken], np.int64)
+    lsn, session, time_us = (np.repeat(column, counts) for column in told.T)
+    queues = pyarrow.array([record.queue for _, record in taken])
+    queue = queues.take(pyarrow.array(np.repeat(np.arange(len(taken)), counts)))
+    ordinal = np.arange(len(rows), dtype=np.int64) - np.repeat(begins, counts)
+    taken.clear()
+    return _record_batch(
+        schema,
+        *(file, who.member, who.incarnation, session, queue, lsn, ordinal),
+        *(rows["op"] & (REDELIVERED - 1), rows["op"] >= REDELIVERED),
+        *(_signed(rows["body"]), _signed(rows["aux"]), time_us),
+    )
+
+
+def _signed(column: Ints) -> Ints:
+    return np.ascontiguousarray(column).view("<i8")
+
+
+def _record_batch(schema: pyarrow.Schema, *columns: object) -> pyarrow.RecordBatch:
+    """Return a batch of columns; one that is no array is the same in all rows."""
+    size = max(len(column) for column in columns if isinstance(column, np.ndarray))
+    arrays = [
+        column.cast(field.type)
+        if isinstance(column, pyarrow.Array)
+        else pyarrow.array(column.astype(field.type.to_pandas_dtype(), copy=False))
+        if isinstance(column, np.ndarray)
+        else pyarrow.repeat(pyarrow.scalar(column, field.type), size)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)

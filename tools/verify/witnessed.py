@@ -1,0 +1,76 @@
+"""The rows of records that grow with views and queues, and what each of them says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.memberlog.records import (
+    Active,
+    Checkpoint,
+    Inactive,
+    Kind,
+    Queues,
+    Record,
+    Snapshot,
+    Start,
+    Stop,
+    ViewSeen,
+    Vote,
+)
+from tools.verify.rows import Row, signed
+
+_KINDS: dict[type[Record], Kind] = {
+    Start: Kind.START,
+    ViewSeen: Kind.VIEW,
+    Active: Kind.ACTIVE,
+    Inactive: Kind.INACTIVE,
+    Snapshot: Kind.SNAPSHOT,
+    Stop: Kind.STOP,
+    Vote: Kind.VOTE,
+    Queues: Kind.QUEUES,
+    Checkpoint: Kind.CHECKPOINT,
+}
+
+
+def control_rows(row: Row, record: Record, stands: int) -> Iterator[Row]:
+    """Yield the rows of a record other than a BATCH or CONFIRM; `row` says where it is from, and
+    `stands` where its life stood, -1 = not known.
+    """
+    row = row._replace(kind=int(_KINDS[type(record)]))
+    match record:
+        case Start(epoch, position, chain, root):
+            row = row._replace(epoch=epoch, position=position, last=position, chain=chain)
+            yield row._replace(root=signed(root))
+        case Snapshot(epoch, position, chain, root, donor):
+            row = row._replace(epoch=epoch, position=position, last=position, chain=chain)
+            yield row._replace(root=signed(root), text=donor)
+        case Vote(position, chain, root, verdict):
+            row = row._replace(position=position, text=verdict)
+            if verdict == "undecided":
+                yield row._replace(flag=None)
+            else:
+                yield row._replace(last=position, chain=chain, root=signed(root))
+        case Stop(reason, position, chain):
+            yield row._replace(position=position, last=position, chain=chain, text=reason)
+        case Checkpoint(position, root):
+            yield row._replace(position=position, last=position, root=signed(root))
+        case Queues(queues):
+            for number, vhost, name, durable, _ in queues:
+                yield row._replace(seq=number, origin=vhost, text=name, flag=durable)
+        case ViewSeen(ring_seq, ring_rep, regular, members):
+            names = [f"{name}/{life}" for name, life in members]
+            row = row._replace(ring_seq=ring_seq, ring_rep=ring_rep, flag=regular)
+            yield row._replace(names=names, position=stands)
+        case Active():
+            yield row._replace(
+                epoch=record.epoch,
+                ring_seq=record.ring_seq,
+                ring_rep=record.ring_rep,
+                position=record.base_position,
+                chain=record.base_chain,
+                names=[f"{n}/{life}{'+' * bool(new)}" for n, life, new in record.members],
+                voters=list(record.voters),
+                flag=record.cold,
+            )
+        case _:
+            yield row
