@@ -26,7 +26,7 @@ from tools.verify.witness import gaps, plan
 
 def rows_in(files: Iterable[Path]) -> list[Row]:
     """Parse segments."""
-    return [row for file in files for row in parse_segment(file.read_bytes(), str(file))]
+    return [row for file in files for row in parse_segment(read_bytes(file), str(file))]
 
 
 def sparkless_findings(rows: list[Row]) -> list[Finding]:

@@ -24,6 +24,7 @@ from tools.local_cluster import ROOT, BrokerProcess, LocalCluster
 from tools.management import ManagementError
 from tools.verify.findings import Finding
 from tools.verify.judge import judge_control
+from tools.verify.segments import find_segments
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,7 +35,7 @@ FIRST = 50
 
 def findings(root: Path) -> list[Finding]:
     """Judge the logs below a directory as far as it goes without Spark."""
-    judged = judge_control(rows_in(sorted(root.rglob("*.qml"))))
+    judged = judge_control(rows_in(find_segments([root])))
     shown = sum(life.publishes for life in judged.lives)
     assert shown >= FIRST, "the logs show next to nothing"
     return judged.findings
