@@ -67,6 +67,7 @@ class Replica:
             and self.transfer is None
             and self.primary.level
             and self.durable_position == self.log.position
+            and self.primary.durable() >= self.log.position  # and clients were told
         )
 
     # -- asked by the primary layer --------------------------------------------------------------
