@@ -18,6 +18,7 @@ from tools.verify.findings import PROPERTIES, BadInput
 from tools.verify.job import Report, Wishes, verify
 from tools.verify.page import page
 from tools.verify.progress import progress
+from tools.verify.rules import REPLAYED
 from tools.verify.session import spark_session
 
 CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
@@ -60,6 +61,13 @@ CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
     help="When consistent, write the verified point to this file, for --since.",
 )
 @click.option(
+    "--replay",
+    default=str(REPLAYED),
+    show_default=True,
+    metavar="N|all",
+    help="Make the moves of N segments, or of all, again in a second model of queues.",
+)
+@click.option(
     "--export",
     type=click.Path(file_okay=False, path_type=Path),
     help="Also write the records of closed segments as Parquet to this new directory.",
@@ -74,13 +82,15 @@ def main(
     follow: bool,
     since: Path | None,
     save: Path | None,
+    replay: str,
     export: Path | None,
     verbose: bool,
 ) -> None:
     """Check the member logs in and below LOGDIR... against what the cluster promises.
 
     Each member writes what it applied, confirmed and saw of the others to DATA-DIR/memberlog.
-    Collect these directories from ALL members, dead and ejected ones too, and name them here.
+    Collect these directories from ALL members, dead and ejected ones too, and name them here,
+    with those of clients that kept a history (spout --history DIR).
 
     \b
     What is checked (numbers as in docs/GUARANTEES.md):
@@ -94,7 +104,11 @@ def main(
       G8   nothing confirmed is missing in a later primary or on a member
       G9   what was confirmed is an accepted publish, durable at a majority
       G10  votes were about what was applied
+      G11  no message is delivered again without a cause and the flag
+      G12  messages leave a queue, and a channel's enter it, in their order
+      G13  a message is held by one channel at a time
       G14  the same commands gave the same outcomes and the same state
+      G20  a publish becomes one message, which ends once in each queue
 
     \b
     Examples:
@@ -130,7 +144,7 @@ def main(
         _fast(list(logdir), as_json)
     if follow:
         _follow(list(logdir), as_json, master, verbose, since)
-    wishes = Wishes(story=html is not None, since=since, save=save, export=export)
+    wishes = Wishes(html is not None, since, save, export, _how_many(replay))
     started = time.monotonic()
     try:
         with spark_session(master, verbose) as spark:
@@ -145,10 +159,18 @@ def main(
         document["seconds"] = {"start": round(ready - started, 3), "check": round(seconds, 3)}
         click.echo(json.dumps(document, indent=2))
     else:
-        click.echo(render(report, seconds))
+        click.echo(render(report, seconds, verbose=verbose))
     if html is not None:
         _write(html, page(report, "Consistency of " + ", ".join(map(str, logdir))))
     sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
+
+
+def _how_many(replay: str) -> int | None:
+    if replay == "all":
+        return None
+    if not replay.isdigit():
+        raise click.UsageError(f"--replay {replay}: give a number of segments, or all")
+    return int(replay)
 
 
 def _broke(error: Exception, as_json: bool, verbose: bool) -> NoReturn:
@@ -230,7 +252,7 @@ def _write(path: Path, text: str) -> None:
     click.echo(f"the page is in {path}", err=True)
 
 
-def render(report: Report, seconds: float) -> str:
+def render(report: Report, seconds: float, *, verbose: bool = False) -> str:
     """Return the report for people."""
     c = report.counts
     lines = [
@@ -239,12 +261,18 @@ def render(report: Report, seconds: float) -> str:
         f"publishes {c.publishes:,}, confirms {c.confirms:,}, views {c.views}, epochs {c.epochs}",
         f"checked in {seconds:.1f} s, {c.records / max(seconds, 0.001):,.0f} records/s",
     ]
+    if report.clients is not None:
+        lines.append(str(report.clients))
     lines += [f"note: {note}" for note in report.notes]
+    if verbose:
+        lines += [f"{one.promise}: {one.check}: {one.rows:,} {one.of}" for one in report.checks]
     if report.consistent:
         held = ", ".join(name for name in PROPERTIES if name != "LOG")
         return "\n".join([*lines, f"consistent: {held} hold in these logs"])
     lines += [f"NOT CONSISTENT: {len(report.findings)} findings, the earliest first"]
-    return "\n".join([*lines, *(f"  {finding}" for finding in report.findings)])
+    for finding in report.findings:
+        lines += [f"  {finding}", *(f"      {line}" for line in finding.around)]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

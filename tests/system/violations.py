@@ -354,6 +354,15 @@ def checkpoint_has_another_root(maker: MoveMaker) -> tuple[str, int]:
     return "other root", honest.position
 
 
+def blob_is_passed_over(maker: MoveMaker) -> tuple[str, int]:
+    first = maker.lives[LIVES[0]]
+    third = next(r for r in first if isinstance(r, Batch) and r.blob_no == 3)
+    told = third._replace(blob_no=4)
+    for life in LIVES:
+        maker.lives[life][:] = [told if r == third else r for r in maker.lives[life]]
+    return "blob order", third.first_position
+
+
 VIOLATIONS: tuple[Violation, ...] = (
     publish_becomes_nothing, publish_becomes_two_messages, ack_publishes, transaction_of_a_publish,
     number_is_skipped, enqueued_of_another_publish, enqueued_twice, two_at_one_place,
@@ -370,5 +379,6 @@ VIOLATIONS: tuple[Violation, ...] = (
     queue_declared_otherwise, move_of_no_command, late_command_moves,
     newest_of_those_that_came_back, moves_in_another_order, holder_that_no_model_knows,
     more_leave_than_were_there, queue_declared_twice, purge_says_it_is_durable,
-    checkpoint_has_another_root, transient_enters_as_persistent, ack_called_an_end_with_its_queue,
+    checkpoint_has_another_root, blob_is_passed_over, transient_enters_as_persistent,
+    ack_called_an_end_with_its_queue,
 )  # fmt: skip

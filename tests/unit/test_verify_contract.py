@@ -56,7 +56,6 @@ def test_each_violation_is_named_where_it_is(violation: Violation) -> None:
 
 def test_each_rule_is_broken_by_one() -> None:
     broken = {violation(story())[0] for violation in VIOLATIONS}
-    assert {RULES[rule].promise for rule in broken} == {"LOG", "G11", "G12", "G13", "G14", "G20"}
     assert RULES.keys() == broken
 
 

@@ -28,6 +28,7 @@ from tools.verify.causes import ALLOWED, ENDS, ERRORS_FROM
 from tools.verify.moves import LOW_32, OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
 from tools.verify.rules import Breach
 
+_NOT_TAKEN = tuple(code.to_bytes(2, "little") for code in (c.MALFORMED, c.OUT_OF_SEQUENCE))
 _COMMANDS_MAX = 1 << 18  # judged at once; bounds the memory
 _DEAD = 2  # cause of a PUBLISHED: no client did, and no channel
 _SEQ_MASK = (1 << RANK_SHIFT) - 1
@@ -69,6 +70,7 @@ class Conduct:
         self._commands = 0
         self._balance: Balance | None = None  # None: how the queues stand is not known
         self._said: list[Checkpoint] = []  # parts of one
+        self._blobs: dict[int, int] = {}  # by session: the number of the one taken last
         self._root = (-1, 0)  # position and state root of the batch before
 
     def take(self, record: Record) -> None:
@@ -82,6 +84,8 @@ class Conduct:
                     if last.first_position + last.commands != record.first_position:
                         self._judge()  # something is missing: the check of logs says so
                         self._balance = None
+                        self._blobs.clear()
+                self._blob(record)
                 self._batches.append(record)
                 self._root = record.first_position + record.commands - 1, record.root
                 self._commands += record.commands
@@ -98,6 +102,7 @@ class Conduct:
                 self._judge()
                 self._balance = None
                 self._root = (-1, 0)
+                self._blobs.clear()
             case _:
                 pass
 
@@ -113,6 +118,16 @@ class Conduct:
         if self._said:
             self._stand()
         self._judge()
+
+    def _blob(self, batch: Batch) -> None:
+        """Of one session, only the next blob is taken."""
+        if not batch.session or batch.outcomes[:2] in _NOT_TAKEN:
+            return
+        before = self._blobs.get(batch.session)
+        if before is not None and batch.blob_no != before + 1:
+            more = f"{batch.blob_no} after {before} of {batch.origin}"
+            self.breaches.append(Breach("blob order", batch.first_position, 0, -1, -1, more=more))
+        self._blobs[batch.session] = batch.blob_no
 
     def _stand(self) -> None:
         """The log says how the queues stand: that is where its moves must have led."""

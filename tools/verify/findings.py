@@ -8,6 +8,7 @@ PROPERTIES = {
     "LOG": "the evidence is whole",
     "G1": "total order",
     "G2": "virtual synchrony",
+    "G5": "order of one source",
     "G6": "agreement on views",
     "G7": "one primary at a time",
     "G8": "nothing confirmed is forgotten",

@@ -29,6 +29,9 @@ RULES = {
     "return without cause": Rule(
         "G11", "causes", "messages came back, but nothing was closed, refused or returned here"
     ),
+    "blob order": Rule(
+        "G5", "E5 by source", "what one session submitted is not applied in its order, each once"
+    ),
     # C1: exactly once.
     "publish lost": Rule("G20", "C1 enqueue", "a publish was accepted, but became no message"),
     "publish doubled": Rule("G20", "C1 enqueue", "one publish became more than one message"),

@@ -1,0 +1,76 @@
+"""The queue contract as Spark judges it: the same findings as without, in words (G11-G13, G20)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("numpy")
+
+from tests.system.movestory import plain_story
+from tests.system.sparking import shared_session
+from tests.system.violations import (
+    cold_start_loses_a_persistent_one,
+    delivered_to_two_at_once,
+    older_one_is_overtaken,
+    publish_becomes_nothing,
+)
+from tools.verify.findings import BadInput
+from tools.verify.job import Wishes, verify
+from tools.verify.rules import RULES
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is not the point."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def test_an_honest_story_is_judged_in_all_its_parts(tmp_path: Path) -> None:
+    plain_story().write_all(tmp_path)
+    report = verify(shared_session(), [tmp_path], Wishes(replay=None))
+    assert report.findings == []
+    rows = {one.check: one.rows for one in report.checks}
+    assert rows.pop("durable at a majority") > 0
+    assert [check for check, count in rows.items() if not count] == []
+    assert not any("second model" in note for note in report.notes)
+
+
+def test_violations_that_all_members_tell_are_found_and_told(tmp_path: Path) -> None:
+    maker = plain_story()
+    expected = {
+        violation(maker)
+        for violation in (
+            publish_becomes_nothing, delivered_to_two_at_once, older_one_is_overtaken,
+            cold_start_loses_a_persistent_one,
+        )
+    }  # fmt: skip
+    maker.write_all(tmp_path)
+    report = verify(shared_session(), [tmp_path])
+    for rule, position in expected:
+        told = [
+            one
+            for one in report.findings
+            if (one.property, one.position) == (RULES[rule].promise, position)
+            and RULES[rule].says in one.what
+        ]
+        assert told, f"{rule} at {position}: {[*map(str, report.findings)]}"
+        assert "in the log of a, b, c" in told[0].what
+    held = next(one for one in report.findings if one.property == "G13")
+    assert held.queue == "/ q"
+    assert "by a NACK from b" in held.what
+    assert any("DELIVERED" in line for line in held.around)
+
+
+def test_a_check_that_lost_rows_gives_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_story().write_all(tmp_path)
+    monkeypatch.setattr("tools.verify.contract._take_fates", lambda *_: None)
+    with pytest.raises(BadInput, match="were judged beside one another"):
+        verify(shared_session(), [tmp_path])
