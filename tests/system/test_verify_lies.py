@@ -17,7 +17,7 @@ from typing import get_args
 
 import pytest
 
-from broker.memberlog.records import Record
+from broker.memberlog.records import Checkpoint, Client, Queues, Record
 from tests.system.lies import Lie, Stage
 from tests.system.logmaker import good_story
 from tests.system.sparking import shared_session
@@ -37,7 +37,7 @@ LABEL = "a word for people; no promise is about it"
 LESS = "who claims less than was so is not refuted by what others saw"
 AGAIN = "what is said twice is as true as once"
 ORDER = "neither of the two depends on the other, so either order may be true"
-BLOB = "not read: hash, order and place of the item say which one it was"
+BLOB = "at the end of a segment, and in one that is neither witness nor replayed"
 LOOSE = "a bound that is too high accuses nobody; what is on whose disk is judged by DURABLE"
 WORD = "not judged: chain and root of the vote are compared with what was applied"
 EPOCH = "only draws the line between superseded histories; chain and root are compared"
@@ -45,12 +45,14 @@ ENDING = "the end of a view is only counted; what was applied in it is compared"
 OLDER = "a segment without one is one that an older release or a crash left open"
 BEHIND = "what stands behind a closing record is judged as if it stood before it"
 
+ELSEWHERE = (Queues, Checkpoint, Client)
+"""Told about in tests/unit/test_verify_contract_lies.py, like Batch.moves, and in
+test_verify_clients.py."""
+
 # By key: never seen.
 UNSEEN: dict[str, str] = {
     "Header.wall_us +1": CLOCK,
     "Batch.time_us +1": CLOCK,
-    "Batch.session +1": BLOB,
-    "Batch.blob_no +1": BLOB,
     "Start.state_epoch +1": EPOCH,
     "Snapshot.state_epoch +1": EPOCH,
     "Snapshot.donor changed": LABEL,
@@ -98,6 +100,8 @@ UNSEEN: dict[str, str] = {
 
 # By key: seen at some places and not at others, and why not there.
 PARTLY: dict[str, str] = {
+    "Batch.session +1": BLOB,
+    "Batch.blob_no +1": BLOB,
     "Start.position +1": "between two batches there is no state to compare with",
     "Start.root +1": "at position 0, where there is no state yet",
     "ViewSeen.ring_seq +1": ENDING,
@@ -159,9 +163,10 @@ def judge(stage: Stage, lies: list[Lie]) -> Iterator[str]:
 
 
 def test_every_field_of_every_kind_is_lied_about(stage: Stage) -> None:
-    fields = {f"{kind.__name__}.{field}" for kind in get_args(Record) for field in kind._fields}
+    kinds = set(get_args(Record)) - set(ELSEWHERE)
+    fields = {f"{kind.__name__}.{field}" for kind in kinds for field in kind._fields}
     keys = {lie.key for lie in stage.lies()}
-    assert fields - {key.split(" ")[0] for key in keys} == set()
+    assert fields - {key.split(" ")[0] for key in keys} == {"Batch.moves"}
     assert (UNSEEN.keys() | PARTLY.keys()) - keys == set(), "nobody lies like that any more"
     assert UNSEEN.keys() & PARTLY.keys() == set()
 
