@@ -1,0 +1,128 @@
+"""Generated lies about each thing that a client can say: which are found, and which nobody can see.
+
+The survivors stand in docs/MEMBERLOG.md with the reason; a lie that is not in this list must be
+found, and one that is must not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.memberlog.client import Session
+from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Did
+from tests.system.clientmaker import Clients, Servers
+from tests.system.sparking import shared_session
+from tests.system.test_verify_clients import Corner, judge, small
+from tools.verify import clients as module
+from tools.verify import receipts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark")
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+DOC = Path(__file__).parents[2] / "docs" / "MEMBERLOG.md"
+Said = tuple[int, int, int]
+Operator = Callable[[Said], list[Said]]
+OPERATORS: dict[str, Operator] = {
+    "another body": lambda said: [(said[0], said[1] ^ 1, said[2])],
+    "number +1": lambda said: [(said[0], said[1], said[2] + 1)],
+    "flag negated": lambda said: [(said[0] ^ REDELIVERED, said[1], said[2])],
+    "dropped": lambda _: [],
+    "duplicated": lambda said: [said, said],
+}
+SURVIVORS = {
+    *(f"{did} {operator}" for did in ("PUBLISHED", "ACKED", "LOST") for operator in OPERATORS),
+    *(f"{did} dropped" for did in ("CONFIRMED", "REFUSED", "UNROUTABLE", "RECEIVED")),
+    *("RECEIVED number +1", "UNROUTABLE number +1"),
+} - {f"{did} flag negated" for did in ("PUBLISHED", "ACKED", "LOST")}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spark() -> Iterator[SparkSession]:
+    """The session that all tests share, set up for little data."""
+    yield from small(shared_session())
+
+
+def truth(corner: Corner) -> None:
+    """One of each thing that a client can say."""
+    corner.writer.published(8, corner.body("full"))
+    corner.servers.publish(corner.body("full"), 8)
+    corner.servers.rows[-1] = corner.servers.rows[-1]._replace(seq=10_000 + corner.queue)
+    corner.writer.refused(8)
+    corner.publish("astray")
+    corner.writer.unroutable(corner.body("astray"), 1)
+    (message,) = corner.publish("twice", corner.queue)
+    corner.servers.deliver(message)
+    corner.receive("twice", acks=False)
+    corner.servers.give_back(message)
+    corner.servers.deliver(message, redelivered=True)
+    corner.receive("twice", redelivered=True)
+    corner.servers.settle(message)
+    corner.reader.lost()
+
+
+def tell(session: Session, did: Did, operator: Operator) -> bool:
+    """Change the first thing of this kind that the session says; False: it says none."""
+    told = list(CLIENT_ROW.iter_unpack(bytes(session.ops)))
+    for place, said in enumerate(told):
+        if said[0] & ~REDELIVERED == did:
+            told[place : place + 1] = operator(said)
+            session.ops[:] = b"".join(CLIENT_ROW.pack(*row) for row in told)
+            return True
+    return False
+
+
+def lies() -> Iterator[tuple[str, Did, Operator]]:
+    """Yield every lie; the flag says something of RECEIVED only."""
+    for did in Did:
+        for name, operator in OPERATORS.items():
+            if name != "flag negated" or did is Did.RECEIVED:
+                yield f"{did.name} {name}", did, operator
+
+
+@cache
+def found() -> frozenset[str]:
+    """Return the lies that are found when all are told at once, each in a corner of its own."""
+    servers, clients = Servers(), Clients()
+    truth(Corner("the truth", servers, clients))
+    for key, did, operator in lies():
+        corner = Corner(key, servers, clients)
+        truth(corner)
+        assert tell(corner.writer, did, operator) or tell(corner.reader, did, operator), key
+    corner = Corner("CONFIRMED another queue", servers, clients)
+    truth(corner)
+    corner.writer.queue = "the truth"
+    corner = Corner("RECEIVED another queue", servers, clients)
+    truth(corner)
+    corner.reader.queue = "the truth"
+    with pytest.MonkeyPatch.context() as patch:
+        for one in (module, receipts):
+            patch.setattr(one, "FINDINGS_MAX", 1000)
+        findings = judge(servers, clients).findings
+    keys = [
+        *(key for key, _, _ in lies()),
+        *(f"{did} another queue" for did in ("CONFIRMED", "RECEIVED")),
+    ]
+    named = {key for key in keys for one in findings if f" of {key} (" in one.what}
+    assert all(any(f" of {key} (" in one.what for key in keys) for one in findings), findings
+    return frozenset(named)
+
+
+def test_each_lie_is_found_or_known_to_be_invisible() -> None:
+    """G8, G11, G20."""
+    every = {key for key, _, _ in lies()}
+    assert every - found() == SURVIVORS
+    assert {"CONFIRMED another queue", "RECEIVED another queue"} <= found()
+    assert len(found()) >= 12
+
+
+def test_the_survivors_are_documented() -> None:
+    text = DOC.read_text(encoding="utf-8")
+    assert [key for key in sorted(SURVIVORS) if f"`{key}`" not in text] == []
