@@ -1,9 +1,11 @@
 """What checking member logs costs, beside simpler ways to compute one part of it.
 
-    python -m tests.bench.verify --records 1000000 [--engines fast,python,duckdb,plain,check]
+    python -m tests.bench.verify --records 1000000,10000000 [--engines fast,plain,check]
 
-Logs of about that many records a member (three members) are written by the real writer, with one
-randomly planted lie.  Each engine runs in a process of its own, over the same files:
+For each size logs of about that many records of each of three members are written, with one
+randomly planted lie: a record is a row of the log, so a batch, a confirm, a move of a message.  A
+hundred million need 11 GB below --scratch.  Each engine runs in a process of its own, over the same
+files, so that none is warm:
 
     fast     qpid-cluster-verify --fast: only the ends of segments
     python   one process: the same item and state at each position, in a dict
@@ -11,9 +13,10 @@ randomly planted lie.  Each engine runs in a process of its own, over the same f
     plain    the same as one plain group-by in Spark
     check    all checks of qpid-cluster-verify, in Spark
 
-CPU time and memory are of all processes of an engine, as the kernel accounts them (Linux); on a
-busy machine CPU time tells more than wall time.  Exit status 1 when an engine that looks at every
-record does not find the lie.
+CPU time and memory are of all processes of an engine, as the kernel accounts them (Linux), and the
+peak is that of Java and of Python, resident; on a busy machine CPU time tells more than wall time.
+The wall time of an engine is without the start of Spark and of Python.  Exit status 1 when an
+engine that looks at every record does not find the lie.
 """
 
 from __future__ import annotations
@@ -52,6 +55,15 @@ class Outcome(NamedTuple):
 
     found: list[int]
     seconds: float  # without the start of the process and of Spark
+    touched: tuple[str, ...] = ()  # by check: over how much it went
+
+
+class Cost(NamedTuple):
+    """What an engine used."""
+
+    cpu: float  # seconds
+    java: int  # bytes at the peak
+    python: int
 
 
 def facts(directory: Path) -> Iterator[Fact]:
@@ -136,48 +148,99 @@ def by_check(directory: Path) -> Outcome:
         began = time.perf_counter()
         report = verify(spark, [directory])
         found = [finding.position for finding in report.findings]
-        return Outcome(found, time.perf_counter() - began)
+        touched = tuple(
+            f"{one.promise}, {one.check}: {one.rows:,} {one.of}" for one in report.checks
+        )
+        return Outcome(found, time.perf_counter() - began, touched)
 
 
-def run(engine: str, directory: Path) -> tuple[Outcome, float, int]:
-    """Run an engine in a process of its own; return its outcome, CPU seconds and peak bytes."""
+def run(engine: str, directory: Path) -> tuple[Outcome, Cost]:
+    """Run an engine in a process of its own; return its outcome and what it used."""
     at = str(directory)
     command = [sys.executable, "-m", "tests.bench.verify", "--engine", engine, "--at", at]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    os.set_blocking(child.stdout.fileno(), False)
-    cpu: dict[int, float] = {}
-    peak = 0
-    while child.poll() is None:
-        used = dict(_usage(child.pid))
-        cpu |= {pid: seconds for pid, (seconds, _) in used.items()}
-        peak = max(peak, sum(held for _, held in used.values()))
-        time.sleep(0.1)
-    said = child.stdout.read()
-    child.stdout.close()
-    if child.returncode:
-        raise RuntimeError(f"{engine} ended with {child.returncode}")
-    found, seconds = json.loads(said)
-    return Outcome(found, seconds), sum(cpu.values()), peak
+    with tempfile.TemporaryFile("w+") as said:
+        child = subprocess.Popen(command, stdout=said)
+        cpu: dict[int, float] = {}
+        java = python = 0
+        while child.poll() is None:
+            used = list(_usage(child.pid))
+            cpu |= {one.pid: one.seconds for one in used}
+            java = max(java, sum(one.held for one in used if one.name == "java"))
+            python = max(python, sum(one.held for one in used if one.name != "java"))
+            time.sleep(0.1)
+        if child.returncode:
+            raise RuntimeError(f"{engine} ended with {child.returncode}")
+        said.seek(0)
+        outcome = Outcome(*json.load(said))
+    return outcome, Cost(sum(cpu.values()), java, python)
 
 
-def _usage(root: int) -> Iterator[tuple[int, tuple[float, int]]]:
-    """Yield (CPU seconds, private and shared resident bytes) of a process and those below it."""
-    parents: dict[int, tuple[int, float, int]] = {}
+class _Used(NamedTuple):
+    pid: int
+    name: str
+    seconds: float
+    held: int  # private and shared resident bytes
+
+
+def _usage(root: int) -> Iterator[_Used]:
+    """Yield what a process and those below it use."""
+    parents: dict[int, int] = {}
+    seen: list[_Used] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                head, _, tail = (entry / "stat").read_text().rpartition(")")
             except OSError:
                 continue
+            fields = tail.split()
             seconds = (int(fields[11]) + int(fields[12])) / TICKS
-            parents[int(entry.name)] = int(fields[1]), seconds, int(fields[21]) * PAGE
-    for pid, (_, seconds, held) in parents.items():
-        above = pid
+            parents[int(entry.name)] = int(fields[1])
+            name = head.partition("(")[2]
+            seen.append(_Used(int(entry.name), name, seconds, int(fields[21]) * PAGE))
+    for one in seen:
+        above = one.pid
         while above not in (0, root):
-            above = parents[above][0] if above in parents else 0
+            above = parents.get(above, 0)
         if above == root:
-            yield pid, (seconds, held)
+            yield one
+
+
+def measure(directory: Path, records: int, seed: int, engines: list[str]) -> dict[str, float]:
+    """Write logs, run the engines over them, print a table; return their records per second, of
+    those which saw the lie or did not look for it.
+    """
+    began = time.perf_counter()
+    lie = write_logs(directory, records, seed)
+    wrote = time.perf_counter() - began
+    ends = compare_ends([directory])
+    rows = ends.records + ends.moves
+    print(
+        f"\n{rows:,} records ({ends.moves:,} of them moves), {ends.segments} segments, "
+        f"{ends.bytes / 1e6:,.0f} MB, written in {wrote:.0f} s; seed {seed}: {lie}\n"
+    )
+    print("| engine | wall s | CPU s | records/s | per core | Java MB | Python MB | the lie |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    rates: dict[str, float] = {}
+    for engine in engines:
+        outcome, cost = run(engine, directory)
+        # The plain ones name the position that the batch ends at, up to 8 commands on.
+        hit = any(abs(lie.position - position) < 8 for position in outcome.found)
+        told = "not looked for" if engine == "fast" else "found" if hit else "MISSED"
+        rate = rows / max(outcome.seconds, 1e-6)
+        print(
+            f"| {engine} | {outcome.seconds:.2f} | {cost.cpu:.1f} | {rate:,.0f} | "
+            f"{rows / max(cost.cpu, 0.01):,.0f} | {cost.java / 1e6:,.0f} | "
+            f"{cost.python / 1e6:,.0f} | {told} |",
+            flush=True,
+        )
+        if told != "MISSED":
+            rates[engine] = rate
+        for line in outcome.touched:
+            print(f"  {line}", file=sys.stderr)
+    if {"plain", "check"} <= rates.keys():
+        share = rates["check"] / rates["plain"]
+        print(f"\nAll checks run at {share:.2f} of the speed of one plain group-by.")
+    return rates
 
 
 def main() -> int:
@@ -186,9 +249,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--records", type=int, default=100_000, help="of each of three members")
+    parser.add_argument("--records", default="1000000", help="of each member; sizes with commas")
     parser.add_argument("--seed", type=int, default=0, help="of the lie; 0 = from the clock")
     parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--scratch", type=Path, help="where the logs are written for a while")
     parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
     parser.add_argument("--at", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -196,31 +260,17 @@ def main() -> int:
         outcome: Outcome = _BY[options.engine](options.at)
         print(json.dumps(outcome))
         return 0
-    seed = options.seed or time.time_ns() % 1_000_000
-    missed = 0
-    with tempfile.TemporaryDirectory(prefix="bench-verify-") as scratch:
-        directory = Path(scratch)
-        began = time.perf_counter()
-        lie = write_logs(directory, options.records, seed)
-        ends = compare_ends([directory])
-        print(
-            f"{ends.records:,} records, {ends.segments} segments, {ends.bytes / 1e6:,.0f} MB, "
-            f"written in {time.perf_counter() - began:.0f} s; seed {seed}: {lie}"
-        )
-        print("| engine | wall s | CPU s | records/s | records/CPU s | peak MB | the lie |")
-        print("| --- | --- | --- | --- | --- | --- | --- |")
-        for engine in options.engines.split(","):
-            outcome, cpu, peak = run(engine, directory)
-            # The plain ones name the position that the batch ends at, up to 8 commands on.
-            hit = any(lie.position <= position < lie.position + 8 for position in outcome.found)
-            told = "not looked for" if engine == "fast" else "found" if hit else "MISSED"
-            missed += told == "MISSED"
-            rate = ends.records / max(outcome.seconds, 1e-6)
-            print(
-                f"| {engine} | {outcome.seconds:.2f} | {cpu:.1f} | {rate:,.0f} | "
-                f"{ends.records / max(cpu, 0.01):,.0f} | {peak / 1e6:,.0f} | {told} |",
-                flush=True,
-            )
+    engines = options.engines.split(",")
+    missed = False
+    before: dict[str, float] = {}
+    for size in map(int, options.records.split(",")):
+        seed = options.seed or time.time_ns() % 1_000_000
+        with tempfile.TemporaryDirectory(prefix="bench-verify-", dir=options.scratch) as scratch:
+            rates = measure(Path(scratch), size, seed, engines)
+        missed |= len(rates) < len(engines)
+        for engine in before.keys() & rates.keys():
+            print(f"{engine}: {rates[engine] / before[engine]:.2f} of the speed at the size before")
+        before = rates
     return 1 if missed else 0
 
 

@@ -43,6 +43,7 @@ class FastReport:
     segments: int = 0
     bytes: int = 0
     records: int = 0  # as the closing records have it
+    moves: int = 0  # as the closing records have it
     members: int = 0
     compared: int = 0  # positions that at least two members wrote down
     agreed_to: int = 0  # the last of them before the first difference
@@ -65,6 +66,7 @@ class FastReport:
             "segments": self.segments,
             "bytes": self.bytes,
             "records": self.records,
+            "moves": self.moves,
             "positions_compared": self.compared,
             "agreed_to": self.agreed_to,
             "differences": self.differences,
@@ -82,6 +84,7 @@ def compare_ends(places: list[Path]) -> FastReport:
         segments=len(segments),
         bytes=sum(one.size for one in segments),
         records=sum(one.ends.end.records for one in segments if one.ends.end is not None),
+        moves=sum(one.ends.end.moves for one in segments if one.ends.end is not None),
         members=len({one.ends.header.member for one in segments}),
         unread=[one.file for one in segments if one.ends.end is None],
     )
