@@ -11,14 +11,17 @@ from typing import Protocol
 
 from broker.core import Core
 from broker.exits import Exit
-from vsync.codec import WIRE_VERSION
-from vsync.greeting import mechanism_of
 from vsync.hello import Doorstep
-from vsync.security import Curve, Refused, Security
+from vsync.refusal import Lack, misfit, refusal
+from vsync.security import Refused, Security
 from vsync.types import Member
 
-FOREIGN_FRAMES_MAX = 20
-"""So many frames of another wire version are no line noise."""
+REMEDIES = {
+    Lack.MECHANISM: (
+        "give all members the same --cluster-mechanism, --cluster-key and --cluster-allow"
+    ),
+    Lack.KEY: "put its public file into the --cluster-allow of every member",
+}
 REFUSED_S = 2.0
 """A refusal must last: keys may be on their way to the others."""
 
@@ -65,9 +68,8 @@ class Newcomer:
         if self._core.ran or len(self._core.primary.members) > 1:
             self._refused_since = 0.0
             return
-        misfit = self._misfit()
-        if misfit:
-            self._stop(Exit.PROTOCOL, misfit)
+        if other := misfit(self._ring.me, self._ring.doorstep, self._ring.counters):
+            self._stop(Exit.PROTOCOL, f"cannot join: {other}")
             return
         refusals = self._transport.refusals
         if not refusals:
@@ -85,39 +87,9 @@ class Newcomer:
                 self._warned = sentence
                 self._warn(sentence)
 
-    def _misfit(self) -> str:
-        me, doorstep = self._ring.me, self._ring.doorstep
-        for _, (other, reason) in sorted(doorstep.refused.items()):
-            if other.incarnation < me.incarnation:
-                return f"cannot join: {reason}"
-        if self._ring.counters.get("frame_version", 0) >= FOREIGN_FRAMES_MAX:
-            return (
-                "the members at this cluster's ring addresses speak another version of the ring "
-                f"protocol ({doorstep.foreign_version}) than this broker (version {WIRE_VERSION}); "
-                "run the same release on all members"
-            )
-        return ""
-
 
 def refusal_words(me: Member, security: Security, address: str, why: Refused) -> str:
     """What an operator needs to know: who, which keys, and what to do."""
-    who = f"the member at {address}"
-    # A listener of another mechanism may hang up before libzmq could tell why: so ask it.
-    theirs = mechanism_of(address) or ("another one" if why is Refused.MECHANISM else "")
-    if theirs not in ("", security.mechanism):
-        return (
-            f"cannot join: {who} wants mechanism {theirs}, and this one uses {security.mechanism}; "
-            "give all members the same --cluster-mechanism, --cluster-key and --cluster-allow"
-        )
-    if not isinstance(security, Curve):
-        return f"cannot join: {who} does not accept the user name and password of this one"
-    if why is Refused.KEY:
-        return (
-            f"cannot join: {who} does not allow this one, {me.name}, with the public key "
-            f"{security.own.public}; put its public file into the --cluster-allow of every member"
-        )
-    expected = security.allowed.keys_of(address) or ["any of its keys"]
-    return (
-        f"cannot join: {who} does not own the key that {security.allowed.directory} holds for it "
-        f"({', '.join(expected)}); its public file there is old, or somebody else has its address"
-    )
+    lack, sentence = refusal(me, security, address, why)
+    remedy = REMEDIES.get(lack, "")
+    return f"cannot join: {sentence}{'; ' if remedy else ''}{remedy}"

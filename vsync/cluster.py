@@ -21,9 +21,9 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
+from vsync import refusal
 from vsync.answers import Accepted, Answers
 from vsync.asking import Op
 from vsync.config import RingConfig
@@ -100,12 +100,7 @@ class Cluster:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         await self.close(0.0 if error is not None else 5.0)
 
     async def start(self) -> None:
@@ -249,6 +244,12 @@ class Cluster:
     def quorate(self) -> bool:
         """Whether this view has a quorum of the `voters`; always, when none were named."""
         return not self.voters.sets or self.voters.quorate({m.name for m in self.members})
+
+    async def why_alone(self) -> str:
+        """Why nobody is with this member, of those that it reached; "" when it knows nothing."""
+        if len(self.members) > 1:
+            return ""
+        return await refusal.why_alone(self._node, self._transport)
 
     def counters(self) -> dict[str, int]:
         """What was counted, by part."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.exits import Exit
 from tests.system.harness import running_cluster, wait_until
@@ -67,6 +68,23 @@ def two_of_three(tmp_path: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
+@contextlib.contextmanager
+def publisher_beside_three(cluster: LocalCluster) -> Iterator[BlockingChannel]:
+    """A channel with confirms to the first member, and a queue, once the third one serves too."""
+    wait_until(
+        lambda: [one.state for one in cluster[0].status().members] == ["ACTIVE"] * 3,
+        20,
+        "the third member",
+    )
+    address = cluster[0].address
+    connection = pika.BlockingConnection(pika.ConnectionParameters(address.host, address.port))
+    with contextlib.closing(connection):
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True)
+        yield channel
+
+
 def test_a_clock_an_hour_behind_is_refused_at_join(two_of_three: LocalCluster) -> None:
     """G17: one sentence with both values, a code of its own; the others do not notice."""
     process = sick(two_of_three[2], CLOCK)
@@ -81,17 +99,7 @@ def test_a_clock_an_hour_behind_is_refused_at_join(two_of_three: LocalCluster) -
 
 def test_a_disk_that_stands_still_makes_its_member_leave(two_of_three: LocalCluster) -> None:
     process = sick(two_of_three[2], DISK, "--disk-lag-max", "1")
-    wait_until(
-        lambda: [one.state for one in two_of_three[0].status().members] == ["ACTIVE"] * 3,
-        20,
-        "the third member",
-    )
-    address = two_of_three[0].address
-    connection = pika.BlockingConnection(pika.ConnectionParameters(address.host, address.port))
-    with contextlib.closing(connection):
-        channel = connection.channel()
-        channel.confirm_delivery()
-        channel.queue_declare("q", durable=True)
+    with publisher_beside_three(two_of_three) as channel:
         channel.basic_publish("", "q", b"the straw", PERSISTENT)
         _, said = process.communicate(timeout=20)
         assert process.returncode == Exit.DISK
@@ -106,17 +114,7 @@ def test_a_clock_that_drifts_off_is_named_and_expires_nothing(two_of_three: Loca
     sick_one = two_of_three[2]
     process = sick(sick_one, DRIFT)
     try:
-        wait_until(
-            lambda: [one.state for one in two_of_three[0].status().members] == ["ACTIVE"] * 3,
-            20,
-            "the third member",
-        )
-        address = two_of_three[0].address
-        connection = pika.BlockingConnection(pika.ConnectionParameters(address.host, address.port))
-        with contextlib.closing(connection):
-            channel = connection.channel()
-            channel.confirm_delivery()
-            channel.queue_declare("q", durable=True)
+        with publisher_beside_three(two_of_three) as channel:
             for expiration in ("60000", "500"):
                 channel.basic_publish(
                     "", "q", b"m", pika.BasicProperties(delivery_mode=2, expiration=expiration)

@@ -11,11 +11,12 @@ import pytest
 
 from broker.core import Core
 from broker.exits import Exit
-from broker.newcomer import FOREIGN_FRAMES_MAX, REFUSED_S, Newcomer, refusal_words
+from broker.newcomer import REFUSED_S, Newcomer, refusal_words
 from vsync.codec import WIRE_VERSION, Codec
 from vsync.config import RingConfig
 from vsync.hello import Doorstep, Hello, settings_of
 from vsync.keys import Allowed, make_pair, public_text
+from vsync.refusal import FOREIGN_FRAMES_MAX
 from vsync.security import Anonymous, Curve, Plain, Refused, Security
 from vsync.types import Member
 

@@ -21,7 +21,7 @@ PACKAGES = ("vsync", "broker", "store", "tools", "tests")
 
 IMPURE_IN_VSYNC = {
     "driver.py", "transport.py", "discovery.py", "monitor.py",
-    "greeting.py", "link.py", "security.py", "keys.py",
+    "greeting.py", "link.py", "refusal.py", "security.py", "keys.py",
     "cluster.py", "group.py", "answers.py", "manage.py", "tracefile.py",
 }  # fmt: skip
 """The only modules of `vsync` that may touch clock, sockets and files."""

@@ -1,0 +1,174 @@
+"""Keys, strangers and misfits through `vsync.Cluster`, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.ring_lives import Warden, free_addresses, keys_for, until
+from tests.unit.test_cluster import CONFIG, read_messages
+from vsync import SAFE, Cluster, Group, RingConfig
+from vsync.keys import KeyPair, make_pair
+from vsync.security import Curve, Plain, Security
+from vsync.types import Member
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Bounded, so that a hang becomes a failure; asserts nothing about time."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(200):
+            await main()
+
+    asyncio.run(bounded())
+
+
+class Keys:
+    """Three members with a key each, on one list."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.warden = Warden(folder / "public")
+        self.addresses = free_addresses(4)
+        self.pairs = keys_for(self.addresses)
+        self.files = [self.warden.allow(pair) for pair in self.pairs[:3]]
+
+    def member(self, place: int, security: Security | None, **others: object) -> Cluster:
+        """The member at a place; `others`: what else differs."""
+        given = {"cluster": "test", "config": CONFIG} | others
+        address = self.addresses[place]
+        return Cluster(
+            given["cluster"], address, address, self.addresses[:3],  # type: ignore[arg-type]
+            config=given["config"], security=security,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def curve(self, pair: KeyPair) -> Curve:
+        return self.warden.curve(pair)
+
+    @contextlib.asynccontextmanager
+    async def together(self) -> AsyncIterator[list[Cluster]]:
+        """All three in one ring."""
+        async with contextlib.AsyncExitStack() as stack:
+            found = [
+                await stack.enter_async_context(self.member(place, self.curve(pair)))
+                for place, pair in enumerate(self.pairs[:3])
+            ]
+            await company(found)
+            yield found
+
+
+async def company(members: Sequence[Cluster]) -> None:
+    for one in members:
+        await one.until(lambda one=one: len(one.members) == len(members))  # type: ignore[misc]
+
+
+async def lonely(newcomer: Cluster) -> str:
+    """Why it is alone, as soon as it knows."""
+    while not (said := await newcomer.why_alone()):  # noqa: ASYNC110 - the product's own state
+        await asyncio.sleep(0.01)
+    return said
+
+
+async def unharmed(members: Sequence[Cluster], groups: Sequence[Group], rings: set[object]) -> None:
+    """They deliver, in the ring in which they were."""
+    for group in groups:
+        await group.mcast(b"still here", SAFE)
+    for group in groups:
+        await read_messages(group, len(groups))
+    assert {one.ring for one in members} == rings
+
+
+@pytest.mark.slow
+def test_members_with_keys_talk_and_whoever_does_not_fit_is_told_why(tmp_path: Path) -> None:
+    """G15: wrong keys, wrong cluster, other protocol version, settings and mechanism: each newcomer
+    hears both values, and those that run do not notice."""
+    keys = Keys(tmp_path)
+    stranger = make_pair(keys.addresses[3])
+    elsewhere = Warden(tmp_path / "elsewhere")  # it expects other keys of the members
+    elsewhere.allow(stranger)
+    for address in keys.addresses[:3]:
+        elsewhere.allow(make_pair(address))
+    fourth = keys.pairs[3]
+
+    async def main() -> None:
+        async with keys.together() as members:
+            groups = [await one.join("g") for one in members]
+            rings = {one.ring for one in members}
+            await unharmed(members, groups, set(rings))
+            cases: list[tuple[Security | None, tuple[str, ...]]] = [
+                (keys.curve(stranger), ("does not allow", stranger.public)),
+                (elsewhere.curve(stranger), ("does not own the key",)),
+                (None, ("wants mechanism CURVE", "uses ANONYMOUS")),
+                (Plain("u", "p"), ("wants mechanism CURVE", "uses PLAIN")),
+            ]
+            for security, words in cases:
+                async with keys.member(3, security) as newcomer:
+                    said = await lonely(newcomer)
+                assert all(word in said for word in words), said
+            keys.warden.allow(fourth)
+            lists = [one._security.allowed for one in members]  # type: ignore[union-attr]
+            await until(lambda: all(fourth.public in one.names for one in lists))
+            window = CONFIG.window_frames
+            other = replace(CONFIG, window_frames=window // 2)
+            slow = RingConfig(token_timeout_ms=5000, hold_ms=500, join_timeout_ms=20)
+            for name, config, words in (
+                ("tset", CONFIG, ("'groups of test'", "'groups of tset'")),
+                ("test", other, (f"window_frames {window}", f"with {window // 2}")),
+                ("test", slow, ("do not go together", "token_timeout_ms 500", "with 5000")),
+            ):
+                async with keys.member(
+                    3, keys.curve(fourth), cluster=name, config=config
+                ) as newcomer:
+                    said = await lonely(newcomer)
+                assert all(word in said for word in words), said
+            await unharmed(members, groups, set(rings))
+            assert all([not await one.why_alone() for one in members])
+
+    run(main)
+
+
+@pytest.mark.slow
+def test_keys_rotate_one_member_at_a_time_and_nothing_is_lost(tmp_path: Path) -> None:
+    """Every member gets a new key while the others talk; then no old key lets anybody in."""
+    keys = Keys(tmp_path)
+    old = list(keys.pairs[:3])
+
+    async def main() -> None:
+        async with keys.together() as members, contextlib.AsyncExitStack() as stack:
+            for place in range(3):
+                others = [one for one in members if one is not members[place]]
+                groups = [await one.join(f"round {place}") for one in others]
+                fresh = make_pair(keys.addresses[place])
+                keys.warden.allow(fresh)
+                await members[place].close()
+                sent = [b"%d.%d" % (place, number) for number in range(20)]
+                for number, body in enumerate(sent):
+                    await groups[number % 2].mcast(body, SAFE)
+                    if number == 5:
+                        again = keys.member(place, keys.curve(fresh))
+                        members[place] = await stack.enter_async_context(again)
+                await company(members)
+                keys.files[place].unlink()
+                for group in groups:
+                    assert [m.payload for m in await read_messages(group, 20)] == sent
+            thief = keys.member(3, keys.curve(old[0]))
+            async with thief:
+                assert "does not allow" in await lonely(thief)
+
+    run(main)
+
+
+def test_who_serves_alone_knows_no_reason() -> None:
+    async def main() -> None:
+        async with Cluster("test", "a", config=CONFIG) as one:
+            assert one.members == (Member("a", one.me.incarnation, one.address),)
+            assert await one.why_alone() == ""
+
+    run(main)
