@@ -51,6 +51,8 @@ bench: $(VENV)/.test
 	$(RUN) -m tests.bench.machine
 	$(RUN) -m tests.bench.ring --compare size ahead
 	$(RUN) -m tests.bench.latency
+	$(RUN) -m tests.bench.idle
+	$(RUN) -m tests.bench.failover
 	$(RUN) -m tests.bench.cluster
 
 sim: $(VENV)/.test
