@@ -17,6 +17,7 @@ from tools.verify.findings import Finding
 from tools.verify.job import Counts, Report
 from tools.verify.page import page
 from tools.verify.story import Event, LifeStory, Slice, Span, Story
+from tools.verify.touched import Touched
 from tools.verify.traffic import Moved
 
 BEGIN = 1_800_000_000_000_000
@@ -118,6 +119,14 @@ def test_large_logs_stay_small_pages() -> None:
     assert "earlier lives are not drawn" in text
 
 
+def test_what_was_around_a_finding_and_how_much_was_looked_at() -> None:
+    told = report(DIVERGED._replace(around=("4999: PUBLISH", "5000: <ACK>")))
+    told.checks = [Touched("G11", "redeliveries", 1234, "deliveries")]
+    text = page(told, "t")
+    assert "<pre>4999: PUBLISH\n5000: &lt;ACK&gt;</pre>" in text
+    assert '<td>redeliveries</td><td class="n">1,234</td><td>deliveries</td>' in text
+
+
 def test_a_report_without_a_story_has_no_pictures() -> None:
     bare = report()
     bare.story = None
@@ -125,6 +134,7 @@ def test_a_report_without_a_story_has_no_pictures() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look at the page with")
 def test_a_browser_shows_and_prints_it(tmp_path: Path) -> None:
     """The colours of the verdict, of the primaries and of the bars are on the screen."""
@@ -145,7 +155,7 @@ def look(tmp_path: Path, file: Path, what: str) -> None:
     subprocess.run(
         [CHROMIUM, *flags.split(), *more.split(), f"--user-data-dir={tmp_path / 'profile'}",
          "--window-size=1100,1600", what, file.as_uri()],
-        check=True, capture_output=True, timeout=120,
+        check=True, capture_output=True, timeout=240,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from tools.verify.traffic import Moved, causes
 WIDTH, LEFT, RIGHT = 960, 110, 16
 LANE, CHART = 30, 120
 BAR, CAUSE_LEFT = 26, 270
-LIVES_MAX, MARKS_MAX = 60, 50
+LIVES_MAX, MARKS_MAX, AROUND_MAX = 60, 50, 20
 FINDINGS_MAX = 200
 COLOURS = ("#1b6ca8", "#c2571a", "#3f7d20", "#7b3fa0", "#a8871b", "#1b8f8f", "#a81b5c")
 STYLE = """
@@ -35,6 +35,7 @@ table { border-collapse: collapse; width: 100%; } th, td { text-align: left; pad
   font-variant-numeric: tabular-nums; } svg { width: 100%; height: auto; display: block; }
 svg text { font: 12px system-ui, sans-serif; fill: #1c2430; } .axis { stroke: #b8c2cd; }
 svg text.quiet { fill: #5a6673; } svg text.finding { fill: #84190d; }
+pre { font-size: .8rem; margin: .3rem 0; white-space: pre-wrap; color: #5a6673; }
 figure { margin: 0 0 1rem; break-inside: avoid; }
 figcaption { color: #5a6673; font-size: .9rem; }
 @page { margin: 15mm; }
@@ -59,6 +60,7 @@ def page(report: Report, title: str) -> str:
     if story is not None and story.end_us > story.begin_us:
         parts += _pictures(story, report.findings)
     parts += _findings(report.findings)
+    parts += _checks(report)
     if report.notes:
         notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes[:FINDINGS_MAX])
         parts.append(f"<h2>What is not known</h2><ul>{notes}</ul>")
@@ -93,6 +95,21 @@ def _counts(report: Report) -> Iterator[str]:
     )
     yield "<h2>What was looked at</h2>"
     yield f"<table><tbody>{cells}</tbody></table>"
+    if report.clients is not None:
+        yield f"<p>{escape(str(report.clients))}</p>"
+
+
+def _checks(report: Report) -> Iterator[str]:
+    """Yield over how much each check went: one that saw nothing proves nothing."""
+    if not report.checks:
+        return
+    cells = "".join(
+        f"<tr><td>{escape(one.promise)}</td><td>{escape(one.check)}</td>"
+        f'<td class="n">{one.rows:,}</td><td>{escape(one.of)}</td></tr>'
+        for one in report.checks
+    )
+    yield "<h2>Over how much each check went</h2><table><thead><tr><th>promise</th><th>check</th>"
+    yield f"<th>rows</th><th>of what</th></tr></thead><tbody>{cells}</tbody></table>"
 
 
 def _findings(findings: list[Finding]) -> Iterator[str]:
@@ -100,12 +117,14 @@ def _findings(findings: list[Finding]) -> Iterator[str]:
         return
     yield "<h2>Findings, the earliest first</h2><table><thead><tr><th>promise</th><th>member</th>"
     yield "<th>position</th><th>what</th></tr></thead><tbody>"
-    for f in findings[:FINDINGS_MAX]:
+    for number, f in enumerate(findings[:FINDINGS_MAX]):
+        around = "\n".join(f.around) if number < AROUND_MAX else ""
         who = f"{f.member} (life {f.incarnation})" if f.member else "all"
         where = f"{f.position:,}" if f.position >= 0 else ""
         yield (
             f"<tr><td>{f.property}: {escape(PROPERTIES[f.property])}</td><td>{escape(who)}</td>"
-            f'<td class="n">{where}</td><td>{escape(f.what)}</td></tr>'
+            f'<td class="n">{where}</td><td>{escape(f.what)}'
+            f"{f'<pre>{escape(around)}</pre>' if around else ''}</td></tr>"
         )
     yield "</tbody></table>"
     if len(findings) > FINDINGS_MAX:
