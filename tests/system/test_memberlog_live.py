@@ -1,0 +1,64 @@
+"""Member logs of real brokers: cut, compressed and dropped while they prove what happened."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.exits import Exit
+from broker.memberlog.archive import VERIFIED
+from broker.memberlog.files import PACKED, segments_in
+from tests.system.harness import START_SECONDS, wait_until
+from tests.system.sparkless import contract_findings, rows_in
+from tools.local_cluster import LocalCluster, command
+from tools.verify import point
+from tools.verify.judge import judge_control
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
+ROOT = Path(__file__).resolve().parents[2]
+MESSAGES = 30_000  # some 3 MiB of log a member
+OPTIONS = {"memberlog-segment-size": "1", "memberlog-keep-size": "1"}
+
+
+def tool(*arguments: str, given: str = "") -> None:
+    subprocess.run(
+        [*command(arguments[0]), *arguments[1:]], input=given, stdout=subprocess.PIPE, cwd=ROOT,
+        text=True, check=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_logs_that_are_cut_and_compressed_prove_the_same_and_are_dropped_once_verified(
+    tmp_path: Path,
+) -> None:
+    lines = "".join(f"{number} {'x' * 30}\n" for number in range(MESSAGES))
+    with LocalCluster(tmp_path / "cluster", 3, "cutting", extra=OPTIONS) as cluster:
+        cluster.start(START_SECONDS)
+        logs = [member.data_dir / "memberlog" for member in cluster.members]
+        tool("spout", "-b", cluster.brokers(), "-q", "flow", "--quiet", given=lines)
+        tool("drain", "-b", cluster.brokers(1), "-q", "flow", "--quiet", "--count", str(MESSAGES))
+
+        def compressed() -> int:
+            return min(sum(p.suffix == PACKED for p in segments_in(log)) for log in logs)
+
+        wait_until(lambda: compressed() >= 2, 60, "compressed segments")
+        for member in cluster.members:
+            assert member.terminate(START_SECONDS) == Exit.OK
+        rows = rows_in(path for log in logs for path in segments_in(log))
+        judged = judge_control(rows)
+        assert judged.findings == []
+        assert contract_findings(rows, judged.epochs) == []
+        settled, _ = point.save(tmp_path / "point", rows)
+        assert settled >= 6
+        for log in logs:
+            (log / VERIFIED).write_bytes((tmp_path / "point").read_bytes())
+        before = {log: [path.name for path in segments_in(log)] for log in logs}
+        cluster.start(START_SECONDS)  # what is due is dropped at the start
+
+        def oldest_gone() -> bool:
+            return all(not (log / names[0]).exists() for log, names in before.items())
+
+        wait_until(oldest_gone, 60, "the oldest segment of each member to be dropped")
+        for member in cluster.members:
+            assert "dropped: kept for long enough, and verified" in member.log_tail()
