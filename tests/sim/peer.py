@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from tests.sim.toylog import LogEntry, next_order
+from tests.sim.toylog import LogEntry, next_order, order_at, steps_to
 from vsync.primary import Primary
 from vsync.primary_events import (
     Activated,
@@ -47,9 +47,7 @@ class Image(NamedTuple):
 
     def order_at(self, position: int) -> bytes | None:
         """The chain at an earlier position; None beyond the end."""
-        if position == 0:
-            return ZERO_CHAIN
-        return self.entries[position - 1].order if position <= len(self.entries) else None
+        return order_at(self.entries, position)
 
 
 class Witness(Protocol):
@@ -105,7 +103,7 @@ class Peer:
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
-        return steps(payloads, self.memory.order, order)
+        return steps_to(payloads, self.memory.order, order)
 
     # -- what it decides -------------------------------------------------------------------------
 
@@ -201,7 +199,7 @@ class Peer:
         transfer, copy, self.copy = self.wanted, self.copy, None
         if transfer is None or copy is None:
             return
-        known = steps([event_item(e) for e in self.backlog], transfer.order, copy.order)
+        known = steps_to([event_item(e) for e in self.backlog], transfer.order, copy.order)
         if known < 0:
             return
         self.memory = copy._replace(promised=max(copy.promised, self.memory.promised))
@@ -222,18 +220,6 @@ class Peer:
 def event_item(event: Ordered | Activated) -> bytes | Activation:
     """What an event orders."""
     return event.activation if isinstance(event, Activated) else event.payload
-
-
-def steps(items: list[bytes | Activation], start: bytes, target: bytes) -> int:
-    """How many of `items` lead from chain `start` to `target`; -1: none."""
-    order = start
-    if order == target:
-        return 0
-    for count, item in enumerate(items, 1):
-        order = next_order(order, item)
-        if order == target:
-            return count
-    return -1
 
 
 def voters_item(before: Terms, after: Terms) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tests.sim.member import SimMember
 from tests.sim.tap import Tap
 from tests.sim.tape import Tape
-from tests.sim.toylog import Disk, Image, ToyLog
+from tests.sim.toylog import Disk, Image, ToyLog, steps_to
 from vsync.events import Output
 from vsync.primary import Primary
 from vsync.primary_events import (
@@ -92,7 +92,7 @@ class Replica:
         )
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
-        return self.log.steps_to(payloads, self.log.order, order)
+        return steps_to(payloads, self.log.order, order)
 
     # -- from the ring and from clients ----------------------------------------------------------
 
@@ -248,7 +248,7 @@ class Replica:
     def _contained_in(self, copy: ToyLog) -> int:
         assert self.transfer is not None
         items = [e.activation if isinstance(e, Activated) else e.payload for e in self.backlog]
-        return copy.steps_to(items, self.transfer.order, copy.order)
+        return steps_to(items, self.transfer.order, copy.order)
 
     def _install(self, copy: ToyLog, known: int) -> None:
         self._note("installed", f"position {copy.position}")

@@ -7,6 +7,7 @@ keeps what was fsynced before a crash, and perhaps the one commit that was under
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from vsync.primary_events import Activation
@@ -23,6 +24,25 @@ class LogEntry(NamedTuple):
 def next_order(order: bytes, item: bytes | Activation) -> bytes:
     data = item if isinstance(item, bytes) else repr(tuple(item)).encode()
     return hashlib.blake2b(order + data, digest_size=16).digest()
+
+
+def order_at(entries: Sequence[LogEntry], position: int) -> bytes | None:
+    """The chain over the first entries; None beyond the end."""
+    if position == 0:
+        return ZERO_CHAIN
+    return entries[position - 1].order if position <= len(entries) else None
+
+
+def steps_to(items: Sequence[bytes | Activation], start: bytes, target: bytes) -> int:
+    """How many of `items` lead from chain `start` to `target`; -1 when none do."""
+    order = start
+    if order == target:
+        return 0
+    for count, item in enumerate(items, 1):
+        order = next_order(order, item)
+        if order == target:
+            return count
+    return -1
 
 
 @record
@@ -60,23 +80,10 @@ class ToyLog:
 
     def order_at(self, position: int) -> bytes | None:
         """The chain at an earlier position; None beyond the end."""
-        if position == 0:
-            return ZERO_CHAIN
-        return self.entries[position - 1].order if position <= len(self.entries) else None
+        return order_at(self.entries, position)
 
     def apply(self, epoch: int, item: bytes | Activation) -> None:
         self.entries.append(LogEntry(epoch, next_order(self.order, item), item))
-
-    def steps_to(self, items: list[bytes | Activation], start: bytes, target: bytes) -> int:
-        """How many of `items` lead from chain `start` to `target`; -1 when none do."""
-        order = start
-        if order == target:
-            return 0
-        for count, item in enumerate(items, 1):
-            order = next_order(order, item)
-            if order == target:
-                return count
-        return -1
 
     def image(self) -> Image:
         return Image(
