@@ -14,8 +14,6 @@ EQUIVALENT: dict[str, str] = {
     "00aa7bf6": "one step of a growing waiting time; only how soon a shunned member is tried again",
     "00ec4f39": "the mark is updated again with the next token's marks",
     "02ff0967": "`add` refuses a frame that the window has already, so it is only found twice",
-    "042da45f": "from how many members on joins are spread by chance; a matter of load only",
-    "1424aeae": "differs only at the very instant at which the timer is due, when both are right",
     "3e017277": "only whether a counter is raised",
     "2f4a0c15": "only a counter",
     "5fb2abbd": "how joins are spread among more than eight members; a matter of load only",
@@ -90,7 +88,6 @@ UNSEEN: dict[str, str] = {
     "0a66714f": _FORMING,
     "0c2a50ad": _FORMING,
     "06048bb1": _FORMING,
-    "0761a8db": _FORMING,
     "0b187ba8": _FORMING,
     "3e294a66": "a stranger's join breaks the attempt: time, while strangers go on joining",
     "0043c8ae": "strangers are not let in while the ring forms, but as soon as it stands: time",
@@ -150,9 +147,6 @@ UNSEEN: dict[str, str] = {
     "1a12c63b": "answers that come after the activation are for nobody any more: time",
     "22fa3e2a": "a late word on an epoch that is over; who hears it compares epochs",
     "10033c57": "takes members that lack one frame all alike and differ in those behind it",
-    "0c502eef": (
-        "takes a last frame that some have and some have not, and nobody dead to have sent it"
-    ),
     "1c29fad7": (
         "takes a frame that is lost between two arrivals of one token: a proof of Totem has two"
     ),

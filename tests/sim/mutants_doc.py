@@ -70,6 +70,7 @@ def write_table(ledger: dict[str, dict[str, Any]]) -> int:
         verdicts["equivalent" if name in EQUIVALENT else record["verdict"]] += 1
     noticed = sum(verdicts[verdict] for verdict in NOTICED)
     real = len(records) - verdicts["equivalent"]
+    made = sum(r["module"] != HAND and r["verdict"] in NOTICED for r in records)
     seeds = sorted(int(r["seed"]) for r in records if r["verdict"] in NOTICED)
     half = seeds[len(seeds) // 2] if seeds else 0
     lines = [
@@ -78,7 +79,7 @@ def write_table(ledger: dict[str, dict[str, Any]]) -> int:
         "",
         f"{len(records)} mutants run of {len(present)} that can be generated and those by hand;"
         f" {noticed} of {real} that are not equivalent were noticed"
-        f" ({verdicts['killed']} killed, {verdicts['hangs']} hanging),"
+        f" ({verdicts['killed']} killed, {verdicts['hangs']} hanging; {made} of them generated),"
         f" {verdicts['survived']} survived so far, {verdicts['equivalent']} are equivalent."
         f" Half of those noticed fell to seed {half} or an earlier one.",
         "",

@@ -13,6 +13,7 @@ from tests.sim import mutate, shrink
 from tests.sim.batch import Job, differences, run_batch
 from tests.sim.campaign import Outcome, options_for, plan_of
 from tests.sim.coverage import FAULTS, PRIMARY_STAGES, STAGES, lines, possible
+from tests.sim.equivalents import EQUIVALENT, UNSEEN
 from tests.sim.gate import FIXED, fixed_jobs, fresh_start
 from tests.sim.mutants import broken
 from tests.sim.net import Net, Weather
@@ -123,6 +124,16 @@ def test_a_generated_mutant_is_killed_and_the_real_code_is_not() -> None:
     )
     record = mutate.run_mutant(mutant, 2, 60.0, mutate.Baseline())
     assert record["verdict"] == "killed", record
+
+
+def test_every_survivor_has_a_reason() -> None:
+    """None is left without a word, and none that was killed is called equivalent."""
+    present = {mutant.name for mutant in [*generate_all(), *mutate.by_hand()]}
+    known = {name: r["verdict"] for name, r in mutate.read_ledger().items() if name in present}
+    survivors = {name for name, verdict in known.items() if verdict == "survived"}
+    assert not survivors - EQUIVALENT.keys() - UNSEEN.keys()
+    assert EQUIVALENT.keys() & known.keys() <= survivors
+    assert not EQUIVALENT.keys() & UNSEEN.keys()
 
 
 # -- repetition and the gate ----------------------------------------------------------------------
