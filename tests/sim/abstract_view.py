@@ -101,7 +101,7 @@ class View:
             if self.rules.waits and plan.verdict is Verdict.INQUORATE:
                 yield self._outcome([Fate(s.part._replace(waits=True)) for s in self.seats])
             return
-        if plan.voters not in self.rules.stages:
+        if plan.verdict is Verdict.FORM and plan.voters != self.rules.stages[0]:
             return  # a first start by others than those of the case
         self.standings, self.members = standings, members
         self.stage = self.rules.stages.index(plan.voters)
