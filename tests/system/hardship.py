@@ -40,6 +40,8 @@ TOGETHER_S = 120.0
 QUIET_S = (0.2, 2.0)
 ILL_S = (0.2, 5.0)
 SLOW_S = 0.05
+CONFUSED = 0.1
+"""This share of the frames comes twice, or behind later ones."""
 GOOD_REASONS = (Exit.DISK,)
 """What a member may end with by itself here: a slow disk is the machine's affair."""
 CLIENTS = "clients"
@@ -68,6 +70,7 @@ class Hardship:
             "one way": self._one_way,
             "sever": self._relay.sever,
             "slow": lambda member: self._relay.slow(member, SLOW_S),
+            "confuse": lambda member: self._relay.confuse(member, CONFUSED),
         }
 
     def round(self) -> None:
