@@ -1,0 +1,53 @@
+"""Who tells of a view or a primary what most do not is named, also when he is the first to tell it
+(G6, G7).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from broker.memberlog.records import Active, ViewSeen
+from tests.system.logmaker import LogMaker, good_story
+from tests.system.sparkless import rows_in
+from tools.verify.findings import Finding
+from tools.verify.judge import judge_control
+
+A, C = ("a", 1), ("c", 1)
+
+
+def judged(maker: LogMaker, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    """Return what the control records show."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    maker.write(directory, 1 << 20)
+    return judge_control(rows_in(sorted(directory.rglob("*.qml")))).findings
+
+
+@pytest.mark.parametrize("life", [A, C])
+def test_the_odd_teller_of_a_view(
+    life: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = good_story(3)
+    records = maker.lives[life]
+    at, seen = next((i, r) for i, r in enumerate(records) if isinstance(r, ViewSeen))
+    told = [*seen.members, ("d", 1)]
+    records[at] = seen._replace(members=tuple(told))
+    found = [one for one in judged(maker, tmp_path, monkeypatch) if one.property == "G6"]
+    assert [one.member for one in found] == [life[0]]
+    assert "d/1" in found[0].what
+
+
+@pytest.mark.parametrize("life", [A, C])
+def test_the_odd_teller_of_a_primary(
+    life: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = good_story(3)
+    records = maker.lives[life]
+    at, active = next((i, r) for i, r in enumerate(records) if isinstance(r, Active))
+    records[at] = active._replace(voters=("a", "b", "c", "x"))
+    found = [one for one in judged(maker, tmp_path, monkeypatch) if one.property == "G7"]
+    assert {one.member for one in found} == {life[0]}
+    assert "a second primary in epoch 1" in found[0].what
