@@ -20,6 +20,7 @@ from tests.system.load import Load, take_the_rest
 from tests.system.netns import SpacedCluster
 from tests.system.relay import RelayedCluster
 from tests.system.sparkless import rows_in
+from tests.system.sparkless_clients import hear
 from tools.local_cluster import ROOT, BrokerProcess, LocalCluster
 from tools.management import ManagementError
 from tools.verify.findings import Finding
@@ -73,6 +74,10 @@ class Watched:
         for member in self._cluster.members:
             member.terminate(START_SECONDS)
         assert findings(self._root) == []
+        heard = hear([self._root])
+        assert heard.wrong == []
+        assert heard.confirmed >= len(self.load.confirmed) >= FIRST
+        assert heard.received >= len(self.load.received)
 
     def goes_on(self) -> None:
         """Wait until some more messages are confirmed."""
