@@ -73,13 +73,6 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
         list(follow(shared_session(), [tmp_path / "none"], tmp_path, lambda: True))
 
 
-def test_what_is_no_log_gives_no_verdict(tmp_path: Path) -> None:
-    (tmp_path / "a.1.000000.qml").write_bytes(b"this is a letter to my aunt" * 9)
-    (tmp_path / "a.1.000001.qml").write_bytes(b"and so is this")
-    with pytest.raises(BadInput, match="not a member log"):
-        list(follow(shared_session(), [tmp_path], tmp_path / "scratch", lambda: False))
-
-
 @pytest.mark.slow
 def test_the_command_tells_and_ends_with_the_verdict(tmp_path: Path) -> None:
     """A script reads what it writes, and stops it as Ctrl-C does."""

@@ -215,6 +215,13 @@ def test_logs_of_another_cluster_are_refused(tmp_path: Path) -> None:
         Reader(tmp_path / "one", tmp_path / "two").to_the_end()
 
 
+def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.1.000000.qml").write_bytes(b"this is a letter to my aunt" * 9)
+    (tmp_path / "a.1.000001.qml").write_bytes(b"and so is this")
+    with pytest.raises(BadInput, match="not a member log"):
+        Reader(tmp_path).to_the_end()
+
+
 def test_a_member_without_a_log_is_named_and_holds_nothing_back(tmp_path: Path) -> None:
     good_story().write(tmp_path)
     reader = Reader(tmp_path / "a", tmp_path / "b")

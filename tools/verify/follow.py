@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 EVERY_SECONDS = 1  # between looks, when there is something new
 STOP_SECONDS = 30.0  # for the look that is under way
-STARTS = 5
+STARTS = 20
 NOT_STARTED = "failed to connect back"
 """Spark gives the process that plans a stream 10 s to start, which a busy machine may exceed."""
 
