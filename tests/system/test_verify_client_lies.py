@@ -15,9 +15,9 @@ import pytest
 
 from broker.memberlog.client import Session
 from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Did
+from tests.system.clientcorner import Corner, judge, small
 from tests.system.clientmaker import Clients, Servers
 from tests.system.sparking import shared_session
-from tests.system.test_verify_clients import Corner, judge, small
 from tools.verify import clients as module
 from tools.verify import receipts
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.machine.tape import Op
-from tests.system.clientmaker import Clients, Message, Servers
+from tests.system.clientcorner import Corner, judge, small
+from tests.system.clientmaker import Clients, Servers
 from tests.system.sparking import shared_session
 from tools.verify.asking import Known
-from tools.verify.clients import ClientReport, check_clients
+from tools.verify.clients import ClientReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,79 +25,11 @@ if TYPE_CHECKING:
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-ALL = Known(begin=True, end=True, whole=True)
-SMALL = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
-"""Compiling plans takes longer than a few rows are worth."""
-
 
 @pytest.fixture(scope="module", autouse=True)
 def spark() -> Iterator[SparkSession]:
     """The session that all tests share, set up for little data."""
     yield from small(shared_session())
-
-
-def small(session: SparkSession) -> Iterator[SparkSession]:
-    """Set a session up for little data, and back again."""
-    before = {name: session.conf.get(name, None) for name in SMALL}
-    for name, value in SMALL.items():
-        session.conf.set(name, value)
-    yield session
-    for name, old in before.items():
-        if old is None:
-            session.conf.unset(name)
-        else:
-            session.conf.set(name, old)
-
-
-class Corner:
-    """A publisher and a consumer at a queue of their own."""
-
-    def __init__(self, name: str, servers: Servers, clients: Clients) -> None:
-        self.name = name
-        self.servers, self.clients = servers, clients
-        self.queue = servers.queue(name)
-        self.writer = clients.client(f"writer of {name}", name)
-        self.reader = clients.client(f"reader of {name}", name)
-        self._tag = self._number = 0
-
-    def body(self, text: str) -> bytes:
-        """Return a body that nobody else has."""
-        return f"{self.name}: {text}".encode()
-
-    def publish(self, text: str, *queues: int) -> list[Message]:
-        """The writer publishes, and it is confirmed; both say so."""
-        self._number += 1
-        self.writer.published(self._number, self.body(text))
-        held = self.servers.publish(self.body(text), self._number, *queues)
-        self.writer.confirmed(self._number)
-        return held
-
-    def receive(self, text: str, *, redelivered: bool = False, acks: bool = True) -> None:
-        """The reader says that it got it."""
-        self._tag += 1
-        self.reader.received(self._tag, self.body(text), redelivered=redelivered)
-        if acks:
-            self.reader.acked(self._tag)
-
-    def send(self, text: str) -> Message:
-        """Publish, deliver and settle; each side says so."""
-        (message,) = self.publish(text, self.queue)
-        self.servers.deliver(message)
-        self.receive(text)
-        self.servers.settle(message)
-        return message
-
-
-def judge(servers: Servers, clients: Clients, known: Known = ALL) -> ClientReport:
-    """Run the check."""
-    spark = shared_session()
-    moves = servers.table(spark)
-    history = moves.filter("epoch = 1")
-    return check_clients(clients.table(spark), moves, history, servers.names(spark), known)
 
 
 # What is as it should be
