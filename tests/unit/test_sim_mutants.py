@@ -15,7 +15,7 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "token_taken_twice": (3, 2, 4),
     "token_of_any_ring": (9, 36, 23),
     "holes_ignored": (2, 4, 7),
-    "first_token_twice": (23, 10),
+    "first_token_twice": (168, 91, 185, 184, 113),
     "never_looks_for_others": (3, 4, 1, 2),
     "all_is_regular": (14, 16, 2),
     "minority_is_enough": (3, 4, 7),
