@@ -97,7 +97,6 @@ UNSEEN: dict[str, str] = {
     "3685aea7": "a join without news is answered all the same: load",
     "2a7a7287": "a stranger that is known is announced again: load",
     "087db49c": "strangers are let in by their joins, and not by what others tell of them: time",
-    "0c01a35d": "the silent are not failed, as in never_fails_the_silent, which falls to seed 19",
     "50747b78": "the silent are not failed, as in never_fails_the_silent, which falls to seed 19",
     "8f422219": "two that shun each other wait longer, up to the limit of the back-off: time",
     "06862f60": (
