@@ -37,6 +37,7 @@ KILL_AT, RESTART_AT = 0.30, 0.50
 """Shares of the stream that have arrived when broker 1 dies, and when it is started again."""
 POLL_SECONDS = 0.1
 TOOL_SECONDS = 120.0
+VERIFY_SECONDS = 600.0
 STREAM_SECONDS = 200.0
 
 
@@ -71,6 +72,7 @@ class Demo:
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
         self.count = count
+        self.histories = folder / "clients"
         self.story = Story()
         self.cluster = LocalCluster(folder, 3, "demo")
         self._clients: list[subprocess.Popen[bytes]] = []
@@ -113,12 +115,12 @@ class Demo:
         drain = self.start_tool(
             "drain", "--broker", self.cluster.brokers(2), "--queue", QUEUE, "--format", "json",
             "--output", str(output), "--count", str(self.count), "--unique",
-            "--timeout", "60", "--quiet",
+            "--timeout", "60", "--quiet", "--history", str(self.histories),
         )  # fmt: skip
         spout = self.start_tool(
             "spout", "--broker", self.cluster.brokers(0), "--queue", QUEUE, "--file", str(source),
             "--sequence", "--durable", "--window", str(WINDOW), "--json", "--quiet",
-            stdout=report,
+            "--history", str(self.histories), stdout=report,
         )  # fmt: skip
         arrivals = Arrivals(output)
         self.until(arrivals, KILL_AT, spout, drain)
@@ -170,7 +172,7 @@ class Demo:
         digest = write_input(kept, KEPT_LINES)
         self.tool(
             "spout", "--broker", self.cluster.brokers(1), "--queue", QUEUE, "--file", str(kept),
-            "--sequence", "--durable", "--quiet",
+            "--sequence", "--durable", "--quiet", "--history", str(self.histories),
         )  # fmt: skip
         self.stop_all()
         return KEPT_LINES, digest
@@ -212,11 +214,17 @@ class Demo:
         self.stop_all()
 
     def verify(self) -> None:
-        """The proof from the members' own logs."""
-        self.story.step("qpid-cluster-verify reads the logs of all three members with Spark")
+        """The proof from the members' own logs, and from what their clients wrote down."""
+        self.story.step(
+            "qpid-cluster-verify reads the logs of all three members and their clients with Spark"
+        )
         logs = [str(member.data_dir / "memberlog") for member in self.cluster.members]
-        self.story.fact(self.tool("qpid-cluster-verify", *logs).strip())
-        self.check(True, "the members' logs are consistent")
+        shown = self.tool(
+            "qpid-cluster-verify", *logs, str(self.histories), limit_seconds=VERIFY_SECONDS
+        ).strip()
+        self.story.fact(shown)
+        confirmed = f"{self.count + KEPT_LINES:,} confirmed by clients, all accounted for"
+        self.check(confirmed in shown, f"{confirmed}; all logs are consistent")
 
     def show(self, member: BrokerProcess, size: int) -> None:
         """qpid-cluster, as an operator sees it, and its size checked."""
@@ -258,7 +266,8 @@ class Demo:
         path = self.folder / name
         self.tool(
             "drain", "--broker", self.cluster.brokers(first), "--queue", QUEUE,
-            "--format", "json", "--output", str(path), "--quiet", *arguments,
+            "--format", "json", "--output", str(path), "--quiet",
+            "--history", str(self.histories), *arguments,
         )  # fmt: skip
         return path
 
@@ -281,7 +290,7 @@ class Demo:
             raise DemoFailed(f"{label} did not end in {TOOL_SECONDS:g} s") from None
         self.check(code == 0, f"{label} ended with code {code}")
 
-    def tool(self, name: str, *arguments: str) -> str:
+    def tool(self, name: str, *arguments: str, limit_seconds: float = TOOL_SECONDS) -> str:
         """Run one command to its end and return what it printed; a failure ends the demo."""
         done = subprocess.run(
             [*command(name), *arguments],
@@ -289,7 +298,7 @@ class Demo:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TOOL_SECONDS,
+            timeout=limit_seconds,
             check=False,
         )
         if done.returncode != 0:
