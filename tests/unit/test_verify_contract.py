@@ -6,6 +6,7 @@ import random
 from functools import cache
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("numpy")
 
@@ -15,6 +16,7 @@ from tests.system.movemaker import LIVES, MoveMaker, contract_breaches
 from tests.system.movestory import plain_story
 from tests.system.violations import VIOLATIONS, Violation
 from tests.unit.machine_rig import Client
+from tools.qpid_cluster_verify import main
 from tools.verify.fates import FateWalk
 from tools.verify.moves import join
 from tools.verify.rules import RULES
@@ -200,3 +202,22 @@ def wander(chance: random.Random, steps: int) -> MoveMaker:
             maker.checkpoint()
     maker.end()
     return maker
+
+
+def test_a_log_that_is_wrong_throughout_does_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tools.verify.fates.BREACHES_MAX", 2)
+    maker = story()
+    moves = join(list(moves_within(maker.lives[LIVES[0]], EVERYTHING)))
+    moves.of = moves.of + moves.position  # no channel gives up what it holds
+    fates = FateWalk()
+    fates.take(*sort(moves))
+    fates.finish()
+    assert len(fates.breaches) == 2
+
+
+def test_a_wish_for_replays_that_is_none() -> None:
+    told = CliRunner().invoke(main, ["--replay", "some", "."])
+    assert told.exit_code == 2
+    assert "give a number of segments, or all" in told.output

@@ -26,7 +26,7 @@ from broker.memberlog.records import (
 from tools.verify.balance import Balance, Standing, breach_at
 from tools.verify.causes import ALLOWED, ENDS, ERRORS_FROM
 from tools.verify.moves import LOW_32, OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
-from tools.verify.rules import Breach
+from tools.verify.rules import BREACHES_MAX, Breach
 
 _NOT_TAKEN = tuple(code.to_bytes(2, "little") for code in (c.MALFORMED, c.OUT_OF_SEQUENCE))
 _COMMANDS_MAX = 1 << 18  # judged at once; bounds the memory
@@ -152,7 +152,8 @@ class Conduct:
         block = _Block(batches, self._numbers_of(ranked=True))
         self.moves += len(block.moves)
         for rule, which in block.broken():
-            for i in np.flatnonzero(which).tolist():
+            left = BREACHES_MAX - len(self.breaches)
+            for i in np.flatnonzero(which)[: max(left, 0)].tolist():
                 self.breaches.append(block.breach(rule, i))
         self.breaches += block.not_once()
         self._judge_queues(block.moves)

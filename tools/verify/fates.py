@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from broker.machine.tape import Op
 from tools.verify.moves import OPS_OF_QUEUES, Bools, Ints, Moves, join, position_of
-from tools.verify.rules import Breach
+from tools.verify.rules import BREACHES_MAX, Breach
 
 NEVER = -1
 _DELETED, _BY_COLD_START = 1, 2  # causes of a PURGED
@@ -126,7 +126,8 @@ class FateWalk:
         self.messages += int(np.count_nonzero(~piece.same[piece.new :]))
         for rule, which in _broken(piece, queue):
             which[: piece.new] = False
-            for i in np.flatnonzero(which).tolist():
+            left = BREACHES_MAX - len(self.breaches)
+            for i in np.flatnonzero(which)[: max(left, 0)].tolist():
                 self.breaches.append(piece.breach(rule, i, queue.number))
         for at in piece.came[piece.new :][piece.came[piece.new :] != NEVER].tolist():
             self._tally.setdefault(at, [0, 0])[1] += 1

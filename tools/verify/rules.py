@@ -8,6 +8,10 @@ REPLAYED = 4
 """So many segments are made again in the second model, unless more are asked for."""
 
 
+BREACHES_MAX = 100_000
+"""So many of one task are counted; a log that is wrong throughout must not fill the memory."""
+
+
 class Rule(NamedTuple):
     """A rule that a log can break."""
 
