@@ -20,6 +20,7 @@ from tests.system.livelog import LiveWriters
 from tests.system.logmaker import good_story
 from tests.system.sparkless import rows_in
 from tests.system.spoils import WITHIN_LIVES, Spoil
+from tools.verify import offsets
 from tools.verify.control import CONTROL_KINDS
 from tools.verify.findings import BadInput, Finding
 from tools.verify.offsets import (
@@ -267,6 +268,18 @@ def test_following_goes_on_from_a_verified_point(tmp_path: Path, kept: int) -> N
     assert reader.told == []
     assert reader.watch.verified() == maker.history.position
     assert not {row.file.partition("@")[0] for row in reader.rows} & {str(path) for path in paths}
+
+
+def test_a_record_may_be_longer_than_what_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "STRETCH_BYTES", 64)  # every record is longer
+    maker = good_story()
+    maker.write(tmp_path, 900)
+    reader = Reader(tmp_path)
+    reader.to_the_end()
+    assert reader.told == []
+    assert reader.watch.verified() == maker.history.position
 
 
 def test_whole_records_are_found_by_their_lengths() -> None:

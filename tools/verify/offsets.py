@@ -13,15 +13,15 @@ import re
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
-from broker.memberlog.coding import FRAME, MAGIC, RecordMalformed, decode
+from broker.memberlog.coding import FRAME, MAGIC, RECORD_BYTES_MAX, RecordMalformed, decode
 from broker.memberlog.files import is_segment, one_of_each, open_segment, plain_name
-from broker.memberlog.reader import RESYNC_BYTES, After, LogError, read_segment
+from broker.memberlog.reader import After, LogError, read_segment
 from broker.memberlog.records import OF_CLIENT, SUFFIX, Header
 from tools.verify.findings import BadInput
 from tools.verify.parse import Stretch
 from tools.verify.rows import SEGMENT, Row
 
-STRETCH_BYTES = 32 << 20  # read of one life at a time; more than any record has
+STRETCH_BYTES = 32 << 20  # read of one life at a time, unless one record is longer
 HEADER_BYTES = 4096  # a header is far shorter
 _NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))
 
@@ -157,10 +157,13 @@ def _further(where: Where, segments: dict[int, Path]) -> Where | None:
     if data is None:
         return None  # compressed or deleted just now; the next look finds what is there instead
     whole, last = whole_records(data, begin == 0)
-    if len(data) < STRETCH_BYTES and later:
+    if whole == 0 and len(data) == STRETCH_BYTES:  # one record is longer, or damage looks like it
+        data = _read(segments[number], begin, RECORD_BYTES_MAX + STRETCH_BYTES) or b""
+        whole, last = whole_records(data, begin == 0)
+        if whole == 0 and later:
+            whole = len(data)
+    elif len(data) < STRETCH_BYTES and later:
         whole = len(data)
-    elif len(data) - whole > RESYNC_BYTES:
-        whole, last = len(data), None  # no write is so large: it is damage, and the check says so
     if whole == 0:
         return None
     lsn, link = (where["lsn"], "") if last is None else last
