@@ -21,6 +21,7 @@ from broker.attendant import STOP_DATAGRAM
 from broker.clocks import PREFIX, ClockWatch
 from broker.exits import Exit
 from broker.licence import Licence
+from broker.machine.version import MACHINE_VERSION
 from broker.options import BrokerOptions
 from broker.peers import discovery_for
 from vsync.config import RingConfig
@@ -60,7 +61,8 @@ class Arbitrator:
         self.loop = loop
         self.done: asyncio.Future[Exit] = loop.create_future()
         self.me = Member(file.record.member, file.record.incarnation, address)
-        self.node = Node(self.me, options.cluster_name, RingConfig(), random.Random())
+        config = RingConfig(payload_version=MACHINE_VERSION)
+        self.node = Node(self.me, options.cluster_name, config, random.Random())
         self.driver = Driver(self.node, transport, self._on_output, loop=loop)
         self.discovery = discovery_for(options, self.me, log.warning)
         self.primary = Primary(self.me, self)

@@ -30,6 +30,7 @@ from broker.identity import Identity
 from broker.keeper import Keeper
 from broker.licence import Licence
 from broker.machine.effects import Effect
+from broker.machine.version import MACHINE_VERSION
 from broker.memberlog.writer import LogWriteFailed
 from broker.newcomer import Newcomer
 from broker.options import BrokerOptions
@@ -75,7 +76,7 @@ class BrokerMember:
         self.care = Care(identity.data_dir, identity.name)
         replica, filled = resume(identity.store, self.care.quarantine)
         meta = identity.begin()
-        config = RingConfig()
+        config = RingConfig(payload_version=MACHINE_VERSION)
         self.transport = transport
         self.me = Member(identity.name, identity.incarnation, self.transport.address)
         self.node = Node(self.me, identity.ring_name, config, random.Random())

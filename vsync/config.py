@@ -59,6 +59,8 @@ class RingConfig:
     queue_bytes_max: int = 8 * 1024 * 1024
     queue_messages_max: int = 10000
     members_max: int = 64
+    # meaning
+    payload_version: int = 1  # what payloads mean to those who read them; the same at all members
 
     def __post_init__(self) -> None:
         consensus_ms = self.consensus_timeout_ms or int(self.token_timeout_ms * 1.2)

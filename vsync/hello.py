@@ -38,9 +38,9 @@ STRANGERS_MAX: Final = 64
 
 SAME_EVERYWHERE: Final = (
     "frame_bytes_max", "message_bytes_max", "window_frames", "store_frames_max", "wanted_max",
-    "members_max",
+    "members_max", "payload_version",
 )  # fmt: skip
-"""Sizes that one member's frames impose on another; all others may differ where they fit."""
+"""What one member's frames impose on another; all others may differ where they fit."""
 
 _DERIVED: Final = frozenset(field.name for field in fields(RingConfig) if field.default == 0)
 _HEAD: Final = Struct("<BBI8sQBB")

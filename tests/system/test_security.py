@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.exits import Exit
+from broker.machine.version import MACHINE_VERSION
 from tests.system.harness import wait_until
 from tests.system.test_refusals import one_sentence
 from tests.system.test_versions import send_frames
@@ -130,7 +131,12 @@ def test_a_newcomer_that_does_not_belong_here_says_why_and_nobody_else_notices(
 
     # A frame as good as any, with the order to stop, from one that is not in the view.
     stranger = Member(f"{HOST}:1", 1, f"{HOST}:1")
-    codec = Codec(stranger, "test", 32_768, settings_hash(settings_of(RingConfig())))
+    codec = Codec(
+        stranger,
+        "test",
+        32_768,
+        settings_hash(settings_of(RingConfig(payload_version=MACHINE_VERSION))),
+    )
     send_frames(nodes, [codec.encode(Datagram(b"S"))] * 20)
     counters = ask(cluster[0].address, {"op": "counters"})["counters"]
     assert isinstance(counters, dict)

@@ -105,6 +105,7 @@ def other(**values: int) -> RingConfig:
         (hello(version=9), ("another version", "(9)", f"(version {WIRE_VERSION})")),
         (hello(other(frame_bytes_max=16_384)), ("frame_bytes_max 16384", "32768")),
         (hello(other(window_frames=32, personal_frames=20)), ("window_frames 32", "64")),
+        (hello(other(payload_version=2)), ("payload_version 2", "with 1")),
         (hello(other(token_timeout_ms=10_000)), ("token_timeout_ms 10000", "do not go together")),
         (
             hello(
