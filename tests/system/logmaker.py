@@ -12,7 +12,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from broker.history import History
-from broker.machine.commands import ACK, ACTIVATE, PUBLISH, TX_COMMIT
+from broker.machine.commands import ACK, ACTIVATE, OK, PUBLISH, TX_COMMIT, UNROUTABLE
+from broker.machine.tape import BY_CLIENT, INDEX_MASK, row
 from broker.memberlog.records import (
     Active,
     Batch,
@@ -78,14 +79,15 @@ class LogMaker:
         """One ordered item is applied by `lives`; its first `refuse` commands get a 404."""
         self.seq += 1
         self.blob_no += 1
-        outcomes = struct.pack("<H", 404) * refuse + bytes(2 * (len(kinds) - refuse))
+        codes = [404] * refuse + [UNROUTABLE if kind == PUBLISH else OK for kind in kinds[refuse:]]
+        outcomes = struct.pack(f"<{len(codes)}H", *codes)
         blob_hash = blake2b(b"blob %d" % self.blob_no, digest_size=16).digest()
         first = self.history.position + 1
         self.history = self.history.after(self.epoch, len(kinds), blob_hash, outcomes)
         batch = Batch(
             self.epoch, self.ring[0], self.seq, first, len(kinds), origin, 1, self.blob_no,
             1_000 * self.blob_no, kinds, outcomes, blob_hash, self.history.chain,
-            root_of(self.history), self.history.order, b"",
+            root_of(self.history), self.history.order, moves_of(first, codes),
         )  # fmt: skip
         for life in lives:
             self.lives[life].append(batch)
@@ -132,6 +134,16 @@ class LogMaker:
                 log.append(record)
                 log.flush()
             log.close()
+
+
+def moves_of(first: int, codes: list[int]) -> bytes:
+    """Each accepted publish was taken, and reached no queue: these logs are not about queues."""
+    rows = [
+        row(BY_CLIENT, first + i & INDEX_MASK, 0, 0, 1, first + i)
+        for i, code in enumerate(codes)
+        if code == UNROUTABLE
+    ]
+    return b"".join(rows)
 
 
 def root_of(history: History) -> int:
