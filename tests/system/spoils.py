@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 from broker.machine.commands import PUBLISH
@@ -18,7 +19,7 @@ from broker.memberlog.records import (
     ViewSeen,
     Vote,
 )
-from tests.system.logmaker import LogMaker
+from tests.system.logmaker import LogMaker, moves_of
 
 A, B, C, C2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
 Spoil = Callable[[LogMaker], tuple[str, str, int]]
@@ -169,7 +170,9 @@ def primary_without_majority(maker: LogMaker) -> tuple[str, str, int]:
 
 def minority_goes_on(maker: LogMaker) -> tuple[str, str, int]:
     last = batch(maker, C, -1)
-    own = last._replace(first_position=last.first_position + last.commands, seq=last.seq + 5)
+    first = last.first_position + last.commands
+    codes = list(struct.unpack(f"<{last.commands}H", last.outcomes))
+    own = last._replace(first_position=first, seq=last.seq + 5, moves=moves_of(first, codes))
     maker.lives[C] += [Inactive("alone"), own]
     return "G7", "c", own.first_position
 
