@@ -241,7 +241,8 @@ def _take_fates(spark: SparkSession, tasks: list[Task], found: Contract) -> None
         if row.kind == "breach":
             found.breaches.append((_breach(row), row.n))
         elif row.kind == "recovery":
-            recoveries.append(Recovery(*json.loads(row.more)))
+            # Shares that know the same of it are one row here, and count each.
+            recoveries += [Recovery(*json.loads(row.more))] * row.n
         else:
             setattr(found, row.name, row.n)
     found.recoveries = len({(one.queue, one.time) for one in recoveries})
