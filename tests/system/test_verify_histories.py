@@ -29,6 +29,10 @@ def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
 def stream(cluster: LocalCluster, root: Path, histories: Path) -> None:
     """Publish at one member, consume at another, and kill the first in between."""
     text, output = root / "input.txt", root / "output.txt"
@@ -42,7 +46,7 @@ def stream(cluster: LocalCluster, root: Path, histories: Path) -> None:
         "spout", "-b", cluster.brokers(0), *shared, "--file", str(text), "--sequence",
         "--window", "200",
     )  # fmt: skip
-    wait_until(lambda: output.stat().st_size > 100_000, SECONDS, "a part of the stream")
+    wait_until(lambda: _size(output) > 100_000, SECONDS, "a part of the stream")
     cluster[0].kill()
     time.sleep(0.2)
     cluster[0].start()

@@ -28,7 +28,9 @@ pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 SEED = 20_261_121
-SAMPLE = 24  # lies that go through Spark in the everyday run
+SAMPLE = 8  # lies that go through Spark in the everyday run
+SLOW_SAMPLE = 24  # in the slow one; a whole check takes seconds, so all of them only when asked for
+ALL = "ALL_LIES" in os.environ
 SEGMENT_BYTES = 1800  # a and b write two segments, the lives of c one each
 DOCUMENT = Path(__file__).parents[2] / "docs" / "MEMBERLOG.md"
 
@@ -185,15 +187,18 @@ def test_a_sample_of_lies(stage: Stage, unproven: dict[str, list[Lie]]) -> None:
 @pytest.mark.slow
 def test_each_kind_of_lie(stage: Stage, unproven: dict[str, list[Lie]]) -> None:
     chance = random.Random(SEED)
-    lies = [chance.choice(unproven[key]) for key in sorted(unproven)]
-    assert list(judge(stage, lies)) == []
+    keys = sorted(unproven)
+    if not ALL:
+        keys = chance.sample(keys, SLOW_SAMPLE)
+    assert list(judge(stage, [chance.choice(unproven[key]) for key in keys])) == []
 
 
 @pytest.mark.slow
 def test_what_is_partly_seen_is_not_always_seen(
     stage: Stage, unproven: dict[str, list[Lie]]
 ) -> None:
+    keys = sorted(PARTLY) if ALL else random.Random(SEED).sample(sorted(PARTLY), 4)
     always = [
-        key for key in PARTLY if all(seen(stage, lie) for lie in unproven.get(key, [])[::-1][:4])
+        key for key in keys if all(seen(stage, lie) for lie in unproven.get(key, [])[::-1][:4])
     ]
     assert always == [], "the check sees these everywhere: take them off the list"
