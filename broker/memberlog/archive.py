@@ -29,11 +29,11 @@ from broker.memberlog.files import (
     pack,
     plain_name,
     segments_in,
-    sync_directory,
     unpack,
 )
 from broker.memberlog.reader import Ends, LogError
 from broker.memberlog.records import SUFFIX
+from store.lock import sync_directory
 
 VERIFIED = "verified"
 COMPRESSED, DROPPED, DROPPED_UNVERIFIED = "compressed", "dropped", "dropped unverified"

@@ -9,7 +9,6 @@ compressed, they hold the same and the plain one is read.
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import struct
 import zlib
@@ -151,12 +150,3 @@ def _told(data: bytes) -> tuple[int, int] | None:
         return None
     _, name, _, size, place = _EXTRA.unpack_from(data, _HEAD.size)
     return (size, place) if name == _NAME else None
-
-
-def sync_directory(directory: Path) -> None:
-    """Wait until the disk knows the names in a directory."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

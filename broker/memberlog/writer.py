@@ -18,7 +18,6 @@ from broker.memberlog.files import (
     plain_name,
     segment_name,
     segments_in,
-    sync_directory,
 )
 from broker.memberlog.reader import TornTail, read_segment
 from broker.memberlog.records import (
@@ -29,6 +28,7 @@ from broker.memberlog.records import (
     Header,
     Record,
 )
+from store.lock import sync_directory
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_US = 3600 * 1_000_000

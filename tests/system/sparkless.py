@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from broker.memberlog.records import Record
 from tools.verify.conduct import Reach, judge_reaches
 from tools.verify.contract import merge, tasks_for
 from tools.verify.control import Primary
@@ -14,7 +13,7 @@ from tools.verify.findings import Finding
 from tools.verify.judge import judge_control
 from tools.verify.moves import Moves, join
 from tools.verify.parse import parse_segment
-from tools.verify.reading import records_of
+from tools.verify.reading import records_in
 from tools.verify.rows import Row
 from tools.verify.rules import Breach
 from tools.verify.segments import read_bytes
@@ -42,8 +41,8 @@ def contract_findings(rows: list[Row], primaries: dict[int, Primary]) -> list[Fi
     reaches: list[Reach] = []
     parts: list[Moves] = []
     for task in tasks:
-        records = list(_records(task.file))
-        following = _records(task.following) if task.following else ()
+        records = list(records_in(task.file))
+        following = records_in(task.following) if task.following else ()
         walked = walk(records, following, task.stretches, replay=True)
         told += walked.breaches
         reaches += walked.reaches
@@ -56,9 +55,5 @@ def contract_findings(rows: list[Row], primaries: dict[int, Primary]) -> list[Fi
     wanted = [breach for breach, _ in breaches]
     lines: list[Line] = []
     for task in tasks if wanted else ():
-        lines += look_around(_records(task.file), task.stretches, wanted)
+        lines += look_around(records_in(task.file), task.stretches, wanted)
     return tell(breaches, lines, rows)
-
-
-def _records(file: str) -> Iterable[Record]:
-    return records_of(read_bytes(Path(file)), file)

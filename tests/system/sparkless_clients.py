@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.machine.tape import CAUSE_SHIFT, FLAG, MOVE, Op
+from broker.machine.tape import CAUSE_SHIFT, FLAG, MARK_MASK, MOVE, Op
 from broker.memberlog.files import open_segment
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Batch, Client, Did
@@ -22,7 +22,6 @@ from tools.verify.segments import find_segments
 from tools.verify.witness import gaps, plan
 
 Ranges = list[tuple[int, int]]
-LOW_32 = (1 << 32) - 1
 
 
 class Heard(NamedTuple):
@@ -58,7 +57,7 @@ def hear(places: list[Path]) -> Heard:
     moves = [move for file, inside in ranges.items() for move in _moves(Path(file), inside)]
     published = [move for move in moves if move.op == Op.PUBLISHED]
     numbered = Counter((move.detail, move.queue) for move in published)
-    bodies = {(move.position, move.seq & LOW_32): move.detail for move in published}
+    bodies = {(move.position, move.seq & MARK_MASK): move.detail for move in published}
     contents = {
         move.detail: bodies[move.position, move.of] for move in moves if move.op == Op.ENQUEUED
     }
@@ -70,7 +69,7 @@ def hear(places: list[Path]) -> Heard:
     for path in clients:
         for what, body, number in _operations(path):
             if what == Did.CONFIRMED:
-                confirmed[body, number & LOW_32] += 1
+                confirmed[body, number & MARK_MASK] += 1
             elif what & ~REDELIVERED == Did.RECEIVED:
                 received[body, what >= REDELIVERED] += 1
     wrong = [f"confirmed, but not there: {one}" for one in confirmed - numbered]

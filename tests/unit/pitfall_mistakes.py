@@ -208,10 +208,6 @@ def leaves_without_a_word() -> Patches:
     yield Node, "_say_farewell", lambda self, now: None
 
 
-def first_token_twice() -> Patches:
-    yield Recovery, "originated", property(lambda self: False, lambda self, made: None)
-
-
 def holds_although_frames_are_lost() -> Patches:
     def accept(self: Ring, token: Token) -> None:
         self.hop = token.hop

@@ -132,7 +132,7 @@ BITES = (
     ),
     Bite(24, mistakes.leaves_without_a_word, nodes.test_a_clean_leave_takes_no_timeout),
     Bite(
-        25, mistakes.first_token_twice, pitfalls.test_25_duplicate_commit_tokens_start_one_ring_once
+        25, mutants.first_token_twice, pitfalls.test_25_duplicate_commit_tokens_start_one_ring_once
     ),
     Bite(
         26,

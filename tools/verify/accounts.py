@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.machine.tape import Op
+from broker.machine.tape import BY_DEATH, CAUSE_SHIFT, FORGOTTEN, MARK_MASK, REJECTED, Op
 from broker.memberlog.records import Did
+from tools.verify.asking import FINDINGS_MAX, U64
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-FINDINGS_MAX = 20
-_COLD_START = 2  # cause of a PURGED
-_DISCARDED = 2  # cause of a SETTLED
-_DEAD_LETTERED = 2  # cause of a PUBLISHED
-_MASK = (1 << 64) - 1
+_COLD_START = FORGOTTEN >> CAUSE_SHIFT
+_DISCARDED = REJECTED >> CAUSE_SHIFT
+_DEAD_LETTERED = BY_DEATH >> CAUSE_SHIFT
 ENDS = ("settled", "dropped", "dead-lettered", "purged", "still there", "unroutable")
 
 
@@ -69,7 +68,7 @@ def settle_accounts(
     findings = [
         Finding(
             "G20", "", 0, row.until,
-            f"client {row.client}, body {row.body & _MASK:016x}: a confirmed message ended "
+            f"client {row.client}, body {row.body & U64:016x}: a confirmed message ended "
             f"{row.ends} times in {row.name}",
             queue=row.name or "",
         )
@@ -85,7 +84,7 @@ def _confirmed(clients: DataFrame, published: DataFrame) -> DataFrame:
 
     told = (
         clients.filter(f.col("op") == int(Did.CONFIRMED))
-        .groupBy("body", f.col("aux").bitwiseAND((1 << 32) - 1).alias("publish_no"))
+        .groupBy("body", f.col("aux").bitwiseAND(MARK_MASK).alias("publish_no"))
         .agg(f.count("*").alias("confirmed"), f.min("client").alias("client"))
     )
     nth = f.row_number().over(

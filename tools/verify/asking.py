@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.machine.tape import Op
+from broker.machine.tape import MARK_MASK, Op
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 FINDINGS_MAX = 20
-LOW_32 = (1 << 32) - 1
-_MASK = (1 << 64) - 1
+U64 = (1 << 64) - 1  # Spark has no unsigned numbers
 _PLACE_BITS = 21  # operations of one record; a record is bounded to fewer
 
 
@@ -33,13 +32,14 @@ def messages(history: DataFrame, names: DataFrame) -> DataFrame:
 
     published = f.col("op") == int(Op.PUBLISHED)
     entered = f.col("op") == int(Op.ENQUEUED)
+    mark = f.col("seq").bitwiseAND(MARK_MASK)
     return (
         history.filter(published | entered)
         .join(f.broadcast(names), "queue", "left")
         .groupBy(
             "epoch",
             "position",
-            f.when(published, f.col("seq").bitwiseAND(LOW_32)).otherwise(f.col("of")).alias("low"),
+            f.when(published, mark).otherwise(f.col("of")).alias("low"),
         )
         .agg(
             f.max(f.when(published, f.col("seq"))).alias("number"),
@@ -66,7 +66,7 @@ def finding(
     promise: str, who: Row, body: int, position: int | None, what: str, queue: str = ""
 ) -> Finding:
     client = f"client {who.client} (connection {who.session})"
-    text = f"{client}, body {body & _MASK:016x}: {what}"
+    text = f"{client}, body {body & U64:016x}: {what}"
     return Finding(promise, "", who.life, -1 if position is None else position, text, queue=queue)
 
 

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from broker.machine.tape import Op
-from tools.verify.moves import OPS_OF_QUEUES, Ints, Moves
+from broker.machine.tape import CAUSE_SHIFT, QUEUE_DELETED, Op
+from tools.verify.moves import OPS_OF_QUEUES, ORDINAL_MAX, Ints, Moves
 from tools.verify.rules import Breach
 
-_DELETED = 1  # cause of a PURGED
-_ORDINAL_LAST = (1 << 20) - 1
+_DELETED = QUEUE_DELETED >> CAUSE_SHIFT
 
 
 class Standing(NamedTuple):
@@ -132,12 +131,12 @@ class Balance:
             if counted == said or number in self._reported:
                 continue
             yield Breach(
-                "balance", position, _ORDINAL_LAST, number, -1,
+                "balance", position, ORDINAL_MAX, number, -1,
                 more=f"the moves lead to {_told(counted)}, the log says {_told(said)}",
             )  # fmt: skip
         if next_message != self.next_message:
             more = f"the next message gets number {self.next_message}, the log says {next_message}"
-            yield Breach("balance", position, _ORDINAL_LAST, -1, -1, more=more)
+            yield Breach("balance", position, ORDINAL_MAX, -1, -1, more=more)
 
 
 def _told(standing: Standing | None) -> str:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.machine.tape import MARK_MASK
 from broker.memberlog.records import Did
 from tools.verify.accounts import Account, settle_accounts
-from tools.verify.asking import FINDINGS_MAX, LOW_32, Known, finding, messages, times, who
+from tools.verify.asking import FINDINGS_MAX, Known, finding, messages, times, who
 from tools.verify.findings import Finding
 from tools.verify.receipts import check_receipts
 from tools.verify.touched import Touched
@@ -171,7 +172,7 @@ def _looked_up(clients: DataFrame, published: DataFrame) -> DataFrame:
     answered = of(Did.CONFIRMED).isNotNull() | of(Did.REFUSED).isNotNull()
     told = (
         clients.filter(f.col("op").isin(Did.PUBLISHED, Did.CONFIRMED, Did.REFUSED))
-        .groupBy("body", f.col("aux").bitwiseAND(LOW_32).alias("publish_no"), "queue")
+        .groupBy("body", f.col("aux").bitwiseAND(MARK_MASK).alias("publish_no"), "queue")
         .agg(
             f.count(of(Did.PUBLISHED)).alias("attempts"),
             f.count(of(Did.CONFIRMED)).alias("confirmed"),

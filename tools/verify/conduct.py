@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from broker.machine import commands as c
-from broker.machine.tape import Op
+from broker.machine.tape import BY_DEATH, CAUSE_SHIFT, MARK_MASK, Op
 from broker.memberlog.records import (
     STANDING_ROW,
     Batch,
@@ -25,12 +25,12 @@ from broker.memberlog.records import (
 )
 from tools.verify.balance import Balance, Standing, breach_at
 from tools.verify.causes import ALLOWED, ENDS, ERRORS_FROM
-from tools.verify.moves import LOW_32, OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
+from tools.verify.moves import OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
 from tools.verify.rules import BREACHES_MAX, Breach
 
 _NOT_TAKEN = tuple(code.to_bytes(2, "little") for code in (c.MALFORMED, c.OUT_OF_SEQUENCE))
 _COMMANDS_MAX = 1 << 18  # judged at once; bounds the memory
-_DEAD = 2  # cause of a PUBLISHED: no client did, and no channel
+_DEAD = BY_DEATH >> CAUSE_SHIFT  # no client published it, and no channel
 _SEQ_MASK = (1 << RANK_SHIFT) - 1
 
 
@@ -53,9 +53,15 @@ class Reach(NamedTuple):
     highest: int
     at: int  # position of `first`
 
+    def fallen(self) -> Breach:
+        """Return that it began lower than it had been before."""
+        if self.what == "taken":
+            return Breach("overtaken", self.at, 0, self.of, self.first)
+        return Breach("publisher order", self.at, 0, -1, self.first, self.of)
+
 
 class Conduct:
-    """Takes the records of one segment in their order."""
+    """Takes the records of one segment in their order, each checkpoint in one."""
 
     def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
         """`stretches` are the positions of which this segment is the witness."""
@@ -69,14 +75,11 @@ class Conduct:
         self._batches: list[Batch] = []
         self._commands = 0
         self._balance: Balance | None = None  # None: how the queues stand is not known
-        self._said: list[Checkpoint] = []  # parts of one
         self._blobs: dict[int, int] = {}  # by session: the number of the one taken last
         self._root = (-1, 0)  # position and state root of the batch before
 
     def take(self, record: Record) -> None:
         """Take the next record."""
-        if self._said and not isinstance(record, Checkpoint | Queues):
-            self._stand()
         match record:
             case Batch():
                 if self._batches:
@@ -95,9 +98,7 @@ class Conduct:
                 for number, vhost, name, durable, max_priority in queues:
                     self.named[number] = Named(vhost, name, durable, max_priority)
             case Checkpoint():
-                if self._said and self._said[0].position != record.position:
-                    self._stand()
-                self._said.append(record)
+                self._stand(record)
             case Start() | Snapshot():
                 self._judge()
                 self._balance = None
@@ -106,17 +107,8 @@ class Conduct:
             case _:
                 pass
 
-    def finish(self, following: Iterable[Record] = ()) -> None:
-        """End the segment; `following` are the records of the next one, up to its first batch."""
-        if self._said:
-            self._stand()
-        for record in following:
-            if isinstance(record, Batch | Start | Snapshot):
-                break
-            if isinstance(record, Checkpoint | Queues):
-                self.take(record)
-        if self._said:
-            self._stand()
+    def finish(self) -> None:
+        """End the segment, behind what the next one says of the queues first."""
         self._judge()
 
     def _blob(self, batch: Batch) -> None:
@@ -129,21 +121,17 @@ class Conduct:
             self.breaches.append(Breach("blob order", batch.first_position, 0, -1, -1, more=more))
         self._blobs[batch.session] = batch.blob_no
 
-    def _stand(self) -> None:
+    def _stand(self, said: Checkpoint) -> None:
         """The log says how the queues stand: that is where its moves must have led."""
-        said, self._said = self._said, []
         self._judge()
-        if self._root[0] == said[0].position and self._root[1] != said[0].root:
-            more = f"{said[0].root:016x}, not {self._root[1]:016x}"
-            self.breaches.append(Breach("other root", said[0].position, 0, -1, -1, more=more))
-        rows = [row for one in said for row in STANDING_ROW.iter_unpack(one.queues)]
-        standing = {row[0]: Standing(*row[1:4]) for row in rows}
+        if self._root[0] == said.position and self._root[1] != said.root:
+            more = f"{said.root:016x}, not {self._root[1]:016x}"
+            self.breaches.append(Breach("other root", said.position, 0, -1, -1, more=more))
+        standing = {row[0]: Standing(*row[1:4]) for row in STANDING_ROW.iter_unpack(said.queues)}
         if self._balance is not None:
-            self.breaches += self._balance.differences(
-                said[0].position, standing, said[0].next_message
-            )
+            self.breaches += self._balance.differences(said.position, standing, said.next_message)
             self.balances += 1
-        self._balance = Balance(standing, said[0].next_message)
+        self._balance = Balance(standing, said.next_message)
 
     def _judge(self) -> None:
         batches, self._batches, self._commands = self._batches, [], 0
@@ -275,7 +263,7 @@ class _Block:
         here = np.arange(len(m))
         source = np.maximum.accumulate(np.where(published, here, -1)) if len(m) else here
         known = source >= 0
-        same = known & (m.position[source] == m.position) & (m.seq[source] & LOW_32 == m.of)
+        same = known & (m.position[source] == m.position) & (m.seq[source] & MARK_MASK == m.of)
         yield "enqueued unpublished", entered & ~same
         yield "persistence", entered & same & (m.flag != m.flag[source])
         rows = np.flatnonzero(entered & same)
@@ -326,9 +314,6 @@ def judge_reaches(reaches: Iterable[Reach]) -> Iterator[Breach]:
         key = one.what, one.of
         before = highest.get(key, -1)
         if one.first <= before and not (one.what == "published" and one.first == 1):
-            rule = "overtaken" if one.what == "taken" else "publisher order"
-            queue = one.of if one.what == "taken" else -1
-            channel = one.of if one.what == "published" else -1
-            yield Breach(rule, one.at, 0, queue, one.first, channel)
+            yield one.fallen()
         restarts = one.what == "published"
         highest[key] = one.highest if restarts else max(before, one.highest)

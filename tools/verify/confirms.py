@@ -11,6 +11,8 @@ from tools.verify.findings import Finding
 from tools.verify.rows import ACCEPTED, UNPAIRED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, Row
 
 FINDINGS_MAX = 20
@@ -45,14 +47,16 @@ def check_unpaired(records: DataFrame, begins: dict[Life, int]) -> list[Finding]
     return [Finding("G9", row.member, row.incarnation, row.confirmed, what) for row in rows]
 
 
-def check_gaps(records: DataFrame, findings: list[Finding]) -> list[Finding]:
-    """G8: what a member lacks, was it confirmed by anyone?"""
+def check_gaps(records: Callable[[], DataFrame], findings: list[Finding]) -> list[Finding]:
+    """G8: what a member lacks, was it confirmed by anyone?  `records` are read where there is any
+    lack: a table costs a process of Python, and a second, before the first row of it.
+    """
     from pyspark.sql import functions as f
 
     gaps = [found for found in findings if "missing" in found.what and found.property == "G1"]
     if not gaps:
         return []
-    packed = records.filter(f.col("kind") == int(Kind.CONFIRM)).select("member", "kinds").rdd
+    packed = records().filter(f.col("kind") == int(Kind.CONFIRM)).select("member", "kinds").rdd
     lost: list[Finding] = []
     for gap in gaps[:FINDINGS_MAX]:
         inside = packed.flatMap(_Inside(gap.position, gap.until))

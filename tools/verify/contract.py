@@ -11,16 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from tools.verify.conduct import Reach
 from tools.verify.control import Primary
 from tools.verify.fates import FateWalk, Recovery, judge_recoveries
 from tools.verify.findings import Finding
-from tools.verify.reading import records_of
+from tools.verify.reading import records_in
 from tools.verify.rows import SEGMENT, Row
 from tools.verify.rules import REPLAYED, Breach, first_by_rule
-from tools.verify.segments import read_bytes
 from tools.verify.telling import Line, look_around, tell
 from tools.verify.walk import Walked, moves_within, walk
 from tools.verify.witness import Gap, Stretch, gaps, plan
@@ -173,9 +172,8 @@ def in_tasks(spark: SparkSession, tasks: list[Task], work: Work, schema: str) ->
 
 def _walk_tasks(batches: Batches) -> Batches:
     for task in _tasks_in(batches):
-        following = records_of(_read(task.following), task.following) if task.following else ()
-        records = records_of(_read(task.file), task.file)
-        told = walk(records, following, task.stretches, replay=task.replay)
+        following = records_in(task.following) if task.following else ()
+        told = walk(records_in(task.file), following, task.stretches, replay=task.replay)
         yield _batch(list(_rows_of(told)), _WALKED)
 
 
@@ -213,12 +211,8 @@ def _take_walked(walked: DataFrame, found: Contract) -> None:
     odd = reaches.withColumn("fallen", fallen)
     found.reaches = odd.count()
     for row in odd.filter("fallen").orderBy("ordinal").limit(FINDINGS_MAX).collect():
-        rule, queue, channel = (
-            ("overtaken", row.queue, -1)
-            if row.name == "taken"
-            else ("publisher order", -1, row.queue)
-        )
-        found.breaches.append((Breach(rule, row.ordinal, 0, queue, row.seq, channel), 1))
+        reach = Reach(row.name, row.queue, row.position, row.seq, row.channel, row.ordinal)
+        found.breaches.append((reach.fallen(), 1))
 
 
 def _take_fates(spark: SparkSession, tasks: list[Task], found: Contract) -> None:
@@ -259,8 +253,7 @@ class _MovesOf:
         from tools.verify.sorting import columns_of
 
         for task in _tasks_in(batches):
-            records = records_of(_read(task.file), task.file)
-            for moves in moves_within(records, task.stretches):
+            for moves in moves_within(records_in(task.file), task.stretches):
                 yield _columns(columns_of(moves, self._shares), _MOVES)
 
 
@@ -272,8 +265,7 @@ class _LookAround:
 
     def __call__(self, batches: Batches) -> Batches:
         for task in _tasks_in(batches):
-            records = records_of(_read(task.file), task.file)
-            lines = list(look_around(records, task.stretches, self._wanted))
+            lines = list(look_around(records_in(task.file), task.stretches, self._wanted))
             yield _batch(list(lines), _LINES)
 
 
@@ -317,10 +309,6 @@ def _tasks_in(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Task]:
         for text in batch.column(0).to_pylist():
             file, following, stretches, replay = json.loads(text)
             yield Task(file, following, [(first, last) for first, last in stretches], replay)
-
-
-def _read(file: str) -> bytes:
-    return read_bytes(Path(file))
 
 
 def _batch(rows: list[tuple[Any, ...]], schema: str) -> pyarrow.RecordBatch:

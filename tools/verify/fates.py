@@ -17,13 +17,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.machine.tape import Op
+from broker.machine.tape import CAUSE_SHIFT, FORGOTTEN, LAPSED, QUEUE_DELETED, Op
 from tools.verify.moves import OPS_OF_QUEUES, Bools, Ints, Moves, join, position_of
 from tools.verify.rules import BREACHES_MAX, Breach
 
 NEVER = -1
-_DELETED, _BY_COLD_START = 1, 2  # causes of a PURGED
-_LAPSED = 3  # cause of a SETTLED
+_DELETED, _BY_COLD_START = QUEUE_DELETED >> CAUSE_SHIFT, FORGOTTEN >> CAUSE_SHIFT
+_LAPSED = LAPSED >> CAUSE_SHIFT
 T = TypeVar("T", np.int64, np.bool_)
 _NOTHING = 0  # in the place of an Op: this message was never heard of
 

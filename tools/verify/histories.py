@@ -7,31 +7,27 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.memberlog.reader import NotALog, OtherVersion, read_segment
-from broker.memberlog.records import OF_CLIENT, Header, Kind
+from broker.memberlog.records import OF_CLIENT, Kind
 from tools.verify.asking import FINDINGS_MAX, Known
 from tools.verify.clients import ClientReport, check_clients
 from tools.verify.control import Life
 from tools.verify.findings import BadInput, Finding
+from tools.verify.reading import HEADER_BYTES, header_of
 from tools.verify.rows import FAULT, Row
 from tools.verify.witness import Gap, Stretch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_HEAD_BYTES = 4096
-
 
 def is_history(path: Path) -> bool:
     """Whether this is a segment of a client.  What cannot be read is left to who reads it all."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-        for entry in read_segment(head, str(path), []):
-            return isinstance(entry.record, Header) and entry.record.role == OF_CLIENT
-    except (OSError, EOFError, NotALog, OtherVersion):
-        pass
-    return False
+            header = header_of(file.read(HEADER_BYTES), str(path))
+    except (OSError, EOFError):
+        return False
+    return header is not None and header.role == OF_CLIENT
 
 
 def apart(segments: Sequence[Path]) -> tuple[list[Path], list[Path]]:

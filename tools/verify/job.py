@@ -166,7 +166,7 @@ def _verify(
     if any(life.unpaired for life in judged.lives):
         findings += confirms.check_unpaired(scan, begins)
     spark = scan.sparkSession
-    findings += confirms.check_gaps(read_records(spark, segments), findings)
+    findings += confirms.check_gaps(lambda: read_records(spark, segments), findings)
     contracted = contract.check_contract(spark, read, epochs, wishes.replay)
     for lack in blind(judged.lives, contracted):
         raise BadInput(f"the check itself failed: {lack}")

@@ -23,7 +23,6 @@ ROW = np.dtype(
 ORDINAL_BITS = 20  # of a time: position above, place in the batch below
 ORDINAL_MAX = (1 << ORDINAL_BITS) - 1
 RANK_SHIFT = 54  # in the number of a message in a priority queue, above it: its rank
-LOW_32 = (1 << 32) - 1
 
 OPS_OF_MESSAGES = (Op.ENQUEUED, Op.DELIVERED, Op.SETTLED, Op.RETURNED, Op.DROPPED)
 OPS_OF_QUEUES = (Op.PURGED, Op.DECLARED, Op.RECOVERED)

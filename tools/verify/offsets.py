@@ -15,14 +15,14 @@ from typing import NamedTuple, TypedDict
 
 from broker.memberlog.coding import FRAME, MAGIC, RECORD_BYTES_MAX, RecordMalformed, decode
 from broker.memberlog.files import is_segment, one_of_each, open_segment, plain_name
-from broker.memberlog.reader import After, LogError, read_segment
-from broker.memberlog.records import OF_CLIENT, SUFFIX, Header
+from broker.memberlog.reader import After, LogError
+from broker.memberlog.records import OF_CLIENT, SUFFIX
 from tools.verify.findings import BadInput
 from tools.verify.parse import Stretch
+from tools.verify.reading import HEADER_BYTES, header_of
 from tools.verify.rows import SEGMENT, Row
 
 STRETCH_BYTES = 32 << 20  # read of one life at a time, unless one record is longer
-HEADER_BYTES = 4096  # a header is far shorter
 _NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))
 
 
@@ -113,7 +113,7 @@ def read_part(part: Part) -> tuple[bytes, str, Stretch | None] | None:
         data = _read(path, part.begin, part.end - part.begin)
         if head is None or data is None:
             continue
-        header = _header(head, path)
+        header = header_of(head, str(path))
         if header is not None and header.role == OF_CLIENT:
             return None
         name = f"{path}@{part.begin}"
@@ -124,14 +124,6 @@ def read_part(part: Part) -> tuple[bytes, str, Stretch | None] | None:
         after = After(part.lsn, bytes.fromhex(part.link))
         return data, name, Stretch(header.member, header.incarnation, header.segment, after)
     raise BadInput(f"segment {part.segment} of {part.life} went away before it was read")
-
-
-def _header(head: bytes, path: Path) -> Header | None:
-    try:
-        first = next(read_segment(head, str(path), []), None)
-    except LogError:
-        return None
-    return first.record if first is not None and isinstance(first.record, Header) else None
 
 
 def lives_below(places: list[Path]) -> dict[str, dict[int, Path]]:

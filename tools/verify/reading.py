@@ -1,11 +1,15 @@
-"""The records of a segment, for checks that leave it to others to judge the log itself."""
+"""What is in a segment, for those who leave it to others to judge the log itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from broker.memberlog.reader import LogError, NotALog, OtherVersion, read_segment
-from broker.memberlog.records import Record
+from broker.memberlog.records import Header, Record
+from tools.verify.segments import read_bytes
+
+HEADER_BYTES = 4096  # a header is far shorter
 
 
 def records_of(data: bytes, file: str) -> Iterator[Record]:
@@ -16,3 +20,17 @@ def records_of(data: bytes, file: str) -> Iterator[Record]:
             yield record
     except (NotALog, OtherVersion):
         return
+
+
+def records_in(file: str) -> Iterator[Record]:
+    """Yield what can be read of the segment in a file."""
+    return records_of(read_bytes(Path(file)), file)
+
+
+def header_of(head: bytes, file: str) -> Header | None:
+    """Return the header from the first bytes of a segment; None: it cannot be read."""
+    try:
+        first = next(read_segment(head, file, []), None)
+    except LogError:
+        return None
+    return first.record if first is not None and isinstance(first.record, Header) else None

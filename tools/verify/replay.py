@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from broker.machine.tape import CAUSE_SHIFT, FLAG, MOVE
 from broker.memberlog.records import (
     STANDING_ROW,
@@ -15,13 +13,12 @@ from broker.memberlog.records import (
     Start,
 )
 from tools.verify.model import Model, Said, Wrong
+from tools.verify.moves import ORDINAL_MAX
 from tools.verify.rules import Breach
-
-_LAST = (1 << 20) - 1
 
 
 class Replay:
-    """Takes the records of one segment in their order, and what follows up to a batch."""
+    """Takes the records of one segment in their order, each checkpoint in one."""
 
     def __init__(self) -> None:
         self.breaches: list[Breach] = []
@@ -29,13 +26,10 @@ class Replay:
         self.compared = 0  # queues whose figures the model reached, or not
         self._model: Model | None = None
         self._ranked: set[int] = set()
-        self._said: list[Checkpoint] = []
         self._stands = -1
 
     def take(self, record: Record) -> None:
         """Take the next record."""
-        if self._said and not isinstance(record, Checkpoint | Queues):
-            self._stand()
         match record:
             case Batch():
                 if 0 <= self._stands != record.first_position - 1:
@@ -48,41 +42,26 @@ class Replay:
                     if max_priority >= 0:
                         self._ranked.add(number)
             case Checkpoint():
-                self._said.append(record)
+                self._stand(record)
             case Start() | Snapshot():
                 self._model = None
                 self._stands = record.position
             case _:
                 pass
 
-    def finish(self, following: Iterable[Record] = ()) -> None:
-        """End the segment; `following` are the records of the next one."""
-        if self._said:
-            self._stand()
-        for record in following:
-            if isinstance(record, Batch | Start | Snapshot):
-                break
-            if isinstance(record, Checkpoint | Queues):
-                self.take(record)
-        if self._said:
-            self._stand()
-
-    def _stand(self) -> None:
-        parts, self._said = self._said, []
-        said = {
-            row[0]: Said(*row[1:]) for one in parts for row in STANDING_ROW.iter_unpack(one.queues)
-        }
-        position = parts[0].position
+    def _stand(self, checkpoint: Checkpoint) -> None:
+        said = {row[0]: Said(*row[1:]) for row in STANDING_ROW.iter_unpack(checkpoint.queues)}
+        position, next_message = checkpoint.position, checkpoint.next_message
         if self._model is not None:
             self.compared += len(said)
             differences = self._model.differs(said)
-            if self._model.next_message != parts[0].next_message:
+            if self._model.next_message != next_message:
                 differences.append((-1, f"the next number is {self._model.next_message}"))
             for number, more in differences:
-                self._tell("wrong state", position, _LAST, number, -1, more)
+                self._tell("wrong state", position, ORDINAL_MAX, number, -1, more)
             if not differences:
                 return  # and go on with what the model knows besides these figures
-        self._model = Model(parts[0].next_message)
+        self._model = Model(next_message)
         self._stands = position
         for number, one in said.items():
             self._model.begin(number, one, ranked=number in self._ranked)

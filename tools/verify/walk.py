@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
-from broker.memberlog.records import Batch, Record
+from broker.memberlog.records import Batch, Checkpoint, Queues, Record, Snapshot, Start
 from tools.verify.conduct import Conduct, Reach
 from tools.verify.moves import Moves, join, unpack
 from tools.verify.replay import Replay
@@ -38,25 +39,44 @@ def walk(
     `stretches` are the positions of which this segment is the witness in the one history.
     """
     conduct, again = Conduct(stretches), Replay()
-    for record in records:
+    for record in chain(_in_one(records), _in_one(_stands_after(following))):
         conduct.take(record)
         if replay:
             again.take(record)
-    after = list(_up_to_a_batch(following))
-    conduct.finish(after)
-    if replay:
-        again.finish(after)
+    conduct.finish()
     return Walked(
         first_by_rule(conduct.breaches + again.breaches), conduct.reaches, conduct.moves,
         conduct.within, conduct.balances, again.moves, again.compared,
     )  # fmt: skip
 
 
-def _up_to_a_batch(records: Iterable[Record]) -> Iterator[Record]:
-    for record in records:
-        if isinstance(record, Batch):
+def _stands_after(following: Iterable[Record]) -> Iterator[Record]:
+    """Yield what the next segment says of the queues before anything happens to them."""
+    for record in following:
+        if isinstance(record, Batch | Start | Snapshot):
             return
+        if isinstance(record, Checkpoint | Queues):
+            yield record
+
+
+def _in_one(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield the records, the parts of one checkpoint as one."""
+    whole: Checkpoint | None = None
+    for record in records:
+        if isinstance(record, Checkpoint):
+            if whole is not None and whole.position == record.position:
+                whole = whole._replace(queues=whole.queues + record.queues)
+                continue
+            if whole is not None:
+                yield whole
+            whole = record
+            continue
+        if whole is not None and not isinstance(record, Queues):
+            yield whole
+            whole = None
         yield record
+    if whole is not None:
+        yield whole
 
 
 def moves_within(records: Iterable[Record], stretches: list[tuple[int, int]]) -> Iterator[Moves]:
