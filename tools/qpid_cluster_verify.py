@@ -19,6 +19,7 @@ from tools.verify.job import Report, Wishes, verify
 from tools.verify.page import page
 from tools.verify.progress import progress
 from tools.verify.rules import REPLAYED
+from tools.verify.segments import find_segments, is_little
 from tools.verify.session import spark_session
 
 CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
@@ -147,7 +148,8 @@ def main(
     wishes = Wishes(html is not None, since, save, export, _how_many(replay))
     started = time.monotonic()
     try:
-        with spark_session(master, verbose) as spark:
+        little = is_little(find_segments(list(logdir)))
+        with spark_session(master, verbose, little=little) as spark:
             ready = time.monotonic()
             with progress(spark, wanted=not (as_json or verbose)):
                 report = verify(spark, list(logdir), wishes)
@@ -187,7 +189,7 @@ def _follow(
     places: list[Path], as_json: bool, master: str, verbose: bool, since: Path | None
 ) -> NoReturn:
     try:
-        with spark_session(master, verbose) as spark:
+        with spark_session(master, verbose, little=True) as spark:
             consistent = alert(spark, places, as_json, since)
     except Exception as error:
         _broke(error, as_json, verbose)

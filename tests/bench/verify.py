@@ -40,7 +40,7 @@ from tests.bench.verifylogs import write_logs
 from tools.verify.fast import compare_ends
 from tools.verify.job import verify
 from tools.verify.rows import signed
-from tools.verify.segments import find_segments
+from tools.verify.segments import find_segments, is_little
 from tools.verify.session import spark_session
 
 ENGINES = ("fast", "python", "duckdb", "plain", "check")
@@ -131,9 +131,10 @@ def by_plain(directory: Path) -> Outcome:
 
     from tools.verify.source import read_records
 
-    with spark_session(MASTER, verbose=False) as spark:
+    segments = find_segments([directory])
+    with spark_session(MASTER, verbose=False, little=is_little(segments)) as spark:
         began = time.perf_counter()
-        rows = read_records(spark, find_segments([directory]))
+        rows = read_records(spark, segments)
         differ = f.lit(False)
         for name in ("chain", "outcomes", "root", "seq"):
             differ = differ | (f.min(name) != f.max(name))
@@ -144,7 +145,8 @@ def by_plain(directory: Path) -> Outcome:
 
 def by_check(directory: Path) -> Outcome:
     """Run everything."""
-    with spark_session(MASTER, verbose=False) as spark:
+    little = is_little(find_segments([directory]))
+    with spark_session(MASTER, verbose=False, little=little) as spark:
         began = time.perf_counter()
         report = verify(spark, [directory])
         found = [finding.position for finding in report.findings]

@@ -85,7 +85,7 @@ def _with_spark() -> Iterator[Check]:
     from tools.verify.job import verify
     from tools.verify.session import spark_session
 
-    with spark_session("local[2]", verbose=False) as spark:
+    with spark_session("local[2]", verbose=False, little=True) as spark:
 
         def check(logs: Path) -> tuple[Counter[str], list[Finding]]:
             report = verify(spark, [logs])

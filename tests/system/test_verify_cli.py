@@ -39,7 +39,8 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command use the session that all tests share."""
 
     @contextmanager
-    def ours(_master: str, _verbose: bool) -> Iterator[SparkSession]:
+    def ours(_master: str, _verbose: bool, *, little: bool) -> Iterator[SparkSession]:
+        assert little
         yield shared_session()
 
     monkeypatch.setattr(qpid_cluster_verify, "spark_session", ours)
@@ -131,6 +132,7 @@ class TestWhatItNeeds:
     def test_without_pyspark_the_extra_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        good_story().write(tmp_path)
         monkeypatch.setattr(session, "find_spec", lambda name: None)
         result = run(str(tmp_path))
         assert result.exit_code == 2

@@ -11,6 +11,7 @@ from broker.memberlog.reader import Damaged
 from broker.memberlog.records import SUFFIX
 from tools.verify.findings import BadInput
 
+LITTLE_BYTES = 256 << 20
 TASK_BYTES = 16 << 20  # segments are put together up to this much
 
 
@@ -53,6 +54,11 @@ def size_of(segment: Path) -> int:
         return segment.stat().st_size
     except OSError:
         return 0
+
+
+def is_little(segments: list[Path]) -> bool:
+    """Return whether reading them is sooner done than Spark has got up speed."""
+    return sum(map(size_of, segments)) < LITTLE_BYTES
 
 
 def share_out(segments: list[Path], tasks: int) -> list[list[Path]]:
