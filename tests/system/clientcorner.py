@@ -6,24 +6,12 @@ history and judged at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 from tests.system.clientmaker import Clients, Message, Servers
 from tests.system.sparking import shared_session
 from tools.verify.asking import Known
 from tools.verify.clients import ClientReport, check_clients
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 ALL = Known(begin=True, end=True, whole=True)
-SMALL = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
-"""Compiling plans takes longer than a few rows are worth."""
 
 
 class Corner:
@@ -64,6 +52,16 @@ class Corner:
         self.servers.settle(message)
         return message
 
+    def send_twice(self, text: str) -> None:
+        """Publish, deliver, give back, deliver again flagged, and settle; each side says so."""
+        (message,) = self.publish(text, self.queue)
+        self.servers.deliver(message)
+        self.receive(text, acks=False)
+        self.servers.give_back(message)
+        self.servers.deliver(message, redelivered=True)
+        self.receive(text, redelivered=True)
+        self.servers.settle(message)
+
 
 def judge(servers: Servers, clients: Clients, known: Known = ALL) -> ClientReport:
     """Run the check."""
@@ -71,16 +69,3 @@ def judge(servers: Servers, clients: Clients, known: Known = ALL) -> ClientRepor
     moves = servers.table(spark)
     history = moves.filter("epoch = 1")
     return check_clients(clients.table(spark), moves, history, servers.names(spark), known)
-
-
-def small(session: SparkSession) -> Iterator[SparkSession]:
-    """Set a session up for little data, and back again."""
-    before = {name: session.conf.get(name, None) for name in SMALL}
-    for name, value in SMALL.items():
-        session.conf.set(name, value)
-    yield session
-    for name, old in before.items():
-        if old is None:
-            session.conf.unset(name)
-        else:
-            session.conf.set(name, old)

@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from broker.memberlog.client import Session
 from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Did
-from tests.system.clientcorner import Corner, judge, small
+from tests.system.clientcorner import Corner, judge
 from tests.system.clientmaker import Clients, Servers
-from tests.system.sparking import shared_session
 from tools.verify import clients as module
 from tools.verify import receipts
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -44,12 +39,6 @@ SURVIVORS = {
 } - {f"{did} flag negated" for did in ("PUBLISHED", "ACKED", "LOST")}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def spark() -> Iterator[SparkSession]:
-    """The session that all tests share, set up for little data."""
-    yield from small(shared_session())
-
-
 def truth(corner: Corner) -> None:
     """One of each thing that a client can say."""
     corner.writer.published(8, corner.body("full"))
@@ -58,13 +47,7 @@ def truth(corner: Corner) -> None:
     corner.writer.refused(8)
     corner.publish("astray")
     corner.writer.unroutable(corner.body("astray"), 1)
-    (message,) = corner.publish("twice", corner.queue)
-    corner.servers.deliver(message)
-    corner.receive("twice", acks=False)
-    corner.servers.give_back(message)
-    corner.servers.deliver(message, redelivered=True)
-    corner.receive("twice", redelivered=True)
-    corner.servers.settle(message)
+    corner.send_twice("twice")
     corner.reader.lost()
 
 

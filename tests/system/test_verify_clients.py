@@ -6,30 +6,19 @@ queues of its own, and then looked for one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pytest
 
 from broker.machine.tape import Op
-from tests.system.clientcorner import Corner, judge, small
+from tests.system.clientcorner import Corner, judge
 from tests.system.clientmaker import Clients, Servers
-from tests.system.sparking import shared_session
 from tools.verify.asking import Known
 from tools.verify.clients import ClientReport
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def spark() -> Iterator[SparkSession]:
-    """The session that all tests share, set up for little data."""
-    yield from small(shared_session())
 
 
 # What is as it should be
@@ -65,13 +54,7 @@ def lose_the_connection(corner: Corner) -> None:
 
 def redeliver_flagged(corner: Corner) -> None:
     """What came back is delivered again, and says so."""
-    (message,) = corner.publish("twice", corner.queue)
-    corner.servers.deliver(message)
-    corner.receive("twice", acks=False)
-    corner.servers.give_back(message)
-    corner.servers.deliver(message, redelivered=True)
-    corner.receive("twice", redelivered=True)
-    corner.servers.settle(message)
+    corner.send_twice("twice")
 
 
 def hear_a_stranger(corner: Corner) -> None:
