@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 from broker.memberlog.closing import Tally
 from broker.memberlog.coding import MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
-from broker.memberlog.records import MARK_BYTES, Batch, Confirm, End, Header, Record
+from broker.memberlog.records import MARK_BYTES, Batch, Confirm, End, Header, Record, Vote
 from tests.system.logmaker import Life, LogMaker
 from tests.system.sparkless import rows_in, sparkless_findings
 from tools.verify.findings import BadInput, Finding
 from tools.verify.parse import parse_segment
 from tools.verify.rows import Row
+from tools.verify.verdicts import WORDS
 
 LIE_NO_POSITION = range(-2, -2)
 Segments = list[list[Record]]
@@ -137,6 +138,10 @@ def _lies_about(records: list[Record], index: int) -> Iterator[tuple[str, tuple[
     if isinstance(record, Confirm) and record.positions and not record.transient:
         told = record._replace(transient=record.positions)
         yield ".transient all", (told,), 1
+    if isinstance(record, Vote):
+        for word in WORDS:
+            if word != record.verdict:
+                yield f".verdict {word}", (record._replace(verdict=word),), 1
     if isinstance(record, End) and not record.marks:
         yield ".marks made up", (record._replace(marks=bytes(MARK_BYTES)),), 1
     yield " dropped", (), 1

@@ -19,7 +19,7 @@ from broker.memberlog.records import (
     ViewSeen,
     Vote,
 )
-from tests.system.logmaker import LogMaker, moves_of
+from tests.system.logmaker import Life, LogMaker, moves_of
 
 A, B, C, C2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
 Spoil = Callable[[LogMaker], tuple[str, str, int]]
@@ -36,6 +36,12 @@ def batch(maker: LogMaker, life: tuple[str, int], number: int) -> Batch:
     record = maker.lives[life][at(maker, life, Batch, number)]
     assert isinstance(record, Batch)
     return record
+
+
+def stood(maker: LogMaker, life: Life, index: int) -> int:
+    """Return the position that a life had reached before its record of that index."""
+    before = [r for r in maker.lives[life][:index] if isinstance(r, Batch)]
+    return before[-1].first_position + before[-1].commands - 1
 
 
 def flipped(data: bytes, index: int) -> bytes:
@@ -149,6 +155,46 @@ def see_another_membership(maker: LogMaker) -> tuple[str, str, int]:
     return "G6", "b", late.first_position + late.commands - 1
 
 
+def leave_out_who_came_along(maker: LogMaker) -> tuple[str, str, int]:
+    return "G6", "a", tell_who_came_along(maker, A, A)
+
+
+def bring_along_who_crashed(maker: LogMaker) -> tuple[str, str, int]:
+    return "G6", "b", tell_who_came_along(maker, B, A, B, C)
+
+
+def bring_along_a_stranger(maker: LogMaker) -> tuple[str, str, int]:
+    return "G6", "b", tell_who_came_along(maker, B, A, B, C2)
+
+
+def stay_behind_oneself(maker: LogMaker) -> tuple[str, str, int]:
+    return "G6", "b", tell_who_came_along(maker, B, A)
+
+
+def tell_who_came_along(maker: LogMaker, teller: Life, *members: Life) -> int:
+    """Tell otherwise who came along from the first view; return where the teller stood then."""
+    i = at(maker, teller, ViewSeen, 1)
+    maker.lives[teller][i] = ViewSeen(1, "a", False, members)
+    return stood(maker, teller, i)
+
+
+def hide_the_end_of_a_view(maker: LogMaker) -> tuple[str, str, int]:
+    del maker.lives[B][at(maker, B, ViewSeen, 1)]
+    return "G6", "b", stood(maker, B, at(maker, B, ViewSeen, 1))
+
+
+def end_another_view(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, B, ViewSeen, 1)
+    maker.lives[B][i] = ViewSeen(7, "a", False, (A, B))
+    return "G6", "b", stood(maker, B, i)
+
+
+def end_a_view_twice(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, B, ViewSeen, 1)
+    maker.lives[B].insert(i, maker.lives[B][i])
+    return "G6", "b", stood(maker, B, i)
+
+
 def second_primary_in_one_epoch(maker: LogMaker) -> tuple[str, str, int]:
     i = at(maker, C2, Active)
     old = maker.lives[C2][i]
@@ -198,6 +244,27 @@ def confirm_before_durable(maker: LogMaker) -> tuple[str, str, int]:
     assert isinstance(old, Confirm)
     maker.lives[B][i] = old._replace(durable_mark=old.positions[-1] - 1)
     return "G9", "b", old.positions[-1]
+
+
+def take_too_much_for_durable(maker: LogMaker) -> tuple[str, str, int]:
+    """c crashed in that primary, so only of a and b it is known what they had; each kept all."""
+    old, reached = last_of_epoch(maker, B, Confirm, 1), last_of_epoch(maker, B, Durable, 1)
+    assert isinstance(old, Confirm)
+    assert isinstance(reached, Durable)
+    told = old._replace(durable_mark=reached.position + 3)
+    maker.lives[B] = [told if record is old else record for record in maker.lives[B]]
+    return "G9", "b", reached.position + 1
+
+
+def last_of_epoch(maker: LogMaker, life: Life, kind: type[Record], epoch: int) -> Record:
+    """Return the last record of a kind that a life wrote in a primary before it left it."""
+    found: list[Record] = []
+    now = 0
+    for record in maker.lives[life]:
+        now = record.epoch if isinstance(record, Active) else now
+        if now == epoch and isinstance(record, kind):
+            found.append(record)
+    return found[-1]
 
 
 def confirm_what_is_no_publish(maker: LogMaker) -> tuple[str, str, int]:
@@ -257,6 +324,8 @@ WITHIN_LIVES: list[Spoil] = [
     swap_two_batches, drop_a_batch, apply_a_batch_twice, change_a_chain, batch_of_another_epoch,
     confirm_outside_of_the_primary, confirm_before_durable, confirm_on_one_disk_only, miss_a_view,
     miss_the_end_of_a_view, see_another_membership, second_primary_in_one_epoch,
-    primary_without_majority, forget_what_was_confirmed,
+    primary_without_majority, forget_what_was_confirmed, leave_out_who_came_along,
+    bring_along_who_crashed, bring_along_a_stranger, stay_behind_oneself, hide_the_end_of_a_view,
+    end_another_view, end_a_view_twice, take_too_much_for_durable,
 ]  # fmt: skip
 """What the control records and each life for itself show."""

@@ -40,12 +40,10 @@ LESS = "who claims less than was so is not refuted by what others saw"
 AGAIN = "what is said twice is as true as once"
 ORDER = "neither of the two depends on the other, so either order may be true"
 BLOB = "at the end of a segment, and in one that is neither witness nor replayed"
-LOOSE = "a bound that is too high accuses nobody; what is on whose disk is judged by DURABLE"
-WORD = "not judged: chain and root of the vote are compared with what was applied"
+LOWER = "below the highest mark of its primary"
+LATER = "where a later one of the same primary says more"
 EPOCH = "only draws the line between superseded histories; chain and root are compared"
-ENDING = "the end of a view is only counted; what was applied in it is compared"
-OLDER = "a segment without one is one that an older release or a crash left open"
-BEHIND = "what stands behind a closing record is judged as if it stood before it"
+CRASHED = "in the last segment of a life that did not stop in order"
 
 ELSEWHERE = (Queues, Checkpoint, Client)
 """Told about in tests/unit/test_verify_contract_lies.py, as each field of a move is, and in
@@ -60,19 +58,15 @@ UNSEEN: dict[str, str] = {
     "Snapshot.donor changed": LABEL,
     "Stop.reason changed": LABEL,
     "Inactive.reason changed": LABEL,
-    "Vote.verdict changed": WORD,
-    "Confirm.durable_mark +1": LOOSE,
     "Confirm.transient all": LESS,
     "Confirm.positions without its first": LESS,
     "Confirm.positions without its last": LESS,
     "Confirm dropped": LESS,
-    "Durable dropped": LESS,
     "Vote dropped": LESS,
     "Stop dropped": LESS,
     "Inactive dropped": LESS,
     "Decided dropped": "the others say of the same batches that they were decided",
     "Decided.epoch +1": "only lets older epochs pass; which primary followed is in ACTIVE",
-    "End dropped": OLDER,
     "Start duplicated": AGAIN,
     "Durable duplicated": AGAIN,
     "Vote duplicated": AGAIN,
@@ -89,9 +83,6 @@ UNSEEN: dict[str, str] = {
     "Confirm after Vote": ORDER,
     "Vote after Batch": ORDER,
     "Vote after Stop": ORDER,
-    "Batch after End": BEHIND,
-    "Vote after End": BEHIND,
-    "Stop after End": BEHIND,
     "Batch after ViewSeen": ORDER,
     "ViewSeen after Inactive": ORDER,
     "Inactive after ViewSeen": ORDER,
@@ -106,12 +97,9 @@ PARTLY: dict[str, str] = {
     "Batch.blob_no +1": BLOB,
     "Start.position +1": "between two batches there is no state to compare with",
     "Start.root +1": "at position 0, where there is no state yet",
-    "ViewSeen.ring_seq +1": ENDING,
-    "ViewSeen.ring_rep changed": ENDING,
-    "ViewSeen.members without its first": ENDING,
-    "ViewSeen.members without its last": ENDING,
-    "ViewSeen dropped": ENDING,
-    "ViewSeen duplicated": ENDING,
+    "Confirm.durable_mark +1": LOWER,
+    "Durable dropped": LATER,
+    "End dropped": CRASHED,
     "Active.base_position +1": "from 0, which says that the member received its state",
     "Active.base_chain flipped": "at position 0, which says that the member received its state",
     "Batch after Durable": "at the beginning of a segment",

@@ -131,12 +131,34 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
     if prior["torn_tail"]:
         yield f"{before.file} ends in the middle of a record, but {after.file} follows it"
         return
+    if not prior["closed"]:
+        yield f"{before.file} has no closing record, but {after.file} follows it"
     if not said["records"]:
         return
     if said["first_lsn"] != before.lsn + 1:
         yield f"{after.file} begins with lsn {said['first_lsn']} after lsn {before.lsn}"
     elif said["prev_link"] != prior["link"]:
         yield f"{after.file} does not continue the last record of {before.file}"
+
+
+def check_endings(rows: list[Row]) -> Iterator[Finding]:
+    """LOG: the segment in which a life stopped in order is closed; STOP and END are one write."""
+    last: dict[Life, Row] = {}
+    for row in rows:
+        if row.kind == SEGMENT:
+            known = last.setdefault((row.member, row.incarnation), row)
+            if row.segment > known.segment:
+                last[row.member, row.incarnation] = row
+    for row in rows:
+        if row.kind != Kind.STOP:
+            continue
+        segment = last.get((row.member, row.incarnation))
+        if segment is None or segment.segment != row.segment:
+            continue
+        ends = ends_of(segment)
+        if not (ends["closed"] or ends["torn_tail"]):
+            what = f"stopped in order, but {segment.file} has no closing record"
+            yield Finding("LOG", row.member, row.incarnation, row.position or 0, what)
 
 
 def check_views(rows: list[Row]) -> Iterator[Finding]:
@@ -157,29 +179,29 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
                 told[ring].append((names, row))
                 if f"{member}/{incarnation}" not in names:
                     what = f"view {ring[0]}.{ring[1]} does not contain the member itself"
-                    yield Finding("G6", member, incarnation, _stood(rows, row), what)
+                    yield Finding("G6", member, incarnation, stood(rows, row), what)
                 if ring[0] <= highest:
                     what = f"view {ring[0]}.{ring[1]} follows a view with number {highest}"
-                    yield Finding("G6", member, incarnation, _stood(rows, row), what)
+                    yield Finding("G6", member, incarnation, stood(rows, row), what)
                 highest = max(highest, ring[0])
                 seen.add(ring)
             elif row.kind == Kind.ACTIVE and ring not in seen and (seen or not unseen):
                 what = f"active in view {ring[0]}.{ring[1]}, which this member never installed"
-                yield Finding("G6", member, incarnation, _stood(rows, row), what)
+                yield Finding("G6", member, incarnation, stood(rows, row), what)
     for ring, tellers in told.items():
-        usual, others = _odd_ones(tellers)
+        usual, others = odd_ones(tellers)
         for names, row in others:
             what = (
                 f"view {ring[0]}.{ring[1]} is {{{', '.join(names)}}} here and "
                 f"{{{', '.join(usual[0])}}} at {usual[1].member}"
             )
-            yield Finding("G6", row.member, row.incarnation, _stood(rows, row), what)
+            yield Finding("G6", row.member, row.incarnation, stood(rows, row), what)
 
 
 T = TypeVar("T", bound=Hashable)
 
 
-def _odd_ones(tellers: list[tuple[T, Row]]) -> tuple[tuple[T, Row], list[tuple[T, Row]]]:
+def odd_ones(tellers: list[tuple[T, Row]]) -> tuple[tuple[T, Row], list[tuple[T, Row]]]:
     """Return what most tell with the first who does, and those who tell something else.
 
     When two versions are told equally often, the one that was told first counts as usual.
@@ -199,7 +221,7 @@ def ring_of(row: Row) -> Ring:
     return row.ring_seq or 0, rep, lives[0] if lives else ""
 
 
-def _stood(rows: list[Row], view: Row) -> int:
+def stood(rows: list[Row], view: Row) -> int:
     """Return where the life stood at a view; its segment may have begun with it."""
     if view.position is not None and view.position >= 0:
         return view.position
@@ -260,10 +282,10 @@ def _odd_primaries(
     Who received its state knows no base, and agrees with any.
     """
     knowing = [teller for teller in tellers if teller[0].base > 0] or tellers
-    usual, _ = _odd_ones(knowing)
+    usual, _ = odd_ones(knowing)
     most = Counter(primary._replace(base=0, base_chain=b"") for primary, _ in tellers)
     if usual[0]._replace(base=0, base_chain=b"") != most.most_common(1)[0][0]:
-        usual, _ = _odd_ones(tellers)  # most of those who received their state tell otherwise
+        usual, _ = odd_ones(tellers)  # most of those who received their state tell otherwise
     return usual, [teller for teller in tellers if not usual[0].agrees(teller[0])]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.memberlog.records import Kind
-from tools.verify import confirms, control, doubts, histories, identity, lives, point
+from tools.verify import confirms, control, doubts, histories, identity, lives, point, verdicts
 from tools.verify.clients import ClientReport
 from tools.verify.findings import PROPERTIES, BadInput, Finding
 from tools.verify.judge import judge_control
@@ -142,8 +142,12 @@ def _verify(
     from tools.verify.source import read_records
 
     kinds = [int(kind) for kind in control.CONTROL_KINDS]
-    controlled = scan.filter(f.col("kind").isin(kinds)).select(*Row._fields)
+    vote, odd = f.col("kind") == int(Kind.VOTE), f.col("text") != verdicts.AGREED
+    controlled = scan.filter(f.col("kind").isin(kinds) | (vote & odd)).select(*Row._fields)
     read = [Row(*row) for row in controlled.collect()]
+    if voted := verdicts.odd_positions(read):
+        others = scan.filter(vote & ~odd & f.col("position").isin(voted))
+        read += [Row(*row) for row in others.select(*Row._fields).collect()]
     rows = saved + read
     judged = judge_control(rows)
     epochs, begin_inactive = judged.epochs, judged.begin_inactive

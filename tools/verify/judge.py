@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tools.verify import control, lives
+from tools.verify import control, disks, lives, passages, verdicts
 from tools.verify.control import Primary
 from tools.verify.findings import Finding
 from tools.verify.lives import Lived
@@ -31,9 +31,10 @@ class Judged(NamedTuple):
         return self.evidence + self.views
 
 
-def judge_control(rows: list[Row]) -> Judged:
-    """Judge rows of `control.CONTROL_KINDS`, others are not looked at; `BadInput` for what is no
-    log, or of several clusters.
+def judge_control(rows: list[Row], *, live: bool = False) -> Judged:
+    """Judge rows of `control.CONTROL_KINDS` and what votes there are among them, others are not
+    looked at; `BadInput` for what is no log, or of several clusters.  `live`: what ends a log may
+    not be written yet.
     """
     control.check_input(rows)
     lived, evidence, begin_inactive = lives.join_segments(rows)
@@ -51,10 +52,14 @@ def judge_control(rows: list[Row]) -> Judged:
             "messages, which need not wait, is not recorded"
         )
     views = [
+        *(() if live else control.check_endings(rows)),
         *control.check_views(rows),
+        *passages.check_passages(rows),
         *control.check_primaries(rows),
         *lives.check_synchrony(rows, lived),
         *lives.check_next_primary(lived, epochs),
         *lives.check_majority(lived, epochs),
+        *disks.check_marks(rows, lived, epochs),
+        *verdicts.check_verdicts(rows, epochs),
     ]
     return Judged(lived, epochs, begin_inactive, evidence, views, notes)

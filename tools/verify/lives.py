@@ -137,6 +137,7 @@ def _add(lived: Lived, ends: SegmentEnds) -> None:
         known["first"] = min(firsts, default=-1)
         known["last"] = max(known["last"], sums["last"])
         known["confirmed"] = max(known["confirmed"], sums["confirmed"])
+        known["mark"] = max(known.get("mark", -1), sums.get("mark", -1))
     lived.durable = max(lived.durable, ends["durable"])
     lived.confirms += ends["confirms"]
     lived.publishes += ends["publishes"]

@@ -18,7 +18,7 @@ from broker.memberlog.files import is_segment, one_of_each, open_segment, plain_
 from broker.memberlog.reader import After, LogError
 from broker.memberlog.records import OF_CLIENT, SUFFIX
 from tools.verify.findings import BadInput
-from tools.verify.parse import Stretch
+from tools.verify.ranges import Stretch
 from tools.verify.reading import HEADER_BYTES, header_of
 from tools.verify.rows import SEGMENT, Row
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from xxhash import xxh3_128_intdigest
 
 from broker.memberlog.closing import Tally
 from broker.memberlog.coding import FRAME, pack_positions
 from broker.memberlog.reader import (
-    After,
     Entry,
     LogError,
     NotALog,
@@ -45,7 +43,7 @@ from broker.memberlog.records import (
     Stop,
     Vote,
 )
-from tools.verify.ranges import Range, Who, batch_row, entrance, left_by
+from tools.verify.ranges import Range, Stretch, Who, batch_row, counted, entrance, left_by
 from tools.verify.rows import (
     ACCEPTED,
     FAULT,
@@ -64,15 +62,6 @@ from tools.verify.witnessed import control_rows
 
 FAULTS_MAX = 50  # of one segment; more say nothing new
 RECENT = 4096  # batches that a vote about one of them is compared with at once
-
-
-class Stretch(NamedTuple):
-    """What lies before a part of a segment that is read for itself."""
-
-    member: str
-    incarnation: int
-    segment: int
-    after: After
 
 
 def parse_segment(data: bytes, file: str, behind: Stretch | None = None) -> Iterator[Row]:
@@ -124,6 +113,7 @@ class _Parser:
         self._faults: list[Row] = []  # behind the row of the record that shows them
         self._faults_told = 0
         self._records = 0
+        self._closed = 0  # what `_records` was at END
         self._lsn = -1
         self._link = b""
         self._stands = -1  # the position reached; -1 = not known
@@ -191,6 +181,9 @@ class _Parser:
         if self._of_client:
             return
         ends = self._ends
+        if 0 < self._closed < self._records:
+            self._fault("LOG", self._stands, f"{self._file} goes on behind its closing record")
+            self._tell_faults()
         ends["records"], ends["durable"] = self._records, self._durable
         ends["link"], ends["chain"] = self._link.hex(), self._chain.hex()
         ends["primary"], ends["active"] = self._primary, self._active
@@ -231,7 +224,7 @@ class _Parser:
                 self._time_us = record.wall_us
                 return
             case End():
-                ends["closed"] = True
+                ends["closed"], self._closed = True, self._records
                 expected = self._tally.end()._replace(records=self._records)
                 if self._whole and self._from_header and record != expected:
                     what = f"the closing record of {self._file} is not about what is in it"
@@ -239,9 +232,9 @@ class _Parser:
                 return
             case Client():
                 return
-            case Vote(position, chain, root):
+            case Vote(position):
                 self._not_beyond("G10", "votes about its state there", position)
-                known = left_by(self._recent, position, chain, root)
+                record, known = counted(self._recent, record)
             case Checkpoint(position, root):
                 known = left_by(self._recent, position, None, root)
             case Stop(_, position, chain):
@@ -252,7 +245,8 @@ class _Parser:
             case _:
                 pass
         row = self.bare(lsn, 0)._replace(decided=self._state_epoch, time_us=self._time_us)
-        self.rows += control_rows(row._replace(flag=known), record, self._stands)
+        row = row._replace(flag=known)
+        self.rows += control_rows(row, record, self._stands, self._durable)
 
     def _fault(self, promise: str, position: int, what: str, until: int = -1) -> None:
         self._faults_told += 1
@@ -370,8 +364,9 @@ class _Parser:
             waited = sorted(set(positions) - set(transient))
         else:
             waited = positions
+        sums = self._sums(epoch)
+        sums["mark"] = max(sums["mark"], mark)
         if waited:
-            sums = self._sums(epoch)
             if waited[-1] > sums["confirmed"]:
                 sums["confirmed"] = waited[-1]
             if waited[-1] > mark:
@@ -396,5 +391,5 @@ class _Parser:
         self._unconfirmed.difference_update(positions)
 
     def _sums(self, epoch: int) -> EpochSums:
-        none = EpochSums(first=-1, last=-1, confirmed=-1)
+        none = EpochSums(first=-1, last=-1, confirmed=-1, mark=-1)
         return self._ends["epochs"].setdefault(str(epoch), none)

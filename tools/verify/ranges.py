@@ -7,16 +7,27 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
 from broker.memberlog.coding import FRAME, decode
-from broker.memberlog.records import Batch
+from broker.memberlog.reader import After
+from broker.memberlog.records import Batch, Vote
 from tools.verify.rows import SPAN, SUMS, FirstBatch, Row, Sums, signed
 
 RANGE_US = 200_000  # batches are summed up over no longer time, for the pictures
 Who = tuple[str, str, int, int]  # file, member, incarnation, segment
 _LOW = (1 << 64) - 1
+
+
+class Stretch(NamedTuple):
+    """What lies before a part of a segment that is read for itself."""
+
+    member: str
+    incarnation: int
+    segment: int
+    after: After
 
 
 class Range:
@@ -86,10 +97,28 @@ def left_by(
     recent: deque[Batch], position: int, chain: bytes | None, root: int | None
 ) -> bool | None:
     """Return whether one of the batches left this behind; None: it is not among them."""
-    at = bisect_left(recent, position, key=last_position)
-    if at == len(recent) or last_position(recent[at]) != position:
+    batch = _ending_at(recent, position)
+    if batch is None:
         return None
-    return chain in (None, recent[at].chain) and root in (None, recent[at].root)
+    return chain in (None, batch.chain) and root in (None, batch.root)
+
+
+def counted(recent: deque[Batch], vote: Vote) -> tuple[Vote, bool | None]:
+    """Return a vote, and whether one of the batches left behind what it is about.
+
+    Where no state won, it gets the one that the batches left: that is what this life voted for.
+    """
+    if vote.verdict != "undecided":
+        return vote, left_by(recent, vote.position, vote.chain, vote.root)
+    own = _ending_at(recent, vote.position)
+    chain, root = (b"", 0) if own is None else (own.chain, own.root)
+    return vote._replace(chain=chain, root=root), None
+
+
+def _ending_at(recent: deque[Batch], position: int) -> Batch | None:
+    at = bisect_left(recent, position, key=last_position)
+    found = at < len(recent) and last_position(recent[at]) == position
+    return recent[at] if found else None
 
 
 def entrance(batch: Batch) -> FirstBatch:

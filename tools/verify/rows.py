@@ -23,7 +23,7 @@ class Row(NamedTuple):
     epoch: int | None = None
     ring_seq: int | None = None
     ring_rep: str | None = None
-    seq: int | None = None
+    seq: int | None = None  # of an ACTIVE: what its segment said to be on disk before; -1 = nothing
     position: int | None = None  # first position of a batch; the position named by others
     last: int | None = None  # the position that the chain and the root below are of
     chain: bytes | None = None
@@ -103,6 +103,7 @@ class EpochSums(TypedDict):
     first: int
     last: int
     confirmed: int
+    mark: int  # the highest durable mark of its confirms
 
 
 class SegmentEnds(TypedDict):

@@ -78,9 +78,8 @@ class Watch:
             if row.kind == SEGMENT:
                 self._join(row)
             else:
-                if row.kind == Kind.VIEW and _position(row) < 0:  # nothing before it at this look
-                    carry = self._carry.get((row.member, row.incarnation))
-                    row = row._replace(position=-1 if carry is None else carry.stands)
+                if row.kind in (Kind.VIEW, Kind.ACTIVE):
+                    row = self._placed(row)
                 self._rows.append(row)
         control.check_input([*self._ends.values(), *self._rows])
         self._verified = max(self._verified, self._watermark())
@@ -106,7 +105,7 @@ class Watch:
         The logs of members are not read at one instant, so what one of them seems to lack may just
         not have been read: it is told when the next call still finds it.
         """
-        judged = judge_control([*self._ends.values(), *self._rows])
+        judged = judge_control([*self._ends.values(), *self._rows], live=True)
         now = {_key(found): found for found in judged.evidence}
         fresh = [found for key, found in now.items() if self._first(key)]
         seen = {_key(found): found for found in judged.views if self._is_due(found)}
@@ -197,6 +196,16 @@ class Watch:
         self._ends[life] = merged._replace(position=stands)
         self.records += ends["records"]
 
+    def _placed(self, row: Row) -> Row:
+        """Return a VIEW or ACTIVE with what was told before it at the looks before this one."""
+        before = self._ends.get((row.member, row.incarnation))
+        carry = self._carry.get((row.member, row.incarnation))
+        if before is None or carry is None:
+            return row
+        if row.kind == Kind.VIEW:
+            return row._replace(position=carry.stands) if _position(row) < 0 else row
+        return row._replace(seq=max(ends_of(before)["durable"], -1 if row.seq is None else row.seq))
+
     def _fault(self, life: Life, promise: str, position: int, what: str, until: int = -1) -> None:
         row = Row("", *life, 0, 0, FAULT, origin=promise, text=what, position=position, last=until)
         self._rows.append(row)
@@ -211,6 +220,8 @@ def _gap(before: Row, after: Row) -> Iterable[str]:
         yield f"{after.file} begins with lsn {later['first_lsn']} after lsn {before.lsn}"
     elif later["prev_link"] and later["prev_link"] != earlier["link"]:
         yield f"{after.file} does not continue the last record of {before.file}"
+    elif later["prev_link"] and not earlier["closed"]:
+        yield f"{before.file} has no closing record, but {after.file} follows it"
 
 
 def _folded(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
@@ -223,6 +234,7 @@ def _folded(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
             first=min(firsts, default=-1),
             last=max(known["last"], sums["last"]),
             confirmed=max(known["confirmed"], sums["confirmed"]),
+            mark=max(known.get("mark", -1), sums.get("mark", -1)),
         )
     runs = [(first, last, decided) for first, last, decided in one["runs"]]
     for first, last, decided in two["runs"]:

@@ -32,9 +32,9 @@ _KINDS: dict[type[Record], Kind] = {
 }
 
 
-def control_rows(row: Row, record: Record, stands: int) -> Iterator[Row]:
-    """Yield the rows of a record other than a BATCH or CONFIRM; `row` says where it is from, and
-    `stands` where its life stood, -1 = not known.
+def control_rows(row: Row, record: Record, stands: int, durable: int) -> Iterator[Row]:
+    """Yield the rows of a record other than a BATCH or CONFIRM; `row` says where it is from,
+    `stands` where its life stood, `durable` what its segment said to be on disk; -1 = not known.
     """
     row = row._replace(kind=int(_KINDS[type(record)]))
     match record:
@@ -46,8 +46,8 @@ def control_rows(row: Row, record: Record, stands: int) -> Iterator[Row]:
             yield row._replace(root=signed(root), text=donor)
         case Vote(position, chain, root, verdict):
             row = row._replace(position=position, text=verdict)
-            if verdict == "undecided":
-                yield row._replace(flag=None)
+            if verdict == "undecided":  # what stands there is this life's own state, if known
+                yield row._replace(flag=None, chain=chain or None, root=signed(root))
             else:
                 yield row._replace(last=position, chain=chain, root=signed(root))
         case Stop(reason, position, chain):
@@ -64,6 +64,7 @@ def control_rows(row: Row, record: Record, stands: int) -> Iterator[Row]:
         case Active():
             yield row._replace(
                 epoch=record.epoch,
+                seq=durable,
                 ring_seq=record.ring_seq,
                 ring_rep=record.ring_rep,
                 position=record.base_position,

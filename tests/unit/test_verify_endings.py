@@ -1,0 +1,89 @@
+"""Segments that were closed say so, and nothing stands behind that (LOG)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from broker.memberlog.coding import MAGIC, NO_LINK, encode, frame, next_link
+from broker.memberlog.reader import read_segment
+from broker.memberlog.records import Durable, End, Header, Record
+from tests.system.logmaker import good_story
+from tests.system.sparkless import rows_in, sparkless_findings
+from tools.verify.findings import Finding
+
+
+@pytest.fixture(autouse=True)
+def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Good logs, in a few segments each."""
+    good_story().write(tmp_path, 1800)
+    return tmp_path
+
+
+def findings_of(logs: Path) -> list[Finding]:
+    return sparkless_findings(rows_in(sorted(logs.rglob("*.qml"))))
+
+
+def spoil(paths: list[Path], number: int, *more: Record) -> Path:
+    """Write a life anew, without the END of one segment, or with more records behind it."""
+    link, lsn = NO_LINK, 0
+    for at, path in enumerate(paths):
+        records = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
+        assert isinstance(records[-1], End)
+        if at == number:
+            records = [*records, *more] if more else records[:-1]
+        out = bytearray(MAGIC)
+        for record in records:
+            if isinstance(record, Header):
+                record = record._replace(prev_link=link)
+            payload = encode(lsn, record)
+            link, lsn = next_link(link, payload), lsn + 1
+            out += frame(payload, link)
+        path.write_bytes(out)
+    return paths[number]
+
+
+def test_a_segment_that_another_follows_was_closed(logs: Path) -> None:
+    paths = sorted((logs / "b").iterdir())
+    path = spoil(paths, 0)
+    found = findings_of(logs)
+    assert [f[:3] for f in found] == [("LOG", "b", 1)]
+    assert found[0].what == f"{path} has no closing record, but {paths[1]} follows it"
+
+
+def test_who_stopped_in_order_closed_its_last_segment(logs: Path) -> None:
+    paths = sorted((logs / "b").iterdir())
+    path = spoil(paths, len(paths) - 1)
+    found = findings_of(logs)
+    assert [f[:3] for f in found] == [("LOG", "b", 1)]
+    assert found[0].what == f"stopped in order, but {path} has no closing record"
+
+
+def test_who_crashed_closed_nothing(logs: Path) -> None:
+    paths = sorted((logs / "c").glob("c.1.*"))
+    spoil(paths, len(paths) - 1)
+    assert findings_of(logs) == []
+
+
+def test_a_torn_closing_record_is_unknown(logs: Path) -> None:
+    path = max((logs / "b").iterdir())
+    path.write_bytes(path.read_bytes()[:-5])
+    assert findings_of(logs) == []
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_nothing_stands_behind_a_closing_record(logs: Path, number: int) -> None:
+    paths = sorted((logs / "b").iterdir())
+    path = spoil(paths, range(len(paths))[number], Durable(1))
+    found = findings_of(logs)
+    assert [f[:3] for f in found] == [("LOG", "b", 1)]
+    assert found[0].what == f"{path} goes on behind its closing record"

@@ -1,0 +1,100 @@
+"""G9: whether what a member took for durable at a majority was on so many disks.
+
+A CONFIRM names the durable mark: the position that a majority of the primary's members had said to
+have on disk.  Each of them notes what it has (DURABLE) before it says so, and all that it said in a
+primary it noted before it entered the next one.  So the highest mark of each primary is compared
+with what its members had noted by then, or when they stopped in order; of who did neither, or whose
+log is not whole, it is not known.  Pure Python over ACTIVE, STOP and SEGMENT rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from broker.memberlog.records import Kind
+from tools.verify.control import Life, Primary, ends_of, lives_of
+from tools.verify.findings import Finding
+from tools.verify.lives import Lived, begins
+from tools.verify.passages import damaged
+from tools.verify.rows import SEGMENT, Row
+from vsync.quorum import Electorate, parse
+
+UNKNOWN = 1 << 64  # above every position
+
+
+def check_marks(
+    rows: list[Row], lived: list[Lived], primaries: dict[int, Primary]
+) -> Iterator[Finding]:
+    """G9: no durable mark is above what a majority had on disk in that primary."""
+    noted = _noted(rows)
+    for life in lived:
+        for epoch, sums in sorted(life.epochs.items()):
+            mark, primary = sums.get("mark", -1), primaries.get(epoch)
+            if mark < 0 or primary is None:
+                continue
+            # The voters may have changed in this epoch: the next one's will do as well.
+            after = [later for later in sorted(primaries) if later > epoch][:1]
+            sets = [parse(primaries[one].voters) for one in (epoch, *after)]
+            disks = {
+                name: noted.get((name, number), {}).get(epoch, UNKNOWN)
+                for name, number in map(_life, primary.members)
+            }
+            reached = max(_reached(one, disks) for one in sets)
+            if mark > reached:
+                what = (
+                    f"took position {mark} for durable at a majority in epoch {epoch}, but what "
+                    f"was on disk by then is {_listed(disks)}"
+                )
+                yield Finding("G9", life.member, life.incarnation, reached + 1, what, mark)
+
+
+def _reached(voters: Electorate, disks: dict[str, int]) -> int:
+    """Return the highest position that a quorate set may have had on disk; 0: none."""
+    held = {**disks, **dict.fromkeys(voters.arbitrators, UNKNOWN)}
+    for position in sorted(set(held.values()), reverse=True):
+        if voters.quorate([name for name, at in held.items() if at >= position]):
+            return position
+    return 0
+
+
+def _noted(rows: list[Row]) -> dict[Life, dict[int, int]]:
+    """Return, by life and epoch, what it had noted as durable when it entered the primary after
+    that, or stopped.
+
+    Where it did neither, or parts of the log are not at hand, there is nothing.
+    """
+    left_out = damaged(rows) | begins(rows).keys()
+    told: dict[Life, list[tuple[int, int]]] = defaultdict(list)  # at which lsn a segment ends
+    for row in rows:
+        if row.kind == SEGMENT:
+            told[row.member, row.incarnation].append((row.lsn, ends_of(row)["durable"]))
+    noted: dict[Life, dict[int, int]] = {}
+    for member, incarnation, records in lives_of(rows):
+        life = member, incarnation
+        if life in left_out:
+            continue
+        ends: dict[int, int] = {}
+        epoch = 0
+        for row in records:
+            if row.kind == Kind.ACTIVE:
+                earlier = [durable for lsn, durable in told[life] if lsn < row.lsn]
+                ends[epoch] = UNKNOWN if row.seq is None else max([row.seq, *earlier])
+                epoch = row.epoch or 0
+            elif row.kind == Kind.STOP:
+                ends[epoch] = max(durable for _, durable in told[life])
+        noted[life] = ends
+    return noted
+
+
+def _life(member: str) -> Life:
+    """Read "name/incarnation", with or without the mark of a fresh one."""
+    name, _, incarnation = member.rstrip("+").rpartition("/")
+    return name, int(incarnation)
+
+
+def _listed(disks: dict[str, int]) -> str:
+    return ", ".join(
+        f"{'unknown' if at >= UNKNOWN else max(at, 0)} at {name}"
+        for name, at in sorted(disks.items())
+    )

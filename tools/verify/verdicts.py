@@ -1,0 +1,145 @@
+"""G10: whether the verdict that a vote is said to have had follows from what the logs show.
+
+Members of one primary count the same votes in the same order, so what they note about a position is
+the same, as far as each of them got.  A verdict other than "agreed" needs two states at that
+position.  That a vote's chain and root are those that were applied is compared in `identity`.
+
+Votes come with traffic, so the driver collects only what an odd one needs: see `odd_votes`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from broker.memberlog.records import Kind
+from tools.verify.control import Life, Primary, lives_of
+from tools.verify.findings import Finding
+from tools.verify.passages import damaged
+from tools.verify.rows import Row
+
+AGREED, UNDECIDED = "agreed", "undecided"
+WORDS = (AGREED, "divergent", UNDECIDED)
+ODD_MAX = 1000
+"""So many positions of odd votes are looked at; more say nothing new."""
+
+Said = tuple[str, bytes, int]  # the word, and the chain and root that won; nothing when none did
+Place = tuple[int, int]  # epoch, position
+
+
+class Told(NamedTuple):
+    """What one life noted about a position while it was in a primary."""
+
+    votes: list[Row]
+    whole: bool  # it applied all that this primary ordered, so it counted all votes
+
+    def said(self) -> list[Said]:
+        """Return it in order; the state that a split shows is its own and no part of that."""
+        return [
+            (row.text or "", b"", 0)
+            if row.text == UNDECIDED
+            else (row.text or "", bytes(row.chain or b""), row.root or 0)
+            for row in self.votes
+        ]
+
+
+def odd_positions(rows: Iterable[Row]) -> list[int]:
+    """Return the positions of votes that were not simply agreed about."""
+    odd = {row.position or 0 for row in rows if row.kind == Kind.VOTE and row.text != AGREED}
+    return sorted(odd)[:ODD_MAX]
+
+
+def check_verdicts(rows: list[Row], primaries: dict[int, Primary]) -> Iterator[Finding]:
+    """G10: verdicts are of known words, the same everywhere, and follow from the states."""
+    wanted = set(odd_positions(rows))
+    if not wanted:
+        return
+    for row in rows:
+        if row.kind == Kind.VOTE and row.text not in WORDS:
+            what = f"notes the verdict '{row.text}', which there is not"
+            yield Finding("G10", row.member, row.incarnation, row.position or 0, what)
+    told = _by_place(rows, wanted, primaries)
+    for (epoch, position), lives in sorted(told.items()):
+        yield from _unlike(position, lives)
+        yield from _unfounded(primaries.get(epoch), position, lives)
+
+
+def _by_place(
+    rows: list[Row], wanted: set[int], primaries: dict[int, Primary]
+) -> dict[Place, dict[Life, Told]]:
+    """Return what was noted in each primary; what was decided between two of them is left out."""
+    told: dict[Place, dict[Life, Told]] = defaultdict(dict)
+    broken = damaged(rows)
+    for member, incarnation, records in lives_of(rows):
+        life = member, incarnation
+        epoch, whole = 0, False
+        for row in records:
+            if row.kind == Kind.ACTIVE:
+                epoch, primary = row.epoch or 0, primaries.get(row.epoch or 0)
+                late = f"{member}/{incarnation}+" in (row.names or [])
+                based = primary is not None and row.position == primary.base
+                whole = based and not late and life not in broken
+            elif row.kind in (Kind.INACTIVE, Kind.START):
+                epoch = 0
+            elif row.kind == Kind.SNAPSHOT:
+                whole = False
+            elif row.kind == Kind.VOTE and epoch and row.position in wanted:
+                place = epoch, row.position or 0
+                told[place].setdefault(life, Told([], whole)).votes.append(row)
+    return told
+
+
+def _unlike(position: int, lives: dict[Life, Told]) -> Iterator[Finding]:
+    """Yield who notes another verdict than most of those that counted the same votes.
+
+    One may have ended before the others, so each may lack the last verdicts of another.
+    """
+    counted = {life: told.said() for life, told in sorted(lives.items()) if told.whole}
+    longest = max(map(len, counted.values()), default=0)
+    for place in range(longest):
+        here = {life: said[place] for life, said in counted.items() if len(said) > place}
+        usual = Counter(here.values()).most_common(1)[0][0]
+        witness = next(life for life, said in here.items() if said == usual)
+        for life, said in here.items():
+            if said != usual:
+                what = f"notes the verdict {_words(said)}; {witness[0]} says {_words(usual)}"
+                yield Finding("G10", *life, position, what)
+        if len(set(here.values())) > 1:
+            return
+
+
+def _unfounded(
+    primary: Primary | None, position: int, lives: dict[Life, Told]
+) -> Iterator[Finding]:
+    """Yield who notes that states differed where all members of the primary show the same."""
+    if primary is None:
+        return
+    members = {name.rstrip("+") for name in primary.members}
+    held: dict[str, tuple[bytes, int]] = {}
+    for (member, incarnation), told in lives.items():
+        own = {state for row in told.votes if (state := _own(row)) is not None}
+        if len(own) == 1:
+            held[f"{member}/{incarnation}"] = own.pop()
+    if held.keys() != members or len(set(held.values())) > 1:
+        return
+    for life, told in lives.items():
+        for row in told.votes:
+            if row.text in WORDS and row.text != AGREED:
+                what = f"notes the verdict '{row.text}', but all members held the same state there"
+                yield Finding("G10", *life, position, what)
+                break
+
+
+def _own(row: Row) -> tuple[bytes, int] | None:
+    """Return the chain and root that a life held where it notes a verdict; None: not known."""
+    if row.text != UNDECIDED and row.flag is not True:
+        return None
+    return None if row.chain is None else (bytes(row.chain), row.root or 0)
+
+
+def _words(said: Said) -> str:
+    word, chain, root = said
+    if word == UNDECIDED:
+        return f"'{word}'"
+    return f"'{word}' for chain {chain.hex()[:8]}, root {root % (1 << 64):016x}"
