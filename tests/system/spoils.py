@@ -128,6 +128,14 @@ def vote_for_something_else(maker: LogMaker) -> tuple[str, str, int]:
     return "G10", "b", old.position
 
 
+def note_another_verdict(maker: LogMaker) -> tuple[str, str, int]:
+    i = at(maker, B, Vote)
+    old = maker.lives[B][i]
+    assert isinstance(old, Vote)
+    maker.lives[B][i] = old._replace(verdict="divergent")
+    return "G10", "b", old.position
+
+
 def deliver_at_another_place(maker: LogMaker) -> tuple[str, str, int]:
     i, old = at(maker, B, Batch, 4), batch(maker, B, 4)
     maker.lives[B][i] = old._replace(seq=old.seq + 1)
@@ -316,7 +324,7 @@ ACROSS_MEMBERS: list[Spoil] = [
     drop_a_confirmed_publish, change_an_item, change_a_command, change_an_outcome, change_a_root,
     recover_something_else, transfer_something_else, vote_for_something_else,
     deliver_at_another_place, minority_goes_on, confirm_what_is_no_publish,
-    confirm_what_was_refused, confirm_what_another_published,
+    confirm_what_was_refused, confirm_what_another_published, note_another_verdict,
 ]  # fmt: skip
 """What shows only when the batches of all members, or of all segments of a life, meet."""
 
