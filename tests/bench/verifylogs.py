@@ -50,8 +50,8 @@ MOVES = 4 * MESSAGES  # published, enqueued, delivered, settled
 ROWS_PER_ROUND = 1 + 1 + 1 / 3 + MOVES  # of a member: batch, durable, a third of the confirms
 VOTE_EVERY = 5000  # batches
 CHUNK = 1024  # batches whose moves are made at once
-_QUEUE, _CONSUMER = 1, 9
-_EPOCH_US = 1_700_000_000_000_000
+QUEUE, _CONSUMER = 1, 9
+EPOCH_US = 1_700_000_000_000_000
 _LSN_TEMPLATES = 1 << 16  # below, numbers are shorter than in the templates
 
 _BATCH = struct.Struct(">5sI3sIsI3s2sIsQ30s16s2s16ssQ2s16s3s")
@@ -94,7 +94,7 @@ def write_logs(
     with ProcessPoolExecutor(len(MEMBERS)) as pool:
         list(pool.map(_write_member, [plan] * len(MEMBERS), MEMBERS))
     promise, _, offset = _LIES[plan.lie]
-    return Planted(promise, plan.liar, _first_position(plan.lie_at) + offset)
+    return Planted(promise, plan.liar, first_position(plan.lie_at) + offset)
 
 
 class _QuickWriter(MemberLogWriter):
@@ -109,7 +109,7 @@ class _QuickWriter(MemberLogWriter):
 
 def _write_member(plan: Plan, name: str) -> None:
     log = _QuickWriter(
-        plan.directory / name, "bench", "c1", name, 1, lambda: _EPOCH_US, plan.segment_bytes
+        plan.directory / name, "bench", "c1", name, 1, lambda: EPOCH_US, plan.segment_bytes
     )
     history, root = History(), 0
     done = 0  # rounds
@@ -118,8 +118,8 @@ def _write_member(plan: Plan, name: str) -> None:
         """The queue is empty whenever a batch is over."""
         messages = max(done - 2, 0) * MESSAGES
         if done > 1:
-            yield Queues(((_QUEUE, "/", "q", True, -1),))
-        standing = STANDING_ROW.pack(_QUEUE, 0, 0, messages, 0) if done > 1 else b""
+            yield Queues(((QUEUE, "/", "q", True, -1),))
+        standing = STANDING_ROW.pack(QUEUE, 0, 0, messages, 0) if done > 1 else b""
         yield Checkpoint(history.position, root, messages + 1, standing)
 
     log.append(Start(0, 0, history.chain, 0))
@@ -131,21 +131,21 @@ def _write_member(plan: Plan, name: str) -> None:
     log.append(Active(1, 1, "a", 0, history.chain, fresh, MEMBERS, True))
     for kind, moves in (
         (ACTIVATE, b""),
-        (QUEUE_DECLARE, row(DECLARED | FLAG, 2, _QUEUE, 0, 0, 0)),
+        (QUEUE_DECLARE, row(DECLARED | FLAG, 2, QUEUE, 0, 0, 0)),
     ):
         if moves:
-            log.append(Queues(((_QUEUE, "/", "q", True, -1),)))
-        batch, history = _next(history, done, bytes([kind]), moves)
+            log.append(Queues(((QUEUE, "/", "q", True, -1),)))
+        batch, history = next_batch(history, done, bytes([kind]), moves)
         root = batch.root
         log.append(batch)
         log.append(Durable(history.position))
         done = done + 1
     for begin in range(2, plan.rounds, CHUNK):
-        packed = _moves(begin)
+        packed = moves_from(begin)
         for number in range(begin, min(begin + CHUNK, plan.rounds)):
             place = (number - begin) * MOVES * ROW.itemsize
             moves = packed[place : place + MOVES * ROW.itemsize]
-            batch, history = _next(history, number, COMMANDS, moves)
+            batch, history = next_batch(history, number, COMMANDS, moves)
             done, root, last = number + 1, batch.root, history.position
             if number == plan.lie_at and name == plan.liar:
                 log.append(_LIES[plan.lie][1](batch))
@@ -171,17 +171,17 @@ def _write_member(plan: Plan, name: str) -> None:
     log.close()
 
 
-def _first_position(number: int) -> int:
+def first_position(number: int) -> int:
     return number + 1 if number < 2 else 3 + (number - 2) * len(COMMANDS)
 
 
-def _next(history: History, number: int, kinds: bytes, moves: bytes) -> tuple[Batch, History]:
+def next_batch(history: History, number: int, kinds: bytes, moves: bytes) -> tuple[Batch, History]:
     hashed = number.to_bytes(16, "big")
     outcomes = bytes(2 * len(kinds))
     after = history.after(1, len(kinds), hashed, outcomes)
     batch = Batch(
         1, 1, number + 1, history.position + 1, len(kinds), MEMBERS[number % 3], 1, number,
-        _EPOCH_US + 500 * number, kinds, outcomes, hashed, after.chain,
+        EPOCH_US + 500 * number, kinds, outcomes, hashed, after.chain,
         int.from_bytes(after.chain[:8], "little"), after.order, moves,
     )  # fmt: skip
     return batch, after
@@ -198,7 +198,7 @@ def _batch_payload(lsn: int, batch: Batch) -> bytes:
     return head + batch.moves
 
 
-def _moves(begin: int) -> bytes:
+def moves_from(begin: int) -> bytes:
     """Return the moves of CHUNK batches from number `begin` on."""
     number = np.repeat(np.arange(begin, begin + CHUNK, dtype=np.uint64), MESSAGES)
     message = np.arange(len(number), dtype=np.uint64) + np.uint64((begin - 2) * MESSAGES + 1)
@@ -213,7 +213,7 @@ def _moves(begin: int) -> bytes:
     rows["what"] = (BY_CLIENT | FLAG, ENQUEUED | FLAG, DELIVERED, SETTLED)
     rows["index"] = (position & np.uint64(0xFFFF)).astype(np.uint16)[:, None]
     rows["index"][:, 3] += 1
-    rows["queue"] = _QUEUE
+    rows["queue"] = QUEUE
     rows["queue"][:, 0] = first_of + within + np.uint64(1)
     rows["seq"] = (message - np.uint64(1))[:, None]
     rows["seq"][:, 0] = message

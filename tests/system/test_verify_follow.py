@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from broker.memberlog.files import pack
+from broker.memberlog.records import SUFFIX, Kind
 from tests.system.livelog import InBackground, LiveWriters
 from tests.system.logmaker import good_story
 from tests.system.sparking import shared_session
+from tests.system.sparkless import rows_in
 from tests.system.spoils import change_an_outcome
 from tools.local_cluster import ROOT
 from tools.verify.findings import BadInput, Finding
 from tools.verify.follow import Look, follow
+from tools.verify.offsets import lives_below
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -50,7 +54,10 @@ def test_a_good_story_is_followed_to_its_end(tmp_path: Path) -> None:
     assert [look.progress.verified for look in seen] == sorted(
         look.progress.verified for look in seen
     )
+    shown = [(lag.member, lag.incarnation) for lag in seen[-1].progress.lags if lag.live]
+    assert shown == [("a", 1), ("b", 1), ("c", 2)]  # c was restarted meanwhile
     document = seen[-1].as_document()
+    assert document["unread_bytes"] == 0
     assert document["newest"] == document["verified"] == maker.history.position
 
 
@@ -66,6 +73,41 @@ def test_a_divergence_is_told_while_the_members_go_on(tmp_path: Path) -> None:
     assert not seen[-1].findings  # told before the end, and once
     assert len(told) == len(set(told))
     assert {finding.member for finding in told} == {member}
+
+
+def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path: Path) -> None:
+    """What was read is counted in bytes of the log, whatever file holds them, or held them."""
+    maker = good_story()
+    writers = LiveWriters(maker, tmp_path, 700)
+    told: list[Finding] = []
+    verified, deleted, packed = -1, 0, 0
+    stop = lambda: verified >= maker.history.position  # noqa: E731
+    writers.step(12)
+    for number, look in enumerate(follow(shared_session(), [tmp_path], tmp_path / "s", stop)):
+        assert number < LOOKS_MAX
+        told += look.findings
+        verified = look.progress.verified
+        writers.step(12)
+        lags = {f"{lag.member}.{lag.incarnation}": lag.position for lag in look.progress.lags}
+        for life, segments in lives_below([tmp_path]).items():
+            read = lags.get(Path(life).name, -1)
+            for at, path in sorted(segments.items())[:-1]:
+                after = segments.get(at + 1)
+                ends = (
+                    [row.position or 0 for row in rows_in([after]) if row.kind == Kind.BATCH]
+                    if after
+                    else []
+                )
+                if ends and min(ends) <= read:  # the one behind it is being read
+                    path.unlink()
+                    deleted += 1
+                elif path.suffix == SUFFIX:
+                    path.with_name(f"{path.name}.gz").write_bytes(pack(path.read_bytes()))
+                    path.unlink()
+                    packed += 1
+    assert told == []
+    assert deleted > 3
+    assert packed > 3
 
 
 def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:

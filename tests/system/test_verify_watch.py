@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -23,6 +24,7 @@ from tests.system.spoils import WITHIN_LIVES, Spoil
 from tools.verify import offsets
 from tools.verify.control import CONTROL_KINDS
 from tools.verify.findings import BadInput, Finding
+from tools.verify.follow import unread
 from tools.verify.offsets import (
     Offsets,
     advance,
@@ -183,6 +185,73 @@ def test_closed_segments_may_be_compressed_meanwhile(tmp_path: Path) -> None:
     reader.to_the_end()
     assert reader.told == []
     assert reader.watch.verified() == maker.history.position
+
+
+def test_what_was_read_may_be_deleted_by_retention(tmp_path: Path) -> None:
+    maker = good_story(12)
+    writers = LiveWriters(maker, tmp_path, 500)
+    reader = Reader(tmp_path)
+    deleted = 0
+    while writers.step(3):
+        reader.look()
+        for life, segments in lives_below([tmp_path]).items():
+            for number, path in segments.items():
+                if life in reader.read and number <= reader.read[life]["segment"] < max(segments):
+                    path.unlink()
+                    deleted += 1
+    reader.to_the_end()
+    assert deleted > 6
+    assert reader.told == []
+    assert reader.watch.verified() == maker.history.position
+
+
+def test_a_member_that_returns_with_a_new_life_is_taken_up(tmp_path: Path) -> None:
+    """Its old life ends anywhere; the verified position goes on with those who are left."""
+    maker = good_story()
+    writers = LiveWriters(maker, tmp_path)
+    reader = Reader(tmp_path)
+    seen: list[tuple[int, bool]] = []  # lives of c, and whether the newest primary has it
+    first = len(maker.lives[C])
+    for number in count():
+        if not writers.step(1, *((A, B, C) if number < first else ())):
+            break
+        reader.look()
+        lags = [one for one in reader.watch.progress().lags if one.member == "c"]
+        seen += {(one.incarnation, one.live) for one in lags}.difference(seen)
+    reader.to_the_end()
+    assert reader.told == []
+    assert [life for life in seen if life[1]] == [(1, True), (2, True)]
+    assert reader.watch.verified() == maker.history.position
+
+
+def test_what_was_not_read_yet_is_counted(tmp_path: Path) -> None:
+    """A follower that is itself behind must not look as if it were not."""
+    maker = good_story()
+    maker.write(tmp_path, 900)
+    sizes = sum(path.stat().st_size for path in tmp_path.rglob("*.qml"))
+    reader = Reader(tmp_path)
+    left = [unread(reader.read, [tmp_path], {})]
+    while reader.look():
+        left.append(unread(reader.read, [tmp_path], {}))
+    assert left[0] == sizes
+    assert left == sorted(left, reverse=True)
+    assert len(set(left)) == len(left)
+    assert left[-1] == 0
+    firsts = [tmp_path / name / f"{name}.1.000000.qml" for name in "abc"]
+    settled = settled_in([row for row in rows_in(firsts) if row.kind in CONTROL_KINDS])
+    begun = unread({}, [tmp_path], settled)
+    assert begun == sizes - sum(path.stat().st_size for path in firsts)
+
+
+def test_a_difference_is_told_once_and_the_next_one_too() -> None:
+    """Looks overlap, and what follows a difference differs too."""
+    watch = Watch()
+    looks = [[10, 20], [10, 20], [20], [], [90], [90], [90]]
+    told = [
+        [found.position for found in watch.differ(Finding("G14", "b", 1, at, "w") for at in look)]
+        for look in looks
+    ]
+    assert told == [[10], [], [], [], [90], [], []]
 
 
 def test_a_segment_that_was_deleted_before_it_was_read_is_told(tmp_path: Path) -> None:

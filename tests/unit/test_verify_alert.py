@@ -34,6 +34,8 @@ def test_people_get_lines() -> None:
 
 def test_the_status_names_who_is_behind() -> None:
     assert status(LOOK) == "verified 900, 100 behind 1,000: a =, c -100 (1.2 s)"
+    late = Look(LOOK.progress, [], 5000, unread_bytes=12_345)
+    assert status(late).startswith("verified 900, 100 behind 1,000, 12,345 bytes to read: a =")
 
 
 def test_scripts_get_a_document_a_line() -> None:
@@ -42,6 +44,7 @@ def test_scripts_get_a_document_a_line() -> None:
     assert finding["title"] == "same state everywhere"
     assert (lag["event"], lag["unverified"]) == ("lag", 100)
     assert lag["members"][1]["behind"] == 100
+    assert lag["unread_bytes"] == 0
     end = json.loads(ending(LOOK, consistent=False, as_json=True))
     assert (end["event"], end["consistent"], end["verified"]) == ("end", False, 900)
 

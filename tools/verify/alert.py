@@ -71,7 +71,9 @@ def status(look: Look) -> str:
         for lag in p.lags
         if lag.live
     )
-    return f"verified {max(p.verified, 0):,}, {p.unverified:,} behind {max(p.newest, 0):,}: {lags}"
+    unread = f", {look.unread_bytes:,} bytes to read" if look.unread_bytes else ""
+    where = f"verified {max(p.verified, 0):,}, {p.unverified:,} behind {max(p.newest, 0):,}"
+    return f"{where}{unread}: {lags}"
 
 
 def ending(look: Look, consistent: bool, as_json: bool) -> str:

@@ -12,17 +12,18 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from broker.memberlog.records import Kind
+from broker.memberlog.records import SUFFIX, Kind
 from tools.verify import control, identity
 from tools.verify.findings import BadInput, Finding
-from tools.verify.offsets import settled_in
+from tools.verify.offsets import Offsets, Settled, lives_below, settled_in
 from tools.verify.rows import Row
+from tools.verify.segments import size_of
 from tools.verify.watch import KEPT, Progress, Watch
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 EVERY_SECONDS = 1  # between looks, when there is something new
+FEW = 100_000  # records that one task compares sooner than several have shared them out
 STOP_SECONDS = 30.0  # for the look that is under way
 STARTS = 20
 NOT_STARTED = "failed to connect back"
@@ -43,6 +45,7 @@ class Look:
     progress: Progress
     findings: list[Finding] = field(default_factory=list)
     records: int = 0  # in all looks
+    unread_bytes: int = 0  # in the files behind what was read, when this look was over
 
     def as_document(self) -> dict[str, object]:
         """Return how far all are as plain values for JSON."""
@@ -53,6 +56,7 @@ class Look:
             "verified": p.verified,
             "unverified": p.unverified,
             "records": self.records,
+            "unread_bytes": self.unread_bytes,
             "members": [lag._asdict() for lag in p.lags],
             "absent": p.absent,
         }
@@ -61,9 +65,12 @@ class Look:
 class Follower:
     """Judges the looks; Spark calls `look` with what is new, one after the other."""
 
-    def __init__(self, spark: SparkSession, saved: list[Row]) -> None:
-        self._spark = spark
+    def __init__(self, places: list[Path], saved: list[Row]) -> None:
+        self._places = places
+        self._settled = settled_in(saved)
+        self.offsets = Path()  # where Spark writes down how far each look reads
         self._held: DataFrame | None = None
+        self._last: Look | None = None
         self._lock = Lock()  # the stream judges in a thread of its own
         self.watch = Watch()
         self.watch.take(row for row in saved if row.kind in control.CONTROL_KINDS)
@@ -72,13 +79,16 @@ class Follower:
         self.began = False  # a stream that has shown nothing yet may be started again
         self.looks: SimpleQueue[Look] = SimpleQueue()
 
-    def look(self, new: DataFrame, _number: int) -> None:
+    def look(self, new: DataFrame, number: int) -> None:
         """Judge what is new together with what is held."""
         self.began = True
         new.persist()
         try:
             with self._lock:
-                self._judge(new)
+                look = self._judge(new)
+                look.unread_bytes = unread(self._read_by(number), self._places, self._settled)
+                self.looks.put(look)
+                self._last = look
         except Exception as error:
             self.failure = error
             raise
@@ -89,28 +99,43 @@ class Follower:
         """Yield what waited for a second look, if anything did."""
         with self._lock:
             found = self.watch.judge()
-            if found:
-                yield Look(self.watch.progress(), found, self.watch.records)
+            if found and self._last is not None:
+                yield replace(self._last, findings=found)
 
-    def _judge(self, new: DataFrame) -> None:
+    def _read_by(self, number: int) -> Offsets:
+        """Return how far a look read; a version, and what Spark notes of itself, come first."""
+        from tools.verify.stream import OFFSETS
+
+        noted = (self.offsets / str(number)).read_text(encoding="utf-8").splitlines()[-1]
+        return cast("Offsets", json.loads(noted)[OFFSETS])
+
+    def _judge(self, new: DataFrame) -> Look:
         from pyspark.sql import functions as f
 
-        watch = self.watch
+        watch, before = self.watch, self.watch.records
         kinds = [int(kind) for kind in control.CONTROL_KINDS]
         watch.take(Row(*row) for row in new.filter(f.col("kind").isin(kinds)).collect())
+        found = watch.judge()
+        if found and self._last is not None:  # told at once; nothing more is verified yet
+            self.looks.put(replace(self._last, findings=found))
+            found = []
         compared = [int(kind) for kind in (Kind.BATCH, *identity.ANCHORS)]
         rows = new.filter(f.col("kind").isin(compared))
         if self._held is not None:
             rows = self._held.unionByName(rows)
-        reached = watch.verified()
-        found = watch.differ(self._differences(rows.filter(f.col("last") <= reached)))
+        progress = watch.progress()
+        held = (progress.newest - self._forgotten) * len(progress.lags)  # at most
+        if watch.records - before + held < FEW:
+            rows = rows.coalesce(1)  # what is of one position need not be brought together first
+        reached = progress.verified
+        found += watch.differ(self._differences(rows.filter(f.col("last") <= reached)))
         self._forgotten = max(self._forgotten, reached - KEPT)
         # Kept by Spark itself; without where it came from, which would grow with each look.
-        held = rows.filter(f.col("last") > self._forgotten).coalesce(2).localCheckpoint()
+        kept = rows.filter(f.col("last") > self._forgotten).coalesce(2).localCheckpoint()
         if self._held is not None:
             self._held.unpersist()
-        self._held = held
-        self.looks.put(Look(watch.progress(), found + watch.judge(), watch.records))
+        self._held = kept
+        return Look(progress, found, watch.records)
 
     def _differences(self, rows: DataFrame) -> list[Finding]:
         watch = self.watch
@@ -138,14 +163,17 @@ def follow(
         if not place.is_dir():
             raise BadInput(f"{place} is not a directory: name the members' log directories")
     spark.dataSource.register(MemberLogSource)
-    follower = Follower(spark, saved or [])
+    places = [place.resolve() for place in places]
+    follower = Follower(places, saved or [])
     settled = settled_in(saved or [])
     reader = spark.readStream.format(NAME)
-    reader = reader.option("paths", json.dumps([str(path.resolve()) for path in places]))
+    reader = reader.option("paths", json.dumps([str(place) for place in places]))
     stream = reader.option("settled", json.dumps(settled)).load()
     for attempt in range(STARTS):
+        kept = scratch / f"stream{attempt}"
+        follower.offsets = kept / "offsets"
         writer = stream.writeStream.foreachBatch(follower.look)
-        writer = writer.option("checkpointLocation", str(scratch / f"offsets{attempt}"))
+        writer = writer.option("checkpointLocation", kept.as_uri())
         query = writer.trigger(processingTime=f"{EVERY_SECONDS} seconds").start()
         try:
             yield from _looks(follower, query, stopped)
@@ -158,6 +186,20 @@ def follow(
             raise ended
     while not follower.looks.empty():
         yield follower.looks.get()
+
+
+def unread(read: Offsets, places: list[Path], settled: Settled) -> int:
+    """Return how many bytes there are in the files of all lives beyond what was read."""
+    left = 0
+    for life, segments in lives_below(places).items():
+        where = read.get(life)
+        reached = settled.get(Path(life).name, -1) if where is None else where["segment"]
+        for number, path in segments.items():
+            if number > reached:
+                left += size_of(path)
+            elif where is not None and number == reached and path.suffix == SUFFIX:
+                left += max(size_of(path) - where["bytes"], 0)
+    return left
 
 
 def _looks(

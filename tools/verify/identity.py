@@ -100,47 +100,40 @@ def find_differences(
     """
     from pyspark.sql import functions as f
 
-    is_batch = f.col("kind") == int(Kind.BATCH)
+    # In words: a column object for each part would be a call to Java each, some 200 in all.
+    is_batch = f"kind = {int(Kind.BATCH)}"
 
-    def differ(*columns: str) -> Column:
-        unequal: Column = f.lit(False)
-        for column in columns:
-            value = f.when(is_batch, f.col(column))
-            unequal = unequal | f.coalesce(f.min(value) != f.max(value), f.lit(False))
-        return unequal
+    def differ(*columns: str) -> str:
+        values = [f"if({is_batch}, `{column}`, null)" for column in columns]
+        return " or ".join(f"coalesce(min({one}) != max({one}), false)" for one in values)
 
-    def differ_anywhere(column: str) -> Column:
-        return f.coalesce(f.min(column) != f.max(column), f.lit(False))
-
-    active = f.when(is_batch, applied_while_active(begin_inactive))
-    anchor = f.col("kind").isin([int(kind) for kind in ANCHORS]) & (f.col("last") > 0)
+    anchors = ", ".join(str(int(kind)) for kind in ANCHORS)
+    unequal = {
+        "item": differ(*ITEM),
+        "place": differ(*PLACE),
+        "outcomes": differ("outcomes"),
+        "moves": differ("moves_hash"),
+        "chain": "coalesce(min(chain) != max(chain), false)",
+        "root": "coalesce(min(root) != max(root), false)",
+        # Late is fine when a member that was active applied the same.
+        "alone": f"`last` >= {begin} and coalesce(not max(active) or "
+        "(not min(active) and min(chain) != max(chain)), false)",
+    }
     per_position = (
-        records.filter(is_batch | anchor)
+        records.filter(f"{is_batch} or (kind in ({anchors}) and `last` > 0)")
+        .withColumn("active", f.when(f.expr(is_batch), applied_while_active(begin_inactive)))
         .groupBy("last", _superseded(primaries).alias("superseded"))
         .agg(
-            f.count(f.when(is_batch, 1)).alias("n"),
-            f.min(f.when(is_batch, f.col("position"))).alias("first"),
-            differ(*ITEM).alias("item"),
-            differ(*PLACE).alias("place"),
-            differ("outcomes").alias("outcomes"),
-            differ("moves_hash").alias("moves"),
-            differ_anywhere("chain").alias("chain"),
-            differ_anywhere("root").alias("root"),
-            # Late is fine when a member that was active applied the same.
-            (
-                (f.col("last") >= begin)
-                & f.coalesce(
-                    ~f.max(active) | (~f.min(active) & (f.min("chain") != f.max("chain"))),
-                    f.lit(False),
-                )
-            ).alias("alone"),
+            f.expr(f"count(if({is_batch}, 1, null)) as n"),
+            f.expr(f"min(if({is_batch}, position, null)) as `first`"),
+            *(f.expr(f"{words} as `{name}`") for name, words in unequal.items()),
         )
     )
-    columns = [f.sum("n"), f.sum(f.col("last") - f.col("first") + 1)]
+    columns = ["sum(n)", "sum(`last` - `first` + 1)"]
     for name in DIFFERENCES:
-        place = f.struct("last", "superseded")
-        columns += [f.min(f.when(f.col(name), place)), f.count(f.when(f.col(name), 1))]
-    row = per_position.agg(*columns).collect()[0]
+        columns.append(f"min(if(`{name}`, struct(`last`, superseded), null))")
+        columns.append(f"count(if(`{name}`, 1, null))")
+    row = per_position.agg(*map(f.expr, columns)).collect()[0]
     found = {
         name: (tuple(row[2 + 2 * i]), row[3 + 2 * i])
         for i, name in enumerate(DIFFERENCES)

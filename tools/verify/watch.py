@@ -62,6 +62,7 @@ class Watch:
         self._rows: list[Row] = []  # what grows with views, and what is wrong
         self._inactive: dict[str, int] = {}  # what begins in no primary, and its last position
         self._told: set[tuple[str, ...]] = set()
+        self._differing: set[tuple[str, ...]] = set()  # who differs in what, at the last look
         self._waiting: set[tuple[str, ...]] = set()
         self._verified = -1
         self.records = 0
@@ -117,9 +118,17 @@ class Watch:
 
     def differ(self, findings: Iterable[Finding]) -> list[Finding]:
         """Return the differences between members that are new: the first of each life and promise,
-        as all that follows differs too.
+        as all that follows differs too, and another one only after a look that showed none.
         """
-        fresh = [f for f in findings if self._first((f.property, f.member, str(f.incarnation)))]
+        now: dict[tuple[str, ...], Finding] = {}
+        for found in findings:
+            now.setdefault((found.property, found.member, str(found.incarnation)), found)
+        fresh = [
+            found
+            for key, found in now.items()
+            if key not in self._differing and self._first((*key, str(found.position)))
+        ]
+        self._differing = set(now)
         self.findings += fresh
         return fresh
 

@@ -1,0 +1,248 @@
+"""How soon `qpid-cluster-verify --follow` tells a lie in live logs, and what following costs.
+
+    python -m tests.bench.alert [--messages-per-second 1000,100] [--lies 5] [--idle-seconds 20]
+
+Three members' logs are written by the member log's own writer as members write them: publishes and
+acknowledgements, MESSAGES of each a batch, at a steady rate; the follower is a process of its own
+with `--json`.  At random moments one member lies once, and is honest again:
+
+    confirm  a publish is confirmed that is above the durable mark it names (G9)
+    chain    the chain after a batch is another one (G14)
+    twice    a message is delivered once more than at the others (G14)
+
+For each rate, as JSON: seconds from when the lie's bytes are in the file to when its line could be
+read, p50 and max, by kind; `lag_s`, how old the newest position was that a look had verified, when
+its line came; `lag_positions` and `unread_bytes`, the figures that the line itself shows;
+`start_s`, from the start of the process to its first look; CPU of the follower, all its processes,
+as a share of one core: with the traffic, and with none.  Exit status 1 when a lie is not told, or
+something else is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from statistics import median
+from threading import Thread
+from typing import IO, Any, NamedTuple
+
+from tests.bench.livelogs import LIES, Members
+from tests.bench.verifylogs import COMMANDS, MEMBERS, MESSAGES
+from tools.local_cluster import ROOT
+from tools.verify.watch import KEPT
+
+TURN_S = 0.02  # between writes, as of a member's loop under light load
+PAUSE_S = 3.0  # between lies, at most
+TOLD_S = 120.0  # a lie that is not told by then is missed
+TICKS = os.sysconf("SC_CLK_TCK")
+SESSION = 3  # among the fields of /proc/PID/stat behind the name
+CPU = slice(11, 13)  # user and system time
+
+
+class Lie(NamedTuple):
+    """What the follower must say, and when the bytes of it were in the file."""
+
+    kind: str
+    promise: str
+    member: str
+    position: int
+    at: float
+
+    def is_told_by(self, said: dict[str, Any]) -> bool:
+        """Whether a finding is of this lie: the batch behind hangs on a chain, too."""
+        who = self.promise, self.member
+        near = range(self.position, self.position + 2 * len(COMMANDS))
+        return (said["property"], said["member"]) == who and said["position"] in near
+
+
+class Follower:
+    """The command, in a session of its own so that its processes can be told from others."""
+
+    def __init__(self, directory: Path) -> None:
+        words = [sys.executable, "-m", "tools.qpid_cluster_verify", "--follow", "--json"]
+        self._process = subprocess.Popen(
+            [*words, str(directory)], stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self.lines: SimpleQueue[tuple[float, dict[str, Any]]] = SimpleQueue()
+        self._used: dict[str, float] = {}  # by process
+        self._reader = Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
+
+    def _read(self, output: IO[str]) -> None:
+        for line in output:
+            self.lines.put((time.monotonic(), json.loads(line)))
+
+    def cpu(self) -> float:
+        """Return the seconds of CPU of all its processes so far, of ended ones when last seen."""
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it ended
+            if int(fields[SESSION]) == self._process.pid:
+                self._used[stat.parent.name] = sum(map(int, fields[CPU])) / TICKS
+        return sum(self._used.values())
+
+    def stop(self) -> None:
+        """End it as Ctrl-C does."""
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+
+
+class Run:
+    """One follower of three members at one rate."""
+
+    def __init__(self, directory: Path, messages_per_second: float, chance: random.Random) -> None:
+        self._chance = chance
+        self._per_second = messages_per_second / MESSAGES  # batches
+        self._members = Members(directory)
+        self._due, self._turned = 0.0, time.monotonic()
+        self._lies: list[Lie] = []
+        self._told_s: dict[Lie, float] = {}
+        self._ages: list[float] = []
+        self._shown: list[int] = []
+        self._unread: list[int] = []
+        self._others: list[dict[str, Any]] = []
+        self._follower = Follower(directory)
+
+    def result(self, lies: int, idle_seconds: float) -> dict[str, object]:
+        """Run it all."""
+        try:
+            began = time.monotonic()
+            while not self._ages:
+                self._turn(self._per_second)
+            start = time.monotonic() - began
+            self._pause(10.0)  # Java has seen each path once
+            self._ages.clear()
+            self._shown.clear()
+            self._unread.clear()
+            began, cpu = time.monotonic(), self._follower.cpu()
+            for kind in self._chance.sample(LIES * lies, len(LIES) * lies):
+                # What is near a lie is compared again, and no news.
+                near = KEPT / max(self._per_second * len(COMMANDS), 1)
+                self._pause(min(near, 10.0) + self._chance.uniform(0, PAUSE_S))
+                self._lie(kind)
+            busy = (self._follower.cpu() - cpu) / (time.monotonic() - began)
+            ages, shown, unread = self._ages.copy(), self._shown.copy(), self._unread.copy()
+            self._pause(5.0, 0.0)
+            began, cpu = time.monotonic(), self._follower.cpu()
+            self._pause(idle_seconds, 0.0)
+            idle = (self._follower.cpu() - cpu) / (time.monotonic() - began)
+        finally:
+            self._follower.stop()
+        return {
+            "messages_per_second": self._per_second * MESSAGES,
+            "told_s": {
+                kind: _spread([s for lie, s in self._told_s.items() if lie.kind == kind])
+                for kind in LIES
+            },
+            "lies": len(self._lies),
+            "told": len(self._told_s),
+            "told_besides": self._others,
+            "lag_s": _spread(ages),
+            "lag_positions": _spread([float(positions) for positions in shown]),
+            "unread_bytes": _spread([float(size) for size in unread]),
+            "looks": len(ages),
+            "start_s": round(start, 2),
+            "cpu": round(busy, 3),
+            "cpu_idle": round(idle, 3),
+        }
+
+    def _pause(self, seconds: float, per_second: float | None = None) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._turn(self._per_second if per_second is None else per_second)
+
+    def _lie(self, kind: str) -> None:
+        """Lie, and go on until it was told."""
+        said = self._members.step(kind, self._chance.choice(MEMBERS))
+        lie = Lie(kind, *said, self._members.flush())
+        self._lies.append(lie)
+        while lie not in self._told_s and time.monotonic() < lie.at + TOLD_S:
+            self._turn(self._per_second)
+
+    def _turn(self, per_second: float) -> None:
+        """Write what is due, and hear what is said."""
+        now = time.monotonic()
+        self._due += (now - self._turned) * per_second
+        self._turned = now
+        while self._due >= 1:
+            self._members.step()
+            self._due -= 1
+        self._members.flush()
+        wait = TURN_S
+        while True:
+            try:
+                at, said = self._follower.lines.get(timeout=wait)
+            except Empty:
+                return
+            wait = 0.0
+            self._hear(at, said)
+
+    def _hear(self, at: float, said: dict[str, Any]) -> None:
+        if said.get("event") == "lag" and said["verified"] >= 0:
+            self._follower.cpu()  # of processes that may end before it is asked for
+            self._ages.append(self._members.age(said["verified"], at))
+            self._shown.append(said["unverified"])
+            self._unread.append(said["unread_bytes"])
+        elif said.get("event") == "finding":
+            lies = [lie for lie in self._lies if lie.is_told_by(said)]
+            for lie in lies:
+                self._told_s.setdefault(lie, at - lie.at)
+            if not lies:
+                self._others.append(said)
+        elif "error" in said:
+            raise SystemExit(f"the follower says: {said['error']}")
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    return {"p50": round(median(values), 2), "max": round(max(values), 2), "n": len(values)}
+
+
+def main() -> int:
+    """Run the command line."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--messages-per-second", default="1000", help="rates with commas")
+    parser.add_argument("--lies", type=int, default=5, help="of each kind, at each rate")
+    parser.add_argument("--idle-seconds", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0, help="of the lies; 0 = from the clock")
+    options = parser.parse_args()
+    seed = options.seed or time.time_ns() % 1_000_000
+    chance = random.Random(seed)
+    results = []
+    for rate in map(float, options.messages_per_second.split(",")):
+        with tempfile.TemporaryDirectory(prefix="bench-alert-") as scratch:
+            results.append(
+                Run(Path(scratch), rate, chance).result(options.lies, options.idle_seconds)
+            )
+    figures = {"python": platform.python_version(), "load": os.getloadavg()[0], "seed": seed}
+    print(json.dumps(figures | {"rates": results}, indent=1))
+    return (
+        0 if all(one["told"] == one["lies"] and not one["told_besides"] for one in results) else 1
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
