@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.machine.commands import PUBLISH
-from broker.memberlog.records import Decided, Snapshot
+from broker.memberlog.records import Decided, Snapshot, ViewSeen
 from tests.system.logmaker import LogMaker, root_of
 from tests.system.sparkless import rows_in, sparkless_findings
+from tests.system.spoils import at, stood
 from tools.verify.findings import Finding
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
@@ -58,3 +59,12 @@ def test_who_was_given_what_it_lacked_did_not_go_along(tmp_path: Path) -> None:
 def test_who_was_given_nothing_is_still_accused(tmp_path: Path) -> None:
     found = findings_of(given_a_state_on_the_way(False), tmp_path)
     assert "G2" in {f.property for f in found if f.member == "c"}
+
+
+def test_who_shares_two_views_but_came_by_another_did_not_come_along(tmp_path: Path) -> None:
+    maker = given_a_state_on_the_way(True)
+    i = at(maker, C, ViewSeen, 1)
+    maker.lives[C][i] = ViewSeen(1, "a", False, (A, B, C))
+    (found,) = findings_of(maker, tmp_path)
+    assert found[:4] == ("G6", "c", 1, stood(maker, C, i))
+    assert "{a/1, b/1} did not come along from view 1.a to 3.a, but by another view" in found.what

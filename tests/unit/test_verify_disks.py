@@ -1,0 +1,71 @@
+"""A durable mark that is above what a majority had on disk (G9), and where that is not known."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from broker.memberlog.records import Durable, Inactive
+from tests.system.logmaker import LogMaker, good_story
+from tests.system.sparkless import rows_in, sparkless_findings
+from tests.system.spoils import at, last_of_epoch, take_too_much_for_durable
+from tools.verify.findings import Finding
+
+A, B = ("a", 1), ("b", 1)
+
+
+@pytest.fixture(autouse=True)
+def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def write(maker: LogMaker, directory: Path) -> list[Path]:
+    maker.write(directory, 700)
+    return sorted(directory.rglob("*.qml"))
+
+
+def findings_of(paths: list[Path]) -> list[Finding]:
+    return sparkless_findings(rows_in(paths))
+
+
+def test_it_says_from_where_to_where_and_what_was_on_disk(tmp_path: Path) -> None:
+    maker = good_story()
+    reached = last_of_epoch(maker, B, Durable, 1)
+    assert isinstance(reached, Durable)
+    at_most = reached.position
+    take_too_much_for_durable(maker)
+    (found,) = findings_of(write(maker, tmp_path))
+    assert found[:4] == ("G9", "b", 1, at_most + 1)
+    assert found.until == at_most + 3
+    assert f"is {at_most} at a, {at_most} at b, unknown at c" in found.what
+
+
+def test_who_crashed_in_that_primary_may_have_had_it(tmp_path: Path) -> None:
+    maker = good_story()
+    take_too_much_for_durable(maker)
+    del maker.lives[A][at(maker, A, Inactive) :]
+    found = findings_of(write(maker, tmp_path))
+    assert [f for f in found if f.property == "G9"] == []
+
+
+def test_who_is_not_shown_from_its_beginning_may_have_had_it(tmp_path: Path) -> None:
+    """What a said to be on disk may stand in the segment that was archived."""
+    maker = good_story()
+    take_too_much_for_durable(maker)
+    paths = write(maker, tmp_path)
+    assert paths[0].name == "a.1.000000.qml"
+    assert findings_of(paths[1:]) == []
+
+
+def test_a_member_that_lacks_what_it_said_it_had(tmp_path: Path) -> None:
+    """Of two that remain, each must have what both confirm."""
+    maker = good_story()
+    last = last_of_epoch(maker, B, Durable, 2)
+    maker.lives[B] = [record for record in maker.lives[B] if record is not last]
+    found = findings_of(write(maker, tmp_path))
+    assert {f.property for f in found} == {"G9"}
+    assert all(" at b" in f.what for f in found)
