@@ -20,7 +20,7 @@ from tools.qpid_cluster_verify import main
 from tools.verify.fates import FateWalk
 from tools.verify.moves import join
 from tools.verify.rules import RULES
-from tools.verify.sorting import sort
+from tools.verify.sorting import MOVES_IN_BIN, arrange, bins_for, share_out, sort
 from tools.verify.walk import moves_within, walk
 
 EVERYTHING = [(1, 1 << 40)]
@@ -85,6 +85,30 @@ def test_pieces_of_any_length_give_the_same_verdict() -> None:
         assert walk_.breaches == whole.breaches
         assert walk_.recoveries == whole.recoveries
         assert (walk_.messages, walk_.judged) == (whole.messages, whole.judged)
+
+
+def test_bins_give_the_same_verdict_as_a_single_one() -> None:
+    maker = story()
+    VIOLATIONS[10](maker)
+    moves = list(moves_within(maker.lives[LIVES[0]], EVERYTHING))
+    assert bins_for(0, 4) == 4
+    assert bins_for(5 * MOVES_IN_BIN + 1, 4) == 6
+    told = []
+    for bins in (1, 2, 7, 100):
+        pieces: dict[int, list[bytes]] = {}
+        for some in moves:
+            for bin_, piece in share_out(some, bins):
+                pieces.setdefault(bin_, []).append(piece)
+        assert (len(pieces) > 1) == (bins > 1)
+        assert max(pieces) < bins
+        fates = FateWalk()
+        for of_bin in pieces.values():
+            fates.take(*arrange(of_bin))
+        fates.finish()
+        ready = sum(one.ready for one in fates.recoveries)
+        told.append((fates.breaches, fates.messages, fates.judged, ready))
+    assert told[0][0]
+    assert all(one == told[0] for one in told)
 
 
 def test_what_is_missing_is_unknown_and_not_wrong() -> None:

@@ -2,8 +2,9 @@
 """The queue contract in Spark: each segment walked through, each message followed through its life.
 
 Two jobs.  The first walks through segments where they lie, a task some segments, without moving a
-row to another task.  The second brings the moves of each message together, sorted, and streams over
-them.  Neither collects what grows with traffic, nor holds more than a segment in memory.
+row to another task.  The second brings the moves of each message together, in bins, and goes
+through each, sorted.  Neither collects what grows with traffic, nor holds more than a segment, or a
+bin, in memory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tools.verify.conduct import Reach
@@ -41,7 +44,7 @@ _WALKED = (
     "kind string, name string, position bigint, ordinal bigint, queue bigint, seq bigint, "
     "channel bigint, since bigint, n bigint, more string"
 )
-_MOVES = "queue bigint, share int, place bigint, time bigint, what int, of bigint, detail bigint"
+_PIECES = "bin int, moves binary"
 
 
 class Task(NamedTuple):
@@ -218,16 +221,19 @@ def _take_walked(walked: DataFrame, found: Contract) -> None:
 def _take_fates(spark: SparkSession, tasks: list[Task], found: Contract) -> None:
     from pyspark.sql import functions as f
 
+    from tools.verify.sorting import bins_for
+
     missing = [gap.first << 20 for gap in found.gaps]
-    shares = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     witnesses = [task for task in tasks if task.stretches]
     if not witnesses:
         return
-    moves = in_tasks(spark, witnesses, _MovesOf(shares), _MOVES)
-    sorted_ = moves.repartition("queue", "share").sortWithinPartitions(
-        "queue", "share", "place", "time"
+    bins = bins_for(found.within, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
+    pieces = in_tasks(spark, witnesses, _Pieces(bins), _PIECES)
+    told = (
+        pieces.repartition(bins, "bin")
+        .sortWithinPartitions("bin")
+        .mapInArrow(_Fates(missing), _WALKED)
     )
-    told = sorted_.mapInArrow(_Fates(missing), _WALKED)
     rows = told.groupBy("kind", "name", "queue", "position", "ordinal", "seq", "channel", "since",
                         "more").agg(f.sum("n").alias("n")).collect()  # fmt: skip
     recoveries: list[Recovery] = []
@@ -243,18 +249,18 @@ def _take_fates(spark: SparkSession, tasks: list[Task], found: Contract) -> None
     found.breaches += [(breach, 1) for breach in judge_recoveries(recoveries)]
 
 
-class _MovesOf:
+class _Pieces:
     """Reads the moves of the one history out of segments, in Spark's workers."""
 
-    def __init__(self, shares: int) -> None:
-        self._shares = shares
+    def __init__(self, bins: int) -> None:
+        self._bins = bins
 
     def __call__(self, batches: Batches) -> Batches:
-        from tools.verify.sorting import columns_of
+        from tools.verify.sorting import share_out
 
         for task in _tasks_in(batches):
             for moves in moves_within(records_in(task.file), task.stretches):
-                yield _columns(columns_of(moves, self._shares), _MOVES)
+                yield _batch(list(share_out(moves, self._bins)), _PIECES)
 
 
 class _LookAround:
@@ -276,12 +282,12 @@ class _Fates:
         self._missing = missing
 
     def __call__(self, batches: Batches) -> Batches:
-        from tools.verify.sorting import moves_of
+        from tools.verify.sorting import arrange
 
         fates = FateWalk(self._missing)
-        for batch in batches:
-            columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
-            fates.take(*moves_of(columns))
+        pieces = (one for batch in batches for one in zip(*batch.to_pydict().values(), strict=True))
+        for _, of_bin in groupby(pieces, key=itemgetter(0)):
+            fates.take(*arrange(piece for _, piece in of_bin))
         fates.finish()
         rows: list[tuple[Any, ...]] = []
         for breach, n in first_by_rule(fates.breaches):
@@ -319,7 +325,12 @@ def _batch(rows: list[tuple[Any, ...]], schema: str) -> pyarrow.RecordBatch:
 def _columns(columns: Sequence[Any], schema: str) -> pyarrow.RecordBatch:
     import pyarrow
 
-    types = {"string": pyarrow.string(), "bigint": pyarrow.int64(), "int": pyarrow.int32()}
+    types = {
+        "string": pyarrow.string(),
+        "bigint": pyarrow.int64(),
+        "binary": pyarrow.binary(),
+        "int": pyarrow.int32(),
+    }
     fields = [one.split() for one in schema.split(",")]
     arrays = [
         pyarrow.array(column, type=types[kind])

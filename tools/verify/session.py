@@ -94,6 +94,8 @@ def _start(master: str, verbose: bool, scratch: Path, options: dict[str, str]) -
         session: SparkSession = (
             builder.config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
+            # Where in Python each column was made: takes time, and nobody is told.
+            .config("spark.python.sql.dataFrameDebugging.enabled", "false")
             .config("spark.driver.memory", os.environ.get("QPID_VERIFY_MEMORY", "2g"))
             # What a stream let go of is given back only when Java collects its garbage.
             .config("spark.cleaner.periodicGC.interval", "5min")

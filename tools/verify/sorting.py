@@ -1,57 +1,78 @@
 # mypy: disable-error-code="import-untyped"
-"""Moves as the columns that bring the moves of each message together when they are sorted.
+"""The moves of each message brought together and sorted, in bins that each fit into memory.
 
-The moves of one queue are shared out by message, so that a single queue is no single task; moves of
-a queue as a whole go into each of its shares, before those of messages.
+What travels is a piece of a bin: columns of numpy in one value, so that nobody on the way handles
+single moves.  The moves of one queue are shared out by message, so that a single queue is no single
+bin; moves of a queue as a whole go into each of its shares, before those of messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from broker.machine.tape import CAUSE_SHIFT, FLAG, Op
-from tools.verify.moves import OPS_OF_QUEUES, ORDINAL_BITS, ORDINAL_MAX, Ints, Moves, join
+from tools.verify.moves import OPS_OF_QUEUES, ORDINAL_BITS, ORDINAL_MAX, Ints, Moves
 
-WHOLE = -1  # in the column of places: of the queue as a whole, whose place is in `detail`
+MOVES_IN_BIN = 1 << 19  # some, when shared out evenly; sorting and judging takes some 100 MB then
+SHARES_MAX = 64  # of one queue
+_WHOLE = -1  # in the column of places: of the queue as a whole, whose place is in `detail`
+_COLUMNS = 7  # queue, share, place, time, what, of, detail; sorted by the first four
 
 
-def columns_of(moves: Moves, shares: int) -> list[Ints]:
-    """Return queue, share, place, time, what, of, detail; sorted by the first four they are what
-    `fates` takes.  What was published is not among them: it is no move of a queue.
+def bins_for(moves: int, least: int) -> int:
+    """Return into how many bins so many moves are shared out."""
+    return max(least, -(-moves // MOVES_IN_BIN))
+
+
+def share_out(moves: Moves, bins: int) -> Iterator[tuple[int, bytes]]:
+    """Yield a piece of each bin that any of the moves is in: the bin, and packed columns.
+
+    What was published is left out: it is no move of a queue.
     """
-    whole = np.isin(moves.op, OPS_OF_QUEUES)
-    single = moves.take(~whole & (moves.op != Op.PUBLISHED))
-    parts = [_columns(single, _share(single.seq, shares), single.seq, single.detail)]
-    of_queues = moves.take(whole)
-    for share in range(shares) if len(of_queues) else ():
-        n = len(of_queues)
-        parts.append(_columns(of_queues, np.full(n, share), np.full(n, WHOLE), of_queues.seq))
-    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+    columns = _columns_of(moves, min(bins, SHARES_MAX))
+    bin_ = _mixed(columns[0] * SHARES_MAX + columns[1], bins)
+    order = np.argsort(bin_, kind="stable")
+    ends = np.flatnonzero(np.diff(bin_[order])) + 1
+    for rows in np.split(order, ends) if len(order) else ():
+        yield int(bin_[rows[0]]), columns[:, rows].tobytes()
 
 
-def _columns(moves: Moves, share: Ints, place: Ints, detail: Ints) -> list[Ints]:
-    what = moves.op | (moves.cause << CAUSE_SHIFT) | np.where(moves.flag, FLAG, 0)
-    return [moves.queue, share, place, moves.times(), what, moves.of, detail]
-
-
-def _share(seq: Ints, shares: int) -> Ints:
-    mixed = (seq.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
-    return (mixed % np.uint64(shares)).astype(np.int64)
-
-
-def moves_of(columns: Sequence[Ints]) -> tuple[Ints, Moves]:
-    """Return the shares and the moves of sorted columns."""
-    queue, share, place, time, what, of, detail = (one.astype(np.int64) for one in columns)
+def arrange(pieces: Iterable[bytes]) -> tuple[Ints, Moves]:
+    """Return the moves of the pieces of one bin and their shares, sorted as `fates` takes them."""
+    parts = [np.frombuffer(piece, np.int64).reshape(_COLUMNS, -1) for piece in pieces]
+    columns = np.concatenate(parts or [np.empty((_COLUMNS, 0), np.int64)], axis=1)
+    order = np.lexsort(columns[3::-1])
+    queue, share, place, time, what, of, detail = columns[:, order]
     return share, Moves(
         time >> ORDINAL_BITS, time & ORDINAL_MAX, what & 15, (what & FLAG) != 0,
-        (what & 0x70) >> CAUSE_SHIFT, queue, np.where(place == WHOLE, detail, place), of, detail,
+        (what & 0x70) >> CAUSE_SHIFT, queue, np.where(place == _WHOLE, detail, place), of, detail,
     )  # fmt: skip
 
 
 def sort(moves: Moves) -> tuple[Ints, Moves]:
-    """Return all moves sorted in this process, in a single share of each queue."""
-    columns = columns_of(join([moves]), 1)
-    order = np.lexsort(columns[3::-1])
-    return moves_of([column[order] for column in columns])
+    """Return all moves sorted, in a single share of each queue."""
+    return arrange(piece for _, piece in share_out(moves, 1))
+
+
+def _columns_of(moves: Moves, shares: int) -> Ints:
+    whole = np.isin(moves.op, OPS_OF_QUEUES)
+    single = moves.take(~whole & (moves.op != Op.PUBLISHED))
+    parts = [_columns(single, _mixed(single.seq, shares), single.seq, single.detail)]
+    of_queues = moves.take(whole)
+    for share in range(shares) if len(of_queues) else ():
+        n = len(of_queues)
+        parts.append(_columns(of_queues, np.full(n, share), np.full(n, _WHOLE), of_queues.seq))
+    return np.concatenate(parts, axis=1)
+
+
+def _columns(moves: Moves, share: Ints, place: Ints, detail: Ints) -> Ints:
+    what = moves.op | (moves.cause << CAUSE_SHIFT) | np.where(moves.flag, FLAG, 0)
+    columns: Sequence[Ints] = (moves.queue, share, place, moves.times(), what, moves.of, detail)
+    return np.stack(columns)
+
+
+def _mixed(numbers: Ints, into: int) -> Ints:
+    mixed = (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+    return (mixed % np.uint64(into)).astype(np.int64)
