@@ -69,6 +69,13 @@ STORIES = {
         "L4, the simulator's own: what was queued, at two frames a rotation, went out before the"
         " members could exchange their states (also 161728200714)",
     ),
+    "the_only_clock_is_set": Story(
+        273,
+        False,
+        "G17, the simulator's own: the clock of a cluster's only member was set, and that is no"
+        " minority of its clocks",
+        "oracle",
+    ),
 }
 
 

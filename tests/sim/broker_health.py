@@ -1,8 +1,9 @@
 """Time and disks of simulated brokers: members tick, messages expire, a disk that lags is left.
 
 Each member publishes messages with a time to live to a queue of its own that nobody reads.  They
-must not go before their time (G17) while at most one wall clock of the run was ever set, whoever
-was cut off, crashed or slow meanwhile, and at the end they must all be gone.
+must not go before their time (G17) while at most one wall clock of the run was ever set, and not
+the only one that there is, whoever was cut off, crashed or slow meanwhile, and at the end they must
+all be gone.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ class SimHealth:
         upper.judge.counters["expired"] += 1
         set_ = [m.name for m in self.world.members.values() if m.wall_offset_us]
         age_s = self.world.now - born_us / 1e6
-        if len(set_) <= 1 and age_s + EARLY_S < ttl_us / 1e6:
+        right = len(set_) <= 1 and len(set_) < len(self.world.members)
+        if right and age_s + EARLY_S < ttl_us / 1e6:
             text = f"a message to live {ttl_us} us went after {age_s:.4f} s at {upper.name}"
             upper.judge.broken("G17", f"{text} (clocks set: {set_})")

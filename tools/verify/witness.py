@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.memberlog.records import Kind
 from tools.verify.control import Primary, ends_of
 from tools.verify.identity import cuts
 from tools.verify.rows import FAULT, SEGMENT, Row
@@ -40,7 +41,10 @@ def plan(rows: Iterable[Row], primaries: dict[int, Primary]) -> list[Stretch]:
 
     A file in which something is damaged serves only where no other does.
     """
+    rows = list(rows)
     lowest = cuts(primaries)
+    for epoch, base in _passed_over(rows, primaries).items():
+        lowest[epoch] = min(base, lowest.get(epoch, base))
     damaged: set[str] = set()
     runs: list[tuple[Row, int, int]] = []
     for row in rows:
@@ -53,6 +57,26 @@ def plan(rows: Iterable[Row], primaries: dict[int, Primary]) -> list[Stretch]:
                     runs.append((row, first, last))
     order = [(first, row.file in damaged, -last, row.file, last) for row, first, last in runs]
     return _cover(sorted(order))
+
+
+def _passed_over(rows: list[Row], primaries: dict[int, Primary]) -> dict[int, int]:
+    """Return the epochs that a later primary passed over, and where they began.
+
+    Positions do not show it: of two histories that went on side by side the one that was taken up
+    again may be the longer one.  But a state that was of an earlier epoch, when a life began with
+    it, holds nothing that was ordered in between.
+    """
+    states: dict[tuple[int, bytes], int] = {}
+    for row in rows:
+        if row.kind == Kind.START:
+            state, epoch = (row.position or 0, bytes(row.chain or b"")), row.epoch or 0
+            states[state] = min(epoch, states.get(state, epoch))
+    found: dict[int, int] = {}
+    for epoch, primary in primaries.items():
+        known = states.get((primary.base, primary.base_chain)) if primary.base > 0 else None
+        if known is not None:
+            found |= {one: primaries[one].base for one in primaries if known < one < epoch}
+    return found
 
 
 def _cover(runs: list[tuple[int, bool, int, str, int]]) -> list[Stretch]:
