@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from broker.memberlog.records import Kind
 from tests.sim.campaign import Options, run_seed
 from tests.system.sparkless import contract_findings, rows_in
 from tools.verify.control import Primary
+from tools.verify.findings import Finding
 from tools.verify.judge import judge_control
 from tools.verify.rows import SEGMENT, Row
 from tools.verify.witness import Gap, Stretch, gaps, plan
@@ -47,9 +50,20 @@ def test_an_epoch_that_was_passed_over_is_no_witness() -> None:
     assert plan(rows, primaries) == unknown
 
 
+def accused(seed: int, logs: Path) -> list[Finding]:
+    """Return what is found in the logs of a simulated cluster that kept its promises."""
+    assert run_seed(seed, Options(stack="oracle", memberlog=str(logs))).ok
+    rows = rows_in(sorted(logs.rglob("*.qml")))
+    judged = judge_control(rows)
+    return judged.findings + contract_findings(rows, judged.epochs)
+
+
 def test_a_cold_start_that_nobody_took_up_accuses_nobody(tmp_path: Path) -> None:
     """G20: a simulated cluster that was accused wrongly once."""
-    assert run_seed(267, Options(stack="oracle", memberlog=str(tmp_path))).ok
-    rows = rows_in(sorted(tmp_path.rglob("*.qml")))
-    judged = judge_control(rows)
-    assert judged.findings + contract_findings(rows, judged.epochs) == []
+    assert accused(267, tmp_path) == []
+
+
+@pytest.mark.xfail(reason="where a base is, one of two batches of that position is taken by luck")
+def test_a_last_batch_that_was_not_on_disk_is_no_witness(tmp_path: Path) -> None:
+    """G20: life 3 applied 43 and lost it, life 5 ordered another 43; epoch 12 began from that."""
+    assert accused(324, tmp_path) == []
