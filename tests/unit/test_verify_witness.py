@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from broker.memberlog.records import Kind
 from tests.sim.campaign import Options, run_seed
 from tests.system.sparkless import contract_findings, rows_in
@@ -63,7 +61,6 @@ def test_a_cold_start_that_nobody_took_up_accuses_nobody(tmp_path: Path) -> None
     assert accused(267, tmp_path) == []
 
 
-@pytest.mark.xfail(reason="where a base is, one of two batches of that position is taken by luck")
 def test_a_last_batch_that_was_not_on_disk_is_no_witness(tmp_path: Path) -> None:
     """G20: life 3 applied 43 and lost it, life 5 ordered another 43; epoch 12 began from that."""
     assert accused(324, tmp_path) == []

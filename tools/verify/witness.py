@@ -8,10 +8,11 @@ no file is whole nothing is known.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.memberlog.records import Kind
-from tools.verify.control import Primary, ends_of
+from tools.verify.control import Life, Primary, ends_of
 from tools.verify.identity import cuts
 from tools.verify.rows import FAULT, SEGMENT, Row
 
@@ -39,24 +40,42 @@ class Gap(NamedTuple):
 def plan(rows: Iterable[Row], primaries: dict[int, Primary]) -> list[Stretch]:
     """Return one witness for each position that there is, ascending; few files rather than many.
 
-    A file in which something is damaged serves only where no other does.
+    A file in which something is damaged serves only where no other does, and so does what the next
+    life of the same member did not find on its disk: it may have been ordered otherwise then.
     """
     rows = list(rows)
     lowest = cuts(primaries)
     for epoch, base in _passed_over(rows, primaries).items():
         lowest[epoch] = min(base, lowest.get(epoch, base))
     damaged: set[str] = set()
-    runs: list[tuple[Row, int, int]] = []
+    kept = _kept(rows)
+    runs: list[tuple[int, bool, str, int]] = []  # first, to be trusted less, file, last
     for row in rows:
         if row.kind == FAULT:
             damaged.add(row.file)
         elif row.kind == SEGMENT:
+            reach = kept.get((row.member, row.incarnation), POSITION_MAX)
             for first, last, decided in ends_of(row)["runs"]:
                 last = min(last, lowest.get(decided, last))
-                if first <= last:
-                    runs.append((row, first, last))
-    order = [(first, row.file in damaged, -last, row.file, last) for row, first, last in runs]
+                runs.append((first, False, row.file, min(last, reach)))
+                runs.append((max(first, reach + 1), True, row.file, last))
+    order = [
+        (first, less or file in damaged, -last, file, last)
+        for first, less, file, last in runs
+        if first <= last
+    ]
     return _cover(sorted(order))
+
+
+def _kept(rows: list[Row]) -> dict[Life, int]:
+    """Return up to where the next life of the same member began from what a life had applied."""
+    starts = {(row.member, row.incarnation): row.position or 0 for row in rows
+              if row.kind == Kind.START}  # fmt: skip
+    kept: dict[Life, int] = {}
+    for before, after in pairwise(sorted(starts)):
+        if before[0] == after[0]:
+            kept[before] = starts[after]
+    return kept
 
 
 def _passed_over(rows: list[Row], primaries: dict[int, Primary]) -> dict[int, int]:
