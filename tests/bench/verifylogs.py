@@ -51,7 +51,7 @@ ROWS_PER_ROUND = 1 + 1 + 1 / 3 + MOVES  # of a member: batch, durable, a third o
 VOTE_EVERY = 5000  # batches
 CHUNK = 1024  # batches whose moves are made at once
 QUEUE, _CONSUMER = 1, 9
-EPOCH_US = 1_700_000_000_000_000
+_EPOCH_US = 1_700_000_000_000_000
 _LSN_TEMPLATES = 1 << 16  # below, numbers are shorter than in the templates
 
 _BATCH = struct.Struct(">5sI3sIsI3s2sIsQ30s16s2s16ssQ2s16s3s")
@@ -94,7 +94,7 @@ def write_logs(
     with ProcessPoolExecutor(len(MEMBERS)) as pool:
         list(pool.map(_write_member, [plan] * len(MEMBERS), MEMBERS))
     promise, _, offset = _LIES[plan.lie]
-    return Planted(promise, plan.liar, first_position(plan.lie_at) + offset)
+    return Planted(promise, plan.liar, _first_position(plan.lie_at) + offset)
 
 
 class _QuickWriter(MemberLogWriter):
@@ -109,7 +109,7 @@ class _QuickWriter(MemberLogWriter):
 
 def _write_member(plan: Plan, name: str) -> None:
     log = _QuickWriter(
-        plan.directory / name, "bench", "c1", name, 1, lambda: EPOCH_US, plan.segment_bytes
+        plan.directory / name, "bench", "c1", name, 1, lambda: _EPOCH_US, plan.segment_bytes
     )
     history, root = History(), 0
     done = 0  # rounds
@@ -171,7 +171,7 @@ def _write_member(plan: Plan, name: str) -> None:
     log.close()
 
 
-def first_position(number: int) -> int:
+def _first_position(number: int) -> int:
     return number + 1 if number < 2 else 3 + (number - 2) * len(COMMANDS)
 
 
@@ -181,7 +181,7 @@ def next_batch(history: History, number: int, kinds: bytes, moves: bytes) -> tup
     after = history.after(1, len(kinds), hashed, outcomes)
     batch = Batch(
         1, 1, number + 1, history.position + 1, len(kinds), MEMBERS[number % 3], 1, number,
-        EPOCH_US + 500 * number, kinds, outcomes, hashed, after.chain,
+        _EPOCH_US + 500 * number, kinds, outcomes, hashed, after.chain,
         int.from_bytes(after.chain[:8], "little"), after.order, moves,
     )  # fmt: skip
     return batch, after

@@ -318,11 +318,6 @@ def _tasks_in(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Task]:
 
 
 def _batch(rows: list[tuple[Any, ...]], schema: str) -> pyarrow.RecordBatch:
-    count = len(schema.split(","))
-    return _columns(list(zip(*rows, strict=True)) or [[]] * count, schema)
-
-
-def _columns(columns: Sequence[Any], schema: str) -> pyarrow.RecordBatch:
     import pyarrow
 
     types = {
@@ -332,6 +327,7 @@ def _columns(columns: Sequence[Any], schema: str) -> pyarrow.RecordBatch:
         "int": pyarrow.int32(),
     }
     fields = [one.split() for one in schema.split(",")]
+    columns = list(zip(*rows, strict=True)) or [()] * len(fields)
     arrays = [
         pyarrow.array(column, type=types[kind])
         for column, (_, kind) in zip(columns, fields, strict=True)

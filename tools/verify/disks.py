@@ -30,7 +30,7 @@ def check_marks(
     noted = _noted(rows)
     for life in lived:
         for epoch, sums in sorted(life.epochs.items()):
-            mark, primary = sums.get("mark", -1), primaries.get(epoch)
+            mark, primary = sums["mark"], primaries.get(epoch)
             if mark < 0 or primary is None:
                 continue
             # The voters may have changed in this epoch: the next one's will do as well.

@@ -1,11 +1,11 @@
 # mypy: disable-error-code="import-untyped"
 """What befell each message: the moves of one message beside one another, in their order.
 
-Pure, and vectorised: takes columns that ascend by (queue, share, level, seq, time), as Spark sorts
-them, in pieces of any length, and keeps of what it has seen one row and the few moves of the queue
-as a whole.  `level` is 0 for moves of a queue as a whole, which each share of a queue gets, and 1
-for those of its messages.  Each move is judged by the one before it of the same message, and by
-what befell the queue between the two.
+Pure, and vectorised: takes columns that ascend by (queue, share, place, time), as `sorting`
+arranges them, in pieces of any length, and keeps of what it has seen one row and the few moves of
+the queue as a whole.  These come before those of its messages, in each share of the queue.  Each
+move is judged by the one before it of the same message, and by what befell the queue between the
+two.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Follower:
 
     def __init__(self, places: list[Path], saved: list[Row]) -> None:
         self._places = places
-        self._settled = settled_in(saved)
+        self.settled = settled_in(saved)
         self.offsets = Path()  # where Spark writes down how far each look reads
         self._held: DataFrame | None = None
         self._last: Look | None = None
@@ -86,7 +86,7 @@ class Follower:
         try:
             with self._lock:
                 look = self._judge(new)
-                look.unread_bytes = unread(self._read_by(number), self._places, self._settled)
+                look.unread_bytes = unread(self._read_by(number), self._places, self.settled)
                 self.looks.put(look)
                 self._last = look
         except Exception as error:
@@ -165,10 +165,9 @@ def follow(
     spark.dataSource.register(MemberLogSource)
     places = [place.resolve() for place in places]
     follower = Follower(places, saved or [])
-    settled = settled_in(saved or [])
     reader = spark.readStream.format(NAME)
     reader = reader.option("paths", json.dumps([str(place) for place in places]))
-    stream = reader.option("settled", json.dumps(settled)).load()
+    stream = reader.option("settled", json.dumps(follower.settled)).load()
     for attempt in range(STARTS):
         kept = scratch / f"stream{attempt}"
         follower.offsets = kept / "offsets"

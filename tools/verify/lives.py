@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from broker.memberlog.records import Kind
 from tools.verify.control import Life, Primary, ends_of, lives_of
 from tools.verify.findings import Finding
-from tools.verify.rows import SEGMENT, EpochSums, Row, SegmentEnds
+from tools.verify.rows import SEGMENT, EpochSums, Row, SegmentEnds, together
 from tools.verify.sequence import digest, foreign_batch, out_of_sequence
 from vsync.quorum import parse
 
@@ -132,12 +132,7 @@ class Carry:
 
 def _add(lived: Lived, ends: SegmentEnds) -> None:
     for name, sums in ends["epochs"].items():
-        known = lived.epochs.setdefault(int(name), sums)
-        firsts = [first for first in (known["first"], sums["first"]) if first >= 0]
-        known["first"] = min(firsts, default=-1)
-        known["last"] = max(known["last"], sums["last"])
-        known["confirmed"] = max(known["confirmed"], sums["confirmed"])
-        known["mark"] = max(known.get("mark", -1), sums.get("mark", -1))
+        lived.epochs[int(name)] = together(lived.epochs.get(int(name), sums), sums)
     lived.durable = max(lived.durable, ends["durable"])
     lived.confirms += ends["confirms"]
     lived.publishes += ends["publishes"]

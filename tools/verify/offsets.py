@@ -18,7 +18,7 @@ from broker.memberlog.files import is_segment, one_of_each, open_segment, plain_
 from broker.memberlog.reader import After, LogError
 from broker.memberlog.records import OF_CLIENT, SUFFIX
 from tools.verify.findings import BadInput
-from tools.verify.ranges import Stretch
+from tools.verify.ranges import Behind
 from tools.verify.reading import HEADER_BYTES, header_of
 from tools.verify.rows import SEGMENT, Row
 
@@ -101,7 +101,7 @@ def parts(read: Offsets, now: Offsets) -> list[Part]:
     return found
 
 
-def read_part(part: Part) -> tuple[bytes, str, Stretch | None] | None:
+def read_part(part: Part) -> tuple[bytes, str, Behind | None] | None:
     """Return the bytes of a part, what to call it, and what lies before it in its segment; None for
     what a client wrote, which is no member's.  Raises `BadInput` when the file went away meanwhile.
     """
@@ -122,7 +122,7 @@ def read_part(part: Part) -> tuple[bytes, str, Stretch | None] | None:
         if header is None:
             raise BadInput(f"{path}: its header cannot be read")
         after = After(part.lsn, bytes.fromhex(part.link))
-        return data, name, Stretch(header.member, header.incarnation, header.segment, after)
+        return data, name, Behind(header.member, header.incarnation, header.segment, after)
     raise BadInput(f"segment {part.segment} of {part.life} went away before it was read")
 
 

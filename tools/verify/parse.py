@@ -43,7 +43,7 @@ from broker.memberlog.records import (
     Stop,
     Vote,
 )
-from tools.verify.ranges import Range, Stretch, Who, batch_row, counted, entrance, left_by
+from tools.verify.ranges import Behind, Range, Who, batch_row, counted, entrance, left_by
 from tools.verify.rows import (
     ACCEPTED,
     FAULT,
@@ -64,7 +64,7 @@ FAULTS_MAX = 50  # of one segment; more say nothing new
 RECENT = 4096  # batches that a vote about one of them is compared with at once
 
 
-def parse_segment(data: bytes, file: str, behind: Stretch | None = None) -> Iterator[Row]:
+def parse_segment(data: bytes, file: str, behind: Behind | None = None) -> Iterator[Row]:
     """Yield the rows of one segment, or of what lies `behind` a place in it."""
     for row in _parse(data, file, behind, every_record=True):
         assert isinstance(row, Row)
@@ -79,7 +79,7 @@ def scan_segment(data: bytes, file: str) -> Iterator[Row | Sums]:
 
 
 def _parse(
-    data: bytes, file: str, behind: Stretch | None, every_record: bool
+    data: bytes, file: str, behind: Behind | None, every_record: bool
 ) -> Iterator[Row | Sums]:
     faults: list[LogError] = []
     parser = _Parser(file, behind, every_record)
@@ -103,7 +103,7 @@ def _parse(
 class _Parser:
     """Where a segment stands while it is read."""
 
-    def __init__(self, file: str, behind: Stretch | None, every_record: bool) -> None:
+    def __init__(self, file: str, behind: Behind | None, every_record: bool) -> None:
         self.rows: list[Row | Sums] = []  # what was found since the caller last looked
         self._every_record = every_record
         self._file = file

@@ -21,8 +21,8 @@ Who = tuple[str, str, int, int]  # file, member, incarnation, segment
 _LOW = (1 << 64) - 1
 
 
-class Stretch(NamedTuple):
-    """What lies before a part of a segment that is read for itself."""
+class Behind(NamedTuple):
+    """What a part of a segment that is read for itself lies behind."""
 
     member: str
     incarnation: int

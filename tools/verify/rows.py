@@ -106,6 +106,19 @@ class EpochSums(TypedDict):
     mark: int  # the highest durable mark of its confirms
 
 
+def together(one: EpochSums, two: EpochSums) -> EpochSums:
+    """Return what two parts of a life hold of one epoch; a part that an older check saved has no
+    mark.
+    """
+    firsts = [sums["first"] for sums in (one, two) if sums["first"] >= 0]
+    return EpochSums(
+        first=min(firsts, default=-1),
+        last=max(one["last"], two["last"]),
+        confirmed=max(one["confirmed"], two["confirmed"]),
+        mark=max(one.get("mark", -1), two.get("mark", -1)),
+    )
+
+
 class SegmentEnds(TypedDict):
     """What a SEGMENT row says, as JSON: totals, and how the segment meets the ones beside it."""
 

@@ -21,7 +21,7 @@ from tools.verify import control, lives
 from tools.verify.control import Life, ends_of
 from tools.verify.findings import Finding
 from tools.verify.judge import judge_control
-from tools.verify.rows import FAULT, SEGMENT, EpochSums, Row, SegmentEnds, run_on
+from tools.verify.rows import FAULT, SEGMENT, Row, SegmentEnds, run_on, together
 
 KEPT = 4096
 """So many verified positions are held on to: votes and late members speak of them again."""
@@ -235,16 +235,9 @@ def _gap(before: Row, after: Row) -> Iterable[str]:
 
 def _folded(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
     """Return the row of both together: begins as the one, ends as the other."""
-    epochs: dict[str, EpochSums] = {name: {**sums} for name, sums in one["epochs"].items()}
+    epochs = dict(one["epochs"])
     for name, sums in two["epochs"].items():
-        known = epochs.setdefault(name, sums)
-        firsts = [first for first in (known["first"], sums["first"]) if first >= 0]
-        epochs[name] = EpochSums(
-            first=min(firsts, default=-1),
-            last=max(known["last"], sums["last"]),
-            confirmed=max(known["confirmed"], sums["confirmed"]),
-            mark=max(known.get("mark", -1), sums.get("mark", -1)),
-        )
+        epochs[name] = together(epochs.get(name, sums), sums)
     runs = [(first, last, decided) for first, last, decided in one["runs"]]
     for first, last, decided in two["runs"]:
         run_on(runs, first, last, decided)
