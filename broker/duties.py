@@ -35,12 +35,19 @@ class Ticker:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._ticked_at, self._ticked_us = 0.0, 0
+        self._known: object = None
+        self._known_at = 0.0
 
     def wake(self, now: float) -> None:
         """Tick if it is time."""
         core, machine = self._core, self._core.replica.machine
         if not (core.speaking and core.primary.level and machine.wants_tick):
+            self._known = None
             return
+        # The time went so far before now, and goes on: since then by this member's own clock.
+        known = (machine, machine.epoch, machine.rests, machine.gone_us)
+        if known != self._known:
+            self._known, self._known_at = known, now
         waited = now - self._ticked_at
         clock = machine.clocks.get(core.me.name)
         read_us = clock.stamp_us if clock is not None else NOT_YET  # not in this epoch
@@ -49,7 +56,8 @@ class Ticker:
         pace = TICK_S if soon else TICK_FAR_S
         if arrived and waited >= pace:
             self._ticked_at, self._ticked_us = now, core.shell.now_us()
-            core.admit([Tick(TICK, machine.epoch, self._ticked_us)])
+            seen_us = machine.gone_us + int((now - self._known_at) * 1e6)
+            core.admit([Tick(TICK, machine.epoch, self._ticked_us, seen_us)])
 
 
 class Duties:

@@ -6,6 +6,11 @@ it does not matter what date a clock shows, only that it runs; one clock that ju
 back is outvoted, whatever it says. What the majority reached is the median of three clocks; a voter
 that is not read counts as not having got there.
 
+A reading may be old when its turn comes: a cut link holds it up. So a tick also tells how far the
+time had gone, to its sender's knowledge, when the clock was read (`seen_us`, a lower bound). That
+is where a clock is placed that is read for the first time, and one that says less is behind. A
+comparison with what was reached when the tick is applied would set the clock ahead by its delay.
+
 Time is wanted only while something can expire. When nothing can, the clocks are forgotten and the
 time stands; a later deadline counts from where it stands. So an idle cluster orders no ticks, and
 its messages live as long as they should. While something can expire, an outage counts: the clocks
@@ -29,6 +34,12 @@ ASTRAY_US = 5_000_000
 ASTRAY_KEPT_US = 60_000_000
 """After so long astray it is read anew from here, so that a clock that was put right counts."""
 NEVER_US = 1 << 62
+FIRST = ""
+"""Among the clocks: the date of the first message that can expire. Those that come before any clock
+was read are younger than it by their dates. It is no member's, and no time is read from it."""
+
+
+_UNREAD = Clock(0, NOT_YET, NOT_YET)
 
 
 def clock_element(name: str, clock: Clock) -> int:
@@ -45,21 +56,25 @@ def birth(state: State) -> int:
     majority reached and a little more. Never before the machine's time, so nothing is born old."""
     if not state.clocks:
         return state.now_us
+    said = state.time_us - middle_shift(state)
     clock = next(
         (state.clocks.get(n) for n, r in state.sessions.items() if r.session == state.session), None
     )
-    said = state.time_us - (middle_shift(state) if clock is None else clock.shift_us)
-    floor = state.now_us
-    if state.reached_us is not None:
-        floor = max(floor, state.reached_us)
+    if clock is not None:
+        own = state.time_us - clock.shift_us
+        # A clock may have been placed late, by as much as its member was behind. Dates that
+        # almost agree with it tell how late; others tell nothing.
+        said = said if own <= said <= own + LEAD_US else own
+    floor = gone_us(state)
+    if state.reached_us is not None or state.clocks.keys() == {FIRST}:
         said = min(said, floor + LEAD_US)
     return max(floor, said) + GRACE_US
 
 
 def middle_shift(state: State) -> int:
     """Between the machine's time and the date that most clocks show."""
-    shifts = sorted(clock.shift_us for clock in state.clocks.values())
-    return shifts[len(shifts) // 2]
+    shifts = sorted(clock.shift_us for name, clock in state.clocks.items() if name != FIRST)
+    return shifts[len(shifts) // 2] if shifts else state.clocks[FIRST].shift_us
 
 
 def wall_us(state: State) -> int:
@@ -72,15 +87,19 @@ def wall_us(state: State) -> int:
 # -- reading clocks ------------------------------------------------------------------------------
 
 
-def read_clock(state: State, name: str, time_us: int) -> bool:
-    """A member's clock says this now. Whether the machine's time moved."""
+def read_clock(state: State, name: str, time_us: int, seen_us: int) -> bool:
+    """A member's clock said this when the time had gone to `seen_us` at least. Whether the
+    machine's time moved."""
+    seen_us = min(seen_us, gone_us(state) + LEAD_US)
     clock = state.clocks.get(name)
     if clock is None:
-        clock = Clock(time_us - _place(state, time_us), time_us, NOT_YET)
+        place = _place(state, time_us, seen_us)
+        if place is None:
+            return False
+        clock = Clock(time_us - place, time_us, NOT_YET)
     else:
-        behind = (state.reached_us or 0) - (time_us - clock.shift_us)
-        # What was reached is past, so a clock that says less is behind: it started late.
-        late = behind if 0 < behind <= ASTRAY_US else 0
+        behind = seen_us - (time_us - clock.shift_us)
+        late = behind if 0 < behind <= ASTRAY_US else 0  # it started late, or was set back a little
         clock = clock._replace(stamp_us=time_us, shift_us=clock.shift_us - late)
     _set(state, name, clock)
     state.reached_us = reached(state)
@@ -100,18 +119,32 @@ def read_clock(state: State, name: str, time_us: int) -> bool:
     return True
 
 
-def _place(state: State, time_us: int) -> int:
-    """The machine's time at the first reading of a clock. What was reached is a tick old; where
-    clocks agree about the date, this one tells how old."""
-    floor = max(state.reached_us or 0, state.now_us)
-    said = time_us - middle_shift(state) if state.clocks else floor
-    if state.reached_us is None:  # nobody was read yet in this epoch
-        return max(said, floor)
-    return said if floor <= said <= floor + LEAD_US else floor
+def _place(state: State, time_us: int, seen_us: int) -> int | None:
+    """The machine's time at the first reading of a clock; None: this reading does not tell."""
+    if state.reached_us is not None:
+        # Who was so far from knowing what was reached read its clock long ago, or does not know
+        # of an outage that counts. Its next tick will.
+        return seen_us if state.reached_us - seen_us <= LEAD_US else None
+    known = [clock for name, clock in state.clocks.items() if name != FIRST]
+    if any(clock.stamp_us == NOT_YET for clock in known):  # from before this epoch
+        said = time_us - middle_shift(state)  # by the dates: an outage counts
+        return max(said, seen_us, state.now_us)
+    return max(seen_us, state.now_us)
+
+
+def first_came(state: State) -> None:
+    """Something can expire from now on, and no clock was read yet."""
+    if state.time_us:
+        _set(state, FIRST, Clock(state.time_us - state.now_us, NOT_YET, NOT_YET))
+
+
+def gone_us(state: State) -> int:
+    """How far the time has gone: reached by a majority of the clocks, if not yet by the machine."""
+    return max(state.now_us, state.reached_us or 0)
 
 
 def reached(state: State) -> int | None:
-    """The time that a majority of these clocks have reached; None: too few were read."""
+    """The time that a majority of the voters of this view have reached; None: too few were read."""
     clocks = _voting(state)
     times = sorted((c.stamp_us - c.shift_us for c in clocks if c.stamp_us != NOT_YET), reverse=True)
     need = len(clocks) // 2
@@ -126,10 +159,14 @@ def majority_date(state: State) -> int:
 
 
 def _voting(state: State) -> list[Clock]:
-    """The clocks of the voters of this view. Who is still joining has none yet: see `new_epoch`."""
+    """The clocks of the voters of this view, unread ones too. Who is still joining has said nothing
+    yet, and does not count; nor does one that never spoke."""
     clocks, sessions = state.clocks, state.sessions
-    names = voter_names(state.voters)
-    return [clocks[name] for name in names if name in clocks and name in sessions]
+    return [
+        clocks.get(name, _UNREAD)
+        for name in voter_names(state.voters)
+        if name in sessions and (name in clocks or sessions[name].last_blob_no)
+    ]
 
 
 def new_epoch(state: State, joining: list[str]) -> None:
@@ -169,6 +206,7 @@ def rest(state: State) -> None:
         state.digest &= MASK
         state.clocks.clear()
         state.reached_us = None
+        state.rests += 1
 
 
 # -- deadlines -----------------------------------------------------------------------------------

@@ -354,6 +354,7 @@ class Tick(NamedTuple):
     kind: int
     epoch: int  # in which it was read: one that comes in a later epoch is out of date
     time_us: int
+    seen_us: int  # the machine's time had gone so far when it was read, or further
 
 
 class Shutdown(NamedTuple):

@@ -84,6 +84,11 @@ class Machine(State):
         return clock.pending(self)
 
     @property
+    def gone_us(self) -> int:
+        """How far the time has gone; only while ticks are wanted does it go on."""
+        return clock.gone_us(self)
+
+    @property
     def due_in_us(self) -> int:
         """Nothing can expire within this time: how often to tick may depend on it."""
         return self.due_us - self.now_us

@@ -182,6 +182,8 @@ def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:
         return False
     record.last_blob_no = blob_no
     state.digest = (state.digest + record.salt) & MASK
+    if blob_no == 1:
+        state.reached_us = reached(state)  # its clock is waited for from now on
     return True
 
 
@@ -190,12 +192,12 @@ def on_digest(_state: State, _session: int, _command: Digest | Reexecuted) -> in
 
 
 def on_tick(state: State, session: int, command: Tick) -> int:
-    _, epoch, time_us = command
+    _, epoch, time_us, seen_us = command
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
-    if name is None or epoch != state.epoch or time_us < 0 or not pending(state):
+    if name is None or epoch != state.epoch or min(time_us, seen_us) < 0 or not pending(state):
         return IGNORED
     before = cluster_element(state)
-    moved = read_clock(state, name, time_us)
+    moved = read_clock(state, name, time_us, seen_us)
     if moved:
         state.digest = (state.digest - before + cluster_element(state)) & MASK
     if state.reached_us is not None:

@@ -56,7 +56,7 @@ def history(seed: int, count: int) -> list[Command]:
             c.Get(c.GET, *at, name, False),
             c.Sent(c.SENT, *at, 1 << 30),
             c.ChannelOpen(c.CHANNEL_OPEN, *at),
-            c.Tick(c.TICK, 1, rng.randrange(1 << 20)),
+            c.Tick(c.TICK, 1, rng.randrange(1 << 20), rng.randrange(1 << 20)),
         ]
         commands.append(rng.choices(choices, (3, 3, 5, 5, 20, 20, 5, 5, 5, 5, 5, 0.2, 1))[0])
         if len(commands) % 200 == 0:

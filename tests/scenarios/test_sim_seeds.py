@@ -76,6 +76,26 @@ STORIES = {
         " minority of its clocks",
         "oracle",
     ),
+    "mended_after_the_end_of_faults": Story(
+        165276597239,
+        False,
+        "L1, the simulator's own: a fault that ended late mended the links of a member that was to"
+        " stay outside, so that it was in a ring that should have been without it",
+    ),
+    "readings_of_clocks_held_up": Story(
+        165276597173,
+        False,
+        "G17: ticks waited on both sides of a cut link; those that came later set their clocks"
+        " ahead by as long as they had waited",
+        "broker",
+    ),
+    "born_by_a_clock_that_was_placed_late": Story(
+        6,
+        False,
+        "G17: a member that is behind in applying knows little of the time, so its clock was placed"
+        " late; its messages were born early by that, as an epoch began",
+        "broker",
+    ),
 }
 
 

@@ -77,14 +77,16 @@ class Rig:
     def tick(self, time_us: int) -> int:
         """All clocks say so, after they were read at `self.time_us` if they were not yet."""
         here = [name for name in MEMBERS if name in self.machine.sessions]
-        if not self.machine.clocks:
+        if not self.machine.clocks.keys() & set(here):
             for name in here:
                 self.read(name, self.time_us)
         return min([self.read(name, time_us) for name in here])
 
-    def read(self, name: str, time_us: int) -> int:
-        """One member's clock says so."""
-        tick = c.Tick(c.TICK, self.machine.epoch, time_us)
+    def read(self, name: str, time_us: int, seen_us: int | None = None) -> int:
+        """One member's clock said so when it knew the machine's time to be so far; by default, it
+        knows all."""
+        seen_us = self.machine.gone_us if seen_us is None else seen_us
+        tick = c.Tick(c.TICK, self.machine.epoch, time_us, seen_us)
         return self.apply(self.machine.sessions[name].session, tick)
 
     def client(self, member: str = "a", vhost: str = "/") -> "Client":
