@@ -114,6 +114,18 @@ def test_a_message_lives_as_long_as_it_should(cluster: Cluster) -> None:
         assert cluster.depth == 0
 
 
+def test_a_time_that_stood_for_a_moment_is_not_told_as_gone(cluster: Cluster) -> None:
+    """G17: between two looks of the members the last message went and another one came."""
+    cluster.publish(MORTAL_H)
+    cluster.pass_time(5.9)
+    cluster.bus.cores["a"].admit([c.QueuePurge(c.QUEUE_PURGE, cluster.conn, 1, "q", False)])
+    cluster.publish(MORTAL_S)
+    cluster.pass_time(0.95)
+    assert cluster.depth == 1
+    cluster.pass_time(0.35)
+    assert cluster.depth == 0
+
+
 @pytest.mark.parametrize("wild_us", [10**14, -(10**8)])
 def test_one_wild_clock_changes_nothing(cluster: Cluster, wild_us: int) -> None:
     """G17."""
