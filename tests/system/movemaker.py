@@ -32,6 +32,7 @@ from tests.unit.machine_rig import MEMBERS, Rig
 from tools.verify.conduct import judge_reaches
 from tools.verify.fates import FateWalk, judge_recoveries
 from tools.verify.moves import join
+from tools.verify.parts import Part
 from tools.verify.rules import Breach
 from tools.verify.sorting import sort
 from tools.verify.walk import moves_within, walk
@@ -186,7 +187,7 @@ def contract_breaches(segments: list[list[Record]], *, replay: bool = True) -> l
     fates = FateWalk()
     reaches = []
     parts = []
-    everything = [(1, 1 << 40)]
+    everything = [Part(1, 1 << 40)]
     for records, following in zip(segments, [*segments[1:], []], strict=True):
         walked = walk(records, following, everything, replay=replay)
         told += [breach for breach, _ in walked.breaches]

@@ -43,10 +43,10 @@ def contract_findings(rows: list[Row], primaries: dict[int, Primary]) -> list[Fi
     for task in tasks:
         records = list(records_in(task.file))
         following = records_in(task.following) if task.following else ()
-        walked = walk(records, following, task.stretches, replay=True)
+        walked = walk(records, following, task.parts, replay=True)
         told += walked.breaches
         reaches += walked.reaches
-        parts += moves_within(records, task.stretches)
+        parts += moves_within(records, task.parts)
     fates = FateWalk(gap.first << 20 for gap in gaps(stretches))
     fates.take(*sort(join(parts)))
     fates.finish()
@@ -55,5 +55,5 @@ def contract_findings(rows: list[Row], primaries: dict[int, Primary]) -> list[Fi
     wanted = [breach for breach, _ in breaches]
     lines: list[Line] = []
     for task in tasks if wanted else ():
-        lines += look_around(records_in(task.file), task.stretches, wanted)
+        lines += look_around(records_in(task.file), task.parts, wanted)
     return tell(breaches, lines, rows)

@@ -7,7 +7,7 @@ and receipts only, and judges logs that tell the whole history.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +18,9 @@ from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Batch, Client, Did
 from tests.system.sparkless import rows_in
 from tools.verify.histories import apart, known_by
 from tools.verify.judge import judge_control
+from tools.verify.parts import Part, Place
 from tools.verify.segments import find_segments
 from tools.verify.witness import gaps, plan
-
-Ranges = list[tuple[int, int]]
 
 
 class Heard(NamedTuple):
@@ -51,10 +50,10 @@ def hear(places: list[Path]) -> Heard:
     rows = rows_in(members)
     stretches = plan(rows, judge_control(rows).epochs)
     assert all(known_by(rows, gaps(stretches))), "the logs do not tell the whole history"
-    ranges: dict[str, Ranges] = defaultdict(list)
+    parts: dict[str, list[Part]] = defaultdict(list)
     for stretch in stretches:
-        ranges[stretch.file].append((stretch.first, stretch.last))
-    moves = [move for file, inside in ranges.items() for move in _moves(Path(file), inside)]
+        parts[stretch.file].append(stretch.part)
+    moves = [move for file, inside in parts.items() for move in _moves(Path(file), inside)]
     published = [move for move in moves if move.op == Op.PUBLISHED]
     numbered = Counter((move.detail, move.queue) for move in published)
     bodies = {(move.position, move.seq & MARK_MASK): move.detail for move in published}
@@ -77,13 +76,15 @@ def hear(places: list[Path]) -> Heard:
     return Heard(confirmed.total(), received.total(), wrong)
 
 
-def _moves(path: Path, ranges: Ranges) -> Iterator[Move]:
+def _moves(path: Path, parts: Iterable[Part]) -> Iterator[Move]:
+    place = Place(parts)
     for entry in read_segment(open_segment(path), str(path), []):
         batch = entry.record
+        place.moves_on(batch)
         if not isinstance(batch, Batch):
             continue
         first = batch.first_position
-        if any(low <= first <= high for low, high in ranges):
+        if place.has(first):
             for what, index, *rest in MOVE.iter_unpack(batch.moves):
                 position = first + ((index - first) & 0xFFFF)
                 cause = (what & ~FLAG) >> CAUSE_SHIFT

@@ -19,11 +19,12 @@ from tests.unit.machine_rig import Client
 from tools.qpid_cluster_verify import main
 from tools.verify.fates import FateWalk
 from tools.verify.moves import join
+from tools.verify.parts import Part
 from tools.verify.rules import RULES
 from tools.verify.sorting import MOVES_IN_BIN, arrange, bins_for, share_out, sort
 from tools.verify.walk import moves_within, walk
 
-EVERYTHING = [(1, 1 << 40)]
+EVERYTHING = [Part(1, 1 << 40)]
 
 
 @cache
@@ -116,7 +117,7 @@ def test_what_is_missing_is_unknown_and_not_wrong() -> None:
     records = maker.lives[LIVES[0]]
     half = len(records) // 2
     cut = next(r.first_position for r in records[half:] if isinstance(r, Batch))
-    moves = join(list(moves_within(records, [(cut, 1 << 40)])))
+    moves = join(list(moves_within(records, [Part(cut, 1 << 40)])))
     blind = FateWalk()
     blind.take(*sort(moves))
     blind.finish()

@@ -1,31 +1,60 @@
-"""Which file tells what happened where: one history out of logs of which some tell another one."""
+"""Which file tells what happened where: one history out of logs of which some tell another one.
+
+Each was found in the logs of a simulated cluster that had kept its promises, and was accused.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from broker.memberlog.records import Kind
-from tests.sim.campaign import Options, run_seed
-from tests.system.sparkless import contract_findings, rows_in
-from tools.verify.control import Primary
+import pytest
+
+pytest.importorskip("numpy")
+
+from broker.machine import commands as c
+from broker.memberlog.records import (
+    Active,
+    Batch,
+    Checkpoint,
+    Decided,
+    Durable,
+    Inactive,
+    Kind,
+    Queues,
+    Snapshot,
+    ViewSeen,
+)
+from tests.system.logmaker import LogMaker, root_of
+from tests.system.movemaker import LIVES, MoveMaker
+from tests.system.sparkless import contract_findings, rows_in, sparkless_findings
+from tools.verify.control import Primary, begun
 from tools.verify.findings import Finding
+from tools.verify.identity import cuts
 from tools.verify.judge import judge_control
-from tools.verify.rows import SEGMENT, Row
+from tools.verify.rows import SEGMENT, EpochSums, Row, Run, nothing_said
 from tools.verify.witness import Gap, Stretch, gaps, plan
 
 LONG, SHORT = b"l" * 16, b"s" * 16
 
 
-def segment(member: str, *runs: tuple[int, int, int]) -> Row:
-    """Return the row of a segment with these runs: first and last position, and who decided."""
-    row = Row(f"{member}.qml", member, 1, 0, 9, SEGMENT)
-    return row._replace(text=json.dumps({"runs": runs}))
+def segment(
+    member: str, *runs: tuple[int, ...], ordered: dict[int, int] | None = None, life: int = 1
+) -> Row:
+    """Return the row of a segment with these runs, and by epoch the first position of what was
+    ordered in it where that is not who decided.
+    """
+    said = nothing_said()
+    said["runs"] = [Run(*run) for run in runs]
+    for epoch, first in (ordered or {one[2]: one[0] for one in runs}).items():
+        said["epochs"][str(epoch)] = EpochSums(first=first, last=first, confirmed=-1, mark=-1)
+    row = Row(f"{member}.{life}.qml", member, life, 0, 9, SEGMENT)
+    return row._replace(text=json.dumps(said))
 
 
 def start(member: str, position: int, chain: bytes, epoch: int) -> Row:
     """Return the row of a life that began with this state."""
-    row = Row(f"{member}.qml", member, 2, 0, 1, Kind.START, epoch=epoch, position=position)
+    row = Row(f"{member}.2.qml", member, 2, 0, 1, Kind.START, epoch=epoch, position=position)
     return row._replace(chain=chain)
 
 
@@ -35,32 +64,150 @@ def primary(epoch: int, base: int, chain: bytes) -> Primary:
 
 
 def test_an_epoch_that_was_passed_over_is_no_witness() -> None:
-    """G20: a went on to 74 alone, b and c began again from 48, then a's history was taken up."""
+    """Oracle seed 267: a went on to 74 alone, b and c began again from 48, then a's history was
+    taken up.
+    """
     primaries = {8: primary(8, 46, b""), 10: primary(10, 48, SHORT), 11: primary(11, 74, LONG)}
     rows = [segment("a", (1, 48, 8), (75, 80, 11)), segment("b", (1, 48, 8), (49, 49, 10))]
     unknown = plan(rows, primaries)
-    assert Stretch("b.qml", 49, 49) in unknown
+    assert Stretch("b.1.qml", 49, 49) in unknown
     rows.append(start("a", 74, LONG, 8))
     told = plan(rows, primaries)
-    assert told == [Stretch("a.qml", 1, 48), Stretch("a.qml", 75, 80)]
+    assert told == [Stretch("a.1.qml", 1, 48), Stretch("a.1.qml", 75, 80)]
     assert gaps(told) == [Gap(49, 74)]
     rows[-1] = start("a", 74, LONG, 10)  # a state of epoch 10 holds what that ordered
     assert plan(rows, primaries) == unknown
 
 
-def accused(seed: int, logs: Path) -> list[Finding]:
-    """Return what is found in the logs of a simulated cluster that kept its promises."""
-    assert run_seed(seed, Options(stack="oracle", memberlog=str(logs))).ok
-    rows = rows_in(sorted(logs.rglob("*.qml")))
-    judged = judge_control(rows)
-    return judged.findings + contract_findings(rows, judged.epochs)
+def test_an_epoch_of_which_nobody_wrote_active_began_before_its_activation() -> None:
+    """Oracle seed 1228: b went on alone to 564 in epoch 9.  a and c, which had 556, ordered the
+    activation of epoch 11 at 557 and lost their view; the primary of epoch 18 decided it.
+    """
+    primaries = {9: primary(9, 474, SHORT), 18: primary(18, 557, LONG)}
+    rows = [
+        segment("a", (475, 556, 9)),
+        segment("b", (475, 564, 9)),
+        segment("a", (557, 635, 18), ordered={11: 557, 18: 558}, life=2),
+    ]
+    began = begun(rows, primaries)
+    assert began == {9: 474, 11: 556, 18: 557}
+    assert cuts(began) == {9: 556, 11: 557}
+    a, b, c = (row.file for row in rows)
+    told = plan(rows, primaries)
+    assert told in ([Stretch(one, 475, 556), Stretch(c, 557, 635)] for one in (a, b))
+    # What the base of epoch 18 alone says: 557 is of epoch 9, and b's batch from there on is cut.
+    assert cuts({9: 474, 18: 557}) == {9: 557}
 
 
-def test_a_cold_start_that_nobody_took_up_accuses_nobody(tmp_path: Path) -> None:
-    """G20: a simulated cluster that was accused wrongly once."""
-    assert accused(267, tmp_path) == []
+def test_a_last_batch_that_was_not_on_disk_is_no_witness() -> None:
+    """Oracle seed 324: life 3 applied 43 in epoch 8 and lost it; life 5 ordered the activation of
+    epoch 11 there, and epoch 12 decided that.
+    """
+    primaries = {8: primary(8, 41, SHORT), 12: primary(12, 43, LONG)}
+    rows = [
+        segment("a", (1, 40, 7), (41, 43, 8), life=3),
+        segment("a", (43, 69, 12), ordered={11: 43, 12: 44}, life=5),
+    ]
+    told = plan(rows, primaries)
+    assert told[-2:] == [Stretch("a.3.qml", 41, 42), Stretch("a.5.qml", 43, 69)]
+    assert gaps(told) == []
 
 
-def test_a_last_batch_that_was_not_on_disk_is_no_witness(tmp_path: Path) -> None:
-    """G20: life 3 applied 43 and lost it, life 5 ordered another 43; epoch 12 began from that."""
-    assert accused(324, tmp_path) == []
+def test_who_received_its_state_says_when_an_epoch_began_at_the_latest() -> None:
+    """Only who had the state before knows the base; of others the first batch is taken."""
+    late = primary(9, 0, b"")
+    assert begun([segment("a", (30, 40, 9)), segment("b", (20, 40, 9))], {9: late}) == {9: 19}
+    assert begun([segment("a", (1, 40, 9))], {9: late}) == {9: 0}
+
+
+def passed_over(first: int) -> LogMaker:
+    """Epoch 1 confirmed some, then a's second life and c ordered from the `first` state on what is
+    of epoch 2 and decided in epoch 3, of which alone there is an ACTIVE.
+    """
+    a, b, c1, a2 = ("a", 1), ("b", 1), ("c", 1), ("a", 2)
+    maker = LogMaker()
+    for life in (a, b, c1):
+        maker.start(life)
+    maker.view(1, a, b, c1)
+    maker.activate(a, b, c1)
+    states = [maker.history]
+    for _ in range(2):
+        maker.traffic(1, a, b, c1)
+        states.append(maker.history)
+    taken = maker.blob_no
+    alone = maker.item("b", bytes([c.PUBLISH, c.PUBLISH]), b)
+    maker.lives[b].append(Durable(alone.first_position + 1))
+    maker.leave(c1)
+    maker.history, maker.blob_no = states[first], taken
+    maker.start(a2, maker.history)
+    maker.view(2, a2, c1)
+    maker.epoch = 2
+    late = [maker.item("a", bytes([c.ACTIVATE])), maker.item("a", bytes([c.PUBLISH] * 9))]
+    for life in (a2, c1):
+        maker.lives[life].append(ViewSeen(*maker.ring, False, (a2, c1)))
+        maker.lives[life].append(Inactive("view ended"))
+    maker.view(3, a2, c1)
+    for life in (a2, c1):
+        if life == c1 and first < 2:
+            h = states[first]
+            maker.lives[life].append(Snapshot(h.epoch, h.position, h.chain, root_of(h), "a"))
+        maker.lives[life] += [Decided(3), *late]
+    maker.activate(a2, c1)
+    maker.traffic(2, a2, c1)
+    maker.stop(a2, c1)
+    return maker
+
+
+def judged(maker: LogMaker, directory: Path) -> list[Finding]:
+    """Return all that is found without Spark."""
+    maker.write(directory, 1 << 30)
+    rows = rows_in(sorted(directory.rglob("*.qml")))
+    return sparkless_findings(rows) + contract_findings(rows, judge_control(rows).epochs)
+
+
+def test_what_one_member_alone_had_is_not_lost(tmp_path: Path) -> None:
+    assert judged(passed_over(2), tmp_path) == []
+
+
+def test_what_is_lost_in_an_epoch_of_which_nobody_wrote_active_is_told(tmp_path: Path) -> None:
+    """G8: the base of epoch 3 is beyond what epoch 1 confirmed; that of epoch 2, which it decided,
+    is before it.
+    """
+    (found,) = [f for f in judged(passed_over(1), tmp_path) if f.property == "G8"]
+    assert "confirmed in epoch 1, but the primary of epoch 2 starts before it" in found.what
+
+
+def goes_back() -> MoveMaker:
+    """a applies an ack, is given the state before it, and applies the ack again, in one segment."""
+    maker = MoveMaker()
+    one, two = maker.rig.client("a"), maker.rig.client("b")
+    one.queue("q")
+    for i in range(4):
+        one.publish("q", b"%d" % i, no=i + 1)
+    two.qos(2)
+    two.consume("q", "ct")
+    maker.checkpoint()
+    before, root = maker.history, maker.machine.root()
+    two.ack(1)
+    maker.rig.activate("a", "b", "c")
+    two.ack(2)
+    maker.end()
+    records = maker.lives[LIVES[0]]
+    named = [record for record in records if isinstance(record, Queues)]
+    (stands,) = [r for r in records if isinstance(r, Checkpoint) and r.position == before.position]
+    again = [r for r in records if isinstance(r, Batch) and r.first_position == before.position + 1]
+    given = Snapshot(before.epoch, before.position, before.chain, root, "b")
+    actives = [at for at, record in enumerate(records) if isinstance(record, Active)]
+    records[actives[1] : actives[1]] = [given, *named, stands, Decided(2), *again]
+    return maker
+
+
+def test_what_a_life_applied_again_behind_a_state_that_it_was_given_happened_once(
+    tmp_path: Path,
+) -> None:
+    """Oracle seed 1484: a had applied 269, c's view ended before; c was the donor with 268."""
+    maker = goes_back()
+    assert judged(maker, tmp_path) == []
+    rows = rows_in(sorted(tmp_path.rglob("*.qml")))
+    told = plan(rows, judge_control(rows).epochs)
+    assert [one.state for one in told] == [1, 2]

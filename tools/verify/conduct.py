@@ -26,6 +26,7 @@ from broker.memberlog.records import (
 from tools.verify.balance import Balance, Standing, breach_at
 from tools.verify.causes import ALLOWED, ENDS, ERRORS_FROM
 from tools.verify.moves import OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
+from tools.verify.parts import Part, Place
 from tools.verify.rules import BREACHES_MAX, Breach
 
 _NOT_TAKEN = tuple(code.to_bytes(2, "little") for code in (c.MALFORMED, c.OUT_OF_SEQUENCE))
@@ -63,15 +64,15 @@ class Reach(NamedTuple):
 class Conduct:
     """Takes the records of one segment in their order, each checkpoint in one."""
 
-    def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
-        """`stretches` are the positions of which this segment is the witness."""
+    def __init__(self, parts: Iterable[Part] = ()) -> None:
+        """`parts` are what this segment is the witness of."""
         self.breaches: list[Breach] = []
         self.reaches: list[Reach] = []
         self.named: dict[int, Named] = {}
         self.moves = 0
         self.within = 0  # moves of messages of which this segment is the witness
         self.balances = 0  # how often the log said how the queues stand, and could be believed
-        self._stretches = sorted(stretches)
+        self._place = Place(parts)
         self._batches: list[Batch] = []
         self._commands = 0
         self._balance: Balance | None = None  # None: how the queues stand is not known
@@ -101,6 +102,7 @@ class Conduct:
                 self._stand(record)
             case Start() | Snapshot():
                 self._judge()
+                self._place.moves_on(record)
                 self._balance = None
                 self._root = (-1, 0)
                 self._blobs.clear()
@@ -147,7 +149,7 @@ class Conduct:
         self._judge_queues(block.moves)
         if self._balance is not None:
             self.breaches += self._balance.follow(block.moves, block.places)
-        for first, last in self._stretches:
+        for first, last in self._place.ranges:
             begin, end = np.searchsorted(block.moves.position, [first, last + 1])
             if begin < end:
                 rows = block.moves.take(slice(int(begin), int(end)))

@@ -20,6 +20,7 @@ from tools.verify.conduct import Reach
 from tools.verify.control import Primary
 from tools.verify.fates import FateWalk, Recovery, judge_recoveries
 from tools.verify.findings import Finding
+from tools.verify.parts import Part
 from tools.verify.reading import records_in
 from tools.verify.rows import SEGMENT, Row
 from tools.verify.rules import REPLAYED, Breach, first_by_rule
@@ -52,7 +53,7 @@ class Task(NamedTuple):
 
     file: str
     following: str  # the next segment of the life, "" = none at hand
-    stretches: list[tuple[int, int]]  # positions of which it is the witness
+    parts: list[Part]  # of which it is the witness
     replay: bool
 
 
@@ -88,9 +89,9 @@ def tasks_for(
         key=lambda row: (row.member, row.incarnation, row.segment),
     )
     next_of = {(row.member, row.incarnation, row.segment - 1): row.file for row in segments}
-    of: dict[str, list[tuple[int, int]]] = {}
+    of: dict[str, list[Part]] = {}
     for stretch in stretches:
-        of.setdefault(stretch.file, []).append((stretch.first, stretch.last))
+        of.setdefault(stretch.file, []).append(stretch.part)
     wanted = len(segments) if replayed is None else min(replayed, len(segments))
     chosen = {segments[i * len(segments) // wanted].file for i in range(wanted)}
     return [
@@ -176,7 +177,7 @@ def in_tasks(spark: SparkSession, tasks: list[Task], work: Work, schema: str) ->
 def _walk_tasks(batches: Batches) -> Batches:
     for task in _tasks_in(batches):
         following = records_in(task.following) if task.following else ()
-        told = walk(records_in(task.file), following, task.stretches, replay=task.replay)
+        told = walk(records_in(task.file), following, task.parts, replay=task.replay)
         yield _batch(list(_rows_of(told)), _WALKED)
 
 
@@ -224,7 +225,7 @@ def _take_fates(spark: SparkSession, tasks: list[Task], found: Contract) -> None
     from tools.verify.sorting import bins_for
 
     missing = [gap.first << 20 for gap in found.gaps]
-    witnesses = [task for task in tasks if task.stretches]
+    witnesses = [task for task in tasks if task.parts]
     if not witnesses:
         return
     bins = bins_for(found.within, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
@@ -259,7 +260,7 @@ class _Pieces:
         from tools.verify.sorting import share_out
 
         for task in _tasks_in(batches):
-            for moves in moves_within(records_in(task.file), task.stretches):
+            for moves in moves_within(records_in(task.file), task.parts):
                 yield _batch(list(share_out(moves, self._bins)), _PIECES)
 
 
@@ -271,7 +272,7 @@ class _LookAround:
 
     def __call__(self, batches: Batches) -> Batches:
         for task in _tasks_in(batches):
-            lines = list(look_around(records_in(task.file), task.stretches, self._wanted))
+            lines = list(look_around(records_in(task.file), task.parts, self._wanted))
             yield _batch(list(lines), _LINES)
 
 
@@ -313,8 +314,8 @@ def _breach(row: SparkRow) -> Breach:
 def _tasks_in(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Task]:
     for batch in batches:
         for text in batch.column(0).to_pylist():
-            file, following, stretches, replay = json.loads(text)
-            yield Task(file, following, [(first, last) for first, last in stretches], replay)
+            file, following, parts, replay = json.loads(text)
+            yield Task(file, following, [Part(*one) for one in parts], replay)
 
 
 def _batch(rows: list[tuple[Any, ...]], schema: str) -> pyarrow.RecordBatch:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from broker.memberlog.records import Kind
 from tools.verify.findings import BadInput, Finding
-from tools.verify.rows import FAULT, SEGMENT, UNREADABLE, Row, SegmentEnds
+from tools.verify.rows import FAULT, SEGMENT, UNREADABLE, Row, Run, SegmentEnds
 from vsync.quorum import parse
 
 CONTROL_KINDS = (
@@ -246,6 +246,23 @@ def primaries(rows: Iterable[Row]) -> dict[int, Primary]:
     return dict(sorted(found.items()))
 
 
+def begun(rows: Iterable[Row], primaries: dict[int, Primary]) -> dict[int, int]:
+    """Return, by epoch, the position behind which it began; 0: from the beginning, or not known.
+
+    An epoch of which nobody wrote ACTIVE, as its view ended too soon, or only who received its
+    state, may be part of the history all the same: a later primary decided what was under way.
+    Its activation is the first that was ordered in it.
+    """
+    firsts: dict[int, int] = {}
+    for row in rows:
+        if row.kind == SEGMENT:
+            for name, sums in ends_of(row)["epochs"].items():
+                if sums["first"] > 0:
+                    firsts[int(name)] = min(sums["first"], firsts.get(int(name), sums["first"]))
+    told = {epoch: primary.base for epoch, primary in primaries.items() if primary.base > 0}
+    return dict(sorted(({epoch: first - 1 for epoch, first in firsts.items()} | told).items()))
+
+
 def check_primaries(rows: list[Row]) -> Iterator[Finding]:
     """G7: one primary per epoch, rising epochs, majorities, and a shared voter between them."""
     told: dict[int, list[tuple[Primary, Row]]] = defaultdict(list)
@@ -332,3 +349,8 @@ def ends_of(row: Row) -> SegmentEnds:
     """Return what a SEGMENT row says."""
     said: SegmentEnds = json.loads(row.text or "{}")
     return said
+
+
+def runs_of(row: Row) -> list[Run]:
+    """Return the runs of positions that a SEGMENT row tells of."""
+    return [Run(*one) for one in ends_of(row)["runs"]]

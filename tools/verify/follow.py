@@ -139,10 +139,10 @@ class Follower:
 
     def _differences(self, rows: DataFrame) -> list[Finding]:
         watch = self.watch
-        inactive, epochs = watch.begin_inactive, watch.epochs()
+        inactive, began = watch.begin_inactive, watch.began()
         begin = max(watch.begin(), self._forgotten + 1)
-        differences = identity.find_differences(rows, inactive, epochs, begin)
-        return identity.describe_differences(rows, differences, inactive, epochs)
+        differences = identity.find_differences(rows, inactive, began, begin)
+        return identity.describe_differences(rows, differences, inactive, began)
 
 
 def follow(

@@ -63,9 +63,8 @@ def check_histories(
         f.col("seq").alias("queue"), f.col("text").alias("name")
     )
     clients = read_table(spark, "clients", list(told)).persist(StorageLevel.MEMORY_AND_DISK)
-    history = read_table(
-        spark, "moves", list(segments), [(one.file, one.first, one.last) for one in stretches]
-    ).persist(StorageLevel.MEMORY_AND_DISK)
+    history = read_table(spark, "moves", list(segments), stretches)
+    history = history.persist(StorageLevel.MEMORY_AND_DISK)
     damage = read_table(spark, "scan", list(told)).filter(f.col("kind") == FAULT)
     findings = [
         Finding("LOG", f"{row.member} (a client)", row.incarnation, -1, row.text)

@@ -159,10 +159,12 @@ def _verify(
     batches, positions = found.batches, found.positions
     if found.records is not None:
         doubtful = found.records.persist(StorageLevel.MEMORY_AND_DISK)
-        differences = identity.find_differences(doubtful, begin_inactive, epochs, begin)
+        differences = identity.find_differences(doubtful, begin_inactive, judged.began, begin)
         batches += differences.batches
         positions += differences.positions
-        findings += identity.describe_differences(doubtful, differences, begin_inactive, epochs)
+        findings += identity.describe_differences(
+            doubtful, differences, begin_inactive, judged.began
+        )
         doubtful.unpersist()
     if not batches and not saved:
         raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")

@@ -20,6 +20,7 @@ class Judged(NamedTuple):
 
     lives: list[Lived]
     epochs: dict[int, Primary]
+    began: dict[int, int]  # the positions behind which epochs began
     begin_inactive: list[str]  # files of segments that begin in no primary
     evidence: list[Finding]  # what is wrong within segments, and where they meet
     views: list[Finding]  # what is wrong with views, primaries, and what lives did in them
@@ -39,6 +40,7 @@ def judge_control(rows: list[Row], *, live: bool = False) -> Judged:
     control.check_input(rows)
     lived, evidence, begin_inactive = lives.join_segments(rows)
     epochs = control.primaries(rows)
+    began = control.begun(rows, epochs)
     notes: list[str] = []
     for said in control.check_segments(rows):
         if isinstance(said, Finding):
@@ -57,9 +59,9 @@ def judge_control(rows: list[Row], *, live: bool = False) -> Judged:
         *passages.check_passages(rows),
         *control.check_primaries(rows),
         *lives.check_synchrony(rows, lived),
-        *lives.check_next_primary(lived, epochs),
+        *lives.check_next_primary(lived, epochs, began),
         *lives.check_majority(lived, epochs),
         *disks.check_marks(rows, lived, epochs),
         *verdicts.check_verdicts(rows, epochs),
     ]
-    return Judged(lived, epochs, begin_inactive, evidence, views, notes)
+    return Judged(lived, epochs, began, begin_inactive, evidence, views, notes)

@@ -171,16 +171,21 @@ def check_synchrony(rows: list[Row], lived: list[Lived]) -> Iterator[Finding]:
                 yield Finding("G2", member, incarnation, last + 1, what)
 
 
-def check_next_primary(lived: list[Lived], primaries: dict[int, Primary]) -> Iterator[Finding]:
-    """G8: each primary starts at or beyond everything that earlier ones confirmed."""
+def check_next_primary(
+    lived: list[Lived], primaries: dict[int, Primary], began: dict[int, int]
+) -> Iterator[Finding]:
+    """G8: each epoch starts at or beyond everything that earlier ones confirmed; `began` as
+    `control.begun` has it.
+    """
     confirmed = _highest_confirmed(lived)
-    for epoch, primary in primaries.items():
+    for epoch, base in began.items():
         earlier = [(position, of, life) for of, (position, life) in confirmed.items() if of < epoch]
         position, of, life = max(earlier, default=(-1, 0, ("", 0)))
-        if primary.base < position:
+        if base < position:
+            primary = primaries.get(epoch)
+            words = f" ({primary})" if primary is not None else ""
             what = (
-                f"confirmed in epoch {of}, but the primary of epoch {epoch} ({primary}) "
-                "starts before it"
+                f"confirmed in epoch {of}, but the primary of epoch {epoch}{words} starts before it"
             )
             yield Finding("G8", *life, position, what)
 

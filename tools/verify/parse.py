@@ -52,6 +52,7 @@ from tools.verify.rows import (
     UNREADABLE,
     EpochSums,
     Row,
+    Run,
     Sums,
     nothing_said,
     run_on,
@@ -124,6 +125,7 @@ class _Parser:
         self._active: bool | None = None
         self._deciding: int | None = None  # after a DECIDED: its epoch
         self._state_epoch: int | None = None
+        self._states = 0  # so many are told of
         self._time_us = 0
         self._durable = -1
         self._entering = True  # nothing said yet at which position this segment begins
@@ -268,6 +270,7 @@ class _Parser:
 
     def _state(self, record: Start | Snapshot) -> None:
         self._stands, self._chain, self._order = record.position, record.chain, b""
+        self._states += 1
         self._entering = False
         self._state_epoch, self._deciding, self._belongs_to = record.state_epoch, None, None
         self._durable = max(self._durable, record.position)
@@ -333,7 +336,7 @@ class _Parser:
         sums = self._sums(of.epoch)
         sums["first"] = of.first if sums["first"] < 0 else min(of.first, sums["first"])
         sums["last"] = max(of.last, sums["last"])
-        run_on(self._ends["runs"], of.first, of.last, decided)
+        run_on(self._ends["runs"], Run(of.first, of.last, decided, self._states))
         if not self._every_record:
             self.rows.append(of.sums(self._who, self._active, decided, self._time_us))
         of.clear()

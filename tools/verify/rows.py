@@ -119,6 +119,17 @@ def together(one: EpochSums, two: EpochSums) -> EpochSums:
     )
 
 
+class Run(NamedTuple):
+    """Unbroken positions, and the epoch that decided them; behind the state of this number of those
+    that the file tells of, -1 (as an older check saved it): not known.
+    """
+
+    first: int
+    last: int
+    decided: int
+    state: int = -1
+
+
 class SegmentEnds(TypedDict):
     """What a SEGMENT row says, as JSON: totals, and how the segment meets the ones beside it."""
 
@@ -140,7 +151,7 @@ class SegmentEnds(TypedDict):
     deciding: int | None  # the epoch that decides what comes next; None: none
     # Totals:
     epochs: dict[str, EpochSums]
-    runs: list[tuple[int, int, int]]  # unbroken runs of positions: first, last, epoch that decided
+    runs: list[Run]
     durable: int
     confirms: int
     publishes: int
@@ -158,12 +169,12 @@ def nothing_said() -> SegmentEnds:
     )  # fmt: skip
 
 
-def run_on(runs: list[tuple[int, int, int]], first: int, last: int, decided: int) -> None:
-    """Note that positions `first` to `last` are there: they lengthen the last run or begin one."""
-    if runs and (runs[-1][1] + 1, runs[-1][2]) == (first, decided):
-        runs[-1] = (runs[-1][0], last, decided)
+def run_on(runs: list[Run], more: Run) -> None:
+    """Note that these positions are there: they lengthen the last run or begin one."""
+    if runs and (runs[-1].last + 1, *runs[-1][2:]) == (more.first, *more[2:]):
+        runs[-1] = runs[-1]._replace(last=more.last)
     else:
-        runs.append((first, last, decided))
+        runs.append(more)
 
 
 def signed(number: int) -> int:

@@ -27,6 +27,7 @@ from broker.memberlog.files import open_segment
 from broker.memberlog.reader import Damaged
 from tools.verify.findings import BadInput
 from tools.verify.parse import parse_segment, scan_segment
+from tools.verify.parts import Part
 from tools.verify.ranges import expand_sums
 from tools.verify.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
 from tools.verify.segments import find_segments, read_bytes, share_out, whose
@@ -48,7 +49,7 @@ SCHEMAS = {
 class MemberLogSource(DataSource):
     """Options: `path`, a segment, directory or glob; or `paths`, a JSON list of such; `table`, one
     of SCHEMAS; `tasks`, how many are wished for; for moves `stretches`, a JSON list of [file, first
-    position, last position]: only batches that begin there.
+    position, last position, state], as `witness` has it: only batches that begin there.
     """
 
     @classmethod
@@ -105,23 +106,23 @@ class MemberLogReader(DataSourceReader):
         schema: StructType,
         table: str,
         tasks: int,
-        stretches: list[tuple[str, int, int]] | None,
+        stretches: list[tuple[str, int, int, int]] | None,
     ) -> None:
         self._places = places
         self._schema = schema
         self._table = table
         self._tasks = tasks
-        self._ranges: dict[str, list[tuple[int, int]]] | None = None
+        self._inside: dict[str, list[Part]] | None = None
         if stretches is not None:
-            self._ranges = {}
-            for file, first, last in sorted(stretches):
-                self._ranges.setdefault(file, []).append((first, last))
+            self._inside = {}
+            for file, *part in stretches:
+                self._inside.setdefault(file, []).append(Part(*part))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the shares; `tasks` are wished for where there are many small segments."""
         segments = find_segments(list(map(Path, self._places)))
-        if self._ranges is not None:
-            segments = [path for path in segments if str(path) in self._ranges]
+        if self._inside is not None:
+            segments = [path for path in segments if str(path) in self._inside]
         return [Share([str(path) for path in share]) for share in share_out(segments, self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -137,8 +138,8 @@ class MemberLogReader(DataSourceReader):
         for file in partition.segments:
             data = read_bytes(Path(file))
             if self._table == "moves":
-                ranges = [] if self._ranges is None else [self._ranges[file]]
-                yield from moves_of(data, file, schema, *ranges)
+                parts = [] if self._inside is None else [self._inside[file]]
+                yield from moves_of(data, file, schema, *parts)
             else:
                 yield from clients_of(data, file, schema)
 
@@ -147,7 +148,7 @@ def read_table(
     spark: SparkSession,
     table: str,
     segments: list[Path],
-    stretches: Sequence[tuple[str, int, int]] | None = None,
+    stretches: Sequence[tuple[str, int, int, int]] | None = None,
 ) -> DataFrame:
     """Return one of SCHEMAS, parsed where it is read."""
     spark.dataSource.register(MemberLogSource)

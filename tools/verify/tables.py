@@ -7,13 +7,13 @@ an object of Python.  Damage is told by the table of records; here what can be r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow
 
 from broker.machine.tape import MOVE
-from broker.memberlog.reader import LogError, NotALog, OtherVersion, read_segment
+from broker.memberlog.reader import Entry, LogError, NotALog, OtherVersion, read_segment
 from broker.memberlog.records import (
     CLIENT_ROW,
     OF_CLIENT,
@@ -28,10 +28,10 @@ from broker.memberlog.records import (
     Start,
 )
 from tools.verify.moves import Ints, unpack
+from tools.verify.parts import Part, Place
 
 ROWS_PER_BATCH = 1 << 16
-Ranges = list[tuple[int, int]]
-EVERYWHERE: Ranges = [(0, (1 << 63) - 1)]
+EVERYWHERE = (Part(0, (1 << 63) - 1),)
 
 MOVES_SCHEMA = (
     "file string, member string, incarnation bigint, lsn bigint, position bigint, ordinal int, "
@@ -46,21 +46,21 @@ _CLIENT = np.dtype([("op", "u1"), ("body", "<u8"), ("aux", "<u8")])
 
 
 def moves_of(
-    data: bytes, file: str, schema: pyarrow.Schema, ranges: Ranges = EVERYWHERE
+    data: bytes, file: str, schema: pyarrow.Schema, parts: Iterable[Part] = EVERYWHERE
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the moves of a member's segment: those of batches that begin in one of the ranges of
-    positions, which ascend.
-    """
+    """Yield the moves of a member's segment: those of batches that begin in one of the parts."""
+    place = Place(parts)
     who = Header(0, "", "", "", -1, -1, b"", "", 0)
     deciding = 0
     taken: list[tuple[int, int, int, int]] = []  # lsn, first position, epoch, decided
     packed: list[bytes] = []
     size = 0
     for lsn, _, _, record, _ in _sound(data, file):
+        place.moves_on(record)
         match record:
             case Batch():
                 first = record.first_position
-                if record.moves and any(low <= first <= high for low, high in ranges):
+                if record.moves and place.has(first):
                     taken.append((lsn, first, record.epoch, deciding or record.epoch))
                     packed.append(record.moves)
                     size += len(record.moves)
@@ -99,7 +99,7 @@ def clients_of(data: bytes, file: str, schema: pyarrow.Schema) -> Iterator[pyarr
         yield _clients(who, file, taken, schema)
 
 
-def _sound(data: bytes, file: str) -> Iterator[tuple[int, bytes, int, object, bytes]]:
+def _sound(data: bytes, file: str) -> Iterator[Entry]:
     faults: list[LogError] = []
     try:
         yield from read_segment(data, file, faults)

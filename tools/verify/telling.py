@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from broker.machine.tape import Op
-from broker.memberlog.records import Batch, Queues, Record
-from tools.verify.control import ends_of
+from broker.memberlog.records import Batch, Queues, Record, Snapshot, Start
+from tools.verify.control import runs_of
 from tools.verify.findings import Finding
 from tools.verify.identity import command_name
 from tools.verify.moves import Moves, unpack
+from tools.verify.parts import Part, Place
 from tools.verify.rows import SEGMENT, Row
 from tools.verify.rules import RULES, Breach
 
@@ -47,48 +48,45 @@ class Line(NamedTuple):
 
 
 def look_around(
-    records: Iterable[Record], stretches: Sequence[tuple[int, int]], wanted: Sequence[Breach]
+    records: Iterable[Record], parts: Iterable[Part], wanted: Sequence[Breach]
 ) -> Iterator[Line]:
     """Yield what one segment says about the breaches: names, commands, moves of the message."""
     numbers = {breach.queue for breach in wanted}
     names: dict[int, str] = {}
     batches: list[Batch] = []
+    place = Place(parts)
     for record in records:
+        if isinstance(record, Start | Snapshot):
+            yield from _moves(batches, place, wanted)
+            batches = []
+        place.moves_on(record)
         match record:
             case Queues(queues):
                 names |= {q[0]: f"{q[1]} {q[2]}" for q in queues if q[0] in numbers}
             case Batch():
-                yield from _commands(record, stretches, wanted)
+                yield from _commands(record, place, wanted)
                 batches.append(record)
                 if len(batches) == _BATCHES_MAX:
-                    yield from _moves(batches, stretches, wanted)
+                    yield from _moves(batches, place, wanted)
                     batches = []
             case _:
                 pass
-    yield from _moves(batches, stretches, wanted)
+    yield from _moves(batches, place, wanted)
     for which, breach in enumerate(wanted):
         if breach.queue in names:
             yield Line(which, "name", breach.position, 0, names[breach.queue])
 
 
-def _commands(
-    batch: Batch, stretches: Sequence[tuple[int, int]], wanted: Sequence[Breach]
-) -> Iterator[Line]:
+def _commands(batch: Batch, place: Place, wanted: Sequence[Breach]) -> Iterator[Line]:
     first, last = batch.first_position, batch.first_position + batch.commands - 1
     for which, breach in enumerate(wanted):
         at = breach.position
-        if first <= at <= last and _inside(at, stretches):
+        if first <= at <= last and place.has(at):
             text = f"{command_name(batch.kinds[at - first])} from {batch.origin}"
             yield Line(which, "command", at, 0, text)
 
 
-def _inside(position: int, stretches: Sequence[tuple[int, int]]) -> bool:
-    return any(first <= position <= last for first, last in stretches)
-
-
-def _moves(
-    batches: Sequence[Batch], stretches: Sequence[tuple[int, int]], wanted: Sequence[Breach]
-) -> Iterator[Line]:
+def _moves(batches: Sequence[Batch], place: Place, wanted: Sequence[Breach]) -> Iterator[Line]:
     moves = unpack([one.moves for one in batches], [one.first_position for one in batches])
     for which, breach in enumerate(wanted):
         of_it = (moves.op != Op.PUBLISHED) & (moves.queue == breach.queue)
@@ -98,7 +96,7 @@ def _moves(
         rows = rows[np.argsort(np.abs(moves.position[rows] - breach.position), kind="stable")]
         for i in sorted(rows[:LINES_MAX].tolist()):
             position = int(moves.position[i])
-            if _inside(position, stretches):
+            if place.has(position):
                 yield Line(which, "move", position, int(moves.ordinal[i]), describe(moves, i))
 
 
@@ -133,7 +131,7 @@ def tell(
         (row.member, first, last)
         for row in rows
         if row.kind == SEGMENT
-        for first, last, _ in ends_of(row)["runs"]
+        for first, last, *_ in runs_of(row)
     ]
     findings: list[Finding] = []
     for which, (breach, n) in enumerate(breaches):

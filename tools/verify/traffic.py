@@ -16,9 +16,10 @@ from broker.memberlog.files import open_segment
 from broker.memberlog.reader import LogError
 from broker.memberlog.records import Batch, Record
 from tools.verify.control import primaries
+from tools.verify.parts import Part, Place
 from tools.verify.reading import records_of
 from tools.verify.rows import Row
-from tools.verify.witness import Stretch, plan
+from tools.verify.witness import plan
 
 if TYPE_CHECKING:
     import pyarrow
@@ -70,9 +71,9 @@ def count_moves(spark: SparkSession, rows: list[Row], begin_us: int, slice_us: i
     """Count the moves of all segments that `rows` tell of, in tasks beside the files."""
     from pyspark.sql import functions as f
 
-    of: dict[str, list[Stretch]] = {}
+    of: dict[str, list[Part]] = {}
     for stretch in plan(rows, primaries(rows)):
-        of.setdefault(stretch.file, []).append(stretch)
+        of.setdefault(stretch.file, []).append(stretch.part)
     if not of:
         return []
     given = [(file, json.dumps(stretches)) for file, stretches in of.items()]
@@ -100,7 +101,7 @@ class _Counting:
                     data = open_segment(Path(file))
                 except (OSError, LogError):
                     continue  # archived after it was verified, or told of where logs are judged
-                inside = [Stretch(*one) for one in json.loads(stretches)]
+                inside = [Part(*one) for one in json.loads(stretches)]
                 sums += sums_of(records_of(data, file), inside, self._begin_us, self._slice_us)
         columns = [[key[0] for key in sums], [key[1] for key in sums], list(sums.values())]
         types = (pyarrow.int32(), pyarrow.int32(), pyarrow.int64())
@@ -109,17 +110,17 @@ class _Counting:
 
 
 def sums_of(
-    records: Iterable[Record], inside: list[Stretch], begin_us: int, slice_us: int
+    records: Iterable[Record], parts: Iterable[Part], begin_us: int, slice_us: int
 ) -> Counter[tuple[int, int]]:
-    """Return how many moves of each kind the batches inside made, by slice of time."""
+    """Return how many moves of each kind the batches in the parts made, by slice of time."""
     sums: Counter[tuple[int, int]] = Counter()
     waiting: dict[int, bytearray] = {}
+    place = Place(parts)
     for record in records:
-        if isinstance(record, Batch) and record.moves:
-            first = record.first_position
-            if any(one.first <= first <= one.last for one in inside):
-                number = max(record.time_us - begin_us, 0) // slice_us
-                waiting.setdefault(number, bytearray()).extend(record.moves[:: MOVE.size])
+        place.moves_on(record)
+        if isinstance(record, Batch) and record.moves and place.has(record.first_position):
+            number = max(record.time_us - begin_us, 0) // slice_us
+            waiting.setdefault(number, bytearray()).extend(record.moves[:: MOVE.size])
     for number, whats in waiting.items():
         for what, count in Counter(whats).items():
             sums[number, what] += count

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from broker.memberlog.records import Batch, Checkpoint, Queues, Record, Snapshot, Start
 from tools.verify.conduct import Conduct, Reach
 from tools.verify.moves import Moves, join, unpack
+from tools.verify.parts import Part, Place
 from tools.verify.replay import Replay
 from tools.verify.rules import Breach, first_by_rule
 
@@ -30,15 +31,15 @@ class Walked(NamedTuple):
 def walk(
     records: Iterable[Record],
     following: Iterable[Record],
-    stretches: Iterable[tuple[int, int]],
+    parts: Iterable[Part],
     *,
     replay: bool,
 ) -> Walked:
     """Walk through the records of a segment; `following` are those of the next one of its life.
 
-    `stretches` are the positions of which this segment is the witness in the one history.
+    `parts` are what this segment is the witness of in the one history.
     """
-    conduct, again = Conduct(stretches), Replay()
+    conduct, again = Conduct(parts), Replay()
     for record in chain(_in_one(records), _in_one(_stands_after(following))):
         conduct.take(record)
         if replay:
@@ -79,23 +80,23 @@ def _in_one(records: Iterable[Record]) -> Iterator[Record]:
         yield whole
 
 
-def moves_within(records: Iterable[Record], stretches: list[tuple[int, int]]) -> Iterator[Moves]:
-    """Yield the moves at the positions of the stretches, in pieces."""
+def moves_within(records: Iterable[Record], parts: Iterable[Part]) -> Iterator[Moves]:
+    """Yield the moves in the parts, in pieces."""
+    place = Place(parts)
     batches: list[Batch] = []
     for record in records:
-        if isinstance(record, Batch) and record.moves:
+        if batches and (isinstance(record, Start | Snapshot) or len(batches) == _BATCHES_MAX):
+            yield _within(batches, place.ranges)
+            batches = []
+        if not place.moves_on(record) and isinstance(record, Batch) and record.moves:
             batches.append(record)
-            if len(batches) == _BATCHES_MAX:
-                yield _within(batches, stretches)
-                batches = []
     if batches:
-        yield _within(batches, stretches)
+        yield _within(batches, place.ranges)
 
 
-def _within(batches: list[Batch], stretches: list[tuple[int, int]]) -> Moves:
+def _within(batches: list[Batch], ranges: list[tuple[int, int]]) -> Moves:
     moves = unpack([one.moves for one in batches], [one.first_position for one in batches])
     parts = [
-        moves.take((moves.position >= first) & (moves.position <= last))
-        for first, last in stretches
+        moves.take((moves.position >= first) & (moves.position <= last)) for first, last in ranges
     ]
     return join(parts)

@@ -91,9 +91,9 @@ class Watch:
         """Return the position that all live members have reached."""
         return self._verified
 
-    def epochs(self) -> dict[int, control.Primary]:
-        """Return the primaries that were told of."""
-        return control.primaries(self._rows)
+    def began(self) -> dict[int, int]:
+        """Return the positions behind which the epochs that were told of began."""
+        return control.begun(self._ends.values(), control.primaries(self._rows))
 
     def begin(self) -> int:
         """Return the first position at which the logs at hand are of all lives."""
@@ -238,9 +238,9 @@ def _folded(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
     epochs = dict(one["epochs"])
     for name, sums in two["epochs"].items():
         epochs[name] = together(epochs.get(name, sums), sums)
-    runs = [(first, last, decided) for first, last, decided in one["runs"]]
-    for first, last, decided in two["runs"]:
-        run_on(runs, first, last, decided)
+    runs = control.runs_of(before)
+    for run in control.runs_of(after):
+        run_on(runs, run)
     ends: SegmentEnds = {
         **one,
         "cluster": one["cluster"] if one["cluster"][1] else two["cluster"],
