@@ -39,6 +39,7 @@ class Ring:
         self.id, self.members = ident, members
         self.log: list[Ordered] = []
         self.received = dict.fromkeys(members, 0)
+        self.marks: dict[str, int] = {}  # as its token would show them
 
     def safe(self) -> int:
         """Everybody has received so many."""
@@ -174,10 +175,12 @@ class Oracle:
         ready = ring.safe() - core.delivered
         if ready > 0:
             core.deliver(ring, core.delivered + tape.number(0, ready), transitional=False)
-        marks = {m.name: other.mark for m in ring.members if (other := self._life(m)) is not None}
-        if marks != core.shown and tape.chance(0.5):
-            core.shown = marks
-            core.out.append(Marks(marks))
+        # Who has left it says nothing more in this ring.
+        here = [one for m in ring.members if (one := self._life(m)) and one.current is ring]
+        ring.marks |= {one.me.name: one.mark for one in here}
+        if ring.marks != core.shown and tape.chance(0.5):
+            core.shown = dict(ring.marks)
+            core.out.append(Marks(core.shown))
 
     # -- views -----------------------------------------------------------------------------------
 

@@ -47,9 +47,21 @@ def test_it_says_from_where_to_where_and_what_was_on_disk(tmp_path: Path) -> Non
 def test_who_crashed_in_that_primary_may_have_had_it(tmp_path: Path) -> None:
     maker = good_story()
     take_too_much_for_durable(maker)
-    del maker.lives[A][at(maker, A, Inactive) :]
+    del maker.lives[A][at(maker, A, Inactive) - 1 :]  # the end of its view, too
     found = findings_of(write(maker, tmp_path))
     assert [f for f in found if f.property == "G9"] == []
+
+
+def test_who_crashed_when_that_view_was_over_had_said_all(tmp_path: Path) -> None:
+    """A mark rides on the token, and there is none of that ring any more."""
+    maker = good_story()
+    take_too_much_for_durable(maker)
+    ends = at(maker, A, Inactive)
+    reached = last_of_epoch(maker, A, Durable, 1)
+    assert isinstance(reached, Durable)
+    maker.lives[A][ends:] = [reached._replace(position=reached.position + 1)]  # not any more
+    (found,) = [f for f in findings_of(write(maker, tmp_path)) if f.property == "G9"]
+    assert f"is {reached.position} at a, {reached.position} at b, unknown at c" in found.what
 
 
 def test_who_is_not_shown_from_its_beginning_may_have_had_it(tmp_path: Path) -> None:

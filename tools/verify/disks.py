@@ -1,10 +1,11 @@
 """G9: whether what a member took for durable at a majority was on so many disks.
 
 A CONFIRM names the durable mark: the position that a majority of the primary's members had said to
-have on disk.  Each of them notes what it has (DURABLE) before it says so, and all that it said in a
-primary it noted before it entered the next one.  So the highest mark of each primary is compared
-with what its members had noted by then, or when they stopped in order; of who did neither, or whose
-log is not whole, it is not known.  Pure Python over ACTIVE, STOP and SEGMENT rows.
+have on disk.  Each of them notes what it has (DURABLE) before it says so, and it says so on the
+token: all that it said in a primary it noted before the view of that ended.  So the highest mark of
+each primary is compared with what its members had noted by then, or when they stopped in order; of
+who did neither, or whose log is not whole, it is not known.  Pure Python over ACTIVE, VIEW, STOP
+and SEGMENT rows.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def _reached(voters: Electorate, disks: dict[str, int]) -> int:
 
 
 def _noted(rows: list[Row]) -> dict[Life, dict[int, int]]:
-    """Return, by life and epoch, what it had noted as durable when it entered the primary after
-    that, or stopped.
+    """Return, by life and epoch, what it had noted as durable when the view of that primary ended
+    for it, or when it stopped.
 
     Where it did neither, or parts of the log are not at hand, there is nothing.
     """
@@ -75,13 +76,15 @@ def _noted(rows: list[Row]) -> dict[Life, dict[int, int]]:
         if life in left_out:
             continue
         ends: dict[int, int] = {}
-        epoch = 0
+        epoch: int | None = None
         for row in records:
             if row.kind == Kind.ACTIVE:
+                epoch = row.epoch
+            elif row.kind == Kind.VIEW and epoch is not None:
                 earlier = [durable for lsn, durable in told[life] if lsn < row.lsn]
                 ends[epoch] = UNKNOWN if row.seq is None else max([row.seq, *earlier])
-                epoch = row.epoch or 0
-            elif row.kind == Kind.STOP:
+                epoch = None
+            elif row.kind == Kind.STOP and epoch is not None:
                 ends[epoch] = max(durable for _, durable in told[life])
         noted[life] = ends
     return noted

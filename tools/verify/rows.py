@@ -23,7 +23,8 @@ class Row(NamedTuple):
     epoch: int | None = None
     ring_seq: int | None = None
     ring_rep: str | None = None
-    seq: int | None = None  # of an ACTIVE: what its segment said to be on disk before; -1 = nothing
+    # of an ACTIVE or VIEW: what its segment said to be on disk before; -1 = nothing
+    seq: int | None = None
     position: int | None = None  # first position of a batch; the position named by others
     last: int | None = None  # the position that the chain and the root below are of
     chain: bytes | None = None

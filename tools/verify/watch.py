@@ -211,8 +211,8 @@ class Watch:
         carry = self._carry.get((row.member, row.incarnation))
         if before is None or carry is None:
             return row
-        if row.kind == Kind.VIEW:
-            return row._replace(position=carry.stands) if _position(row) < 0 else row
+        if row.kind == Kind.VIEW and _position(row) < 0:
+            row = row._replace(position=carry.stands)
         return row._replace(seq=max(ends_of(before)["durable"], -1 if row.seq is None else row.seq))
 
     def _fault(self, life: Life, promise: str, position: int, what: str, until: int = -1) -> None:

@@ -60,7 +60,7 @@ def control_rows(row: Row, record: Record, stands: int, durable: int) -> Iterato
         case ViewSeen(ring_seq, ring_rep, regular, members):
             names = [f"{name}/{life}" for name, life in members]
             row = row._replace(ring_seq=ring_seq, ring_rep=ring_rep, flag=regular)
-            yield row._replace(names=names, position=stands)
+            yield row._replace(names=names, position=stands, seq=durable)
         case Active():
             yield row._replace(
                 epoch=record.epoch,

@@ -1,0 +1,46 @@
+"""The ring that an oracle makes up may be hostile, but only as a real one could be."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from tests.sim.oracle import Oracle, OracleCore
+from tests.sim.plan import make_plan
+from tests.sim.world import World
+from vsync.events import Marks
+from vsync.types import Member
+
+A, B = Member("a", 1, "1"), Member("b", 1, "2")
+
+
+def ring_of_two() -> tuple[Oracle, OracleCore, OracleCore]:
+    """Two members in one ring; nothing changes it but the test."""
+    oracle = Oracle(make_plan(1))
+    cores = [OracleCore(oracle, one) for one in (A, B)]
+    for core in cores:
+        core.start(0.0)
+    taps = {core.me.name: SimpleNamespace(tap=SimpleNamespace(core=core)) for core in cores}
+    oracle.world = cast("World", SimpleNamespace(members=taps, healed=False, outside=()))
+    oracle.change_at = 1e9
+    oracle._join(cores)
+    return oracle, cores[0], cores[1]
+
+
+def shown_to(core: OracleCore, oracle: Oracle) -> dict[str, int]:
+    """Return the marks that a member has heard after many visits."""
+    for _ in range(50):
+        oracle.visit(core, 1.0)
+    return next((dict(out.marks) for out in reversed(core.take()) if isinstance(out, Marks)), {})
+
+
+def test_marks_are_those_of_the_members_of_a_ring_in_it() -> None:
+    """Seed 1650: c, left behind in a ring, heard what b had on its disk in the next one."""
+    oracle, a, b = ring_of_two()
+    a.set_mark(3, 0.0)
+    b.set_mark(4, 0.0)
+    assert shown_to(a, oracle) == {"a": 3, "b": 4}
+    oracle._join([b])
+    a.set_mark(6, 0.0)
+    b.set_mark(7, 0.0)
+    assert shown_to(a, oracle) == {"a": 6, "b": 4}
