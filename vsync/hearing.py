@@ -74,13 +74,14 @@ class Hearing:
 
     def linked(self, now: float) -> dict[Member, Row]:
         """My neighbours: members that I hear, and that say that they hear me."""
-        return {
-            member: row
-            for member, row in sorted(self._rows.items())
+        found = [
+            (member, row)
+            for member, row in self._rows.items()
             if now - row.at <= self._memory
             and now - self._at[member] <= self._memory
             and self._me in row.hears
-        }
+        ]
+        return dict(sorted(found))
 
     def complete(self, members: Iterable[Member], now: float) -> bool:
         """Is each of these linked with each other, as far as I know?"""
@@ -90,12 +91,13 @@ class Hearing:
 
     def witnessed(self, members: Iterable[Member], now: float) -> bool:
         """Is each of these alive by somebody's word, mine or that of one whom I hear?"""
-        alive = {self._me, *self.ears(now)}
-        for member in sorted(alive & self._rows.keys()):
+        heard = {m for m, at in self._at.items() if now - at <= self._memory}
+        missing = set(members) - heard - {self._me}
+        for member in heard & self._rows.keys() if missing else ():
             row = self._rows[member]
             if now - row.at <= self._memory:
-                alive |= row.hears
-        return alive.issuperset(members)
+                missing -= row.hears
+        return not missing
 
     def clique(self, members: Iterable[Member], now: float) -> tuple[Member, ...]:
         """The largest part of these that are all linked, with me; the first such in order."""
