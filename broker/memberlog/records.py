@@ -8,7 +8,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-VERSION = 2
+VERSION = 3
 HASH_ALG = "blake2b-16"
 SUFFIX = ".qml"
 HASH_BYTES = 16

@@ -44,7 +44,7 @@ from vsync.primary_events import Activation
 from vsync.types import RingId
 
 RING = RingId(1, "a", 1)
-BODY = bytes(range(256))
+BODY = bytes(range(248))  # and the number of the message: no two bodies have the same hash
 SIZES = (1, 8, 64, 256)  # commands a blob
 ITEMS_PER_TURN = 4
 
@@ -93,8 +93,9 @@ def blobs(session: int, messages: int, size: int) -> list[Item]:
     for start in range(1, messages, step):
         numbers = range(start, start + step)
         commands += [
-            c.Publish(c.PUBLISH, 1, 1, no, "", "q", c.PERSISTENT, b"\x90\0\0\x02", BODY)
+            c.Publish(c.PUBLISH, 1, 1, no, "", "q", c.PERSISTENT, b"\x90\0\0\x02", body)
             for no in numbers
+            for body in (BODY + no.to_bytes(8),)
         ]
         commands += [c.Ack(c.ACK, 1, 2, no, False) for no in numbers]
     time_us = 1_700_000_000_000_000

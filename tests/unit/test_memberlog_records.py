@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import lz4.block
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.machine.tape import MOVE
+from broker.machine.tape import DELIVERED, MOVE
 from broker.memberlog.coding import (
+    PACKED_MOVES_MIN,
     RecordMalformed,
     decode,
     encode,
@@ -107,6 +109,41 @@ def test_a_batch_must_agree_with_itself(change: dict[str, int | bytes]) -> None:
     batch = next(record for record in SAMPLES if isinstance(record, Batch))
     with pytest.raises(RecordMalformed):
         decode(encode(1, batch._replace(**change)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, PACKED_MOVES_MIN - 1, PACKED_MOVES_MIN, 1000])
+def test_moves_survive_the_bytes(count: int) -> None:
+    batch = next(record for record in SAMPLES if isinstance(record, Batch))
+    moves = b"".join(MOVE.pack(DELIVERED, 7, 1, U64 - n, 9, n * 0x9E3779B9) for n in range(count))
+    record = batch._replace(moves=moves)
+    payload = encode(1, record)
+    assert decode(payload) == (1, record)
+    assert (len(payload) < len(moves)) == (count >= PACKED_MOVES_MIN)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        (),
+        (20,),
+        (20, b"", 0),
+        (20, 5),
+        ("x", b"x"),
+        (0, b""),
+        (-1, b"x"),
+        (1 << 40, b"x"),
+        (1, b"x"),
+        (20, b"\xff" * 20),
+        (19, lz4.block.compress(bytes(27 * 20), store_size=False)),
+        (21, lz4.block.compress(bytes(27 * 20), store_size=False)),
+        (20, lz4.block.compress(bytes(27 * 20), store_size=False)),  # of a kind that there is not
+    ],
+)
+def test_packed_moves_that_are_none_are_refused(field: tuple[object, ...]) -> None:
+    batch = next(record for record in SAMPLES if isinstance(record, Batch))
+    fields = msgpack.unpackb(encode(1, batch), use_list=False)
+    with pytest.raises(RecordMalformed):
+        decode(msgpack.packb((*fields[:-1], field)))
 
 
 @given(st.lists(st.integers(0, U64)).map(sorted))
