@@ -41,13 +41,12 @@ class Ticker:
     def wake(self, now: float) -> None:
         """Tick if it is time."""
         core, machine = self._core, self._core.replica.machine
-        if not (core.speaking and core.primary.level and machine.wants_tick):
-            self._known = None
-            return
         # The time went so far before now, and goes on: since then by this member's own clock.
-        known = (machine, machine.epoch, machine.rests, machine.gone_us)
+        known = (machine, machine.rests, machine.gone_us) if machine.wants_tick else None
         if known != self._known:
             self._known, self._known_at = known, now
+        if known is None or not (core.speaking and core.primary.level):
+            return
         waited = now - self._ticked_at
         clock = machine.clocks.get(core.me.name)
         read_us = clock.stamp_us if clock is not None else NOT_YET  # not in this epoch

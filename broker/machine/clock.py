@@ -125,11 +125,10 @@ def _place(state: State, time_us: int, seen_us: int) -> int | None:
         # Who was so far from knowing what was reached read its clock long ago, or does not know
         # of an outage that counts. Its next tick will.
         return seen_us if state.reached_us - seen_us <= LEAD_US else None
-    known = [clock for name, clock in state.clocks.items() if name != FIRST]
-    if any(clock.stamp_us == NOT_YET for clock in known):  # from before this epoch
+    said = 0
+    if state.clocks.keys() - {FIRST}:
         said = time_us - middle_shift(state)  # by the dates: an outage counts
-        return max(said, seen_us, state.now_us)
-    return max(seen_us, state.now_us)
+    return max(said, seen_us, state.now_us)
 
 
 def first_came(state: State) -> None:

@@ -89,6 +89,13 @@ STORIES = {
         " ahead by as long as they had waited",
         "broker",
     ),
+    "views_change_before_a_majority_was_read": Story(
+        2169,
+        False,
+        "L4: one of two was read, then no view held until the other one was, half a minute later;"
+        " it was placed where the time stood, and messages born by the first lived too long",
+        "oracle",
+    ),
     "born_by_a_clock_that_was_placed_late": Story(
         6,
         False,
