@@ -5,7 +5,8 @@
 Each seed's brokers write their member logs.  They are judged by everything that needs no Spark, in
 this process; with --spark by the whole check, in one session for all of them.  A seed that the
 simulator itself finds wrong does not count.  Prints what was accused, and the number of clusters,
-lives, records, publishes and confirms looked at; exit status 1 when there was an alarm.
+lives, records, publishes and confirms looked at, and without Spark of positions that the queue
+contract was judged at, and that no log was a witness of; exit status 1 when there was an alarm.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.sim.campaign import Options, run_seed
 from tests.system.sparkless import contract_findings, rows_in
 from tools.verify.findings import BadInput, Finding
 from tools.verify.judge import judge_control
+from tools.verify.witness import gaps, plan
 
 Check = Callable[[Path], tuple[Counter[str], list[Finding]]]
 EVERY = 50
@@ -75,6 +77,9 @@ def _without_spark() -> Iterator[Check]:
         counts: Counter[str] = Counter(lives=len(judged.lives))
         for life in judged.lives:
             counts.update(records=life.records, publishes=life.publishes, confirms=life.confirms)
+        stretches = plan(rows, judged.epochs)
+        counts["positions"] = sum(one.last - one.first + 1 for one in stretches)
+        counts["unwitnessed"] = sum(one.last - one.first + 1 for one in gaps(stretches))
         return counts, judged.findings + contract_findings(rows, judged.epochs)
 
     yield check
