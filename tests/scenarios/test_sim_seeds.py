@@ -89,6 +89,13 @@ STORIES = {
         " ahead by as long as they had waited",
         "broker",
     ),
+    "a_burst_that_nothing_slows": Story(
+        3044,
+        False,
+        "4.11, the simulator's own: what had waited for a view went to the disks at once, after the"
+        " end of faults, when nobody leaves, on a ring that has no token to keep",
+        "oracle",
+    ),
     "views_change_before_a_majority_was_read": Story(
         2169,
         False,
