@@ -89,6 +89,20 @@ STORIES = {
         " ahead by as long as they had waited",
         "broker",
     ),
+    "restored_to_before_the_first_view": Story(
+        3465,
+        False,
+        "L4, the simulator's own: one of two disks was restored to where a first start had broken"
+        " off; such a disk has no vote, so the cluster waits for it for good, as for an empty one",
+        "oracle",
+    ),
+    "set_back_far_and_then_ahead_a_little": Story(
+        45065801283,
+        False,
+        "L4, the simulator's own: a clock that is behind by half an hour where it was by an hour is"
+        " set ahead, and what its member publishes as an epoch begins lives too long (decision 8)",
+        "broker",
+    ),
     "a_burst_that_nothing_slows": Story(
         3044,
         False,

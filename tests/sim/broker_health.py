@@ -60,9 +60,10 @@ class SimHealth:
         upper = self.upper
         self.upper.later(BEAT_S * self.tape.between(0.5, 1.5), self._beat)
         self._ticker.wake(self.world.now)
-        # What a member with a clock set ahead publishes as an epoch begins may live too long
-        # (docs/decisions/0008), and the run's end waits for the last to go.
-        serves = upper.core.speaking and self.world.members[upper.name].wall_offset_us <= 0
+        # What a member publishes as an epoch begins may live too long if its clock was set ahead
+        # since it was first read (docs/decisions/0008), and the run's end waits for the last to go.
+        member = self.world.members[upper.name]
+        serves = upper.core.speaking and member.wall_offset_us <= member.wall_lowest_us
         if serves and not self.world.healed and self.tape.chance(self._load):
             self._publish()
         lag = upper.writer.lag.lag()

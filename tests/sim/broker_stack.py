@@ -73,6 +73,8 @@ class BrokerStack:
         others = [self.disks[other] for other in names if other != name]
         if not isinstance(image, MemoryDisk) or image.meta is None or not filled(image.meta):
             return False
+        if not image.meta.position:
+            return False  # a first start that broke off named it: it counts as an empty one does
         if mine is None or not others or not all(self._covers(disk, mine) for disk in others):
             return False
         self.lost.setdefault(name, []).append(self.disks[name])
