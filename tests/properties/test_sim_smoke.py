@@ -16,9 +16,9 @@ import pytest
 from tests.sim.campaign import Options, run_seed
 
 ROOT = Path(__file__).parents[2]
-# Cheap seeds (small clusters, short chaos) that together meet every fault.
-RING_SEEDS = range(1, 13)
-PRIMARY_SEEDS = range(21, 33)
+# A few of the fixed seeds, so that a day's mistakes show; CI's gate runs them all, and many more.
+RING_SEEDS = range(1, 7)
+PRIMARY_SEEDS = range(21, 27)
 
 
 @pytest.mark.parametrize("seed", RING_SEEDS)
