@@ -28,9 +28,8 @@ from broker.memberlog.records import (
 from tests.system.logmaker import LogMaker, root_of
 from tests.system.movemaker import LIVES, MoveMaker
 from tests.system.sparkless import contract_findings, rows_in, sparkless_findings
-from tools.verify.control import Primary, begun
+from tools.verify.control import Primary, begun, cuts
 from tools.verify.findings import Finding
-from tools.verify.identity import cuts
 from tools.verify.judge import judge_control
 from tools.verify.rows import SEGMENT, EpochSums, Row, Run, nothing_said
 from tools.verify.witness import Gap, Stretch, gaps, plan
@@ -91,12 +90,12 @@ def test_an_epoch_of_which_nobody_wrote_active_began_before_its_activation() -> 
     ]
     began = begun(rows, primaries)
     assert began == {9: 474, 11: 556, 18: 557}
-    assert cuts(began) == {9: 556, 11: 557}
+    assert cuts(rows, began) == {9: 556, 11: 557}
     a, b, c = (row.file for row in rows)
     told = plan(rows, primaries)
     assert told in ([Stretch(one, 475, 556), Stretch(c, 557, 635)] for one in (a, b))
     # What the base of epoch 18 alone says: 557 is of epoch 9, and b's batch from there on is cut.
-    assert cuts({9: 474, 18: 557}) == {9: 557}
+    assert cuts(rows, {9: 474, 18: 557}) == {9: 557}
 
 
 def test_a_last_batch_that_was_not_on_disk_is_no_witness() -> None:
@@ -111,6 +110,22 @@ def test_a_last_batch_that_was_not_on_disk_is_no_witness() -> None:
     told = plan(rows, primaries)
     assert told[-2:] == [Stretch("a.3.qml", 41, 42), Stretch("a.5.qml", 43, 69)]
     assert gaps(told) == []
+
+
+def test_what_was_decided_by_an_epoch_of_which_nothing_else_is_told_is_cut_too() -> None:
+    """Oracle seed 2443: c applied 221 to 223, as epoch 41 had decided, and crashed before its
+    activation; a and b had 179 on their disks.
+    """
+    primaries = {40: primary(40, 86, SHORT), 46: primary(46, 179, LONG)}
+    rows = [
+        segment("a", (87, 223, 40)),
+        segment("c", (87, 220, 40), (221, 223, 41), ordered={40: 87}),
+        segment("a", (180, 204, 46), life=2),
+    ]
+    assert cuts(rows, begun(rows, primaries)) == {40: 179, 41: 179}
+    told = plan(rows, primaries)
+    assert told == [Stretch("a.1.qml", 87, 179), Stretch("a.2.qml", 180, 204)]
+    assert gaps(told) == [Gap(1, 86)]
 
 
 def test_who_received_its_state_says_when_an_epoch_began_at_the_latest() -> None:

@@ -263,6 +263,24 @@ def begun(rows: Iterable[Row], primaries: dict[int, Primary]) -> dict[int, int]:
     return dict(sorted(({epoch: first - 1 for epoch, first in firsts.items()} | told).items()))
 
 
+def cuts(rows: Iterable[Row], began: dict[int, int]) -> dict[int, int]:
+    """Return, by epoch, the lowest position that a later epoch started from; `began` is `begun`.
+
+    What an epoch applied beyond it is superseded: no later primary knows it.  An epoch may have
+    decided something at a member that crashed before it came to what was ordered in it.
+    """
+    decided = {run.decided for row in rows if row.kind == SEGMENT for run in runs_of(row)}
+    lowest: dict[int, int] = {}
+    cut: int | None = None
+    for epoch in sorted(decided | began.keys(), reverse=True):
+        if cut is not None:
+            lowest[epoch] = cut
+        base = began.get(epoch, 0)
+        if base > 0:
+            cut = base if cut is None else min(cut, base)
+    return lowest
+
+
 def check_primaries(rows: list[Row]) -> Iterator[Finding]:
     """G7: one primary per epoch, rising epochs, majorities, and a shared voter between them."""
     told: dict[int, list[tuple[Primary, Row]]] = defaultdict(list)

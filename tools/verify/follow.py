@@ -139,10 +139,10 @@ class Follower:
 
     def _differences(self, rows: DataFrame) -> list[Finding]:
         watch = self.watch
-        inactive, began = watch.begin_inactive, watch.began()
+        inactive, cuts = watch.begin_inactive, watch.cuts()
         begin = max(watch.begin(), self._forgotten + 1)
-        differences = identity.find_differences(rows, inactive, began, begin)
-        return identity.describe_differences(rows, differences, inactive, began)
+        differences = identity.find_differences(rows, inactive, cuts, begin)
+        return identity.describe_differences(rows, differences, inactive, cuts)
 
 
 def follow(

@@ -62,28 +62,11 @@ class Applied(NamedTuple):
     active: bool
 
 
-def cuts(begun: dict[int, int]) -> dict[int, int]:
-    """Return, by epoch, the lowest position that a later epoch started from; `begun` as `control`
-    has it.
-
-    What an epoch applied beyond it is superseded: no later primary knows it.
-    """
-    lowest: dict[int, int] = {}
-    cut: int | None = None
-    for epoch in sorted(begun, reverse=True):
-        if cut is not None:
-            lowest[epoch] = cut
-        base = begun[epoch]
-        if base > 0:
-            cut = base if cut is None else min(cut, base)
-    return lowest
-
-
-def _superseded(begun: dict[int, int]) -> Column:
+def _superseded(cuts: dict[int, int]) -> Column:
     """Return the epoch of a superseded row, 0 for one that is part of the one history."""
     from pyspark.sql import functions as f
 
-    pairs = [f.lit(value) for pair in sorted(cuts(begun).items()) for value in pair]
+    pairs = [f.lit(value) for pair in sorted(cuts.items()) for value in pair]
     if not pairs:
         return f.lit(0)
     cut = f.element_at(f.create_map(*pairs), f.col("decided"))
@@ -91,7 +74,7 @@ def _superseded(begun: dict[int, int]) -> Column:
 
 
 def find_differences(
-    records: DataFrame, begin_inactive: list[str], begun: dict[int, int], begin: int
+    records: DataFrame, begin_inactive: list[str], cuts: dict[int, int], begin: int
 ) -> Differences:
     """Aggregate batches by the position that they end at, in one job.
 
@@ -122,7 +105,7 @@ def find_differences(
     per_position = (
         records.filter(f"{is_batch} or (kind in ({anchors}) and `last` > 0)")
         .withColumn("active", f.when(f.expr(is_batch), applied_while_active(begin_inactive)))
-        .groupBy("last", _superseded(begun).alias("superseded"))
+        .groupBy("last", _superseded(cuts).alias("superseded"))
         .agg(
             f.expr(f"count(if({is_batch}, 1, null)) as n"),
             f.expr(f"min(if({is_batch}, position, null)) as `first`"),
@@ -154,7 +137,7 @@ def describe_differences(
     records: DataFrame,
     differences: Differences,
     begin_inactive: list[str],
-    begun: dict[int, int],
+    cuts: dict[int, int],
 ) -> list[Finding]:
     """Say who differs from the others at the first position of each kind of difference."""
     from pyspark.sql import functions as f
@@ -166,7 +149,7 @@ def describe_differences(
     rows = (
         records.filter(f.col("last").isin(wanted) & f.col("kind").isin(kinds))
         .withColumn("active", applied_while_active(begin_inactive))
-        .select(*Applied._fields, _superseded(begun).alias("superseded"))
+        .select(*Applied._fields, _superseded(cuts).alias("superseded"))
         .limit(1000)
         .collect()
     )

@@ -159,11 +159,11 @@ def _verify(
     batches, positions = found.batches, found.positions
     if found.records is not None:
         doubtful = found.records.persist(StorageLevel.MEMORY_AND_DISK)
-        differences = identity.find_differences(doubtful, begin_inactive, judged.began, begin)
+        differences = identity.find_differences(doubtful, begin_inactive, judged.cuts, begin)
         batches += differences.batches
         positions += differences.positions
         findings += identity.describe_differences(
-            doubtful, differences, begin_inactive, judged.began
+            doubtful, differences, begin_inactive, judged.cuts
         )
         doubtful.unpersist()
     if not batches and not saved:

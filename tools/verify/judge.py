@@ -20,7 +20,7 @@ class Judged(NamedTuple):
 
     lives: list[Lived]
     epochs: dict[int, Primary]
-    began: dict[int, int]  # the positions behind which epochs began
+    cuts: dict[int, int]  # by epoch, where a later one began that does not know the rest
     begin_inactive: list[str]  # files of segments that begin in no primary
     evidence: list[Finding]  # what is wrong within segments, and where they meet
     views: list[Finding]  # what is wrong with views, primaries, and what lives did in them
@@ -64,4 +64,4 @@ def judge_control(rows: list[Row], *, live: bool = False) -> Judged:
         *disks.check_marks(rows, lived, epochs),
         *verdicts.check_verdicts(rows, epochs),
     ]
-    return Judged(lived, epochs, began, begin_inactive, evidence, views, notes)
+    return Judged(lived, epochs, control.cuts(rows, began), begin_inactive, evidence, views, notes)

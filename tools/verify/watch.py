@@ -91,9 +91,10 @@ class Watch:
         """Return the position that all live members have reached."""
         return self._verified
 
-    def began(self) -> dict[int, int]:
-        """Return the positions behind which the epochs that were told of began."""
-        return control.begun(self._ends.values(), control.primaries(self._rows))
+    def cuts(self) -> dict[int, int]:
+        """Return, by epoch, where a later one began that does not know the rest."""
+        ends = self._ends.values()
+        return control.cuts(ends, control.begun(ends, control.primaries(self._rows)))
 
     def begin(self) -> int:
         """Return the first position at which the logs at hand are of all lives."""

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.memberlog.records import Kind
-from tools.verify.control import Primary, begun, runs_of
-from tools.verify.identity import cuts
+from tools.verify.control import Primary, begun, cuts, runs_of
 from tools.verify.parts import ANY, Part
 from tools.verify.rows import FAULT, SEGMENT, Row, Run
 
@@ -45,7 +44,7 @@ def plan(rows: Iterable[Row], primaries: dict[int, Primary]) -> list[Stretch]:
     """
     rows = list(rows)
     began = begun(rows, primaries)
-    lowest = cuts(began)
+    lowest = cuts(rows, began)
     for epoch, base in _passed_over(rows, primaries, began).items():
         lowest[epoch] = min(base, lowest.get(epoch, base))
     damaged: set[str] = set()
