@@ -188,7 +188,7 @@ class TestNoVerdict:
         payload = encode(0, header)
         future = tmp_path / "d.1.000000.qml"
         future.write_bytes(MAGIC + frame(payload, next_link(NO_LINK, payload)))
-        with pytest.raises(BadInput, match=r"d\.1\.000000\.qml: format version 3"):
+        with pytest.raises(BadInput, match=rf"d\.1\.000000\.qml: format version {VERSION + 1}"):
             verify(spark, [tmp_path])
 
     def test_logs_of_two_clusters(self, spark: SparkSession, tmp_path: Path) -> None:
