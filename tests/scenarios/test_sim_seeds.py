@@ -103,6 +103,13 @@ STORIES = {
         " set ahead, and what its member publishes as an epoch begins lives too long (decision 8)",
         "broker",
     ),
+    "named_by_a_first_start_that_came_to_nothing": Story(
+        64260956118,
+        False,
+        "L4, the simulator's own: of three, one had the name of another cluster from a first start"
+        " that broke off, so it counted as empty, and one of the other two stayed cut off",
+        "broker",
+    ),
     "a_burst_that_nothing_slows": Story(
         3044,
         False,

@@ -43,14 +43,16 @@ class BrokerStack:
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
         """Liveness may be demanded while a majority of the voters' filled stores is there.
 
-        A first start that broke off before any of these applied it waits for all that it named.
+        A first start that broke off before any of these applied it waits for all that it named;
+        whom another one named, that came to nothing, counts as empty.
         """
         metas = {n: d.meta for n, d in self.disks.items() if d.meta is not None and filled(d.meta)}
         if not metas:
             return not dead
-        voters = next(iter(metas.values())).voters
-        here = [name for name in voters if name in metas and name not in dead]
-        return len(here) >= majority(len(voters)) and any(metas[n].position for n in here)
+        home = max(metas.values(), key=lambda meta: meta.position)
+        here = [n for n, m in metas.items() if m.cluster_id == home.cluster_id and n not in dead]
+        enough = len(set(here) & set(home.voters)) >= majority(len(home.voters))
+        return enough and any(metas[n].position for n in here)
 
     def wipe(self, name: str, names: Sequence[str]) -> None:
         """Empty a disk, if all others are filled and without it are a majority."""
