@@ -18,6 +18,7 @@ from vsync.phases import Phase
 
 if TYPE_CHECKING:
     from tests.sim.member import SimMember
+    from tests.sim.net import Link
     from tests.sim.world import World
 
 FRAMES_MAX = 8
@@ -72,10 +73,15 @@ class Ambush:
         late = [frame for frame in kept if frame[1] == kind][-tape.number(1, FRAMES_MAX) :]
         wait_s = 2 * (self.delay_s if tape.chance(0.5) else self.token_s) * tape.random.random()
         self.world.fault("late", f"kind {kind} of {source}", member)
+        self.world.after(wait_s, self._come, link, source, member.name, late)
+
+    def _come(self, link: Link, source: str, target: str, late: list[bytes]) -> None:
+        if self.over:
+            return  # no more faults: an old frame would be one
         for turn, frame in enumerate(late):
             link.in_flight += 1
-            at = self.world.now + wait_s + turn * 1e-6
-            self.world.net.deliver_at(at, source, member.name, frame)
+            at = self.world.now + turn * 1e-6
+            self.world.net.deliver_at(at, source, target, frame)
 
     def _outage(self) -> None:
         running = [member for member in self.world.members.values() if member.running]
