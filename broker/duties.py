@@ -56,7 +56,7 @@ class Ticker:
         if arrived and waited >= pace:
             self._ticked_at, self._ticked_us = now, core.shell.now_us()
             seen_us = machine.gone_us + int((now - self._known_at) * 1e6)
-            core.admit([Tick(TICK, machine.epoch, self._ticked_us, seen_us)])
+            core.admit([Tick(TICK, machine.epoch, machine.rests, self._ticked_us, seen_us)])
 
 
 class Duties:

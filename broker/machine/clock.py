@@ -14,7 +14,8 @@ comparison with what was reached when the tick is applied would set the clock ah
 Time is wanted only while something can expire. When nothing can, the clocks are forgotten and the
 time stands; a later deadline counts from where it stands. So an idle cluster orders no ticks, and
 its messages live as long as they should. While something can expire, an outage counts: the clocks
-went on meanwhile. A reading counts in the epoch in which it was taken.
+went on meanwhile. A reading counts in the epoch in which it was taken, and until the time comes
+to stand: taken before and ordered after, it would set its clock ahead by what lay between.
 """
 
 from broker.machine.digest import MASK, thing
@@ -38,6 +39,9 @@ FIRST = ""
 """Among the clocks: the date of the first message that can expire. Those that come before any clock
 was read are younger than it by their dates. It is no member's, and no time is read from it."""
 
+
+REST = thing("rest")
+"""The time came to stand once more: the digest's element."""
 
 _UNREAD = Clock(0, NOT_YET, NOT_YET)
 
@@ -131,7 +135,7 @@ def _place(state: State, time_us: int, seen_us: int) -> int | None:
     return max(said, seen_us, state.now_us)
 
 
-def first_came(state: State) -> None:
+def _first_came(state: State) -> None:
     """Something can expire from now on, and no clock was read yet."""
     if state.time_us:
         _set(state, FIRST, Clock(state.time_us - state.now_us, NOT_YET, NOT_YET))
@@ -199,13 +203,14 @@ def _set(state: State, name: str, clock: Clock) -> None:
 
 def rest(state: State) -> None:
     """Nothing can expire any more: the clocks are forgotten, the time stands."""
-    if state.clocks and not pending(state):
-        for name, clock in state.clocks.items():
-            state.digest -= clock_element(name, clock)
-        state.digest &= MASK
-        state.clocks.clear()
-        state.reached_us = None
-        state.rests += 1
+    if pending(state):
+        return
+    for name, clock in state.clocks.items():
+        state.digest -= clock_element(name, clock)
+    state.clocks.clear()
+    state.reached_us = None
+    state.rests += 1
+    state.digest = (state.digest + REST) & MASK
 
 
 # -- deadlines -----------------------------------------------------------------------------------
@@ -226,6 +231,8 @@ def deadline_came(state: State, queue: Queue, message: Message) -> None:
     queue.deadlines += 1
     if queue.deadlines == 1:
         state.expiring[queue.number] = queue
+        if not state.clocks:
+            _first_came(state)
     state.due_us = min(state.due_us, deadline(queue, message))
 
 

@@ -353,6 +353,7 @@ class Tick(NamedTuple):
 
     kind: int
     epoch: int  # in which it was read: one that comes in a later epoch is out of date
+    rests: int  # how often the time had come to stand: after one more it is out of date, too
     time_us: int
     seen_us: int  # the machine's time had gone so far when it was read, or further
 

@@ -342,7 +342,7 @@ class State:
         self.now_us = 0  # the machine's time: moves by Tick (clock.py)
         self.clocks: dict[str, Clock] = {}  # by member; kept only while something can expire
         self.reached_us: int | None = None  # by a majority of these clocks
-        self.rests = 0  # how often the time came to stand; no part of the state
+        self.rests = 0  # how often the time came to stand
         self.due_us = 0  # nothing expires before; no part of the state, see clock.py
         self.digest = 0  # the root
         self.epoch = 0

@@ -1,7 +1,7 @@
 """The state looked at as a whole: its hash from scratch, and what must hold between commands."""
 
 from broker.machine.channels import channel_element, connection_element
-from broker.machine.clock import clock_element, pending, reached
+from broker.machine.clock import REST, clock_element, pending, reached
 from broker.machine.digest import MASK, held_element, ready_element, rehash
 from broker.machine.entities import NO_TTL, Channel, Consumer, Queue, State
 from broker.machine.poison import poison_element
@@ -19,7 +19,7 @@ from broker.machine.topology import binding_element, exchange_element
 def recompute_root(state: State, fresh: bool = False) -> int:
     """The sum of the elements of everything, messages from their bytes. `fresh`: all messages were
     hashed this moment and the queues summed up, so that is not done again."""
-    total = cluster_element(state)
+    total = cluster_element(state) + REST * state.rests
     for name, record in state.sessions.items():
         total += session_element(name, record) + record.salt * record.last_blob_no
     total += sum(clock_element(name, clock) for name, clock in state.clocks.items())

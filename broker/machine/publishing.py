@@ -5,7 +5,7 @@ the command that caused it, after the command itself, and nothing of it can fail
 """
 
 from broker.machine.channels import refuse
-from broker.machine.clock import birth, first_came, pending, wall_us
+from broker.machine.clock import birth, wall_us
 from broker.machine.commands import (
     IGNORED,
     IMMEDIATE,
@@ -122,8 +122,6 @@ def spread(
     for queue in queues:
         if not enqueue(state, queue, message):
             accepted = False
-    if not state.clocks and what != BY_DEATH and pending(state):
-        first_came(state)
     return accepted
 
 

@@ -113,6 +113,7 @@ class _Reader:
         self,
         position: int,
         now_us: int,
+        rests: int,
         epoch: int,
         voters: tuple[str, ...],
         cluster_id: str,
@@ -123,6 +124,7 @@ class _Reader:
         state = self.state
         state.position = position
         state.now_us = now_us
+        state.rests = rests
         state.epoch = epoch
         state.voters = voters
         state.cluster_id = cluster_id

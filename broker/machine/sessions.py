@@ -192,10 +192,12 @@ def on_digest(_state: State, _session: int, _command: Digest | Reexecuted) -> in
 
 
 def on_tick(state: State, session: int, command: Tick) -> int:
-    _, epoch, time_us, seen_us = command
+    _, epoch, rests, time_us, seen_us = command
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
-    if name is None or epoch != state.epoch or min(time_us, seen_us) < 0 or not pending(state):
+    if name is None or min(time_us, seen_us) < 0 or not pending(state):
         return IGNORED
+    if (epoch, rests) != (state.epoch, state.rests):
+        return IGNORED  # out of date
     before = cluster_element(state)
     moved = read_clock(state, name, time_us, seen_us)
     if moved:

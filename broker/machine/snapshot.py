@@ -21,7 +21,7 @@ from broker.machine.digest import ALGORITHM
 from broker.machine.entities import Channel, Consumer, Held, Message, Queue, State, Vhost
 
 CHUNK_BYTES = 256 * 1024
-VERSION = 2
+VERSION = 3
 _BATCH_BYTES = 64 * 1024
 _BATCH_ITEMS = 8192
 _PAGE = 4096
@@ -152,6 +152,7 @@ def _first_items(state: State) -> Iterator[_Item]:
         "cluster",
         state.position,
         state.now_us,
+        state.rests,
         state.epoch,
         state.voters,
         state.cluster_id,

@@ -139,6 +139,14 @@ STORIES = {
         "oracle",
         without=(),
     ),
+    "read_before_the_time_came_to_stand": Story(
+        5170,
+        False,
+        "G17: a tick was read, the last message that could expire went, the next one came, and the"
+        " tick was ordered: its clock was placed as if read just then, ahead by what lay between",
+        "oracle",
+        without=(),
+    ),
     "born_by_a_clock_that_was_placed_late": Story(
         6,
         False,

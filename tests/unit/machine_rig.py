@@ -86,7 +86,7 @@ class Rig:
         """One member's clock said so when it knew the machine's time to be so far; by default, it
         knows all."""
         seen_us = self.machine.gone_us if seen_us is None else seen_us
-        tick = c.Tick(c.TICK, self.machine.epoch, time_us, seen_us)
+        tick = c.Tick(c.TICK, self.machine.epoch, self.machine.rests, time_us, seen_us)
         return self.apply(self.machine.sessions[name].session, tick)
 
     def client(self, member: str = "a", vhost: str = "/") -> "Client":

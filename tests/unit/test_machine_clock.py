@@ -161,10 +161,44 @@ def test_a_time_without_a_primary_counts_for_the_old_and_not_for_the_new(rig: Ri
 def test_a_reading_of_another_epoch_is_out_of_date(rig: Rig) -> None:
     mortal(rig)
     session = rig.machine.sessions["a"].session
-    old = c.Tick(c.TICK, rig.machine.epoch, rig.time_us, 0)
+    old = c.Tick(c.TICK, rig.machine.epoch, 0, rig.time_us, 0)
     rig.activate()
     assert rig.apply(session, old) == c.IGNORED
     assert "a" not in rig.machine.clocks
+
+
+def test_a_reading_from_before_the_time_came_to_stand_is_out_of_date(rig: Rig) -> None:
+    """G17; found by the simulator (oracle, seed 5170): read before the last message that could
+    expire went, and ordered after the next one came, it is as old as both are apart."""
+    client = mortal(rig)
+    start = rig.time_us
+    rig.tick(start)
+    old = c.Tick(c.TICK, rig.machine.epoch, rig.machine.rests, start, rig.machine.gone_us)
+    client.purge("q")
+    rig.time_us = late = start + 500_000
+    client.publish("q", b"m", properties=EXPIRES_IN_A_SECOND)
+    for record in list(rig.machine.sessions.values()):
+        assert rig.apply(record.session, old) == c.IGNORED
+    assert {"a", "b", "c"}.isdisjoint(rig.machine.clocks)
+    rig.tick(late + 999_000)
+    assert rig.depth("q") == 1
+    rig.tick(late + SECOND)
+    assert rig.depth("q") == 0
+
+
+def test_how_often_the_time_came_to_stand_is_part_of_the_state(rig: Rig) -> None:
+    client = mortal(rig)
+    client.purge("q")
+    queue = rig.client()
+    queue.queue("leased", {"x-expires": 1000})
+    queue.delete("leased")
+    assert rig.machine.rests == 2
+    rig.machines["d"] = Machine.restore("d", rig.machine.snapshot())
+    assert rig.machines["d"].rests == 2
+    root = rig.machine.root()
+    rig.machines["d"].rests = 3
+    assert rig.machines["d"].recompute_root() != root
+    rig.machines["d"].rests = 2
 
 
 @pytest.mark.parametrize("dates", ["the same date", "another date"])

@@ -193,7 +193,7 @@ def test_blobs_travel() -> None:
             c.TX_COMMIT, 1, 1, (c.TxPublish("", "q", 0, b"", b""),), (c.TxSettle(1, True, 0),)
         ),
         c.Activate(c.ACTIVATE, 1, (c.ActiveMember("a", 1, True),), False, ("a",), ""),
-        c.Tick(c.TICK, 1, 5, 0),
+        c.Tick(c.TICK, 1, 0, 5, 0),
     ]
     assert unpack_blob(pack_blob(7, 8, 9, commands)) == (7, 8, 9, tuple(commands))
 
