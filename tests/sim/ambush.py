@@ -36,7 +36,6 @@ class Ambush:
 
     def __init__(self, world: World, tape: Tape) -> None:
         self.world, self.tape = world, tape
-        self.over = False
         self.late_chance = tape.pick((0.1, 0.3, 0.7)) if world.plan.has("late") else 0.0
         self.outage_chance = tape.pick((0.02, 0.05, 0.2)) if world.plan.has("outage") else 0.0
         self.delay_s = world.plan.weather.delay_s * tape.pick((0.5, 2.0, 8.0))
@@ -44,13 +43,13 @@ class Ambush:
 
     def on_phase(self, member: SimMember) -> None:
         """A member of the ring has entered a phase."""
-        if not self.over and self.tape.chance(self.late_chance):
+        if not self.world.healed and self.tape.chance(self.late_chance):
             self._late(member)
 
     def on_view(self, member: SimMember) -> None:
         """A member begins or ends a view."""
-        if not self.over and self.tape.chance(self.outage_chance):
-            self.world.after(self.tape.gap(self.delay_s), self._outage)
+        if not self.world.healed and self.tape.chance(self.outage_chance):
+            self.world.during(self.tape.gap(self.delay_s), self._outage)
 
     def _late(self, member: SimMember) -> None:
         """Frames that one other sent to this one, the youngest of them, in their order.
@@ -73,11 +72,9 @@ class Ambush:
         late = [frame for frame in kept if frame[1] == kind][-tape.number(1, FRAMES_MAX) :]
         wait_s = 2 * (self.delay_s if tape.chance(0.5) else self.token_s) * tape.random.random()
         self.world.fault("late", f"kind {kind} of {source}", member)
-        self.world.after(wait_s, self._come, link, source, member.name, late)
+        self.world.during(wait_s, self._come, link, source, member.name, late)
 
     def _come(self, link: Link, source: str, target: str, late: list[bytes]) -> None:
-        if self.over:
-            return  # no more faults: an old frame would be one
         for turn, frame in enumerate(late):
             link.in_flight += 1
             at = self.world.now + turn * 1e-6
@@ -85,7 +82,7 @@ class Ambush:
 
     def _outage(self) -> None:
         running = [member for member in self.world.members.values() if member.running]
-        if self.over or not running:
+        if not running:
             return
         spared = self.tape.pick(running) if self.tape.chance(0.5) else None
         for member in running:

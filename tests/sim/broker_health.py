@@ -62,7 +62,7 @@ class SimHealth:
         self._ticker.wake(self.world.now)
         # What a member publishes as an epoch begins may live too long if its clock was set ahead
         # since it was first read (docs/decisions/0008), and the run's end waits for the last to go.
-        member = self.world.members[upper.name]
+        member = upper.member
         serves = upper.core.speaking and member.wall_offset_us <= member.wall_lowest_us
         if serves and not self.world.healed and self.tape.chance(self._load):
             self._publish()

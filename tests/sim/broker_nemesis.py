@@ -41,18 +41,13 @@ class Spite:
     def occasion(self, member: SimMember, code: str) -> None:
         """Something happens at `member`."""
         if code in self.occasions and self.tape.chance(self.chance):
-            self.world.after(self.tape.gap(self.delay_s), self._strike, member)
-
-    def _over(self) -> bool:
-        return self.world.healed
+            self.world.during(self.tape.gap(self.delay_s), self._strike, member)
 
     def _length(self) -> float:
         token_s = self.world.plan.token_timeout_ms / 1000.0
         return token_s * self.tape.pick((0.3, 1.5, 3.0, 6.0)) * self.tape.between(0.5, 1.5)
 
     def _strike(self, member: SimMember) -> None:
-        if self._over():
-            return
         names = self.world.plan.names
         victim = member.name if self.tape.chance(0.5) else self.tape.pick(names)
         if self.crashes and self.tape.chance(0.4):
@@ -72,4 +67,4 @@ class Spite:
         if pairs:
             self.world.fault("spite_cut", " ".join(f"{a}>{b}" for a, b in pairs))
             self.world.net.cut(pairs)
-            self.world.after(self._length(), self.world.net.mend, pairs)
+            self.world.during(self._length(), self.world.net.mend, pairs)

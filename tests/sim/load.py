@@ -12,27 +12,21 @@ if TYPE_CHECKING:
 
 
 class Load:
-    """Submits at every running member until it is told to stop."""
+    """Submits at every running member until all faults are over."""
 
     def __init__(self, world: World, tape: Tape) -> None:
         self.world = world
         self.tape = tape
-        self.over = False
         self.refused = 0
 
     def start(self) -> None:
         for name in self.world.plan.names:
             self._later(name)
 
-    def stop(self) -> None:
-        self.over = True
-
     def _later(self, name: str) -> None:
-        self.world.after(self.tape.gap(self.world.plan.load_gap_s), self._burst, name)
+        self.world.during(self.tape.gap(self.world.plan.load_gap_s), self._burst, name)
 
     def _burst(self, name: str) -> None:
-        if self.over:
-            return
         plan, member = self.world.plan, self.world.members[name]
         if member.running:
             for _ in range(self.tape.number(1, plan.load_burst)):

@@ -1,4 +1,4 @@
-"""Who makes trouble: begins and ends the faults that a plan contains, until it is told to stop.
+"""Who makes trouble: begins and ends the faults that a plan contains, until all faults are over.
 
 Here is the trouble of the network; `nemesis_members` has that of processes, disks and clients.
 """
@@ -28,7 +28,6 @@ class Nemesis:
     def __init__(self, world: World, tape: Tape) -> None:
         self.world = world
         self.tape = tape
-        self.over = False
         self.number = 0  # of the next episode
         self.members = MemberTrouble(world, tape, self._length)
         self.strike: Strike | None = None
@@ -65,20 +64,11 @@ class Nemesis:
         else:
             self.world.net.weather = plan.weather
 
-    def stop(self) -> None:
-        """Begin no more episodes; what the running ones still undo is harmless."""
-        self.over = True
-        for waiting in (self.strike, self.ambush):
-            if waiting is not None:
-                waiting.over = True
-
     def _later(self, fault: str) -> None:
         mean = self.world.plan.calm_s * (4.0 if fault in SELDOM else 1.0)
-        self.world.after(self.tape.gap(mean), self._begin, fault)
+        self.world.during(self.tape.gap(mean), self._begin, fault)
 
     def _begin(self, fault: str) -> None:
-        if self.over:
-            return
         kept = self.world.plan.episodes
         if kept is None or self.number in kept:
             self.handlers[fault]()
@@ -87,11 +77,9 @@ class Nemesis:
         self._later(fault)
 
     def _storm(self, clear: bool) -> None:
-        if self.over:
-            return
         plan = self.world.plan
         self.world.net.weather = self.world.calm if clear else plan.weather
-        self.world.after(self.tape.gap(plan.calm_s), self._storm, not clear)
+        self.world.during(self.tape.gap(plan.calm_s), self._storm, not clear)
 
     def _length(self) -> float:
         """An episode's length: around a multiple of the token timeout, where the races are."""
@@ -101,12 +89,12 @@ class Nemesis:
     # -- the network -----------------------------------------------------------------------------
 
     def _cut(self, name: str, pairs: Pairs) -> None:
-        if not pairs or self.over:
+        if not pairs:
             return
         self._tell(name, pairs)
         self.world.net.cut(pairs)
         self.world.hints.cut(pairs)
-        self.world.after(self._length(), self._mend, pairs)
+        self.world.during(self._length(), self._mend, pairs)
 
     def _tell(self, name: str, pairs: Pairs) -> None:
         whom = sorted({name for pair in pairs for name in pair})
@@ -114,8 +102,7 @@ class Nemesis:
         self.world.fault(name, text, *(self.world.members[name] for name in whom))
 
     def _mend(self, pairs: Pairs) -> None:
-        if not self.over:
-            self._tell("mend", pairs)
+        self._tell("mend", pairs)
         self.world.net.mend(pairs)
 
     def _across(self, side: list[str]) -> Pairs:
@@ -155,7 +142,7 @@ class Nemesis:
         pairs = self._across([self.tape.pick(self.world.plan.names)])
         step = self._length()
         for i in range(self.tape.number(2, 5)):
-            self.world.after(i * 2.0 * step, self._cut, "flap", pairs)
+            self.world.during(i * 2.0 * step, self._cut, "flap", pairs)
 
     def _links_around(self) -> Pairs:
         name = self.tape.pick(self.world.plan.names)
@@ -168,7 +155,7 @@ class Nemesis:
         if pairs:
             self._tell("clog", pairs)
             self.world.net.clog(pairs)
-            self.world.after(self._length(), self._unclog, pairs)
+            self.world.during(self._length(), self._unclog, pairs)
 
     def _unclog(self, pairs: Pairs) -> None:
         self.world.net.unclog(self.world.now, pairs)
@@ -179,7 +166,7 @@ class Nemesis:
             extra = self.tape.between(0.001, 0.03)
             self._tell("slow", pairs)
             self.world.net.slow(pairs, extra)
-            self.world.after(self._length(), self.world.net.slow, pairs, 0.0)
+            self.world.during(self._length(), self.world.net.slow, pairs, 0.0)
 
     # -- shapes of partial partitions ------------------------------------------------------------
 
@@ -214,12 +201,12 @@ class Nemesis:
         self.tape.random.shuffle(back)
         for turn, name in enumerate(names):
             pairs = [pair for pair in self.world.net.links if name in pair]
-            self.world.after(turn * step, self._stop_links, pairs)
+            self.world.during(turn * step, self._stop_links, pairs)
         for turn, name in enumerate(back):
             pairs = [pair for pair in self.world.net.links if name in pair]
-            self.world.after((len(names) + turn) * step, self._unclog, pairs)
+            self.world.during((len(names) + turn) * step, self._unclog, pairs)
 
     def _stop_links(self, pairs: Pairs) -> None:
-        if pairs and not self.over:
+        if pairs:
             self._tell("swizzle", pairs)
             self.world.net.clog(pairs)

@@ -103,11 +103,11 @@ class MemberTrouble:
         if member is None or not isinstance(stack, Restorable):
             return
         image = stack.backup(member.name)
-        self.world.after(self.length() * 4, self._restore, member, image)
+        self.world.during(self.length() * 4, self._restore, member, image)
 
     def _restore(self, member: SimMember, image: object) -> None:
         stack = self.world.stack
-        if not member.running or self.world.healed or not isinstance(stack, Restorable):
+        if not member.running or not isinstance(stack, Restorable):
             return
         self._crash("restore", member, self.length() * 2)
         if stack.restore(member.name, image, self.world.plan.names):
@@ -120,10 +120,10 @@ class MemberTrouble:
             return
         step = self._token_s() * self.tape.between(0.1, 1.5)
         for turn in range(self.tape.number(2, 6)):
-            self.world.after(turn * step, self._storm, member, step * self.tape.between(0.1, 0.9))
+            self.world.during(turn * step, self._storm, member, step * self.tape.between(0.1, 0.9))
 
     def _storm(self, member: SimMember, down_s: float) -> None:
-        if member.running and not self.world.healed:
+        if member.running:
             self._crash("restart_storm", member, down_s)
 
     def pause(self) -> None:

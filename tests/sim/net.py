@@ -91,7 +91,6 @@ class Net:
     ) -> None:
         self.tape = tape
         self.weather = weather
-        self.healed = False
         self.queue_frames = queue_frames
         self.deliver_at = deliver_at
         self.links = {(a, b): Link() for a in names for b in names if a != b}
@@ -247,8 +246,7 @@ class Net:
             self.links[pair].cut = True
 
     def mend(self, pairs: list[tuple[str, str]]) -> None:
-        """Not after `heal`: what is cut from then on stays cut, whatever fault ends late."""
-        for pair in pairs if not self.healed else ():
+        for pair in pairs:
             self.links[pair].cut = False
 
     def clog(self, pairs: list[tuple[str, str]]) -> None:
@@ -270,7 +268,6 @@ class Net:
 
     def heal(self, now: float) -> None:
         """No faults from here on; what piled up still arrives."""
-        self.healed = True
         self.weather = Weather(delay_s=self.weather.delay_s, jitter=self.weather.jitter)
         for link in self.links.values():
             link.cut = False

@@ -151,8 +151,6 @@ class Runner:
         ):
             steps = max(plan.steps_min, world.steps + 500)
             world.run_until(lambda: world.steps >= steps, world.now + enough)  # noqa: B023
-        nemesis.stop()
-        load.stop()
 
     def _enough_happened(self) -> bool:
         """Whether a run has had the kinds of faults and the view changes that make it count."""

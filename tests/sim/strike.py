@@ -23,7 +23,6 @@ class Strike:
 
     def __init__(self, world: World, tape: Tape) -> None:
         self.world, self.tape = world, tape
-        self.over = False
         self.number = 0
         self.chance = tape.pick((0.05, 0.15, 0.4))
         self.phases = tape.some(PHASES, 1, len(PHASES))
@@ -32,20 +31,18 @@ class Strike:
 
     def on_phase(self, member: SimMember) -> None:
         """A member has entered a phase."""
-        if self.over or member.tap is None or member.tap.core.phase.value not in self.phases:
+        if self.world.healed or member.tap is None:
             return
-        if self.tape.chance(self.chance):
+        if member.tap.core.phase.value in self.phases and self.tape.chance(self.chance):
             chosen = self.tape.pick(self.blows), self.tape.chance(0.7), self.tape.random.random()
             kept = self.world.plan.strikes
             if kept is None or self.number in kept:
-                self.world.after(self.delay_s * 2 * chosen[2], self._blow, member, *chosen)
+                self.world.during(self.delay_s * 2 * chosen[2], self._blow, member, *chosen)
             self.number += 1
             self.world.strikes = self.number
 
     def _blow(self, near: SimMember, blow: str, same: bool, size: float) -> None:
         """Everything comes from the draw at the occasion, so leaving one out moves no other."""
-        if self.over:
-            return
         members = list(self.world.members.values())
         member = near if same else members[int(size * 1000) % len(members)]
         token_s = self.world.plan.token_timeout_ms / 1000.0
@@ -65,7 +62,7 @@ class Strike:
         elif blow == "cut":
             pairs = [pair for pair in world.net.links if member.name in pair]
             world.net.cut(pairs)
-            world.after(length, world.net.mend, pairs)
+            world.during(length, world.net.mend, pairs)
         elif blow == "lose":
             for (source, _), link in world.net.links.items():
                 if source == member.name:

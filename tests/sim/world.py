@@ -77,6 +77,15 @@ class World:
     def after(self, delay: float, action: Callable[..., None], *arguments: object) -> None:
         heappush(self.heap, (self.now + delay, next(self._order), action, arguments))
 
+    def during(self, delay: float, action: Callable[..., None], *arguments: object) -> None:
+        """As `after`, but not once the faults are over: so a fault neither goes on nor undoes what
+        the end of all faults arranged."""
+        self.after(delay, self._unless_healed, action, *arguments)
+
+    def _unless_healed(self, action: Callable[..., None], *arguments: object) -> None:
+        if not self.healed:
+            action(*arguments)
+
     def run_until(self, end: Callable[[], bool], deadline: float) -> bool:
         """Run until `end()` holds (asked after each event) or time is up; True in the first case.
 

@@ -33,6 +33,20 @@ def long_lived(rig: Rig) -> None:
     client.publish("long", b"m")
 
 
+def all_speak(rig: Rig) -> None:
+    """Every member has sent a blob: its clock is waited for."""
+    for name, record in rig.machine.sessions.items():
+        for machine in rig.machines.values():
+            assert machine.accept_blob(name, record.session, 1)
+
+
+def new_message(rig: Rig, member: str) -> None:
+    """One with a second to live, in a queue of its own."""
+    client = rig.client(member)
+    client.queue("new")
+    client.publish("new", b"m", properties=EXPIRES_IN_A_SECOND)
+
+
 def read_all(rig: Rig, **dates: int) -> None:
     for name, date in dates.items():
         rig.read(name, date)
@@ -145,9 +159,7 @@ def test_a_time_without_a_primary_counts_for_the_old_and_not_for_the_new(rig: Ri
     rig.activate()
     assert rig.machine.reached_us is None
     rig.time_us = late = start + 3600 * SECOND
-    client = rig.client("b")
-    client.queue("new")
-    client.publish("new", b"m", properties=EXPIRES_IN_A_SECOND)
+    new_message(rig, "b")
     while rig.machine.now_us < 3600 * SECOND:
         read_all(rig, a=late, b=late, c=late)
     assert rig.depth("q") == 0
@@ -253,9 +265,7 @@ def test_a_message_that_came_before_the_first_reading_lives_its_whole_life(rig: 
     mortal(rig)
     start = rig.time_us
     rig.time_us = start + SECOND
-    client = rig.client("c")
-    client.queue("new")
-    client.publish("new", b"m", properties=EXPIRES_IN_A_SECOND)
+    new_message(rig, "c")
     for moment in range(0, 2 * SECOND, 100_000):
         for name in "abc":
             rig.read(name, start + moment, seen_us=moment)
@@ -269,18 +279,14 @@ def test_a_wild_date_before_the_first_reading_is_worth_two_seconds(rig: Rig) -> 
     mortal(rig)
     start = rig.time_us
     rig.time_us = start + YEAR
-    wild = rig.client("c")
-    wild.queue("new")
-    wild.publish("new", b"m", properties=EXPIRES_IN_A_SECOND)
+    new_message(rig, "c")
     born_us = rig.machine.vhosts["/"].queues["new"].ready[-1][5]
     assert born_us == LEAD_US + GRACE_US
 
 
 def test_one_clock_alone_moves_no_time_while_others_spoke(rig: Rig) -> None:
     """G17: it may be the one that jumps, and the others' ticks are on the way."""
-    for name, record in rig.machine.sessions.items():
-        for machine in rig.machines.values():
-            assert machine.accept_blob(name, record.session, 1)
+    all_speak(rig)
     mortal(rig)
     start = rig.time_us
     read_all(rig, a=start)
@@ -294,9 +300,7 @@ def test_one_clock_alone_moves_no_time_while_others_spoke(rig: Rig) -> None:
 def test_who_is_read_first_after_an_outage_counts_it_by_its_date(rig: Rig) -> None:
     """Found by the simulator (oracle, seed 2169): placed at what it knew, b stood 20 s behind a, by
     whose clock messages were born, so they lived 20 s longer."""
-    for name, record in rig.machine.sessions.items():
-        for machine in rig.machines.values():
-            assert machine.accept_blob(name, record.session, 1)
+    all_speak(rig)
     long_lived(rig)
     start = rig.time_us
     rig.read("a", start)
