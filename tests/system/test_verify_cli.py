@@ -145,7 +145,7 @@ class TestWhatItNeeds:
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setattr(session, "find_spec", lambda name: None)
         with pytest.raises(BadInput, match=r"Java 17 .*\[verify\]"):
-            session._find_java(tmp_path)
+            session.find_java(tmp_path)
 
     def test_an_old_java_is_not_taken(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -159,7 +159,7 @@ class TestWhatItNeeds:
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
         monkeypatch.setattr(session, "find_spec", lambda name: None)
         with pytest.raises(BadInput, match="Java 17"):
-            session._find_java(tmp_path)
+            session.find_java(tmp_path)
 
     def test_the_java_of_the_wheel_is_wrapped(self, tmp_path: Path) -> None:
         wrapper = tmp_path / "java"

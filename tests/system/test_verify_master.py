@@ -1,4 +1,5 @@
-"""The check on a Spark cluster of several processes, which have of our code only what is sent."""
+"""The check on Spark clusters of several processes, and of several machines, which have of our code
+only what is sent to them."""
 
 from __future__ import annotations
 
@@ -12,17 +13,22 @@ from zipfile import ZipFile
 import pytest
 
 from tests.system.logmaker import good_story
+from tests.system.netns import why_not
 from tests.system.spoils import change_an_outcome
 from tools.local_cluster import ROOT
 from tools.verify.session import pack_code
 
 pytest.importorskip("pyspark")
+from tests.system.sparkcluster import MASTER as STANDALONE
+from tests.system.sparkcluster import SparkCluster
+
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 MASTER = "local-cluster[2,1,1024]"
 RUN = "import sys; sys.path.insert(0, {root!r}); from tools.qpid_cluster_verify import main; main()"
 
 
+@pytest.mark.skipif(not why_not(), reason="three machines, below, are more than three processes")
 def test_two_workers_check_what_was_sent_to_them(tmp_path: Path) -> None:
     maker = good_story()
     promise, member, position = change_an_outcome(maker)
@@ -37,6 +43,28 @@ def test_two_workers_check_what_was_sent_to_them(tmp_path: Path) -> None:
         env=environment,
     )
     assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)["findings"]
+    assert (promise, member, position) in [
+        (one["property"], one["member"], one["position"]) for one in found
+    ]
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces here: {why_not()}")
+def test_a_standalone_cluster_of_three_machines(tmp_path: Path) -> None:
+    """Master and driver on one, workers on two others, logs on storage that all of them see."""
+    maker = good_story()
+    promise, member, position = change_an_outcome(maker)
+    maker.write(tmp_path / "logs", 1500)
+    with SparkCluster(2, tmp_path) as cluster:
+        done = cluster.run(
+            [
+                *(sys.executable, "-c", RUN.format(root=str(ROOT))),
+                *("--json", "--master", STANDALONE, str(tmp_path / "logs")),
+            ],
+            {},
+        )
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert all(cluster.tasks(place) for place in (1, 2)), "each worker had its part"
     found = json.loads(done.stdout)["findings"]
     assert (promise, member, position) in [
         (one["property"], one["member"], one["position"]) for one in found

@@ -124,12 +124,12 @@ def _prepare_environment(scratch: Path, here: bool) -> None:
     if here or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    home = _find_java(scratch)
+    home = find_java(scratch)
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
 
 
-def _find_java(scratch: Path) -> Path | None:
+def find_java(scratch: Path) -> Path | None:
     """Return a JAVA_HOME to set, None when what is there already serves."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
