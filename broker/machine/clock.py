@@ -19,7 +19,16 @@ to stand: taken before and ordered after, it would set its clock ahead by what l
 """
 
 from broker.machine.digest import MASK, thing
-from broker.machine.entities import NO_TTL, NOT_YET, Clock, Message, Queue, State
+from broker.machine.entities import (
+    NO_DATES,
+    NO_TTL,
+    NOT_YET,
+    Clock,
+    Dates,
+    Message,
+    Queue,
+    State,
+)
 from broker.machine.voters import voter_names
 
 STEP_US_MAX = 10_000_000
@@ -60,32 +69,45 @@ def birth(state: State) -> int:
     majority reached and a little more. Never before the machine's time, so nothing is born old."""
     if not state.clocks:
         return state.now_us
-    said = state.time_us - middle_shift(state)
-    clock = next(
-        (state.clocks.get(n) for n, r in state.sessions.items() if r.session == state.session), None
-    )
-    if clock is not None:
-        own = state.time_us - clock.shift_us
-        # A clock may have been placed late, by as much as its member was behind. Dates that
-        # almost agree with it tell how late; others tell nothing.
-        said = said if own <= said <= own + LEAD_US else own
+    middle_us, shifts_us, own_us = state.dates
+    said = latest = state.time_us - own_us.get(state.session, middle_us)
+    # A clock may have been placed late, by as much as its member was behind. Dates that almost
+    # agree with it tell how late; others tell nothing.
+    for shift_us in shifts_us:
+        if latest < state.time_us - shift_us <= said + LEAD_US:
+            latest = state.time_us - shift_us
+    said = latest
     floor = gone_us(state)
     if state.reached_us is not None or state.clocks.keys() == {FIRST}:
         said = min(said, floor + LEAD_US)
     return max(floor, said) + GRACE_US
 
 
-def middle_shift(state: State) -> int:
-    """Between the machine's time and the date that most clocks show."""
-    shifts = sorted(clock.shift_us for name, clock in state.clocks.items() if name != FIRST)
-    return shifts[len(shifts) // 2] if shifts else state.clocks[FIRST].shift_us
+def survey(state: State) -> None:
+    """The clocks, or whose clocks count, are others now."""
+    state.reached_us = reached(state)
+    state.dates = dates_of(state)
+
+
+def dates_of(state: State) -> Dates:
+    """What dates tell of the machine's time: by most clocks, but by each of them, and by the first
+    message, while a voter's clock is missing. When it is read, the time may go on to any."""
+    clocks = state.clocks
+    if not clocks:
+        return NO_DATES
+    shifts = sorted(clock.shift_us for name, clock in clocks.items() if name != FIRST)
+    middle_us = shifts[len(shifts) // 2] if shifts else clocks[FIRST].shift_us
+    own = {r.session: clocks[name].shift_us for name, r in state.sessions.items() if name in clocks}
+    if all(name in clocks for name in _waited_for(state)):
+        return Dates(middle_us, (middle_us,), own)
+    return Dates(middle_us, tuple(clock.shift_us for clock in clocks.values()), own)
 
 
 def wall_us(state: State) -> int:
     """The date, for people: of the command's origin, else as far as the clocks tell; 0: unknown."""
     if state.time_us or not state.clocks:
         return state.time_us
-    return state.now_us + middle_shift(state)
+    return state.now_us + state.dates.middle_us
 
 
 # -- reading clocks ------------------------------------------------------------------------------
@@ -106,7 +128,7 @@ def read_clock(state: State, name: str, time_us: int, seen_us: int) -> bool:
         late = behind if 0 < behind <= ASTRAY_US else 0  # it started late, or was set back a little
         clock = clock._replace(stamp_us=time_us, shift_us=clock.shift_us - late)
     _set(state, name, clock)
-    state.reached_us = reached(state)
+    survey(state)
     if state.reached_us is None:
         return False
     _mind_stray(state, name, clock, state.reached_us)
@@ -115,7 +137,7 @@ def read_clock(state: State, name: str, time_us: int, seen_us: int) -> bool:
         for other, known in list(state.clocks.items()):
             if known.stamp_us != NOT_YET:
                 _set(state, other, Clock(known.stamp_us - state.now_us, known.stamp_us, NOT_YET))
-        state.reached_us = reached(state)
+        survey(state)
     target = min(state.reached_us or 0, state.now_us + STEP_US_MAX)
     if target <= state.now_us:
         return False
@@ -131,7 +153,7 @@ def _place(state: State, time_us: int, seen_us: int) -> int | None:
         return seen_us if state.reached_us - seen_us <= LEAD_US else None
     said = 0
     if state.clocks.keys() - {FIRST}:
-        said = time_us - middle_shift(state)  # by the dates: an outage counts
+        said = time_us - state.dates.middle_us  # by the dates: an outage counts
     return max(said, seen_us, state.now_us)
 
 
@@ -139,6 +161,7 @@ def _first_came(state: State) -> None:
     """Something can expire from now on, and no clock was read yet."""
     if state.time_us:
         _set(state, FIRST, Clock(state.time_us - state.now_us, NOT_YET, NOT_YET))
+        survey(state)
 
 
 def gone_us(state: State) -> int:
@@ -164,9 +187,13 @@ def majority_date(state: State) -> int:
 def _voting(state: State) -> list[Clock]:
     """The clocks of the voters of this view, unread ones too. Who is still joining has said nothing
     yet, and does not count; nor does one that never spoke."""
+    return [state.clocks.get(name, _UNREAD) for name in _waited_for(state)]
+
+
+def _waited_for(state: State) -> list[str]:
     clocks, sessions = state.clocks, state.sessions
     return [
-        clocks.get(name, _UNREAD)
+        name
         for name in voter_names(state.voters)
         if name in sessions and (name in clocks or sessions[name].last_blob_no)
     ]
@@ -180,7 +207,7 @@ def new_epoch(state: State, joining: list[str]) -> None:
             state.digest = (state.digest - clock_element(name, state.clocks.pop(name))) & MASK
         else:
             _set(state, name, clock._replace(stamp_us=NOT_YET))
-    state.reached_us = reached(state)
+    survey(state)
 
 
 def _mind_stray(state: State, name: str, clock: Clock, time_us: int) -> None:
@@ -191,6 +218,7 @@ def _mind_stray(state: State, name: str, clock: Clock, time_us: int) -> None:
         _set(state, name, clock._replace(astray_us=state.now_us))
     elif state.now_us - clock.astray_us > ASTRAY_KEPT_US:
         _set(state, name, Clock(clock.stamp_us - time_us, clock.stamp_us, NOT_YET))
+        survey(state)
 
 
 def _set(state: State, name: str, clock: Clock) -> None:
@@ -205,10 +233,11 @@ def rest(state: State) -> None:
     """Nothing can expire any more: the clocks are forgotten, the time stands."""
     if pending(state):
         return
-    for name, clock in state.clocks.items():
-        state.digest -= clock_element(name, clock)
-    state.clocks.clear()
-    state.reached_us = None
+    if state.clocks:
+        for name, clock in state.clocks.items():
+            state.digest -= clock_element(name, clock)
+        state.clocks.clear()
+        state.reached_us, state.dates = None, NO_DATES
     state.rests += 1
     state.digest = (state.digest + REST) & MASK
 

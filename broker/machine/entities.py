@@ -283,6 +283,17 @@ class Clock(NamedTuple):
     astray_us: int  # the machine's time since when it is far from the majority; NOT_YET: it is not
 
 
+class Dates(NamedTuple):
+    """Shifts, as of a clock, by which a date tells the machine's time."""
+
+    middle_us: int  # of most clocks
+    shifts_us: tuple[int, ...]  # by which a message may be younger than by its origin's clock
+    own_us: dict[int, int]  # by session
+
+
+NO_DATES = Dates(0, (), {})
+
+
 class QueueRow(NamedTuple):
     """What operators, and members that compare their states, see of a queue."""
 
@@ -304,6 +315,7 @@ class State:
         "clocks",
         "cluster_id",
         "connections",
+        "dates",
         "dead",
         "declared",
         "digest",
@@ -342,6 +354,7 @@ class State:
         self.now_us = 0  # the machine's time: moves by Tick (clock.py)
         self.clocks: dict[str, Clock] = {}  # by member; kept only while something can expire
         self.reached_us: int | None = None  # by a majority of these clocks
+        self.dates = NO_DATES  # what these clocks tell, too
         self.rests = 0  # how often the time came to stand
         self.due_us = 0  # nothing expires before; no part of the state, see clock.py
         self.digest = 0  # the root

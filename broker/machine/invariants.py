@@ -1,7 +1,7 @@
 """The state looked at as a whole: its hash from scratch, and what must hold between commands."""
 
 from broker.machine.channels import channel_element, connection_element
-from broker.machine.clock import REST, clock_element, pending, reached
+from broker.machine.clock import REST, clock_element, dates_of, pending, reached
 from broker.machine.digest import MASK, held_element, ready_element, rehash
 from broker.machine.entities import NO_TTL, Channel, Consumer, Queue, State
 from broker.machine.poison import poison_element
@@ -67,7 +67,7 @@ def check(state: State) -> None:
     assert state.digest == state.digest & MASK, "the root is kept below 2**64"
     assert state.digest == recompute_root(state), "the root by deltas equals the root by scan"
     assert not state.clocks or pending(state), "clocks are read only while something can expire"
-    assert state.reached_us == reached(state)
+    assert (state.reached_us, state.dates) == (reached(state), dates_of(state))
     assert not state.dead, "the dead are buried at their position"
     held_of_queue: dict[int, int] = {}
     for key, channel in state.channels.items():

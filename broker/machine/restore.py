@@ -12,7 +12,7 @@ from typing import cast
 import msgpack
 
 from broker.machine.arguments import adopt
-from broker.machine.clock import reached
+from broker.machine.clock import survey
 from broker.machine.commands import Table
 from broker.machine.digest import ALGORITHM, body_hash, canonical, message_hash, thing
 from broker.machine.entities import (
@@ -93,7 +93,7 @@ class _Reader:
                 queue.ready_sum = ready_sum(queue, fresh=True)
             if queue.expires_us >= 0 and not queue.consumers:
                 state.leased[queue.number] = queue
-        state.reached_us = reached(state)
+        survey(state)
         state.digest = recompute_root(state, fresh=True)
         if state.digest != self.claimed_root:
             msg = f"the snapshot has root {state.digest:016x}, not {self.claimed_root:016x}"

@@ -16,8 +16,8 @@ from broker.machine.clock import (
     majority_date,
     new_epoch,
     pending,
-    reached,
     read_clock,
+    survey,
 )
 from broker.machine.commands import (
     IGNORED,
@@ -183,7 +183,7 @@ def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:
     record.last_blob_no = blob_no
     state.digest = (state.digest + record.salt) & MASK
     if blob_no == 1:
-        state.reached_us = reached(state)  # its clock is waited for from now on
+        survey(state)  # its clock is waited for from now on
     return True
 
 
@@ -231,7 +231,7 @@ def on_voters(state: State, _session: int, command: Voters) -> int:
         return IGNORED
     state.digest -= cluster_element(state)
     state.voters = after
-    state.reached_us = reached(state)
+    survey(state)
     state.digest = (state.digest + cluster_element(state)) & MASK
     return OK
 

@@ -297,6 +297,24 @@ def test_one_clock_alone_moves_no_time_while_others_spoke(rig: Rig) -> None:
     assert rig.depth("q") == 1
 
 
+def test_while_a_clock_is_missing_a_message_is_born_at_the_latest_that_dates_tell(rig: Rig) -> None:
+    """G17; found by the simulator (oracle, seed 10320): the first clock that was read was placed
+    late, what its member published then was as old by it, and the next clocks were placed right."""
+    all_speak(rig)
+    mortal(rig)
+    start = rig.time_us
+    rig.time_us = late = start + 900_000
+    rig.read("a", late, seen_us=100_000)  # its member applied the first message only just now
+    new_message(rig, "a")
+    rig.read("b", late, seen_us=900_000)
+    rig.read("c", late, seen_us=900_000)
+    assert rig.machine.now_us == 900_000
+    rig.tick(late + 999_000)
+    assert (rig.depth("q"), rig.depth("new")) == (0, 1)
+    rig.tick(late + SECOND + GRACE_US)
+    assert rig.depth("new") == 0
+
+
 def test_who_is_read_first_after_an_outage_counts_it_by_its_date(rig: Rig) -> None:
     """Found by the simulator (oracle, seed 2169): placed at what it knew, b stood 20 s behind a, by
     whose clock messages were born, so they lived 20 s longer."""
