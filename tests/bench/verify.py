@@ -8,7 +8,7 @@ hundred million need 11 GB below --scratch.  Each engine runs in a process of it
 files, so that none is warm:
 
     fast     qpid-cluster-verify --fast: only the ends of segments
-    python   one process: the same item and state at each position, in a dict
+    python   one process: the same item, state and moves at each position, in a dict
     duckdb   the same in DuckDB, from the same parser (pip install duckdb)
     plain    the same as one plain group-by in Spark
     check    all checks of qpid-cluster-verify, in Spark
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow
+from xxhash import xxh3_64_intdigest
 
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import Batch, Kind
@@ -47,7 +48,8 @@ ENGINES = ("fast", "python", "duckdb", "plain", "check")
 MASTER = f"local[{os.cpu_count() or 1}]"
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-Fact = tuple[int, bytes, bytes, int, int]  # position, chain, outcomes, root, seq
+FACTS = ("last", "chain", "outcomes", "root", "seq", "moves_hash")
+Fact = tuple[int, bytes, bytes, int, int, int]
 
 
 class Outcome(NamedTuple):
@@ -73,7 +75,8 @@ def facts(directory: Path) -> Iterator[Fact]:
             record = entry.record
             if isinstance(record, Batch):
                 last = record.first_position + record.commands - 1
-                yield last, record.chain, record.outcomes, signed(record.root), record.seq
+                moves = signed(xxh3_64_intdigest(record.moves))
+                yield last, record.chain, record.outcomes, signed(record.root), record.seq, moves
 
 
 def by_fast(directory: Path) -> Outcome:
@@ -86,7 +89,7 @@ def by_fast(directory: Path) -> Outcome:
 def by_python(directory: Path) -> Outcome:
     """Compare in a dict."""
     began = time.perf_counter()
-    seen: dict[int, tuple[bytes, bytes, int, int]] = {}
+    seen: dict[int, tuple[bytes, bytes, int, int, int]] = {}
     wrong = {one[0] for one in facts(directory) if seen.setdefault(one[0], one[1:]) != one[1:]}
     return Outcome(sorted(wrong), time.perf_counter() - began)
 
@@ -96,9 +99,9 @@ def by_duckdb(directory: Path) -> Outcome:
     import duckdb  # type: ignore[import-not-found,unused-ignore]
 
     began = time.perf_counter()
-    kinds = (pyarrow.int64(), pyarrow.binary(), pyarrow.binary(), pyarrow.int64(), pyarrow.int64())
-    names = ("last", "chain", "outcomes", "root", "seq")
-    schema = pyarrow.schema(list(zip(names, kinds, strict=True)))
+    number, some = pyarrow.int64(), pyarrow.binary()
+    kinds = (number, some, some, number, number, number)
+    schema = pyarrow.schema(list(zip(FACTS, kinds, strict=True)))
 
     def batches() -> Iterator[pyarrow.RecordBatch]:
         rows: list[Fact] = []
@@ -112,7 +115,7 @@ def by_duckdb(directory: Path) -> Outcome:
 
     connection = duckdb.connect()
     connection.register("facts", pyarrow.RecordBatchReader.from_batches(schema, batches()))
-    differ = " or ".join(f"min({name}) <> max({name})" for name in names[1:])
+    differ = " or ".join(f"min({name}) <> max({name})" for name in FACTS[1:])
     found = connection.execute(f"select last from facts group by last having {differ}").fetchall()
     return Outcome(sorted(row[0] for row in found), time.perf_counter() - began)
 
@@ -136,7 +139,7 @@ def by_plain(directory: Path) -> Outcome:
         began = time.perf_counter()
         rows = read_records(spark, segments)
         differ = f.lit(False)
-        for name in ("chain", "outcomes", "root", "seq"):
+        for name in FACTS[1:]:
             differ = differ | (f.min(name) != f.max(name))
         grouped = rows.filter(f.col("kind") == int(Kind.BATCH)).groupBy("last")
         found = grouped.agg(differ.alias("differ")).filter("differ").select("last").collect()

@@ -150,7 +150,7 @@ STORIES = {
     "born_by_a_clock_placed_late_before_the_others_were_read": Story(
         10320,
         False,
-        "G17: the first clock that was read was placed late, as its member was behind; what that one"
+        "G17: the first clock that was read was placed late, as its member was behind; what it"
         " published then was born early, and went as the clocks of the others were placed right",
         "oracle",
         without=(),
