@@ -131,6 +131,14 @@ STORIES = {
         "oracle",
         without=(),
     ),
+    "all_that_was_not_safe_is_applied_at_once": Story(
+        3042,
+        False,
+        "4.11, the simulator's own: as a view ended, three megabytes that waited to be safe went to"
+        " a disk at once; what a ring keeps is bounded, but by more frames than were allowed for",
+        "broker",
+        without=(),
+    ),
     "views_change_before_a_majority_was_read": Story(
         2169,
         False,

@@ -36,7 +36,8 @@ BEAT_S = 0.1
 EARLY_S = 0.001
 BACKLOG_BYTES_MAX = 200_000
 BEAT_BYTES_MAX = 2_000_000
-"""What one member can apply between two looks at its disk."""
+"""What one member can apply between two looks at its disk, beside what its ring keeps for it: when a
+view ends, all that was ordered and not safe yet is applied at once."""
 
 
 class SimHealth:
@@ -47,6 +48,9 @@ class SimHealth:
         tape = self.tape = upper.tape.fork("health")
         self._ticker = Ticker(upper.core)
         self._disk = LagWatch(tape.pick((1.0, 5.0, 30.0)), BACKLOG_BYTES_MAX, self._throttle)
+        plan = self.world.plan
+        kept = plan.store_frames_max * plan.frame_bytes_max
+        self._bytes_max = BACKLOG_BYTES_MAX + BEAT_BYTES_MAX + kept
         # The same in all lives: the queue outlives them.
         fixed = self.world.tape.fork(f"mortal {upper.name}")
         self._ttl_us = fixed.pick((50_000, 400_000, 2_000_000))
@@ -68,8 +72,8 @@ class SimHealth:
             self._publish()
         lag = upper.writer.lag.lag()
         # Once all is healed nobody leaves for its disk, and a fake ring keeps no token.
-        bound = not self.world.healed or isinstance(upper.tap.core, Node)
-        if bound and lag.bytes > BACKLOG_BYTES_MAX + BEAT_BYTES_MAX:
+        bounded = not self.world.healed or isinstance(upper.tap.core, Node)
+        if bounded and lag.bytes > self._bytes_max:
             upper.judge.broken("4.11", f"{upper.name}: {lag.bytes} bytes wait for the disk")
         if self._disk.look(lag, self.world.now) and not self.world.healed:
             self.world.after(0.0, self._leave)
