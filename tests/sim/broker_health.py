@@ -36,8 +36,8 @@ BEAT_S = 0.1
 EARLY_S = 0.001
 BACKLOG_BYTES_MAX = 200_000
 BEAT_BYTES_MAX = 2_000_000
-"""What one member can apply between two looks at its disk, beside what its ring keeps for it: when a
-view ends, all that was ordered and not safe yet is applied at once."""
+"""What one member can apply between two looks at its disk, beside what its ring keeps for it: when
+a view ends, all that was ordered and not safe yet is applied at once."""
 
 
 class SimHealth:
