@@ -47,6 +47,9 @@ NEVER_US = 1 << 62
 FIRST = ""
 """Among the clocks: the date of the first message that can expire. Those that come before any clock
 was read are younger than it by their dates. It is no member's, and no time is read from it."""
+LAST = "\0"
+"""Among the clocks: the middle one of those whose members all joined anew, until most are read. By
+it an outage counts in which all of them stopped."""
 
 
 REST = thing("rest")
@@ -69,13 +72,16 @@ def birth(state: State) -> int:
     majority reached and a little more. Never before the machine's time, so nothing is born old."""
     if not state.clocks:
         return state.now_us
-    middle_us, shifts_us, own_us = state.dates
+    middle_us, shifts_us, own_us, missing = state.dates
     said = latest = state.time_us - own_us.get(state.session, middle_us)
     # A clock may have been placed late, by as much as its member was behind. Dates that almost
-    # agree with it tell how late; others tell nothing.
+    # agree with it tell how late; others tell nothing, but for how far a missing one may be placed.
     for shift_us in shifts_us:
-        if latest < state.time_us - shift_us <= said + LEAD_US:
-            latest = state.time_us - shift_us
+        told = state.time_us - shift_us
+        if missing:
+            told = min(told, said + LEAD_US)
+        if latest < told <= said + LEAD_US:
+            latest = told
     said = latest
     floor = gone_us(state)
     if state.reached_us is not None or state.clocks.keys() == {FIRST}:
@@ -90,17 +96,23 @@ def survey(state: State) -> None:
 
 
 def dates_of(state: State) -> Dates:
-    """What dates tell of the machine's time: by most clocks, but by each of them, and by the first
-    message, while a voter's clock is missing. When it is read, the time may go on to any."""
+    """What dates tell of the machine's time, and the latest that it may go on to.
+
+    While a voter's clock is missing this is any that is known, and the date of the first message.
+    Else it is one that enough others have reached for a majority in the smallest view that can be.
+    """
     clocks = state.clocks
     if not clocks:
         return NO_DATES
     shifts = sorted(clock.shift_us for name, clock in clocks.items() if name != FIRST)
     middle_us = shifts[len(shifts) // 2] if shifts else clocks[FIRST].shift_us
     own = {r.session: clocks[name].shift_us for name, r in state.sessions.items() if name in clocks}
-    if all(name in clocks for name in _waited_for(state)):
-        return Dates(middle_us, (middle_us,), own)
-    return Dates(middle_us, tuple(clock.shift_us for clock in clocks.values()), own)
+    waited_for = _waited_for(state)
+    if not all(name in clocks for name in waited_for):
+        return Dates(middle_us, tuple(clock.shift_us for clock in clocks.values()), own, True)
+    voting = sorted(clocks[name].shift_us for name in waited_for)
+    smallest = len(voter_names(state.voters)) // 2 + 1
+    return Dates(middle_us, tuple(voting[smallest // 2 :][:1]), own, False)
 
 
 def wall_us(state: State) -> int:
@@ -131,6 +143,9 @@ def read_clock(state: State, name: str, time_us: int, seen_us: int) -> bool:
     survey(state)
     if state.reached_us is None:
         return False
+    if LAST in state.clocks:
+        _drop(state, LAST)
+        survey(state)
     _mind_stray(state, name, clock, state.reached_us)
     if state.reached_us < state.now_us - ASTRAY_US:
         # A majority went back: time goes on from here by its new dates.
@@ -202,9 +217,12 @@ def _waited_for(state: State) -> list[str]:
 def new_epoch(state: State, joining: list[str]) -> None:
     """What clocks said before may be long past. Their shifts stay, as the clocks went on; but who
     joins says nothing for a while, and is read anew then."""
+    known = state.clocks.keys() - {FIRST}
+    if known and known <= {*joining, LAST}:
+        _set(state, LAST, Clock(state.dates.middle_us, NOT_YET, NOT_YET))
     for name, clock in list(state.clocks.items()):
         if name in joining:
-            state.digest = (state.digest - clock_element(name, state.clocks.pop(name))) & MASK
+            _drop(state, name)
         else:
             _set(state, name, clock._replace(stamp_us=NOT_YET))
     survey(state)
@@ -219,6 +237,10 @@ def _mind_stray(state: State, name: str, clock: Clock, time_us: int) -> None:
     elif state.now_us - clock.astray_us > ASTRAY_KEPT_US:
         _set(state, name, Clock(clock.stamp_us - time_us, clock.stamp_us, NOT_YET))
         survey(state)
+
+
+def _drop(state: State, name: str) -> None:
+    state.digest = (state.digest - clock_element(name, state.clocks.pop(name))) & MASK
 
 
 def _set(state: State, name: str, clock: Clock) -> None:

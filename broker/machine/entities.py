@@ -289,9 +289,10 @@ class Dates(NamedTuple):
     middle_us: int  # of most clocks
     shifts_us: tuple[int, ...]  # by which a message may be younger than by its origin's clock
     own_us: dict[int, int]  # by session
+    missing: bool  # a voter's clock is
 
 
-NO_DATES = Dates(0, (), {})
+NO_DATES = Dates(0, (), {}, False)
 
 
 class QueueRow(NamedTuple):

@@ -163,6 +163,14 @@ STORIES = {
         "oracle",
         without=(),
     ),
+    "all_clocks_joined_anew": Story(
+        12453,
+        False,
+        "L4: as both members joined anew their clocks were forgotten, by which messages had been"
+        " born, so the outage before did not count any more, and those waited for as long",
+        "oracle",
+        without=(),
+    ),
     "born_by_a_clock_that_was_placed_late": Story(
         6,
         False,

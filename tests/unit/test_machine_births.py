@@ -3,7 +3,9 @@
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.clock import GRACE_US, LEAD_US
+from broker.machine.clock import GRACE_US, LAST, LEAD_US, dates_of
+from broker.machine.entities import NOT_YET, Clock
+from broker.machine.machine import Machine
 from tests.unit.clock_rig import (
     EXPIRES_IN_A_SECOND,
     SECOND,
@@ -56,6 +58,27 @@ def test_a_time_without_a_primary_counts_for_the_old_and_not_for_the_new(rig: Ri
     rig.tick(late + SECOND)
     assert rig.depth("new") == 1
     rig.tick(late + SECOND + GRACE_US)
+    assert rig.depth("new") == 0
+
+
+def test_an_outage_counts_after_which_all_members_join_anew(rig: Rig) -> None:
+    """Found by the simulator (oracle, seed 12453): what had been born by clocks that were forgotten
+    then waited for as long as the outage had been."""
+    long_lived(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    rig.activate("b")  # one by one, before any is read
+    rig.activate("a", "b", "c")
+    rig.time_us = late = start + 20 * SECOND
+    new_message(rig, "b")
+    for moment in (late, late + 100_000):
+        read_all(rig, a=moment, b=moment, c=moment)
+    assert rig.machine.reached_us == 20 * SECOND + 100_000
+    assert rig.machine.clocks.keys() & {"a", "b", "c", LAST} == {"a", "b", "c"}
+    read_all(rig, a=late, b=late, c=late)  # a step of ten seconds each
+    rig.tick(late + 999_000)
+    assert rig.depth("new") == 1
+    rig.tick(late + SECOND + 2 * GRACE_US)
     assert rig.depth("new") == 0
 
 
@@ -112,3 +135,21 @@ def test_who_is_read_first_after_an_outage_counts_it_by_its_date(rig: Rig) -> No
     rig.read("b", start + 20 * SECOND, seen_us=0)
     rig.read("a", start + 20 * SECOND, seen_us=0)
     assert rig.machine.reached_us == 20 * SECOND
+
+
+def test_of_five_voters_the_time_may_go_on_to_where_two_clocks_are() -> None:
+    """In a view of three, two clocks take it there: who is behind them publishes by them, too."""
+    machine = Machine("a")
+    members = tuple(c.ActiveMember(name, 1, True) for name in "abcde")
+    machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, tuple("abcde"), "cluster"))
+    for name, shift in zip("abcde", (500, 100, 300, 200, 400), strict=True):
+        machine.clocks[name] = Clock(shift, 900, NOT_YET)
+    assert dates_of(machine)[1:] == (
+        (200,),
+        {machine.sessions[n].session: k.shift_us for n, k in machine.clocks.items()},
+        False,
+    )
+    assert machine.accept_blob("e", machine.sessions["e"].session, 1)
+    machine.clocks.pop("e")
+    told = dates_of(machine)
+    assert (set(told.shifts_us), told.missing) == ({100, 200, 300, 500}, True)

@@ -1,0 +1,313 @@
+"""Members with clocks that run right, and everything that holds up what they say.
+
+One machine applies the ordered log; each member knows the state of some moment before, as it
+applies late, and what it sends is ordered late, while its link is cut longer still.  Nothing else
+of a cluster is here, so that thousands of histories a minute can be tried: when members tick is up
+to `broker.duties`, what their ticks mean to `broker.machine.clock`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from types import SimpleNamespace
+from typing import NamedTuple, cast
+
+from broker.core import Core
+from broker.duties import Ticker
+from broker.machine import commands as c
+from broker.machine.entities import Clock
+from broker.machine.machine import Machine
+
+Call = Callable[[], None]
+EPOCH_US = 1_700_000_000_000_000
+BEAT_S = 0.1
+OUT_AFTER_S = 1.0
+"""Who is cut off for so long leaves the view, and comes back with another session."""
+TTLS_MS = (50, 400, 2000)
+
+
+class Seen(NamedTuple):
+    """What a member that applied so much of the log sees of the machine."""
+
+    epoch: int
+    rests: int
+    wants_tick: bool
+    gone_us: int
+    due_in_us: int
+    catches_up: bool
+    clocks: dict[str, Clock]
+    session: int
+
+
+class Early(NamedTuple):
+    """A message that went before its time."""
+
+    queue: str
+    ttl_s: float
+    age_s: float
+
+
+@dataclass
+class Member:
+    """One of them."""
+
+    name: str
+    offset_us: int  # of its clock
+    beats: float
+    seen: Seen
+    ticker: Ticker = field(init=False)
+    lag_s: float = 0.0
+    applied_at: float = 0.0
+    ordered_at: float = 0.0
+    away_until: float = 0.0  # cut off, or stopped
+    stopped_until: float = 0.0
+    inside: bool = True  # the primary view
+    speaking: bool = True
+    session: int = -1
+    blob_no: int = 0
+    sent: int = 0
+    publishes: float = 0.0
+    pending: deque[Call] = field(default_factory=deque)
+
+
+class ClockWorld:
+    """One history."""
+
+    def __init__(self, seed: int) -> None:
+        chance = self.chance = random.Random(seed)
+        self.now = 0.0
+        self.early: list[Early] = []
+        self.expired = 0
+        self._heap: list[tuple[float, int, Call]] = []
+        self._number = count()
+        self._machine = Machine("nobody")
+        self._cores: dict[str, SimpleNamespace] = {}
+        self._position = 0
+        self._stands_since: float | None = None  # the token
+        names = tuple("abcde"[: chance.choice((1, 2, 3, 3, 3, 4, 5))])
+        wide = chance.choice((0, 40_000))
+        self.ttl_ms = {name: chance.choice(TTLS_MS) for name in names}
+        self.delay_s = chance.choice((0.001, 0.01, 0.05))
+        self.lag_s = chance.choice((0.001, 0.05, 0.3))
+        self.trouble_s = chance.choice((0.3, 1.0, 4.0))
+        self._names = names
+        self._activate(names, names)
+        seen = self._look()
+        self.members = {
+            name: Member(name, EPOCH_US + chance.randint(0, wide), chance.uniform(0.5, 1.5), seen)
+            for name in names
+        }
+        busy = chance.choice((0.05, 0.5, 3.0))
+        for member in self.members.values():
+            member.publishes = busy * chance.choice((0.2, 1.0, 5.0))
+            member.ticker = self._ticker(member)
+            self._soon(BEAT_S, self._beat, member)
+            self._soon(0.1, self._publish, member)
+        self._soon(self.trouble_s, self._trouble)
+        self._tell()
+
+    def run(self, until_s: float) -> list[Early]:
+        """Let it happen, and return what went too early."""
+        while self._heap[0][0] < until_s:
+            self.now, _, call = heappop(self._heap)
+            call()
+        return self.early
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def _at(self, time: float, call: Call) -> None:
+        heappush(self._heap, (time, next(self._number), call))
+
+    def _soon(self, mean_s: float, call: Callable[..., None], *of: Member) -> None:
+        self._at(self.now + self.chance.uniform(0.5, 1.5) * mean_s, lambda: call(*of))
+
+    # -- what members do -------------------------------------------------------------------------
+
+    def _ticker(self, member: Member) -> Ticker:
+        core = SimpleNamespace(
+            replica=SimpleNamespace(machine=SimpleNamespace()),
+            me=SimpleNamespace(name=member.name),
+            primary=SimpleNamespace(level=True),
+            speaking=True,
+            shell=SimpleNamespace(now_us=lambda: self._clock_us(member)),
+            admit=lambda commands: self._send(member, commands),
+        )
+        self._cores[member.name] = core
+        return Ticker(cast("Core", core))
+
+    def _clock_us(self, member: Member) -> int:
+        return member.offset_us + int(self.now * 1e6)
+
+    def _beat(self, member: Member) -> None:
+        self._soon(BEAT_S * member.beats, self._beat, member)
+        if self.now < member.stopped_until:
+            return
+        core = self._cores[member.name]
+        vars(core.replica.machine).update(member.seen._asdict())
+        core.speaking = member.inside and member.speaking
+        member.ticker.wake(self.now)
+
+    def _publish(self, member: Member) -> None:
+        self._soon(1.0 / member.publishes, self._publish, member)
+        if self.now < member.stopped_until or not (member.inside and member.speaking):
+            return
+        if self.chance.random() < 0.15:
+            queue = self.chance.choice(self._names)
+            self._send(member, [c.QueuePurge(c.QUEUE_PURGE, 1, 1, queue, False)])
+            return
+        born = int(self.now * 1e6).to_bytes(8)
+        publish = c.Publish(c.PUBLISH, 1, 1, 0, "", member.name, c.PERSISTENT, b"", born)
+        self._send(member, [publish])
+
+    def _send(self, member: Member, commands: list[c.Command]) -> None:
+        if member.session != member.seen.session:
+            member.session, member.blob_no = member.seen.session, 0
+            arguments: c.Table = {"x-message-ttl": self.ttl_ms[member.name]}
+            commands = [
+                c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "p:1"),
+                c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
+                c.QueueDeclare(
+                    c.QUEUE_DECLARE, 1, 1, member.name, False, True, False, False, True, arguments
+                ),
+                *commands,
+            ]
+        member.blob_no += 1
+        blob = member.session, member.blob_no, self._clock_us(member), commands
+        self._at_order(member, lambda: self._ordered(member, *blob))
+
+    def _stalled(self) -> bool:
+        """Whether the token stands, as somebody of the view is away."""
+        stalled = any(m.inside and m.away_until >= self.now for m in self.members.values())
+        if stalled and self._stands_since is None:
+            self._stands_since = self.now
+        return stalled
+
+    def _at_order(self, member: Member, call: Call) -> None:
+        delay_s = self.chance.expovariate(1 / self.delay_s)
+        member.ordered_at = max(member.ordered_at, member.away_until, self.now) + delay_s
+        member.pending.append(call)
+        self._at(member.ordered_at, lambda: self._take(member))
+
+    def _take(self, member: Member) -> None:
+        """The oldest that waits is ordered, unless the token stands."""
+        if self._stalled():
+            self._at(self.now + 0.01 + self.delay_s, lambda: self._take(member))
+            return
+        if self._stands_since is not None:
+            long, self._stands_since = self.now - self._stands_since > OUT_AFTER_S, None
+            if long:
+                self._reform()
+        if member.pending and member.inside:
+            member.pending.popleft()()
+
+    # -- the order -------------------------------------------------------------------------------
+
+    def _ordered(
+        self, member: Member, session: int, blob_no: int, time_us: int, commands: list[c.Command]
+    ) -> None:
+        machine = self._machine
+        if not machine.accept_blob(member.name, session, blob_no):
+            return
+        for command in commands:
+            self._position += 1
+            before = self._waiting() if isinstance(command, c.Tick) else {}
+            machine.apply(self._position, session, time_us, command)
+            machine.effects.clear()
+            machine.take_moves()
+            machine.invariants()
+            if before:
+                self._judge(before)
+        self._tell()
+
+    def _waiting(self) -> dict[int, tuple[str, float]]:
+        """The queue and the time of publishing of what is there, by number."""
+        vhost = self._machine.vhosts.get("/")
+        return {
+            message[1]: (queue.name, int.from_bytes(message[8]) / 1e6)
+            for queue in (vhost.queues.values() if vhost is not None else ())
+            for message in (*queue.ready, *queue.returned.values())
+        }
+
+    def _judge(self, before: dict[int, tuple[str, float]]) -> None:
+        after = self._waiting()
+        for number in before.keys() - after.keys():
+            queue, born = before[number]
+            self.expired += 1
+            ttl_s = self.ttl_ms[queue] / 1e3
+            if self.now - born < ttl_s - 1e-6:
+                self.early.append(Early(queue, ttl_s, self.now - born))
+
+    def _look(self) -> Seen:
+        machine = self._machine
+        return Seen(
+            machine.epoch, machine.rests, machine.wants_tick, machine.gone_us,
+            machine.due_in_us, machine.catches_up, dict(machine.clocks), -1,
+        )  # fmt: skip
+
+    def _tell(self) -> None:
+        """Everybody in the view applies this, some time later."""
+        seen = self._look()
+        for member in self.members.values():
+            if member.inside:
+                wait_s = self.chance.expovariate(1 / (self.lag_s if member.lag_s else 0.001))
+                held = max(self.now + wait_s, member.away_until)
+                member.applied_at = max(member.applied_at, held)
+                self._at(member.applied_at, lambda m=member: self._apply(m, seen))  # type: ignore[misc]
+
+    def _apply(self, member: Member, seen: Seen) -> None:
+        record = self._machine.sessions.get(member.name)
+        session = record.session if record is not None else -1
+        if seen.epoch >= member.seen.epoch and member.inside:
+            member.seen = seen._replace(session=session)
+
+    # -- trouble ---------------------------------------------------------------------------------
+
+    def _trouble(self) -> None:
+        self._soon(self.trouble_s, self._trouble)
+        member = self.members[self.chance.choice(self._names)]
+        length_s = self.chance.choice((0.1, 0.5, 1.5, 4.0)) * self.chance.uniform(0.5, 1.5)
+        what = self.chance.randrange(5)
+        if what == 0:
+            member.lag_s = 1.0 - member.lag_s
+        elif what == 1:
+            self._reform()
+        else:
+            several = list(self.members.values()) if what == 2 else [member]
+            for one in several:
+                one.away_until = max(one.away_until, self.now + length_s)
+                if what == 3:
+                    one.stopped_until = one.away_until
+            self._stalled()
+            if length_s > OUT_AFTER_S:
+                self._at(self.now + OUT_AFTER_S, self._reform)
+                self._at(self.now + length_s + 1e-6, self._reform)
+
+    def _reform(self) -> None:
+        """A new view of all who are not cut off, if they are most."""
+        inside = tuple(m.name for m in self.members.values() if m.away_until <= self.now)
+        if 2 * len(inside) <= len(self._names):
+            return
+        fresh = tuple(name for name in inside if not self.members[name].inside)
+        gone = set(self._names) - set(inside)
+        for member in self.members.values():
+            member.inside = member.name in inside
+            if member.name in gone:
+                member.pending.clear()
+            if member.name in fresh:
+                member.ticker, member.session = self._ticker(member), -1
+                member.pending.clear()
+        self._activate(inside, fresh)
+        self._tell()
+
+    def _activate(self, members: tuple[str, ...], fresh: tuple[str, ...]) -> None:
+        self._position += 1
+        machine = self._machine
+        listed = tuple(c.ActiveMember(name, 1, name in fresh) for name in members)
+        command = c.Activate(c.ACTIVATE, machine.epoch + 1, listed, False, self._names, "c")
+        machine.apply(self._position, 0, EPOCH_US + int(self.now * 1e6), command)
+        machine.effects.clear()
