@@ -51,7 +51,7 @@ class Ticker:
         clock = machine.clocks.get(core.me.name)
         read_us = clock.stamp_us if clock is not None else NOT_YET  # not in this epoch
         arrived = read_us in (NOT_YET, self._ticked_us) or waited > TICK_LOST_S
-        soon = machine.due_in_us < TICK_NEAR_US or machine.catches_up
+        soon = clock is None or machine.due_in_us < TICK_NEAR_US or machine.catches_up
         pace = TICK_S if soon else TICK_FAR_S
         if arrived and waited >= pace:
             self._ticked_at, self._ticked_us = now, core.shell.now_us()

@@ -29,7 +29,7 @@ from broker.machine.entities import (
     Queue,
     State,
 )
-from broker.machine.voters import voter_names
+from broker.machine.voters import fewest_voters, voter_names
 
 STEP_US_MAX = 10_000_000
 """How far one tick moves the time. A jump of a majority's clocks becomes a run: at 30 ticks a
@@ -45,11 +45,11 @@ ASTRAY_KEPT_US = 60_000_000
 """After so long astray it is read anew from here, so that a clock that was put right counts."""
 NEVER_US = 1 << 62
 FIRST = ""
-"""Among the clocks: the date of the first message that can expire. Those that come before any clock
-was read are younger than it by their dates. It is no member's, and no time is read from it."""
+"""Among the clocks: the date of what let time be wanted. Messages that come before any clock was
+read are younger than that by their dates. It is no member's, and no time is read from it."""
 LAST = "\0"
-"""Among the clocks: the middle one of those whose members all joined anew, until most are read. By
-it an outage counts in which all of them stopped."""
+"""Among the clocks: the middle one of a majority's that is known no more, as too many joined anew
+or left, until a majority is read again. By it an outage counts in which they stopped."""
 
 
 REST = thing("rest")
@@ -71,8 +71,9 @@ def birth(state: State) -> int:
     """The time of what comes into being now: what the origin's clock says, within the time that a
     majority reached and a little more. Never before the machine's time, so nothing is born old."""
     if not state.clocks:
-        return state.now_us
-    middle_us, shifts_us, own_us, missing = state.dates
+        # Time may be wanted already, since a moment whose date nobody told, as an activation's.
+        return state.now_us + LEAD_US + GRACE_US if pending(state) else state.now_us
+    middle_us, shifts_us, own_us, missing, trusted = state.dates
     said = latest = state.time_us - own_us.get(state.session, middle_us)
     # A clock may have been placed late, by as much as its member was behind. Dates that almost
     # agree with it tell how late; others tell nothing, but for how far a missing one may be placed.
@@ -84,7 +85,9 @@ def birth(state: State) -> int:
             latest = told
     said = latest
     floor = gone_us(state)
-    if state.reached_us is not None or state.clocks.keys() == {FIRST}:
+    if not trusted and said < floor - GRACE_US:
+        said = floor + LEAD_US  # what let time be wanted had a wrong date
+    if state.reached_us is not None or not trusted:
         said = min(said, floor + LEAD_US)
     return max(floor, said) + GRACE_US
 
@@ -99,20 +102,28 @@ def dates_of(state: State) -> Dates:
     """What dates tell of the machine's time, and the latest that it may go on to.
 
     While a voter's clock is missing this is any that is known, and the date of the first message.
-    Else it is one that enough others have reached for a majority in the smallest view that can be.
+    Else it is what a majority of the smallest view that there can be may have reached.
     """
     clocks = state.clocks
     if not clocks:
         return NO_DATES
-    shifts = sorted(clock.shift_us for name, clock in clocks.items() if name != FIRST)
-    middle_us = shifts[len(shifts) // 2] if shifts else clocks[FIRST].shift_us
+    voters = voter_names(state.voters)
+    known = [clock.shift_us for name, clock in clocks.items() if name in voters]
+    shifts = [clocks[LAST].shift_us, *known] if LAST in clocks else known
+    if not shifts:
+        shifts = [clock.shift_us for clock in clocks.values()]
+    middle_us = sorted(shifts)[len(shifts) // 2]
+    # One clock of two cannot be compared with any; of three or more one alone is not believed.
+    trusted = LAST in clocks or len(known) > (len(voters) // 2 if len(voters) > 2 else 0)
     own = {r.session: clocks[name].shift_us for name, r in state.sessions.items() if name in clocks}
     waited_for = _waited_for(state)
     if not all(name in clocks for name in waited_for):
-        return Dates(middle_us, tuple(clock.shift_us for clock in clocks.values()), own, True)
+        return Dates(
+            middle_us, tuple(clock.shift_us for clock in clocks.values()), own, True, trusted
+        )
     voting = sorted(clocks[name].shift_us for name in waited_for)
-    smallest = len(voter_names(state.voters)) // 2 + 1
-    return Dates(middle_us, tuple(voting[smallest // 2 :][:1]), own, False)
+    fastest = fewest_voters(state.voters) // 2
+    return Dates(middle_us, tuple(voting[fastest : fastest + 1]), own, False, trusted)
 
 
 def wall_us(state: State) -> int:
@@ -167,7 +178,7 @@ def _place(state: State, time_us: int, seen_us: int) -> int | None:
         # of an outage that counts. Its next tick will.
         return seen_us if state.reached_us - seen_us <= LEAD_US else None
     said = 0
-    if state.clocks.keys() - {FIRST}:
+    if state.dates.trusted:
         said = time_us - state.dates.middle_us  # by the dates: an outage counts
     return max(said, seen_us, state.now_us)
 
@@ -216,16 +227,19 @@ def _waited_for(state: State) -> list[str]:
 
 def new_epoch(state: State, joining: list[str]) -> None:
     """What clocks said before may be long past. Their shifts stay, as the clocks went on; but who
-    joins says nothing for a while, and is read anew then."""
-    known = state.clocks.keys() - {FIRST}
-    if known and known <= {*joining, LAST}:
-        _set(state, LAST, Clock(state.dates.middle_us, NOT_YET, NOT_YET))
+    joins says nothing for a while, and is read anew then, and who is gone will join."""
+    before = state.dates
     for name, clock in list(state.clocks.items()):
-        if name in joining:
+        if name in (FIRST, LAST):
+            continue
+        if name in joining or name not in state.sessions:
             _drop(state, name)
         else:
             _set(state, name, clock._replace(stamp_us=NOT_YET))
     survey(state)
+    if before.trusted and not state.dates.trusted:
+        _set(state, LAST, Clock(before.middle_us, NOT_YET, NOT_YET))
+        survey(state)
 
 
 def _mind_stray(state: State, name: str, clock: Clock, time_us: int) -> None:
@@ -298,6 +312,8 @@ def deadlines_gone(state: State, queue: Queue, count: int) -> None:
 def lease(state: State, queue: Queue) -> None:
     """Nobody consumes from a queue that expires when unused."""
     state.leased[queue.number] = queue
+    if not state.clocks:
+        _first_came(state)
     state.due_us = 0 if queue.used_us == NOT_YET else min(state.due_us, lease_end(queue))
 
 

@@ -290,9 +290,10 @@ class Dates(NamedTuple):
     shifts_us: tuple[int, ...]  # by which a message may be younger than by its origin's clock
     own_us: dict[int, int]  # by session
     missing: bool  # a voter's clock is
+    trusted: bool  # a majority's clocks are known
 
 
-NO_DATES = Dates(0, (), {}, False)
+NO_DATES = Dates(0, (), {}, False, False)
 
 
 class QueueRow(NamedTuple):

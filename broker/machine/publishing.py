@@ -113,7 +113,8 @@ def spread(
     if not queues:
         return True
     state.next_message = number + 1
-    born_us = birth(state) if state.clocks else state.now_us
+    timed = state.clocks or state.expiring or state.leased
+    born_us = birth(state) if timed else state.now_us
     content = message_hash(
         number, exchange, key, persistent, born_us, ttl_us, properties, body, hashed
     )

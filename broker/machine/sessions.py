@@ -17,6 +17,7 @@ from broker.machine.clock import (
     new_epoch,
     pending,
     read_clock,
+    rest,
     survey,
 )
 from broker.machine.commands import (
@@ -38,6 +39,7 @@ from broker.machine.tape import FORGOTTEN, INDEX_MASK, MARK_MASK, MEMBER_LOST, R
 from broker.machine.topology import remove_exchange
 
 SESSIONS_PER_POSITION = 256
+NO_QUEUE = 0
 EXPIRED_PER_TICK_MAX = 4096  # the next tick goes on
 
 
@@ -125,9 +127,15 @@ def _forget_volatile(state: State) -> None:
 def _keep_persistent(state: State, queue: Queue) -> None:
     if queue.max_priority >= 0:
         kept_at = {place | 1: m for place, m in queue.returned.items() if m[4]}
+        mortal = queue.deadlines
+        if mortal:
+            state.expiring[NO_QUEUE] = queue  # the time does not come to stand in between
         purge(state, queue, FORGOTTEN)
         for place in sorted(kept_at):
             put_back(state, queue, place & ~1, kept_at[place])
+        if mortal:
+            del state.expiring[NO_QUEUE]
+            rest(state)
         _tell_kept(state, queue, len(kept_at), 0)
         return
     kept = [queue.returned[seq] for seq in sorted(queue.returned)]

@@ -13,3 +13,12 @@ def voter_names(terms: tuple[str, ...]) -> tuple[str, ...]:
     if "->" in terms:
         terms = terms[terms.index("->") + 1 :]
     return tuple(term.rpartition("=")[0] or term for term in terms if not term.startswith("@"))
+
+
+@lru_cache(maxsize=64)
+def fewest_voters(terms: tuple[str, ...]) -> int:
+    """How many voters with data a primary view has at least: with unequal votes, an arbitrator or a
+    rule for two, one may do."""
+    count = len(voter_names(terms))
+    equal = count > 2 and not any("=" in term or term.startswith("@") for term in terms)
+    return count // 2 + 1 if equal else 1

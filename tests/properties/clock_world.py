@@ -78,11 +78,12 @@ class Member:
 class ClockWorld:
     """One history."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, troubled: bool = True) -> None:
         chance = self.chance = random.Random(seed)
         self.now = 0.0
         self.early: list[Early] = []
         self.expired = 0
+        self.latest_s = 0.0  # after its time, of all that went
         self._heap: list[tuple[float, int, Call]] = []
         self._number = count()
         self._machine = Machine("nobody")
@@ -108,7 +109,8 @@ class ClockWorld:
             member.ticker = self._ticker(member)
             self._soon(BEAT_S, self._beat, member)
             self._soon(0.1, self._publish, member)
-        self._soon(self.trouble_s, self._trouble)
+        if troubled:
+            self._soon(self.trouble_s, self._trouble)
         self._tell()
 
     def run(self, until_s: float) -> list[Early]:
@@ -239,6 +241,7 @@ class ClockWorld:
             queue, born = before[number]
             self.expired += 1
             ttl_s = self.ttl_ms[queue] / 1e3
+            self.latest_s = max(self.latest_s, self.now - born - ttl_s)
             if self.now - born < ttl_s - 1e-6:
                 self.early.append(Early(queue, ttl_s, self.now - born))
 

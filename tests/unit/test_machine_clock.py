@@ -202,7 +202,7 @@ def test_one_clock_alone_moves_no_time_while_others_spoke(rig: Rig) -> None:
     read_all(rig, a=start)
     read_all(rig, a=start + YEAR)
     assert rig.machine.reached_us is None
-    read_all(rig, b=start + 100_000)
+    rig.read("b", start + 100_000, seen_us=100_000)
     assert rig.machine.now_us == 100_000
     assert rig.depth("q") == 1
 
