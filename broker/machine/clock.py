@@ -73,7 +73,7 @@ def birth(state: State) -> int:
     if not state.clocks:
         # Time may be wanted already, since a moment whose date nobody told, as an activation's.
         return state.now_us + LEAD_US + GRACE_US if pending(state) else state.now_us
-    middle_us, shifts_us, own_us, missing, trusted = state.dates
+    middle_us, shifts_us, own_us, missing, fastest_us, trusted = state.dates
     said = latest = state.time_us - own_us.get(state.session, middle_us)
     # A clock may have been placed late, by as much as its member was behind. Dates that almost
     # agree with it tell how late; others tell nothing, but for how far a missing one may be placed.
@@ -87,7 +87,8 @@ def birth(state: State) -> int:
     floor = gone_us(state)
     if not trusted and said < floor - GRACE_US:
         said = floor + LEAD_US  # what let time be wanted had a wrong date
-    if state.reached_us is not None or not trusted:
+    said = max(said, min(fastest_us, floor + LEAD_US))
+    if state.reached_us is not None or state.clocks.keys() == {FIRST}:
         said = min(said, floor + LEAD_US)
     return max(floor, said) + GRACE_US
 
@@ -118,12 +119,12 @@ def dates_of(state: State) -> Dates:
     own = {r.session: clocks[name].shift_us for name, r in state.sessions.items() if name in clocks}
     waited_for = _waited_for(state)
     if not all(name in clocks for name in waited_for):
-        return Dates(
-            middle_us, tuple(clock.shift_us for clock in clocks.values()), own, True, trusted
-        )
+        every = tuple(clock.shift_us for clock in clocks.values())
+        told = [c.stamp_us - c.shift_us for c in clocks.values() if c.stamp_us != NOT_YET]
+        return Dates(middle_us, every, own, True, max(told, default=0), trusted)
     voting = sorted(clocks[name].shift_us for name in waited_for)
     fastest = fewest_voters(state.voters) // 2
-    return Dates(middle_us, tuple(voting[fastest : fastest + 1]), own, False, trusted)
+    return Dates(middle_us, tuple(voting[fastest : fastest + 1]), own, False, 0, trusted)
 
 
 def wall_us(state: State) -> int:
@@ -180,7 +181,17 @@ def _place(state: State, time_us: int, seen_us: int) -> int | None:
     said = 0
     if state.dates.trusted:
         said = time_us - state.dates.middle_us  # by the dates: an outage counts
+    elif state.clocks and all(clock.stamp_us == NOT_YET for clock in state.clocks.values()):
+        said = _by_few(state, time_us)
     return max(said, seen_us, state.now_us)
+
+
+def _by_few(state: State, time_us: int) -> int:
+    """By the dates of a few clocks, all of an epoch before, as far as the first date agrees."""
+    shifts = [clock.shift_us for name, clock in state.clocks.items() if name != FIRST]
+    if not shifts or FIRST not in state.clocks:
+        return 0
+    return time_us - max(*shifts, state.clocks[FIRST].shift_us)
 
 
 def _first_came(state: State) -> None:

@@ -290,10 +290,11 @@ class Dates(NamedTuple):
     shifts_us: tuple[int, ...]  # by which a message may be younger than by its origin's clock
     own_us: dict[int, int]  # by session
     missing: bool  # a voter's clock is
+    fastest_us: int  # then: what some clock told, to which the time may go on when that is read
     trusted: bool  # a majority's clocks are known
 
 
-NO_DATES = Dates(0, (), {}, False, False)
+NO_DATES = Dates(0, (), {}, False, 0, False)
 
 
 class QueueRow(NamedTuple):

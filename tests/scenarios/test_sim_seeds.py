@@ -171,6 +171,22 @@ STORIES = {
         "oracle",
         without=(),
     ),
+    "born_by_a_clock_placed_late_that_shows_another_date": Story(
+        242118919183,
+        False,
+        "G17: a clock that had been set back by half a minute was placed late, so no date told that"
+        " its member's messages were born early; another clock was further, and a third one missing",
+        "broker",
+        without=(),
+    ),
+    "one_clock_goes_on_alone": Story(
+        242118919113,
+        False,
+        "G17: of three clocks one was known as an epoch began; the time went on by it, but what was"
+        " published before its first reading there was born no later than two seconds on",
+        "broker",
+        without=(),
+    ),
     "born_by_a_clock_that_was_placed_late": Story(
         6,
         False,
