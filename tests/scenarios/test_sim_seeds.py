@@ -175,7 +175,7 @@ STORIES = {
         242118919183,
         False,
         "G17: a clock that had been set back by half a minute was placed late, so no date told that"
-        " its member's messages were born early; another clock was further, and a third one missing",
+        " its member's messages were born early; another clock was further, a third one missing",
         "broker",
         without=(),
     ),
