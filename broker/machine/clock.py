@@ -73,21 +73,18 @@ def birth(state: State) -> int:
     if not state.clocks:
         # Time may be wanted already, since a moment whose date nobody told, as an activation's.
         return state.now_us + LEAD_US + GRACE_US if pending(state) else state.now_us
-    middle_us, shifts_us, own_us, missing, fastest_us, trusted = state.dates
-    said = latest = state.time_us - own_us.get(state.session, middle_us)
+    middle_us, least_us, own_us, fastest_us, trusted = dates(state)
+    floor = gone_us(state)
+    said = state.time_us - own_us.get(state.session, middle_us)
     # A clock may have been placed late, by as much as its member was behind. Dates that almost
     # agree with it tell how late; others tell nothing, but for how far a missing one may be placed.
-    for shift_us in shifts_us:
-        told = state.time_us - shift_us
-        if missing:
-            told = min(told, said + LEAD_US)
-        if latest < told <= said + LEAD_US:
-            latest = told
-    said = latest
-    floor = gone_us(state)
+    latest = state.time_us - least_us
+    if latest <= said + LEAD_US or fastest_us is not None:
+        said = max(said, min(latest, said + LEAD_US))
     if not trusted and said < floor - GRACE_US:
         said = floor + LEAD_US  # what let time be wanted had a wrong date
-    said = max(said, min(fastest_us, floor + LEAD_US))
+    if fastest_us is not None:
+        said = max(said, min(fastest_us, floor + LEAD_US))
     if state.reached_us is not None or state.clocks.keys() == {FIRST}:
         said = min(said, floor + LEAD_US)
     return max(floor, said) + GRACE_US
@@ -96,7 +93,14 @@ def birth(state: State) -> int:
 def survey(state: State) -> None:
     """The clocks, or whose clocks count, are others now."""
     state.reached_us = reached(state)
-    state.dates = dates_of(state)
+    state.dates = None
+
+
+def dates(state: State) -> Dates:
+    """What dates tell, looked up once for as long as the clocks are the same: a tick needs none."""
+    if state.dates is None:
+        state.dates = dates_of(state)
+    return state.dates
 
 
 def dates_of(state: State) -> Dates:
@@ -119,33 +123,34 @@ def dates_of(state: State) -> Dates:
     own = {r.session: clocks[name].shift_us for name, r in state.sessions.items() if name in clocks}
     waited_for = _waited_for(state)
     if not all(name in clocks for name in waited_for):
-        every = tuple(clock.shift_us for clock in clocks.values())
+        least_us = min(clock.shift_us for clock in clocks.values())
         told = [c.stamp_us - c.shift_us for c in clocks.values() if c.stamp_us != NOT_YET]
-        return Dates(middle_us, every, own, True, max(told, default=0), trusted)
+        return Dates(middle_us, least_us, own, max(told, default=0), trusted)
     voting = sorted(clocks[name].shift_us for name in waited_for)
     fastest = fewest_voters(state.voters) // 2
-    return Dates(middle_us, tuple(voting[fastest : fastest + 1]), own, False, 0, trusted)
+    least_us = voting[fastest] if fastest < len(voting) else NEVER_US
+    return Dates(middle_us, least_us, own, None, trusted)
 
 
 def wall_us(state: State) -> int:
     """The date, for people: of the command's origin, else as far as the clocks tell; 0: unknown."""
     if state.time_us or not state.clocks:
         return state.time_us
-    return state.now_us + state.dates.middle_us
+    return state.now_us + dates(state).middle_us
 
 
 # -- reading clocks ------------------------------------------------------------------------------
 
 
-def read_clock(state: State, name: str, time_us: int, seen_us: int) -> bool:
-    """A member's clock said this when the time had gone to `seen_us` at least. Whether the
-    machine's time moved."""
+def read_clock(state: State, name: str, time_us: int, seen_us: int) -> int:
+    """A member's clock said this when the time had gone to `seen_us` at least. How far the
+    machine's time goes now."""
     seen_us = min(seen_us, gone_us(state) + LEAD_US)
     clock = state.clocks.get(name)
     if clock is None:
         place = _place(state, time_us, seen_us)
         if place is None:
-            return False
+            return state.now_us
         clock = Clock(time_us - place, time_us, NOT_YET)
     else:
         behind = seen_us - (time_us - clock.shift_us)
@@ -154,10 +159,9 @@ def read_clock(state: State, name: str, time_us: int, seen_us: int) -> bool:
     _set(state, name, clock)
     survey(state)
     if state.reached_us is None:
-        return False
+        return state.now_us
     if LAST in state.clocks:
-        _drop(state, LAST)
-        survey(state)
+        _drop(state, LAST)  # no time was read from it, and no dates were looked up since
     _mind_stray(state, name, clock, state.reached_us)
     if state.reached_us < state.now_us - ASTRAY_US:
         # A majority went back: time goes on from here by its new dates.
@@ -165,11 +169,7 @@ def read_clock(state: State, name: str, time_us: int, seen_us: int) -> bool:
             if known.stamp_us != NOT_YET:
                 _set(state, other, Clock(known.stamp_us - state.now_us, known.stamp_us, NOT_YET))
         survey(state)
-    target = min(state.reached_us or 0, state.now_us + STEP_US_MAX)
-    if target <= state.now_us:
-        return False
-    state.now_us = target
-    return True
+    return max(state.now_us, min(state.reached_us or 0, state.now_us + STEP_US_MAX))
 
 
 def _place(state: State, time_us: int, seen_us: int) -> int | None:
@@ -179,8 +179,9 @@ def _place(state: State, time_us: int, seen_us: int) -> int | None:
         # of an outage that counts. Its next tick will.
         return seen_us if state.reached_us - seen_us <= LEAD_US else None
     said = 0
-    if state.dates.trusted:
-        said = time_us - state.dates.middle_us  # by the dates: an outage counts
+    known = dates(state)
+    if known.trusted:
+        said = time_us - known.middle_us  # by the dates: an outage counts
     elif state.clocks and all(clock.stamp_us == NOT_YET for clock in state.clocks.values()):
         said = _by_few(state, time_us)
     return max(said, seen_us, state.now_us)
@@ -192,13 +193,6 @@ def _by_few(state: State, time_us: int) -> int:
     if not shifts or FIRST not in state.clocks:
         return 0
     return time_us - max(*shifts, state.clocks[FIRST].shift_us)
-
-
-def _first_came(state: State) -> None:
-    """Something can expire from now on, and no clock was read yet."""
-    if state.time_us:
-        _set(state, FIRST, Clock(state.time_us - state.now_us, NOT_YET, NOT_YET))
-        survey(state)
 
 
 def gone_us(state: State) -> int:
@@ -236,10 +230,10 @@ def _waited_for(state: State) -> list[str]:
     ]
 
 
-def new_epoch(state: State, joining: list[str]) -> None:
+def new_epoch(state: State, before: Dates, joining: list[str]) -> None:
     """What clocks said before may be long past. Their shifts stay, as the clocks went on; but who
-    joins says nothing for a while, and is read anew then, and who is gone will join."""
-    before = state.dates
+    joins says nothing for a while, and is read anew then, and who is gone will join. `before` is
+    what dates told of the sessions and voters that were."""
     for name, clock in list(state.clocks.items()):
         if name in (FIRST, LAST):
             continue
@@ -248,7 +242,7 @@ def new_epoch(state: State, joining: list[str]) -> None:
         else:
             _set(state, name, clock._replace(stamp_us=NOT_YET))
     survey(state)
-    if before.trusted and not state.dates.trusted:
+    if before.trusted and not dates(state).trusted:
         _set(state, LAST, Clock(before.middle_us, NOT_YET, NOT_YET))
         survey(state)
 
@@ -284,9 +278,16 @@ def rest(state: State) -> None:
         for name, clock in state.clocks.items():
             state.digest -= clock_element(name, clock)
         state.clocks.clear()
-        state.reached_us, state.dates = None, NO_DATES
+        state.reached_us, state.dates = None, None
     state.rests += 1
     state.digest = (state.digest + REST) & MASK
+
+
+def _wanted(state: State) -> None:
+    """Something more can expire. If no clock was read yet, the date of this one is the first."""
+    if not state.clocks and state.time_us:
+        _set(state, FIRST, Clock(state.time_us - state.now_us, NOT_YET, NOT_YET))
+        state.dates = None  # nothing is reached by it
 
 
 # -- deadlines -----------------------------------------------------------------------------------
@@ -307,8 +308,7 @@ def deadline_came(state: State, queue: Queue, message: Message) -> None:
     queue.deadlines += 1
     if queue.deadlines == 1:
         state.expiring[queue.number] = queue
-        if not state.clocks:
-            _first_came(state)
+        _wanted(state)
     state.due_us = min(state.due_us, deadline(queue, message))
 
 
@@ -323,8 +323,7 @@ def deadlines_gone(state: State, queue: Queue, count: int) -> None:
 def lease(state: State, queue: Queue) -> None:
     """Nobody consumes from a queue that expires when unused."""
     state.leased[queue.number] = queue
-    if not state.clocks:
-        _first_came(state)
+    _wanted(state)
     state.due_us = 0 if queue.used_us == NOT_YET else min(state.due_us, lease_end(queue))
 
 

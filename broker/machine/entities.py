@@ -287,14 +287,15 @@ class Dates(NamedTuple):
     """Shifts, as of a clock, by which a date tells the machine's time."""
 
     middle_us: int  # of most clocks
-    shifts_us: tuple[int, ...]  # by which a message may be younger than by its origin's clock
+    least_us: int  # by which a message may be younger than by its origin's clock
     own_us: dict[int, int]  # by session
-    missing: bool  # a voter's clock is
-    fastest_us: int  # then: what some clock told, to which the time may go on when that is read
+    # What some clock told, to which the time may go on when one that is missing is read; None: no
+    # voter's clock is missing.
+    fastest_us: int | None
     trusted: bool  # a majority's clocks are known
 
 
-NO_DATES = Dates(0, (), {}, False, 0, False)
+NO_DATES = Dates(0, NO_LIMIT, {}, None, False)
 
 
 class QueueRow(NamedTuple):
@@ -357,7 +358,7 @@ class State:
         self.now_us = 0  # the machine's time: moves by Tick (clock.py)
         self.clocks: dict[str, Clock] = {}  # by member; kept only while something can expire
         self.reached_us: int | None = None  # by a majority of these clocks
-        self.dates = NO_DATES  # what these clocks tell, too
+        self.dates: Dates | None = None  # what these tell, once somebody asked (clock.dates)
         self.rests = 0  # how often the time came to stand
         self.due_us = 0  # nothing expires before; no part of the state, see clock.py
         self.digest = 0  # the root

@@ -113,8 +113,7 @@ def spread(
     if not queues:
         return True
     state.next_message = number + 1
-    timed = state.clocks or state.expiring or state.leased
-    born_us = birth(state) if timed else state.now_us
+    born_us = birth(state)
     content = message_hash(
         number, exchange, key, persistent, born_us, ttl_us, properties, body, hashed
     )

@@ -10,6 +10,7 @@ from collections import deque
 from broker.machine.channels import end_connections
 from broker.machine.clock import (
     NEVER_US,
+    dates,
     deadline,
     deadlines_gone,
     lease_end,
@@ -65,6 +66,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     _, epoch, members, cold, voters, cluster_id = command
     if epoch <= state.epoch or len(members) > SESSIONS_PER_POSITION:
         return IGNORED
+    known = dates(state)
     continuing = {name: incarnation for name, incarnation, fresh in members if not fresh}
     ending = [
         name
@@ -84,7 +86,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     for place, (name, incarnation, _) in enumerate(members):
         if name not in state.sessions:
             _start_session(state, name, incarnation, state.position * SESSIONS_PER_POSITION + place)
-    new_epoch(state, [name for name, _, fresh in members if fresh])
+    new_epoch(state, known, [name for name, _, fresh in members if fresh])
     return OK
 
 
@@ -206,14 +208,15 @@ def on_tick(state: State, session: int, command: Tick) -> int:
         return IGNORED
     if (epoch, rests) != (state.epoch, state.rests):
         return IGNORED  # out of date
-    before = cluster_element(state)
-    moved = read_clock(state, name, time_us, seen_us)
+    now_us = read_clock(state, name, time_us, seen_us)
+    moved = now_us > state.now_us
     if moved:
-        state.digest = (state.digest - before + cluster_element(state)) & MASK
-    if state.reached_us is not None:
+        state.digest -= cluster_element(state)
+        state.now_us = now_us
+        state.digest = (state.digest + cluster_element(state)) & MASK
+    if state.reached_us is not None and state.now_us >= state.due_us:
         state.time_us = majority_date(state)  # for the records of what dies now
-        if state.now_us >= state.due_us:
-            _end_what_is_due(state)
+        _end_what_is_due(state)
     return OK if moved else IGNORED
 
 

@@ -4,9 +4,11 @@
 
 Prints JSON: microseconds per message for a member that owns the connections and for one that does
 not, milliseconds to write and to restore a snapshot of 100,000 messages of 256 bytes, and the
-pause of a full garbage collection with them.  With `waiting` (1000000, say) also how long a
-checkpoint of so many waiting messages keeps the loop from its token: `whole_ms` if it was made in
-one piece, `cut_ms` and `step_ms_max` as it is made; and the milliseconds of CPU that it takes.
+pause of a full garbage collection with them.  `tick_us` is what a member's clock costs that is
+read, and `mortal_us` a message that can expire, is got at once and so lets time come to stand.
+With `waiting` (1000000, say) also how long a checkpoint of so many waiting messages keeps the loop
+from its token: `whole_ms` if it was made in one piece, `cut_ms` and `step_ms_max` as it is made;
+and the milliseconds of CPU that it takes.
 `scrub_us` is what reading one message at rest again costs, `scrub_ms_max` its longest slice.
 """
 
@@ -17,12 +19,13 @@ import sys
 import time
 
 from broker.machine import commands as c
-from broker.machine.commands import Command
+from broker.machine.commands import Command, Table
 from broker.machine.machine import Machine
 from broker.machine.scrub import Scrub
 from broker.scrubber import SLICE_MESSAGES_MAX
 
 BODY = bytes(range(256))
+DATE_US = 1_700_000_000_000_000
 PROPERTIES = b"\x90\x00\x0aapplicatio\x02"
 
 
@@ -36,12 +39,16 @@ def opened(local: str) -> tuple[Machine, int]:
         c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "host:1"),
         c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
         c.ChannelOpen(c.CHANNEL_OPEN, 1, 2),
-        c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, "q", False, True, False, False, False, {}),
+        declare("q", {}),
     ]
     for position, command in enumerate(setup, 2):
         assert machine.apply(position, session, 0, command) == 0
     machine.take_effects()
     return machine, session
+
+
+def declare(name: str, arguments: Table) -> Command:
+    return c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, name, False, True, False, False, False, arguments)
 
 
 def publish(no: int) -> Command:
@@ -115,6 +122,39 @@ def snapshots(count: int) -> dict[str, float]:
     }
 
 
+def timed(count: int) -> dict[str, float]:
+    """In microseconds of CPU: a tick, and publish + get of the only message that can expire."""
+    machine, session = opened("b")
+    machine.apply(6, session, DATE_US, declare("mortal", {"x-message-ttl": 3_600_000}))
+    sessions = []
+    for name, record in machine.sessions.items():
+        assert machine.accept_blob(name, record.session, 1)
+        sessions.append(record.session)
+    mortal: Command = (c.PUBLISH, 1, 1, 0, "", "mortal", 0, b"", b"m")  # type: ignore[assignment]
+    got: Command = (c.GET, 1, 1, "mortal", True)  # type: ignore[assignment]
+    started = time.process_time()
+    for no in range(count):
+        machine.apply(7, session, DATE_US + no, mortal)
+        machine.apply(8, session, DATE_US + no, got)
+        machine.tape.clear()
+    took_s = time.process_time() - started
+    machine.apply(9, session, DATE_US, mortal)
+    ticks = [
+        (teller, c.Tick(c.TICK, 1, machine.rests, DATE_US + no, max(0, no - 1000)))
+        for no in range(0, 500 * count, 1000)
+        for teller in sessions
+    ]
+    started = time.process_time()
+    for teller, tick in ticks:
+        machine.apply(10, teller, tick.time_us, tick)
+    tick_s = time.process_time() - started
+    assert machine.now_us
+    return {
+        "tick_us": round(tick_s / len(ticks) * 1e6, 1),
+        "mortal_us": round(took_s / count * 1e6, 1),
+    }
+
+
 def stalls(count: int) -> dict[str, float]:
     """In milliseconds; nothing else runs meanwhile."""
     machine, session = opened("a")
@@ -154,6 +194,7 @@ def main() -> None:
         "other_us": min(round(flow("b", count, False), 2) for _ in range(3)),
         "owner_no_ack_us": min(round(flow("a", count, True), 2) for _ in range(3)),
         "other_no_ack_us": min(round(flow("b", count, True), 2) for _ in range(3)),
+        **timed(10_000),
         **snapshots(100_000),
     }
     if len(sys.argv) > 2:
