@@ -77,8 +77,8 @@ class Cluster:
         trace: str | Path = "",
         unread_bytes_max: int = UNREAD_BYTES_MAX,
     ) -> None:
-        if not cluster or not member:
-            raise ConfigError("a cluster and its members need names")
+        if not cluster or not member or not (cluster + member).isprintable():
+            raise ConfigError(f"{cluster!r}, {member!r}: both need names that can be printed")
         self.name = cluster
         self.config = config if config is not None else RingConfig()
         self.voters: Electorate = parse(tuple(voters))

@@ -168,7 +168,7 @@ class Codec:
         self, me: Member, cluster: str, frame_bytes_max: int, settings: bytes | None
     ) -> None:
         name, address = me.name.encode(), me.address.encode()
-        if not 0 < len(name) < 256 or len(address) > 255:
+        if not 0 < len(name) < 256 or not me.name.isprintable() or len(address) > 255:
             raise FrameError("bad_identity", repr(me))
         own = bytes(TAG_BYTES) if settings is None else settings
         self.tag = cluster_tag(cluster) + own
@@ -267,11 +267,12 @@ class Codec:
             raise FrameError("frame_short")
         middle = _HEAD.size + name_size
         try:
-            return Member(
-                frame[_HEAD.size : middle].decode(), incarnation, frame[middle:start].decode()
-            )
+            name, address = frame[_HEAD.size : middle].decode(), frame[middle:start].decode()
         except UnicodeDecodeError as err:
             raise FrameError("frame_text") from err
+        if not name.isprintable():
+            raise FrameError("frame_text")
+        return Member(name, incarnation, address)
 
     def decode(self, frame: bytes, envelope: Envelope) -> Message:
         """The message behind a checked envelope."""

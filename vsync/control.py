@@ -111,7 +111,7 @@ def _text(value: object) -> str:
 def _member(value: object) -> Member:
     name, incarnation, address = _list(value, 3)
     found = Member(_text(name), _number(incarnation), _text(address))
-    if not found.name:
+    if not found.name or not found.name.isprintable():
         raise FrameError("control_name")
     return found
 

@@ -354,8 +354,9 @@ def _number(term: str, text: str) -> int:
 
 def _name_and_votes(term: str, text: str) -> tuple[str, int]:
     name, equals, votes = text.partition("=")
-    if not name or name.startswith("@") or "+" in name or any(c.isspace() for c in name):
-        raise ConfigError(f"'{name}' in the voter term '{term}' cannot be a member's name")
+    bad = name.startswith("@") or "+" in name or any(c.isspace() for c in name)
+    if not name or bad or not name.isprintable():
+        raise ConfigError(f"{name!r} in the voter term {term!r} cannot be a member's name")
     return name, _number(term, votes) if equals else 1
 
 

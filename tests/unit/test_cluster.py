@@ -303,8 +303,9 @@ def test_quorate_counts_the_voters() -> None:
 
 def test_wrong_uses_are_refused_in_words() -> None:
     async def main() -> None:
-        with pytest.raises(ConfigError, match="need names"):
-            Cluster("", "a")
+        for cluster, member in (("", "a"), ("test", ""), ("test", "\0")):
+            with pytest.raises(ConfigError, match="need names that can be printed"):
+                Cluster(cluster, member)
         unstarted = Cluster("test", "a")
         with pytest.raises(GroupError, match="not started"):
             _ = unstarted.members

@@ -66,6 +66,7 @@ def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
         ("cluster-size", "17"),
         ("cluster-bind", "nohost"),
         ("cluster-bind", ":25672"),
+        ("cluster-bind", "\0:25672"),
         ("cluster-bind", "::1:25672"),
         ("cluster-bind", "[::1:25672"),
         ("cluster-nodes", "a:1,b"),

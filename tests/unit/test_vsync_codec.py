@@ -107,6 +107,10 @@ def test_the_envelope_is_checked_before_anything_else() -> None:
     refuse(frame + bytes(100_000), "frame_long")
     refuse(frame + b"x", "frame_trailing")
     refuse(frame.replace(b"a:1", b"\xff:1", 1), "frame_text")
+    at = frame.index(A.name.encode() + A.address.encode())
+    refuse(frame[:at] + b"\0" + frame[at + 1 :], "frame_text")
+    with pytest.raises(FrameError, match="bad_identity"):
+        codec(A._replace(name="\0"))
 
 
 def test_a_damaged_frame_is_dropped_whatever_was_hit() -> None:
@@ -181,6 +185,7 @@ def test_data_fields_and_lengths() -> None:
         ([[["a", True, "x"]], [], 0, False, []], "control_number"),
         ([[["a", 1]], [], 0, False, []], "control_shape"),
         ([[["", 1, "x"]], [], 0, False, []], "control_name"),
+        ([[["\0", 1, "x"]], [], 0, False, []], "control_name"),
         ([[[1, 1, "x"]], [], 0, False, []], "control_text"),
         ([[["a", 1, "x"]] * 200, [], 0, False], "control_msgpack"),
         ([[["a" * 300, 1, "x"]], [], 0, False], "control_msgpack"),

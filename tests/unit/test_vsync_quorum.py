@@ -57,6 +57,7 @@ def test_terms_are_read_back_as_they_were_written() -> None:
         ("a=x", "is not a number from 1"), ("@arbitrator=", "cannot be a member's name"),
         ("@expected_votes", "is not a number"), ("=2", "cannot be a member's name"),
         ("@auto_tie_breaker=", "no voter term"), ("a b", "cannot be a member's name"),
+        ("a\0=2", "cannot be a member's name"),
     ],
 )  # fmt: skip
 def test_a_term_that_cannot_be_read_is_named(term: str, words: str) -> None:
