@@ -139,13 +139,13 @@ class BrokerProcess:
         """Its own view of the cluster; ManagementError when it does not answer."""
         return cluster_status(self.address, timeout_seconds)
 
-    def log_tail(self) -> str:
+    def log_tail(self, lines_max: int = LOG_TAIL_LINES) -> str:
         """The end of its log, indented, for messages about trouble."""
         try:
             lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return f"  ({self.label} has no log)"
-        return "\n".join(f"  {self.label}| {line}" for line in lines[-LOG_TAIL_LINES:])
+        return "\n".join(f"  {self.label}| {line}" for line in lines[-lines_max:])
 
 
 class LocalCluster:

@@ -1,13 +1,41 @@
-"""Fixtures that the system tests share."""
+"""Fixtures that the system tests share, and the evidence that a failing one leaves behind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.system.evidence import Evidence
 from tests.system.harness import running_cluster
 from tools.local_cluster import LocalCluster
+
+EVIDENCE = pytest.StashKey[Evidence]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch what is started, also by fixtures of modules and of the session."""
+    config.stash[EVIDENCE] = evidence = Evidence()
+    patch = pytest.MonkeyPatch()
+    evidence.watch(patch)
+    config.add_cleanup(patch.undo)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test begins; so do its fixtures, behind this."""
+    item.config.stash[EVIDENCE].test_begins()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the ends of all logs to the report of what failed."""
+    report = yield
+    if report.failed:
+        report.sections += item.config.stash[EVIDENCE].sections()
+    return report
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Clusters of real brokers for system tests: fixtures over `tools.local_cluster`.
 
-Data and logs live in the test's temporary directory; a failing test finds the logs' ends in its
-message.  Every process is gone when the fixture is.
+Data and logs live in the test's temporary directory; the report of a failing test shows the logs'
+ends (see `evidence`).  Every process is gone when the fixture is.
 """
 
 from __future__ import annotations
@@ -10,25 +10,56 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tools.local_cluster import LocalCluster
 
 START_SECONDS = 30.0
+ADMITTED_SECONDS = 20.0
+"""A view change takes a second, on a busy machine some; what lasts longer than this is none."""
+PAUSE_SECONDS = 0.1
+MOMENTARY = (
+    "320",  # pika and py-amqp: what the broker says
+    "got <Connection.Close",  # aiormq: it does not look what is in the close
+    "Connection refused",
+    "Connect call failed",  # asyncio, of the same
+)
+"""What the client libraries' errors say when a member does not let a client in at this moment."""
+
+Opened = TypeVar("Opened")
 
 
 @contextmanager
 def running_cluster(
     root: Path, size: int = 3, name: str = "test", *, stores: bool = True, log_level: str = "info"
 ) -> Iterator[LocalCluster]:
-    """A started cluster; its brokers' logs are printed when the block fails."""
+    """A started cluster."""
     with LocalCluster(root, size, name, stores=stores, log_level=log_level) as cluster:
+        cluster.start(START_SECONDS)
+        yield cluster
+
+
+def admitted(connect: Callable[[], Opened], seconds: float = ADMITTED_SECONDS) -> Opened:
+    """Return what `connect` opens; try again while the member cannot let clients in just now.
+
+    A view change is no fault: whenever the machine gives a member no processor for longer than
+    the token timeout, the others form a ring without it, and until the next view is primary every
+    member refuses new connections with 320, so that the client tries again or elsewhere (G7, G15).
+    A test that means something else than to be refused does as every client should.
+
+    Raises what `connect` raises: at once when that says something else than 320 or that nobody
+    listens, and the last of them after `seconds`, so that a refusal for good is never hidden.
+    `connect` must have no effect that a second call would repeat.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
         try:
-            cluster.start(START_SECONDS)
-            yield cluster
-        except BaseException:
-            for member in cluster.members:
-                print(f"--- {member} (exit code {member.exit_code})\n{member.log_tail()}")
-            raise
+            return connect()
+        except Exception as error:
+            text = repr(error)
+            if time.monotonic() > deadline or not any(one in text for one in MOMENTARY):
+                raise
+        time.sleep(PAUSE_SECONDS)
 
 
 def wait_until(true_now: Callable[[], bool], seconds: float, what: str) -> None:

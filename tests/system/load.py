@@ -16,6 +16,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.memberlog.client import ClientHistory, Session
 from broker.options import Address
+from tests.system.harness import admitted
 from tools.history import wall_us
 
 QUEUE = "hardship"
@@ -174,9 +175,9 @@ def connect(broker: Address) -> pika.BlockingConnection:
 
 def take_the_rest(broker: Address, histories: Path, received: set[int]) -> None:
     """Take what is left in the queue, as one more client that writes down what it does."""
-    with closing(history(histories, "last")) as mine, connect(broker) as connection:
+    with closing(history(histories, "last")) as mine, admitted(lambda: connect(broker)) as open_now:
         notes = Notes(mine)
-        channel = connection.channel()
+        channel = open_now.channel()
         channel.queue_declare(QUEUE, durable=True)
         while notes.take_one(channel, received):
             pass

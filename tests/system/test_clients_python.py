@@ -12,10 +12,12 @@ import aio_pika
 import pika
 import pika.exceptions
 import pytest
+from aio_pika.abc import AbstractConnection
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.message import Message
 
+from tests.system.harness import admitted
 from tools.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = pytest.mark.system
@@ -26,7 +28,8 @@ COUNT = 50
 def pika_connection(member: BrokerProcess) -> pika.BlockingConnection:
     """A blocking connection to one member."""
     host, port = member.address
-    return pika.BlockingConnection(pika.ConnectionParameters(host=host, port=port, heartbeat=20))
+    parameters = pika.ConnectionParameters(host=host, port=port, heartbeat=20)
+    return admitted(lambda: pika.BlockingConnection(parameters))
 
 
 def test_pika(cluster: LocalCluster) -> None:
@@ -98,11 +101,13 @@ def test_pika_transaction_and_exchanges(cluster: LocalCluster) -> None:
 
 
 def test_aio_pika(cluster: LocalCluster) -> None:
-    async def round_trip() -> list[bytes]:
-        host, port = cluster[0].address
-        publisher = await aio_pika.connect(host=host, port=port)
-        host, port = cluster[2].address
-        consumer = await aio_pika.connect(host=host, port=port)
+    async def connect(member: BrokerProcess) -> AbstractConnection:
+        host, port = member.address
+        return await aio_pika.connect(host=host, port=port)
+
+    async def round_trip(
+        publisher: AbstractConnection, consumer: AbstractConnection
+    ) -> list[bytes]:
         async with publisher, consumer:
             out = await publisher.channel(publisher_confirms=True)
             into = await consumer.channel()
@@ -123,7 +128,11 @@ def test_aio_pika(cluster: LocalCluster) -> None:
                         break
             return arrived
 
-    assert asyncio.run(round_trip()) == [b"%d" % number for number in range(COUNT)]
+    with asyncio.Runner() as runner:
+        publisher = admitted(lambda: runner.run(connect(cluster[0])))
+        consumer = admitted(lambda: runner.run(connect(cluster[2])))
+        arrived = runner.run(round_trip(publisher, consumer))
+    assert arrived == [b"%d" % number for number in range(COUNT)]
 
 
 def test_kombu(cluster: LocalCluster) -> None:
@@ -140,6 +149,8 @@ def test_kombu(cluster: LocalCluster) -> None:
         Connection(f"amqp://guest:guest@{first}//", transport_options=confirms) as publisher,
         Connection(f"amqp://guest:guest@{third}//") as consumer,
     ):
+        for one in (publisher, consumer):
+            admitted(one.connect)
         producer = publisher.Producer()
         for number in range(COUNT):
             producer.publish(

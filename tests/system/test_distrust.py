@@ -34,12 +34,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
         "tools.local_cluster.command", lambda _: [sys.executable, "-m", "tests.system.sabotage"]
     )
     with LocalCluster(tmp_path, 3, "distrust", extra={"scrub-rate": "0"}) as made:
-        try:
-            yield made
-        except BaseException:
-            for member in made.members:
-                print(f"--- {member} (exit code {member.exit_code})\n{member.log_tail()}")
-            raise
+        yield made
 
 
 def start(member: BrokerProcess, monkeypatch: pytest.MonkeyPatch, how: str = "") -> None:

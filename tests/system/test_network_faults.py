@@ -53,19 +53,14 @@ class Watched:
         self.load = Load(brokers, 1, publishers=2, rate=200.0, histories=self._histories)
 
     def __enter__(self) -> Watched:
-        try:
-            self._cluster.start(START_SECONDS)
-            self.load.start()
-            self.goes_on()
-        except BaseException:
-            self._tell()
-            raise
+        self._cluster.start(START_SECONDS)
+        self.load.start()
+        self.goes_on()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         wrong = self.load.stop()
         if kind is not None:
-            self._tell()
             return
         assert wrong == []
         self._cluster.wait_active(timeout_seconds=START_SECONDS)
@@ -83,10 +78,6 @@ class Watched:
         """Wait until some more messages are confirmed."""
         goal = len(self.load.confirmed) + FIRST
         wait_until(lambda: len(self.load.confirmed) >= goal, START_SECONDS, "confirms")
-
-    def _tell(self) -> None:
-        for member in self._cluster.members:
-            print(f"--- {member} (exit code {member.exit_code})\n{member.log_tail()}")
 
 
 @pytest.fixture

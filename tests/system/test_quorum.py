@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pika.exceptions
@@ -20,19 +19,6 @@ from tools.local_cluster import BrokerProcess, LocalCluster, command
 from tools.management import ManagementError
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
-
-
-@contextmanager
-def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
-    with cluster:
-        try:
-            yield cluster
-        except BaseException:
-            for member in cluster.members:
-                print(f"--- {member} (exit code {member.exit_code})\n{member.log_tail()}")
-            if cluster.arbitrator is not None:
-                print(cluster.arbitrator.log_tail())
-            raise
 
 
 def voters(member: BrokerProcess) -> list[str]:
@@ -64,7 +50,7 @@ def test_either_of_two_goes_on_with_an_arbitrator_and_nothing_confirmed_is_forgo
 ) -> None:
     """G8: kill one, go on; the one that was away must not form with the arbitrator."""
     cluster = LocalCluster(tmp_path, 2, "pair", arbitrator=True, extra={"cluster-two-node": "yes"})
-    with running(cluster) as pair:
+    with cluster as pair:
         pair.start()
         a, b = pair.members
         publish(channel_of(a), 1, 20)
@@ -84,7 +70,7 @@ def test_either_of_two_goes_on_with_an_arbitrator_and_nothing_confirmed_is_forgo
 
 def test_the_arbitrator_may_be_away_while_both_are_here(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, 2, "pair", arbitrator=True)
-    with running(cluster) as pair:
+    with cluster as pair:
         pair.start()
         a, b = pair.members
         assert pair.arbitrator is not None
@@ -104,7 +90,7 @@ def test_the_arbitrator_may_be_away_while_both_are_here(tmp_path: Path) -> None:
 def test_a_dead_voter_is_replaced_for_good(tmp_path: Path) -> None:
     """G7, G8: c's disk is gone for ever; d joins, votes in its place, and then b may die."""
     cluster = LocalCluster(tmp_path, 4, "shop", voters=3)
-    with running(cluster) as shop:
+    with cluster as shop:
         a, b, c, d = shop.members
         for member in (a, b, c):
             member.start()
@@ -144,7 +130,7 @@ def test_a_dead_voter_is_replaced_for_good(tmp_path: Path) -> None:
 def test_options_that_contradict_the_cluster_are_refused_with_both(tmp_path: Path) -> None:
     """A member started with another rule than the store's is told both, and harms nobody."""
     cluster = LocalCluster(tmp_path, 2, "pair", extra={"cluster-auto-tie-breaker": "lowest"})
-    with running(cluster) as pair:
+    with cluster as pair:
         pair.start()
         a, b = sorted(pair.members, key=ring_of)  # a is the one that goes on alone
         assert b.terminate() == Exit.OK
@@ -159,7 +145,7 @@ def test_options_that_contradict_the_cluster_are_refused_with_both(tmp_path: Pat
 def test_a_member_that_was_stopped_says_nothing_when_it_wakes_up_late(tmp_path: Path) -> None:
     """G7: confirms and deliveries that were due when it was stopped do not leave it afterwards."""
     cluster = LocalCluster(tmp_path, 3, "shop")
-    with running(cluster) as shop:
+    with cluster as shop:
         shop.start()
         a, b, c = shop.members
         publish(channel_of(a), 1, 3)

@@ -6,7 +6,6 @@ The sick member is a real process whose clock or disk is replaced before it star
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.exits import Exit
-from tests.system.harness import running_cluster, wait_until
-from tools.local_cluster import ROOT, BrokerProcess, LocalCluster
+from tests.system.harness import admitted, running_cluster, wait_until
+from tools.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(90)]
 
@@ -46,17 +45,29 @@ store.lmdb_store.LmdbStore.commit = commit
 """
 
 
-def sick(member: BrokerProcess, illness: str, *more: str) -> subprocess.Popen[str]:
-    """Start a member with something replaced."""
-    program = f"{illness}\nfrom tools.qpidd import main\nmain()"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *member.arguments, *more],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class Sick(BrokerProcess):
+    """Another life of a member, with something replaced and a log of its own."""
+
+    def __init__(self, member: BrokerProcess, illness: str, *more: str) -> None:
+        root, arguments = member.log_path.parent, (*member.arguments, *more)
+        super().__init__(f"{member}-sick", root, member.address.port, arguments)
+        self._illness = illness
+
+    def program(self) -> list[str]:
+        """Return the command, ill."""
+        return [sys.executable, "-c", f"{self._illness}\nfrom tools.qpidd import main\nmain()"]
+
+
+@contextlib.contextmanager
+def sick(member: BrokerProcess, illness: str, *more: str) -> Iterator[Sick]:
+    """Start a member with something replaced; it is gone at the end."""
+    process = Sick(member, illness, *more)
+    process.start()
+    try:
+        yield process
+    finally:
+        if process.alive:
+            process.kill()
 
 
 @pytest.fixture
@@ -76,8 +87,8 @@ def publisher_beside_three(cluster: LocalCluster) -> Iterator[BlockingChannel]:
         20,
         "the third member",
     )
-    address = cluster[0].address
-    connection = pika.BlockingConnection(pika.ConnectionParameters(address.host, address.port))
+    parameters = pika.ConnectionParameters(*cluster[0].address)
+    connection = admitted(lambda: pika.BlockingConnection(parameters))
     with contextlib.closing(connection):
         channel = connection.channel()
         channel.confirm_delivery()
@@ -87,9 +98,9 @@ def publisher_beside_three(cluster: LocalCluster) -> Iterator[BlockingChannel]:
 
 def test_a_clock_an_hour_behind_is_refused_at_join(two_of_three: LocalCluster) -> None:
     """G17: one sentence with both values, a code of its own; the others do not notice."""
-    process = sick(two_of_three[2], CLOCK)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == Exit.CLOCK
+    with sick(two_of_three[2], CLOCK) as process:
+        assert process.wait(20) == Exit.CLOCK
+    said = process.log_path.read_text()
     sentence = next(line for line in said.splitlines() if "clock says" in line)
     assert "3600.0 s behind the cluster's time" in sentence
     assert "--clock-bound" in sentence
@@ -98,11 +109,13 @@ def test_a_clock_an_hour_behind_is_refused_at_join(two_of_three: LocalCluster) -
 
 
 def test_a_disk_that_stands_still_makes_its_member_leave(two_of_three: LocalCluster) -> None:
-    process = sick(two_of_three[2], DISK, "--disk-lag-max", "1")
-    with publisher_beside_three(two_of_three) as channel:
+    with (
+        sick(two_of_three[2], DISK, "--disk-lag-max", "1") as process,
+        publisher_beside_three(two_of_three) as channel,
+    ):
         channel.basic_publish("", "q", b"the straw", PERSISTENT)
-        _, said = process.communicate(timeout=20)
-        assert process.returncode == Exit.DISK
+        assert process.wait(20) == Exit.DISK
+        said = process.log_path.read_text()
         assert "the disk of this member does not keep up" in said
         assert "--disk-lag-max" in said
         two_of_three.wait_active(two_of_three.members[:2])
@@ -112,8 +125,7 @@ def test_a_disk_that_stands_still_makes_its_member_leave(two_of_three: LocalClus
 def test_a_clock_that_drifts_off_is_named_and_expires_nothing(two_of_three: LocalCluster) -> None:
     """G17: every member names it, and a message with a minute to live is still there."""
     sick_one = two_of_three[2]
-    process = sick(sick_one, DRIFT)
-    try:
+    with sick(sick_one, DRIFT) as process:
         with publisher_beside_three(two_of_three) as channel:
             for expiration in ("60000", "500"):
                 channel.basic_publish(
@@ -134,7 +146,4 @@ def test_a_clock_that_drifts_off_is_named_and_expires_nothing(two_of_three: Loca
                 20,
                 "the time, which the other clocks move, for the message with half a second to live",
             )
-        assert process.poll() is None, "it goes on"
-    finally:
-        process.kill()
-        process.communicate()
+        assert process.alive, "it goes on"

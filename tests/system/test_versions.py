@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import time
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import zmq
 
 from broker.exits import Exit
-from tools.local_cluster import HOST, ROOT, LocalCluster, command, free_ports
+from tools.local_cluster import HOST, BrokerProcess, LocalCluster, free_ports
 from vsync.codec import WIRE_VERSION
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
@@ -40,32 +39,25 @@ def send_frames(ring: str, frames: list[bytes]) -> None:
 
 def test_a_newcomer_among_members_of_another_version_ends(tmp_path: Path) -> None:
     port, ring = free_ports(2)
-    process = subprocess.Popen(
-        [
-            *command("qpidd"), "--cluster-name", "mixed", "--cluster-size", "3",
-            "--cluster-bind", f"{HOST}:{ring}", "--cluster-nodes", f"{HOST}:{ring}",
-            "--port", str(port), "--data-dir", str(tmp_path),
-        ],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
+    arguments = [
+        "--cluster-name", "mixed", "--cluster-size", "3",
+        "--cluster-bind", f"{HOST}:{ring}", "--cluster-nodes", f"{HOST}:{ring}",
+        "--port", str(port), "--data-dir", str(tmp_path / "newcomer"),
+    ]  # fmt: skip
+    newcomer = BrokerProcess("newcomer", tmp_path, port, arguments)
+    newcomer.start()
     try:
         # It needs its time to start, so others speak until it has heard enough of them.
         until = time.monotonic() + 40
-        while process.poll() is None and time.monotonic() < until:
+        while newcomer.alive and time.monotonic() < until:
             speak_another_version(f"{HOST}:{ring}", 50)
-        assert process.poll() == Exit.PROTOCOL
-        assert process.stderr is not None
-        said = process.stderr.read()
+        assert newcomer.exit_code == Exit.PROTOCOL
+        said = newcomer.log_path.read_text()
         assert "another version" in said
         assert f"version {WIRE_VERSION}" in said
     finally:
-        process.kill()
-        process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
+        if newcomer.alive:
+            newcomer.kill()
 
 
 def test_a_running_member_takes_no_harm(cluster: LocalCluster) -> None:

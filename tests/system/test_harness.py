@@ -1,0 +1,111 @@
+"""What the system tests lean on: they try again when they should, and leave evidence behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.system.harness import admitted
+from tools.local_cluster import ROOT
+
+REFUSED = Exception("(320) CONNECTION_FORCED - not part of the primary view")
+
+SAMPLE = """
+import sys
+from pathlib import Path
+import pytest
+from tools.local_cluster import BrokerProcess
+
+class Talker(BrokerProcess):
+    def program(self):
+        return [sys.executable, "-c", f"for n in range(150): print('{self} said', n, flush=True)"]
+
+def talk(label):
+    process = Talker(label, Path(sys.argv[-1]), 1, [])
+    process.start()
+    process.wait()
+
+def test_that_passes():
+    talk("passed-one")
+
+@pytest.fixture
+def broken():
+    talk("fixture-one")
+    assert False
+
+def test_that_cannot_begin(broken):
+    pass
+
+def test_that_fails():
+    talk("failed-one")
+    assert False
+"""
+
+
+def answers(*each: Exception | str) -> tuple[Callable[[], str], list[Exception | str]]:
+    """A way to connect that has these outcomes in turn, and those that are left."""
+    left = list(each)
+
+    def connect() -> str:
+        now = left.pop(0)
+        if isinstance(now, Exception):
+            raise now
+        return now
+
+    return connect, left
+
+
+def test_who_is_told_to_try_again_does() -> None:
+    connect, left = answers(REFUSED, ConnectionRefusedError(111, "Connection refused"), "open")
+    assert admitted(connect) == "open"
+    assert left == []
+
+
+def test_another_refusal_is_final() -> None:
+    connect, left = answers(Exception("(403) ACCESS_REFUSED"), "open")
+    with pytest.raises(Exception, match="403"):
+        admitted(connect)
+    assert left == ["open"]
+
+
+def test_a_refusal_that_lasts_is_raised() -> None:
+    connect, left = answers(REFUSED, Exception("320 again"), "open")
+    with pytest.raises(Exception, match="320 again"):
+        admitted(connect, 0.05)
+    assert left == ["open"]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a run of pytest prints of the sample, with the fixtures of this folder."""
+    folder = tmp_path_factory.mktemp("sample")
+    sample = folder / "test_sample.py"
+    sample.write_text(SAMPLE.replace("sys.argv[-1]", repr(str(folder))))
+    words = ["-c", "/dev/null", "-p", "tests.system.conftest", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, str(sample)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("process", ["failed-one", "fixture-one"])
+def test_what_the_processes_of_a_failed_test_said_is_in_its_report(told: str, process: str) -> None:
+    assert f"log of {process} (exit code 0)" in told
+    assert f"{process} said 149" in told
+    assert f"{process} said 50\n" in told
+    assert f"{process} said 49\n" not in told
+    assert told.count(f"log of {process}") == 1
+
+
+def test_the_report_of_a_failed_test_says_how_busy_the_machine_was(told: str) -> None:
+    assert told.count("machine since the test began") == 2
+    assert "\nload " in told
+
+
+def test_nothing_is_told_of_tests_that_passed(told: str) -> None:
+    assert "passed-one said" not in told
