@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from broker.identity import Identity
 from broker.options import BrokerOptions
+from vsync.codec import wire_bytes_max
 from vsync.config import RingConfig
 from vsync.discovery import Beacon, Discovery, StaticPeers
 from vsync.events import Output
@@ -58,7 +59,7 @@ def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> ZmqTr
     """Bind the ring's socket; a stand-alone broker's is one that nobody knows."""
     bind = str(options.cluster_bind) if options.clustered else "127.0.0.1:0"
     security = ring_security(options, warn)
-    return ZmqTransport(bind, RingConfig().frame_bytes_max * 3, security=security)
+    return ZmqTransport(bind, wire_bytes_max(RingConfig().frame_bytes_max), security=security)
 
 
 def ring_driver(

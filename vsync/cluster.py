@@ -26,6 +26,7 @@ from typing import Final, Self
 from vsync import refusal
 from vsync.answers import Accepted, Answers
 from vsync.asking import Op
+from vsync.codec import wire_bytes_max
 from vsync.config import RingConfig
 from vsync.cpg import Groups
 from vsync.discovery import Beacon, Discovery, StaticPeers
@@ -112,8 +113,10 @@ class Cluster:
             raise GroupError("a Cluster starts once; make a new one for a new life")
         self._loop = asyncio.get_running_loop()
         self._answers = Answers()
+        # Somewhat longer ones come in, to be counted; the connection is cut for what is longer yet.
+        plain = self.config.frame_bytes_max
         self._transport = ZmqTransport(
-            self._bind, 3 * self.config.frame_bytes_max, security=self._security
+            self._bind, wire_bytes_max(plain) + plain, security=self._security
         )
         try:
             self.me = Member(self._member, time.time_ns(), self._transport.address)

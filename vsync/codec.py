@@ -52,6 +52,9 @@ from vsync.types import Guarantee, Member, RingId
 WIRE_VERSION = 2
 HELLO_VERSION = 0  # of the one frame that every version can read, see `hello`
 WANTED_MAX = 1024
+CONTROL_BYTES_MAX = 1 << 20
+"""What joins, commits and tokens of a ring at its limits may need, however small its frames are: a
+commit in which each of 64 members owes frames to all has a quarter of it."""
 COUNT_MAX = 1 << 62
 """No honest hop, sequence number or backlog gets there; what lies beyond would, one step later, not
 fit the frame that we ourselves must send."""
@@ -157,6 +160,11 @@ def token_body(token: Token) -> bytes:
     return b"".join((ring_block(ring), head, _quads(shown + asked).pack(*marks, *wanted)))
 
 
+def wire_bytes_max(frame_bytes_max: int) -> int:
+    """The longest frame there may be: wrapped ones and datagrams are longer than plain ones."""
+    return max(2 * frame_bytes_max, CONTROL_BYTES_MAX) + 2048
+
+
 class Codec:
     """Encodes as one member of one cluster, and decodes what others of that cluster sent.
 
@@ -173,8 +181,7 @@ class Codec:
         own = bytes(TAG_BYTES) if settings is None else settings
         self.tag = cluster_tag(cluster) + own
         self._accepted = None if settings is None else {own}
-        # Wrapped frames of recovery and datagrams are larger than plain ones; nothing else is.
-        self.bytes_max = 2 * frame_bytes_max + 2048
+        self.bytes_max = wire_bytes_max(frame_bytes_max)
         head = _HEAD.pack(0, 0, 0, self.tag, me.incarnation, len(name), len(address))
         self._identity = head[_CRC_END:] + name + address
         self.envelope_bytes = _CRC_END + len(self._identity)

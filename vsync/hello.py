@@ -178,8 +178,12 @@ class Doorstep:
             )
         if theirs.settings.keys() != mine.settings.keys():
             (odd, *_) = sorted(theirs.settings.keys() ^ mine.settings.keys())
-            where = "there" if odd in theirs.settings else "here"
-            return f"{who} is of another release: setting {odd} is known only {where}"
+            known = "there" if odd in theirs.settings else "here"
+            value = {**mine.settings, **theirs.settings}[odd]
+            return (
+                f"{who} is of another release: setting {odd} is known only {known}, where it is "
+                f"{value}; run the same release on all members"
+            )
         for name in SAME_EVERYWHERE:
             if theirs.settings[name] != mine.settings[name]:
                 return (

@@ -104,7 +104,7 @@ def test_the_envelope_is_checked_before_anything_else() -> None:
     refuse(Codec(A, "test", 32768, b"else").encode(Wake(RING)), "frame_settings")
     refuse(codec(A, "other").encode(Wake(RING)), "frame_cluster")
     refuse(frame[:1] + bytes((99,)) + frame[2:], "frame_kind")
-    refuse(frame + bytes(100_000), "frame_long")
+    refuse(frame + bytes(1_100_000), "frame_long")
     refuse(frame + b"x", "frame_trailing")
     refuse(frame.replace(b"a:1", b"\xff:1", 1), "frame_text")
     at = frame.index(A.name.encode() + A.address.encode())

@@ -113,10 +113,13 @@ def other(**values: int) -> RingConfig:
             ),
             ("token_timeout_ms 220", "600", "do not go together"),
         ),
-        (hello()._replace(settings={"new": 1}), ("accelerated_frames is known only here",)),
+        (
+            hello()._replace(settings={"new": 1}),
+            ("accelerated_frames is known only here, where it is 16;",),
+        ),
         (
             hello()._replace(settings=settings_of(RingConfig()) | {"a_new_one": 1}),
-            ("a_new_one is known only there",),
+            ("a_new_one is known only there, where it is 1;",),
         ),
         (
             hello()._replace(settings=settings_of(RingConfig()) | {"hold_ms": -5}),
