@@ -56,6 +56,8 @@ class Client:
 
         self.gateway = gateway
         self.peer = peer
+        self.came = now
+        self.waiting: list[Event] = []  # what it said from its open on, until it is let in
         self.conn = 0  # the machine's number for this connection; 0: it does not know it (any more)
         self.asked_close = 0  # the number it had, while the machine's close-ok is awaited
         self.is_publisher = False  # brings load: its socket is not read while the member is full
@@ -107,12 +109,17 @@ class Client:
         """Whether its socket is to be read now: ask after every turn (back-pressure)."""
         gateway = self.gateway
         waits = self.is_publisher and (gateway.paused or gateway.holding)
-        return not waits and not self.is_full
+        return not waits and not self.is_full and not self.waiting
 
     @property
     def wants_close(self) -> bool:
         """Close the socket once the output is written."""
         return self.connection.has_ended
+
+    def settle(self) -> None:
+        """Ask again to be let in; then go on with what it said behind that."""
+        said, self.waiting = self.waiting, []
+        self._on_events(said)
 
     def connection_lost(self) -> None:
         """The socket is gone."""
@@ -170,6 +177,7 @@ class Client:
         self.conn = self.asked_close = 0
         self.channels.clear()
         self.unreported.clear()
+        self.waiting.clear()
         text = reply_text(errors.CONNECTION_FORCED, reason)
         self.connection.close(errors.CONNECTION_FORCED, text)
         self.gateway.mark_writable(self)
@@ -182,6 +190,9 @@ class Client:
     # -- events ----------------------------------------------------------------------------------
 
     def _on_events(self, events: list[Event]) -> None:
+        if self.waiting:
+            self.waiting += events
+            return
         gateway, channels = self.gateway, self.channels
         commands = gateway.commands
         published = 0
@@ -210,6 +221,9 @@ class Client:
                     REQUESTS[event.method](self, event.channel, channel, event.args)
             else:
                 self._on_rare(event)
+                if self.waiting:
+                    self.waiting += events[events.index(event) + 1 :]
+                    break
         if published:
             self.is_publisher = True
             gateway.counters["publishes"] += published
@@ -278,7 +292,9 @@ class Client:
 
     def _on_open(self, event: OpenAsked) -> None:
         conn = self.gateway.admit(self, event.vhost)
-        if not conn:
+        if conn < 0:
+            self.waiting = [event]
+        if conn <= 0:
             return
         self.conn = conn
         self.connection.accept_open()

@@ -156,8 +156,10 @@ class Clients:
         """Connections of an older session are void."""
         self.gateway.session_started(session)
 
-    def flush(self, *, speaking: bool) -> list[int]:
+    def flush(self, *, speaking: bool, soon: bool = False) -> list[int]:
         """Write what is due; return the positions of the publishes confirmed by that.
+
+        `soon`: a member that may not speak now may be allowed to in a moment.
 
         Without leave to speak nothing of the machine's is written, not even what was put into
         words a moment before: a process that was stopped in between wakes up in another world.
@@ -174,6 +176,7 @@ class Clients:
             self.outbox.resume()
         else:
             self.outbox.hold()
+        self.gateway.decide(soon=soon)
         confirmed = self.outbox.flush()
         for client in self.gateway.take_writable():
             link = self._links.get(client)
@@ -192,6 +195,7 @@ class Clients:
 
     def wake(self, now: float) -> None:
         """Heartbeats and time limits."""
+        self.gateway.give_up(now)
         for client in list(self._links):
             due = client.next_timer()
             if due is not None and due <= now:

@@ -30,6 +30,7 @@ from vsync.primary_events import (
     Inquorate,
     Ordered,
     PersistEpoch,
+    Phase,
     PrimaryEvent,
     Refused,
     Suspended,
@@ -292,6 +293,11 @@ class Core:
         if self._in_session and not self.speaking and self.primary.durable():
             self.speaking = True
             self.shell.speak()
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it may be speaking soon: no view that is decided leaves it out."""
+        return not self.halted and self.primary.phase is not Phase.INQUORATE
 
     def silence(self) -> None:
         """Say nothing more in this view, not even what waits to be said."""

@@ -28,7 +28,9 @@ Session: `session_started(session)` when this member's session begins (also said
 SessionStarted, whichever comes first). Connections of an older session are told 320 and are gone
 for the machine, so they send no commands; what they had in the batch is dropped. Before the first
 session, and while the outbox holds, no connection is let in: open is refused with 320, so that
-the client tries the next member on its list.
+the client tries the next member on its list. But while it is only not known whether this member
+may speak (its lease is over, or the view is changing: the shell says so to `decide`), a client that
+came waits to be let in or refused, for `WAIT_S` at most.
 
 Back-pressure: the shell sets `gateway.paused` when the submission queue is full, and reads a socket
 only while `client.may_be_read`, asked once per turn: not a publisher's while `paused` or
@@ -53,6 +55,10 @@ DEFAULT_VHOST = "/"
 LOCAL_USERS = {"guest": "guest"}
 """Who is let in without being configured, but only from this machine."""
 
+WAIT_S = 2.0
+"""How long a client waits for the decision whether it is let in: longer than the token timeout, the
+forming of a ring and the activation of its view take together, and less than any client waits."""
+
 
 def random_name(prefix: str) -> str:
     """A name that nobody else will think of: 128 random bits."""
@@ -76,6 +82,7 @@ class Gateway:
         self.member = member
         self.session = 0
         self.holding = True  # kept by the outbox
+        self.undecided = False  # whether it holds for good
         self.paused = False  # kept by the shell
         self.clients: dict[int, Client] = {}  # those that the machine knows, by connection number
         self.commands: list[Command] = []
@@ -92,6 +99,7 @@ class Gateway:
         self._everyone: dict[Client, None] = {}
         self._writable: dict[Client, None] = {}
         self._drained: dict[Client, None] = {}
+        self._waiting: dict[Client, None] = {}  # to be let in
         self._last_conn = 0
 
     # -- clients ---------------------------------------------------------------------------------
@@ -159,6 +167,26 @@ class Gateway:
         for client in list(self._everyone):
             client.force_close(reason)
 
+    def decide(self, *, soon: bool) -> None:
+        """Once per turn, before `take_writable`: let in or refuse those that wait, unless it is
+        open still whether this member may speak soon."""
+        self.undecided = self.holding and soon
+        if self._waiting and not self.undecided:
+            self._settle(list(self._waiting))
+
+    def give_up(self, now: float) -> None:
+        """Refuse whoever has waited for too long."""
+        late = [client for client in self._waiting if now - client.came > WAIT_S]
+        if late:
+            undecided, self.undecided = self.undecided, False
+            self._settle(late)
+            self.undecided = undecided
+
+    def _settle(self, clients: list[Client]) -> None:
+        for client in clients:
+            self._waiting.pop(client, None)
+            client.settle()
+
     def block(self, reason: str) -> None:
         """Tell the clients that can hear it that publishing will stall."""
         self.blocked_because = reason
@@ -174,11 +202,15 @@ class Gateway:
     # -- for clients -----------------------------------------------------------------------------
 
     def admit(self, client: Client, vhost: str) -> int:
-        """A number for this connection, never used again; 0 if it was refused."""
+        """A number for this connection, never used again; 0 if it was refused, and -1 if it is to
+        wait for `Client.settle`."""
         if vhost not in self.vhosts:
             text = reply_text(errors.NOT_ALLOWED, f"vhost '{vhost}' not found")
             client.refuse(errors.NOT_ALLOWED, text)
             return 0
+        if self.session and self.holding and self.undecided:
+            self._waiting[client] = None
+            return -1
         if not self.session or self.holding:
             text = f"member '{self.member}' is not part of the primary view at this time"
             client.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, text))
@@ -193,6 +225,7 @@ class Gateway:
         self._everyone.pop(client, None)
         self._writable.pop(client, None)
         self._drained.pop(client, None)
+        self._waiting.pop(client, None)
 
     def note(self, counter: str, text: str) -> None:
         """One fact for the log, and its counter. Clients cannot break the line with their names."""

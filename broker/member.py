@@ -254,7 +254,8 @@ class BrokerMember:
             self.logbook.flush()  # first: what a client was told must be there to be looked up
         except LogWriteFailed as error:
             return self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
-        confirmed = self.clients.flush(speaking=self.licence.covers(self.core))
+        soon = self.core.undecided
+        confirmed = self.clients.flush(speaking=self.licence.covers(self.core), soon=soon)
         if confirmed:
             self.logbook.confirmed(self.core.primary.epoch, self.clients.durable_mark, confirmed)
 

@@ -43,9 +43,10 @@ def admitted(connect: Callable[[], Opened], seconds: float = ADMITTED_SECONDS) -
     """Return what `connect` opens; try again while the member cannot let clients in just now.
 
     A view change is no fault: whenever the machine gives a member no processor for longer than
-    the token timeout, the others form a ring without it, and until the next view is primary every
-    member refuses new connections with 320, so that the client tries again or elsewhere (G7, G15).
-    A test that means something else than to be refused does as every client should.
+    the token timeout, the others form a ring without it.  Who connects meanwhile waits, but not
+    for ever: then it is told 320, so that it tries again or elsewhere; so is who comes to a member
+    that was left out, before it is back (G7, G15).  A test that means something else than to be
+    refused does as every client should.
 
     Raises what `connect` raises: at once when that says something else than 320 or that nobody
     listens, and the last of them after `seconds`, so that a refusal for good is never hidden.

@@ -1,0 +1,98 @@
+"""Clients that come while it is not known whether this member may speak: they wait to know."""
+
+from broker.gateway import WAIT_S
+from broker.machine import commands as c
+from tests.unit.amqp_peer import method, opening
+from tests.unit.gateway_loop import Loop, Peer
+
+OPEN_CHANNEL = method(1, "channel.open")
+DECLARE = method(1, "queue.declare", "q", False, False, False, False, False, {})
+
+
+def in_doubt() -> Loop:
+    """A member whose lease is over, in a view that may still stand."""
+    loop = Loop()
+    loop.outbox.hold()
+    loop.gateway.decide(soon=True)
+    return loop
+
+
+def methods(peer: Peer) -> list[str]:
+    return [one.method for one in peer.take()]
+
+
+def test_who_comes_in_a_moment_of_doubt_is_let_in_behind_it() -> None:
+    """With all that it said meanwhile; no library takes 320 at this place for "try again"."""
+    loop = in_doubt()
+    peer = Peer(loop)
+    assert "connection.open-ok" not in [one.method for one in peer.send(opening(), OPEN_CHANNEL)]
+    peer.send(DECLARE)
+    assert not peer.client.may_be_read
+    assert peer.client.conn == 0
+    loop.gateway.decide(soon=True)
+    loop.turn()
+    assert methods(peer) == []
+    loop.outbox.resume()
+    loop.gateway.decide(soon=True)
+    loop.turn()
+    assert methods(peer) == ["connection.open-ok", "channel.open-ok", "queue.declare-ok"]
+    assert peer.client.may_be_read
+
+
+def test_what_is_said_behind_the_open_in_one_breath_is_kept() -> None:
+    loop = in_doubt()
+    peer = Peer(loop)
+    peer.send(opening() + OPEN_CHANNEL + DECLARE)
+    loop.outbox.resume()
+    loop.gateway.decide(soon=False)
+    loop.turn()
+    assert methods(peer) == ["connection.open-ok", "channel.open-ok", "queue.declare-ok"]
+
+
+def test_when_it_is_decided_against_this_member_they_are_refused() -> None:
+    loop = in_doubt()
+    peer = Peer(loop)
+    peer.send(opening(), OPEN_CHANNEL)
+    loop.gateway.decide(soon=False)
+    loop.turn()
+    assert peer.take()[-1].args[0] == 320
+    assert loop.gateway.clients == {}
+    assert loop.gateway.commands == []
+
+
+def test_doubt_that_lasts_ends_with_a_refusal() -> None:
+    loop = in_doubt()
+    peer = Peer(loop)
+    peer.send(opening())
+    loop.gateway.give_up(WAIT_S)
+    loop.turn()
+    assert methods(peer) == []
+    loop.gateway.give_up(WAIT_S + 0.1)
+    loop.turn()
+    assert peer.take()[-1].args[0] == 320
+    late = Peer(loop)
+    assert late.send(opening())[-1].method == "connection.tune", "doubt goes on for the next"
+
+
+def test_who_goes_while_it_waits_is_forgotten() -> None:
+    loop = in_doubt()
+    peer = Peer(loop)
+    peer.send(opening())
+    peer.client.connection_lost()
+    loop.outbox.resume()
+    loop.gateway.decide(soon=False)
+    loop.turn()
+    assert loop.gateway.clients == {}
+    assert c.CONNECTION_OPEN not in [command[0] for command, _ in loop.applied]
+
+
+def test_who_waits_at_a_member_that_stops_is_told_so() -> None:
+    loop = in_doubt()
+    peer = Peer(loop)
+    peer.send(opening(), OPEN_CHANNEL)
+    loop.gateway.drop_all("the broker is stopping")
+    loop.outbox.resume()
+    loop.gateway.decide(soon=False)
+    loop.turn()
+    assert peer.take()[-1].args[:2] == (320, "CONNECTION_FORCED - the broker is stopping")
+    assert loop.gateway.clients == {}
