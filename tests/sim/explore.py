@@ -47,6 +47,10 @@ CASES = {
     "seven": Case(("a", "b", "c", "d", "e", "f", "g")),
     "seven-weighted": Case(("a=3", "b=2", "c=2", "d", "e", "f", "g", "@arbitrator=x")),
     "arbitrated-four": Case(("a", "b", "c", "d", "@arbitrator=x")),
+    "arbitrated-tie": Case(("a", "b", "c", "@arbitrator=x", "@auto_tie_breaker=b")),
+    "arbitrated-expected": Case(("a", "b", "c", "@arbitrator=x", "@expected_votes=5")),
+    "two_node-wait": Case(("a", "b", "@two_node", "@arbitrator=x", "@wait_for_all")),
+    "tie-weighted": Case(("a=2", "b", "c", "@auto_tie_breaker=lowest")),
     "replaced": Case(("a", "b", "c"), ("a", "b", "d"), ("d",)),
     "replaced-five": Case(("a", "b", "c", "d", "e"), ("a", "b", "c", "d", "f"), ("f",)),
     "moved": Case(("a",), ("b",), ("b",)),
@@ -57,6 +61,10 @@ CASES = {
     "standing": Case(
         ("a", "b", "c", "d", "@last_man_standing=1"),
         ("a", "b", "c", "d", "@last_man_standing=1", "@away=d"),
+    ),
+    "standing-tie": Case(
+        ("a", "b", "@last_man_standing=1", "@auto_tie_breaker=lowest"),
+        ("a", "b", "@last_man_standing=1", "@auto_tie_breaker=lowest", "@away=b"),
     ),
 }
 
