@@ -113,11 +113,8 @@ class Cluster:
             raise GroupError("a Cluster starts once; make a new one for a new life")
         self._loop = asyncio.get_running_loop()
         self._answers = Answers()
-        # Somewhat longer ones come in, to be counted; the connection is cut for what is longer yet.
-        plain = self.config.frame_bytes_max
-        self._transport = ZmqTransport(
-            self._bind, wire_bytes_max(plain) + plain, security=self._security
-        )
+        longest = wire_bytes_max(self.config.frame_bytes_max)
+        self._transport = ZmqTransport(self._bind, longest, security=self._security)
         try:
             self.me = Member(self._member, time.time_ns(), self._transport.address)
             self._discovery = self._find()
