@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,13 +18,18 @@ from broker.core import Core
 from broker.exits import Exit
 from broker.keeper import Keeper
 from broker.lag import LagWatch
+from broker.logbook import Logbook
 from broker.management import Json
 from broker.options import Bounds
+from broker.stalls import StallWatch
 from vsync.events import Direct
 from vsync.node import Node
 from vsync.types import Member
 
 log = logging.getLogger("qpidd")
+
+BEAT_S = 0.1
+"""How often `Health.wake` is called."""
 
 
 class Watched(Protocol):
@@ -32,6 +38,7 @@ class Watched(Protocol):
     me: Member
     core: Core
     keeper: Keeper
+    logbook: Logbook
     node: Node
     loop: asyncio.AbstractEventLoop
 
@@ -54,13 +61,15 @@ class Health:
             member.me, bounds.clock_s, member.send_direct, member.now_us, lambda: member.core.ran
         )
         self.disk = LagWatch(bounds.lag_s, bounds.backlog_bytes, member.node.set_throttle)
+        self.stalls = StallWatch(BEAT_S, member.node.lease.seconds)
         self._waiting: list[Callable[[], None]] = []
         self._said: dict[str, str] = {}
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
         """Return the counters by part."""
-        return {"clock": self.clocks.counters, "disk": self.disk.counters}
+        return {"clock": self.clocks.counters, "disk": self.disk.counters,
+                "loop": self.stalls.counters}  # fmt: skip
 
     def _now(self) -> float:
         return self._member.loop.time()
@@ -95,6 +104,9 @@ class Health:
 
     def wake(self) -> None:
         """Do what is due."""
+        writing_s = self._member.logbook.writing_s
+        if stall := self.stalls.look(time.monotonic(), time.thread_time(), writing_s):
+            log.warning("%s", stall)
         now = self._now()
         self.clocks.wake(now)
         self._go_on()

@@ -122,6 +122,11 @@ class Logbook:
         """The orderly end."""
         self._writer.append(Stop(reason, history.position, history.chain))
 
+    @property
+    def writing_s(self) -> float:
+        """How long the loop has waited for the log to be written, since the start."""
+        return self._writer.writing_s
+
     def flush(self) -> None:
         """Write what was recorded in this turn."""
         self._writer.flush()

@@ -24,7 +24,7 @@ from broker.core import Core
 from broker.duties import Duties
 from broker.ending import close_books
 from broker.exits import Exit
-from broker.health import Health
+from broker.health import BEAT_S, Health
 from broker.history import History
 from broker.identity import Identity
 from broker.keeper import Keeper
@@ -52,7 +52,6 @@ from vsync.types import Guarantee, Member
 log = logging.getLogger("qpidd")
 
 SLICE_S = 0.0005
-BEAT_S = 0.1
 FAREWELL_MS = 100
 """How long the ring's last words may take to get out."""
 LINGER_S = 0.4

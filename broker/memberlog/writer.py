@@ -8,6 +8,7 @@ a log that is opened again for the same life is continued, after its torn tail w
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -61,6 +62,7 @@ class MemberLogWriter:
         self._segment_bytes, self._segment_us = segment_bytes, segment_us
         self._role = role
         self.cluster_id = cluster_id  # may become known later; the next header says it
+        self.writing_s = 0.0  # spent in writes: the kernel makes who writes wait for a full disk
         self._buffer: list[bytes] = []
         self._lsn = 0
         self._link = NO_LINK
@@ -153,8 +155,10 @@ class MemberLogWriter:
         data = b"".join(self._buffer)
         self._buffer.clear()
         self._size += len(data)
+        began = time.monotonic()
         while data:
             data = data[os.write(self._fd, data) :]
+        self.writing_s += time.monotonic() - began
 
     def _begin_segment(self) -> None:
         self._segment += 1
