@@ -17,6 +17,7 @@ def test_what_the_ring_of_three_brokers_looks_like_until_two_are_killed(tmp_path
     with running_cluster(tmp_path) as cluster:
         a, b, c = cluster.members
         place = str(a.address)
+        wait_until(lambda: run("quorumtool", place)[0] == 0, 20, "the quorum")
         code, shown, said = run("quorumtool", place)
         assert (code, said) == (0, "")
         for line in ("Cluster name:     test", "Quorate:          Yes", "Expected votes:   3"):

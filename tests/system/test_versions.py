@@ -65,4 +65,4 @@ def test_a_running_member_takes_no_harm(cluster: LocalCluster) -> None:
     member = cluster[0].status().local_member()
     assert member is not None
     speak_another_version(member.id, 60)
-    cluster.wait_active(timeout_seconds=5)
+    cluster.wait_active()
