@@ -237,10 +237,11 @@ class LocalCluster:
         for member in expected:
             seen = "it did not answer"
             while True:
-                if not member.alive:
-                    raise ClusterTrouble(
-                        f"{member} ended with code {member.exit_code}\n{member.log_tail()}"
-                    )
+                for one in expected:
+                    if not one.alive:
+                        raise ClusterTrouble(
+                            f"{one} ended with code {one.exit_code}\n{one.log_tail()}"
+                        )
                 try:
                     status = member.status()
                     active = sum(one.state == "ACTIVE" for one in status.members)
