@@ -73,9 +73,12 @@ def birth(state: State) -> int:
     if not state.clocks:
         # Time may be wanted already, since a moment whose date nobody told, as an activation's.
         return state.now_us + LEAD_US + GRACE_US if pending(state) else state.now_us
-    middle_us, least_us, own_us, fastest_us, trusted = dates(state)
+    middle_us, least_us, own, fastest_us, trusted = dates(state)
     floor = gone_us(state)
-    said = state.time_us - own_us.get(state.session, middle_us)
+    clock = own.get(state.session)
+    said = state.time_us - (middle_us if clock is None else clock.shift_us)
+    if clock is not None and (clock.astray_us != NOT_YET or state.time_us < clock.stamp_us):
+        said = floor + LEAD_US  # it was set, and tells nothing
     # A clock may have been placed late, by as much as its member was behind. Dates that almost
     # agree with it tell how late; others tell nothing, but for how far a missing one may be placed.
     latest = state.time_us - least_us
@@ -85,7 +88,8 @@ def birth(state: State) -> int:
         said = floor + LEAD_US  # what let time be wanted had a wrong date
     if fastest_us is not None:
         said = max(said, min(fastest_us, floor + LEAD_US))
-    if state.reached_us is not None or state.clocks.keys() == {FIRST}:
+    told = state.reached_us is not None and state.reached_us >= state.now_us - ASTRAY_US
+    if told or state.clocks.keys() == {FIRST}:
         said = min(said, floor + LEAD_US)
     return max(floor, said) + GRACE_US
 
@@ -120,7 +124,7 @@ def dates_of(state: State) -> Dates:
     middle_us = sorted(shifts)[len(shifts) // 2]
     # One clock of two cannot be compared with any; of three or more one alone is not believed.
     trusted = LAST in clocks or len(known) > (len(voters) // 2 if len(voters) > 2 else 0)
-    own = {r.session: clocks[name].shift_us for name, r in state.sessions.items() if name in clocks}
+    own = {r.session: clocks[name] for name, r in state.sessions.items() if name in clocks}
     waited_for = _waited_for(state)
     if not all(name in clocks for name in waited_for):
         least_us = min(clock.shift_us for clock in clocks.values())
@@ -162,14 +166,23 @@ def read_clock(state: State, name: str, time_us: int, seen_us: int) -> int:
         return state.now_us
     if LAST in state.clocks:
         _drop(state, LAST)  # no time was read from it, and no dates were looked up since
-    _mind_stray(state, name, clock, state.reached_us)
-    if state.reached_us < state.now_us - ASTRAY_US:
-        # A majority went back: time goes on from here by its new dates.
+    _mind_stray(state, name, clock, gone_us(state))
+    if _went_back(state):
+        # Time goes on from here by the new dates of a majority.
         for other, known in list(state.clocks.items()):
             if known.stamp_us != NOT_YET:
                 _set(state, other, Clock(known.stamp_us - state.now_us, known.stamp_us, NOT_YET))
         survey(state)
     return max(state.now_us, min(state.reached_us or 0, state.now_us + STEP_US_MAX))
+
+
+def _went_back(state: State) -> bool:
+    """Most of these clocks said so. Of who was not read nothing is known, though nothing is
+    reached by it either: together with one that was set back it is no majority."""
+    clocks = _voting(state)
+    here_us = state.now_us - ASTRAY_US
+    back = [c for c in clocks if c.stamp_us != NOT_YET and c.stamp_us - c.shift_us < here_us]
+    return len(back) >= len(clocks) - len(clocks) // 2
 
 
 def _place(state: State, time_us: int, seen_us: int) -> int | None:
@@ -251,8 +264,10 @@ def _mind_stray(state: State, name: str, clock: Clock, time_us: int) -> None:
     if abs(clock.stamp_us - clock.shift_us - time_us) <= ASTRAY_US:
         if clock.astray_us != NOT_YET:
             _set(state, name, clock._replace(astray_us=NOT_YET))
+            survey(state)
     elif clock.astray_us == NOT_YET:
         _set(state, name, clock._replace(astray_us=state.now_us))
+        survey(state)
     elif state.now_us - clock.astray_us > ASTRAY_KEPT_US:
         _set(state, name, Clock(clock.stamp_us - time_us, clock.stamp_us, NOT_YET))
         survey(state)

@@ -288,7 +288,7 @@ class Dates(NamedTuple):
 
     middle_us: int  # of most clocks
     least_us: int  # by which a message may be younger than by its origin's clock
-    own_us: dict[int, int]  # by session
+    own: dict[int, Clock]  # by session
     # What some clock told, to which the time may go on when one that is missing is read; None: no
     # voter's clock is missing.
     fastest_us: int | None

@@ -41,6 +41,7 @@ from broker.machine.topology import remove_exchange
 
 SESSIONS_PER_POSITION = 256
 NO_QUEUE = 0
+NOBODY = 0  # no session: an activation has the first position
 EXPIRED_PER_TICK_MAX = 4096  # the next tick goes on
 
 
@@ -215,7 +216,8 @@ def on_tick(state: State, session: int, command: Tick) -> int:
         state.now_us = now_us
         state.digest = (state.digest + cluster_element(state)) & MASK
     if state.reached_us is not None and state.now_us >= state.due_us:
-        state.time_us = majority_date(state)  # for the records of what dies now
+        # What dies now is dated by a majority: not by the origin, whose own clock may differ.
+        state.session, state.time_us = NOBODY, majority_date(state)
         _end_what_is_due(state)
     return OK if moved else IGNORED
 

@@ -67,12 +67,20 @@ class Member:
     away_until: float = 0.0  # cut off, or stopped
     stopped_until: float = 0.0
     inside: bool = True  # the primary view
-    speaking: bool = True
     session: int = -1
     blob_no: int = 0
-    sent: int = 0
     publishes: float = 0.0
     pending: deque[Call] = field(default_factory=deque)
+
+
+def stamp(now: float) -> bytes:
+    """The body of a message that is published now."""
+    return round(now * 1e6).to_bytes(8)
+
+
+def declared(name: str, arguments: c.Table) -> c.Command:
+    """A durable queue is declared through the first channel."""
+    return c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, name, False, True, False, False, True, arguments)
 
 
 class ClockWorld:
@@ -151,36 +159,40 @@ class ClockWorld:
             return
         core = self._cores[member.name]
         vars(core.replica.machine).update(member.seen._asdict())
-        core.speaking = member.inside and member.speaking
+        core.speaking = member.inside
         member.ticker.wake(self.now)
 
     def _publish(self, member: Member) -> None:
         self._soon(1.0 / member.publishes, self._publish, member)
-        if self.now < member.stopped_until or not (member.inside and member.speaking):
-            return
+        if self.now >= member.stopped_until and member.inside:
+            self._client(member)
+
+    def _client(self, member: Member) -> None:
+        """What its clients do now."""
         if self.chance.random() < 0.15:
             queue = self.chance.choice(self._names)
             self._send(member, [c.QueuePurge(c.QUEUE_PURGE, 1, 1, queue, False)])
             return
-        born = int(self.now * 1e6).to_bytes(8)
+        born = stamp(self.now)
         publish = c.Publish(c.PUBLISH, 1, 1, 0, "", member.name, c.PERSISTENT, b"", born)
         self._send(member, [publish])
 
     def _send(self, member: Member, commands: list[c.Command]) -> None:
         if member.session != member.seen.session:
             member.session, member.blob_no = member.seen.session, 0
-            arguments: c.Table = {"x-message-ttl": self.ttl_ms[member.name]}
-            commands = [
+            opening = [
                 c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "p:1"),
                 c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
-                c.QueueDeclare(
-                    c.QUEUE_DECLARE, 1, 1, member.name, False, True, False, False, True, arguments
-                ),
-                *commands,
+                *self._queues(member),
             ]
+            commands = [*opening, *commands]
         member.blob_no += 1
-        blob = member.session, member.blob_no, self._clock_us(member), commands
+        blob = member.session, member.blob_no, self._clock_us(member), self.now, commands
         self._at_order(member, lambda: self._ordered(member, *blob))
+
+    def _queues(self, member: Member) -> list[c.Command]:
+        """What its clients declare first."""
+        return [declared(member.name, {"x-message-ttl": self.ttl_ms[member.name]})]
 
     def _stalled(self) -> bool:
         """Whether the token stands, as somebody of the view is away."""
@@ -210,29 +222,51 @@ class ClockWorld:
     # -- the order -------------------------------------------------------------------------------
 
     def _ordered(
-        self, member: Member, session: int, blob_no: int, time_us: int, commands: list[c.Command]
+        self,
+        member: Member,
+        session: int,
+        blob_no: int,
+        time_us: int,
+        said_at: float,
+        commands: list[c.Command],
     ) -> None:
         machine = self._machine
         if not machine.accept_blob(member.name, session, blob_no):
             return
         for command in commands:
             self._position += 1
-            before = self._waiting() if isinstance(command, c.Tick) else {}
+            before = self._waiting() if isinstance(command, c.Tick | c.Get) else {}
+            self._before(member, said_at, command)
             machine.apply(self._position, session, time_us, command)
             machine.effects.clear()
             machine.take_moves()
             machine.invariants()
             if before:
                 self._judge(before)
+            self._after(member, said_at, command)
         self._tell()
 
+    def _before(self, member: Member, said_at: float, command: c.Command) -> None:
+        """Such a command, said by that member at that time, is about to be applied."""
+
+    def _after(self, member: Member, said_at: float, command: c.Command) -> None:
+        """It was."""
+
     def _waiting(self) -> dict[int, tuple[str, float]]:
-        """The queue and the time of publishing of what is there, by number."""
+        """The queue and the time of publishing of what is there or with clients, by number."""
         vhost = self._machine.vhosts.get("/")
-        return {
-            message[1]: (queue.name, int.from_bytes(message[8]) / 1e6)
+        there = [
+            (queue, message)
             for queue in (vhost.queues.values() if vhost is not None else ())
             for message in (*queue.ready, *queue.returned.values())
+        ]
+        there += [
+            (held[0], held[2])
+            for channel in self._machine.channels.values()
+            for held in channel.unacked.values()
+        ]
+        return {
+            message[1]: (queue.name, int.from_bytes(message[8]) / 1e6) for queue, message in there
         }
 
     def _judge(self, before: dict[int, tuple[str, float]]) -> None:
@@ -290,10 +324,13 @@ class ClockWorld:
                 self._at(self.now + OUT_AFTER_S, self._reform)
                 self._at(self.now + length_s + 1e-6, self._reform)
 
+    def _may_go_on(self, inside: tuple[str, ...]) -> bool:
+        return 2 * len(inside) > len(self._names)
+
     def _reform(self) -> None:
         """A new view of all who are not cut off, if they are most."""
         inside = tuple(m.name for m in self.members.values() if m.away_until <= self.now)
-        if 2 * len(inside) <= len(self._names):
+        if not self._may_go_on(inside):
             return
         fresh = tuple(name for name in inside if not self.members[name].inside)
         gone = set(self._names) - set(inside)
@@ -307,10 +344,17 @@ class ClockWorld:
         self._activate(inside, fresh)
         self._tell()
 
-    def _activate(self, members: tuple[str, ...], fresh: tuple[str, ...]) -> None:
+    def _terms(self) -> tuple[str, ...]:
+        """The voters."""
+        return self._names
+
+    def _activate(
+        self, members: tuple[str, ...], fresh: tuple[str, ...], cold: bool = False
+    ) -> None:
         self._position += 1
         machine = self._machine
         listed = tuple(c.ActiveMember(name, 1, name in fresh) for name in members)
-        command = c.Activate(c.ACTIVATE, machine.epoch + 1, listed, False, self._names, "c")
-        machine.apply(self._position, 0, EPOCH_US + int(self.now * 1e6), command)
+        command = c.Activate(c.ACTIVATE, machine.epoch + 1, listed, cold, self._terms(), "c")
+        machine.apply(self._position, 0, 0, command)
         machine.effects.clear()
+        machine.take_moves()

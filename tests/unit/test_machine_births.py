@@ -218,6 +218,60 @@ def test_a_wild_date_of_the_first_makes_nobody_go_early(rig: Rig) -> None:
     assert born_us == LEAD_US + GRACE_US
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_what_a_member_says_whose_clock_was_set_back_lives_longer(rig: Rig, read: bool) -> None:
+    """G17; found by the swarm of clock worlds: it was as old as the last readings."""
+    rig.time_us = YEAR
+    mortal(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    if read:
+        rig.read("b", start - 9 * SECOND)
+    rig.time_us = start + 900_000 - 9 * SECOND
+    new_message(rig, "b")
+    read_all(rig, a=start + SECOND + 800_000, c=start + SECOND + 800_000)
+    assert (rig.depth("q"), rig.depth("new")) == (0, 1)
+    read_all(rig, a=start + 4 * SECOND, c=start + 4 * SECOND)
+    assert rig.depth("new") == 0
+
+
+def test_one_clock_that_went_back_is_no_majority_with_one_that_was_not_read(rig: Rig) -> None:
+    """G17; found by the swarm of clock worlds: all clocks were read anew from where
+    the time stood, so six seconds without a primary came as soon as the third clock was read."""
+    rig.time_us = YEAR
+    all_speak(rig)
+    long_lived(rig)
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    rig.activate()
+    late = start + 20 * SECOND
+    rig.read("a", late)
+    rig.read("b", start - 3600 * SECOND)
+    assert rig.machine.clocks["a"].shift_us == start
+    rig.time_us = late
+    new_message(rig, "c")
+    for _ in range(3):  # a step of ten seconds each
+        read_all(rig, c=late + 500_000, a=late + 500_000)
+    assert rig.machine.now_us == 20_500_000
+    assert rig.depth("new") == 1
+    read_all(rig, c=late + SECOND + GRACE_US, a=late + SECOND + GRACE_US)
+    assert rig.depth("new") == 0
+
+
+def test_what_is_dead_lettered_is_born_by_no_clock_of_a_member(rig: Rig) -> None:
+    """Its date is that of a majority, which the member whose tick it was may be years ahead of."""
+    long_lived(rig)  # so that the clocks stay known
+    client = rig.client()
+    client.queue("dead", {"x-message-ttl": 1000})
+    client.queue("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    client.publish("q", b"m", properties=EXPIRES_IN_A_SECOND)
+    start = rig.time_us
+    read_all(rig, a=start, c=start, b=start + YEAR)
+    late = start + SECOND + GRACE_US
+    read_all(rig, a=late, b=late + YEAR)
+    assert rig.machine.vhosts["/"].queues["dead"].ready[-1][5] == SECOND + 2 * GRACE_US
+
+
 def test_of_five_voters_the_time_may_go_on_to_where_two_clocks_are() -> None:
     """In a view of three, two clocks take it there: who is behind them publishes by them, too."""
     machine = Machine("a")

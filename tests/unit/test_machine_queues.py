@@ -215,6 +215,7 @@ def test_unused_queues_expire(client: Client) -> None:
     rig.time_us = start + 5_000_000
     client.cancel()
     rig.tick(start + 5_900_000)
+    rig.time_us = start + 5_900_000
     client.get("q")
     rig.tick(start + 6_900_000)
     assert rig.has_queue("q")

@@ -1,0 +1,184 @@
+"""More of what holds time up: each history has some of it, by its seed.
+
+Queues that expire when unused, messages that are with clients and come back, starts of the whole
+cluster from its disks, one clock that is wrong, votes that are not equal.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from broker.machine import commands as c
+from broker.machine.machine import Machine
+from tests.properties.clock_world import OUT_AFTER_S, ClockWorld, Early, Member, declared, stamp
+
+LEASE = "lease-"
+LEASE_MS = (300, 1500)
+COLD_EVERY_S = 5.0
+WRONG_EVERY_S = 2.0
+WRONG_S = (-3600.0, -9.0, 9.0, 3600.0)
+
+
+class Habits(NamedTuple):
+    """What happens in a history besides what happens in all."""
+
+    leases: bool
+    takes: bool  # messages are got, and given back or acknowledged later
+    cold: bool  # all members stop, and start again
+    wrong: bool  # one of three or more clocks is set wrong, and put right
+    votes: str  # "equal", "unequal", "arbitrator"
+
+
+def habits_of(seed: int) -> Habits:
+    """A swarm: each with any others, and without."""
+    chance = random.Random(f"habits {seed}")
+    leases, takes, cold, wrong = (chance.random() < 0.5 for _ in range(4))
+    votes = chance.choice(("equal", "equal", "unequal", "arbitrator"))
+    # One clock of two that decide, or the one that decides alone, is all the time there is.
+    return Habits(leases, takes, cold, wrong and votes == "equal", votes)
+
+
+class SwarmWorld(ClockWorld):
+    """One history with these habits."""
+
+    def __init__(self, seed: int, habits: Habits | None = None, troubled: bool = True) -> None:
+        self.habits = habits_of(seed) if habits is None else habits
+        self.more = random.Random(f"more {seed}")
+        self._used: dict[str, float] = {}  # queues that expire, when they were last used
+        self._leases: tuple[str, ...] = ()
+        self._dark = False  # all are stopped
+        self._set_at, self._read_at = -1.0, -1.0  # the wrong clock
+        self._untold: set[bytes] = set()
+        super().__init__(seed, troubled)
+        self.lease_ms = dict.fromkeys(self._names, self.more.choice(LEASE_MS))
+        self.wrong = self.members[self.more.choice(self._names)]
+        self._right_us = self.wrong.offset_us
+        if self.habits.cold:
+            self._soon(COLD_EVERY_S, self._stop_all)
+        if self.habits.wrong and len(self._names) > 2:
+            self._soon(WRONG_EVERY_S, self._set_clock)
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    def _queues(self, member: Member) -> list[c.Command]:
+        timed = [declared(name, {"x-message-ttl": ttl_ms}) for name, ttl_ms in self.ttl_ms.items()]
+        return [*timed, *([self._lease(member)] if self.habits.leases else [])]
+
+    def _lease(self, member: Member) -> c.Command:
+        return declared(LEASE + member.name, {"x-expires": self.lease_ms[member.name]})
+
+    def _client(self, member: Member) -> None:
+        chance = self.more.random()
+        if self.habits.leases and chance < 0.1:
+            self._send(member, [self._lease(member)])
+        elif self.habits.takes and chance < 0.4:
+            queue = self.more.choice(self._names)
+            self._send(member, [self._taken(queue)])
+        elif self.habits.takes and chance < 0.5:
+            self._send(member, [c.Nack(c.NACK, 1, 1, 0, True, True)])
+        elif self.habits.takes and chance < 0.6:
+            self._send(member, [c.Ack(c.ACK, 1, 1, 0, True)])
+        else:
+            super()._client(member)
+
+    def _taken(self, queue: str) -> c.Command:
+        return c.Get(c.GET, 1, 1, queue, False)
+
+    # -- what is judged --------------------------------------------------------------------------
+
+    def _before(self, member: Member, said_at: float, command: c.Command) -> None:
+        # Excluded (decision 8): what a member says whose clock was set and not read since.
+        told = member is not self.wrong or self._read_at >= self._set_at
+        if isinstance(command, c.QueueDeclare) and command.name.startswith(LEASE) and told:
+            self._used[command.name] = max(said_at, self._used.get(command.name, 0.0))
+        elif isinstance(command, c.QueueDeclare):
+            self._used.pop(command.name, None)
+        if isinstance(command, c.Publish) and not told:
+            self._untold.add(command.body)
+        vhost = self._machine.vhosts.get("/")
+        self._leases = () if vhost is None else tuple(q for q in vhost.queues if q in self._used)
+
+    def _waiting(self) -> dict[int, tuple[str, float]]:
+        found = super()._waiting()
+        if self._untold:
+            found = {n: m for n, m in found.items() if stamp(m[1]) not in self._untold}
+        return found
+
+    def _after(self, member: Member, said_at: float, command: c.Command) -> None:
+        if not isinstance(command, c.Tick):
+            return
+        clock = self._machine.clocks.get(member.name)
+        if member is self.wrong and clock is not None and clock.stamp_us == command.time_us:
+            self._read_at = said_at
+        for name in self._leases:
+            if name not in self._machine.vhosts["/"].queues:
+                self.expired += 1
+                unused_s = self.now - self._used.pop(name)
+                lease_s = self.lease_ms[name.removeprefix(LEASE)] / 1e3
+                if unused_s < lease_s - 1e-6:
+                    self.early.append(Early(name, lease_s, unused_s))
+
+    # -- trouble ---------------------------------------------------------------------------------
+
+    def _stop_all(self) -> None:
+        """Power fails everywhere; later all start together, from what their disks hold."""
+        if self._dark:
+            return
+        self._dark = True
+        until = self.now + self.more.choice((0.2, 2.0, 15.0))
+        for member in self.members.values():
+            member.away_until = member.stopped_until = max(member.away_until, until)
+            member.inside = False
+            member.pending.clear()
+        self._at(until + OUT_AFTER_S, self._start_all)
+
+    def _start_all(self) -> None:
+        self._dark = False
+        for member in self.members.values():
+            member.away_until = member.stopped_until = 0.0
+            member.inside = True
+            member.ticker, member.session = self._ticker(member), -1
+        self._machine = Machine.restore("nobody", self._machine.snapshot())
+        self._used = dict.fromkeys(self._used, self.now)
+        self._soon(COLD_EVERY_S, self._stop_all)
+        self._activate(self._names, self._names, cold=True)
+        self._tell()
+
+    def _set_clock(self) -> None:
+        self._soon(WRONG_EVERY_S, self._set_clock)
+        wrong_s = self.more.choice((0.0, *WRONG_S))
+        if not all(record.last_blob_no for record in self._machine.sessions.values()):
+            wrong_s = 0.0
+        self._put(self._right_us + int(wrong_s * 1e6))
+
+    def _put(self, offset_us: int) -> None:
+        self.wrong.offset_us, self._set_at = offset_us, self.now
+
+    def _activate(
+        self, members: tuple[str, ...], fresh: tuple[str, ...], cold: bool = False
+    ) -> None:
+        super()._activate(members, fresh, cold)
+        if fresh and self._machine.epoch > 1:
+            # Until others spoke, the first that does tells the time alone: excluded (decision 8).
+            self._put(self._right_us)
+
+    # -- votes -----------------------------------------------------------------------------------
+
+    def _terms(self) -> tuple[str, ...]:
+        if self.habits.votes == "unequal":
+            return (f"{self._names[0]}={self._votes}", *self._names[1:])
+        return (*self._names, "@arbitrator=z") if self.habits.votes == "arbitrator" else self._names
+
+    @property
+    def _votes(self) -> int:
+        """Of the first one: beside two or three others, it needs one of them."""
+        return max(1, len(self._names) - 1)
+
+    def _may_go_on(self, inside: tuple[str, ...]) -> bool:
+        extra = 0 if self.habits.votes == "equal" else 1  # the arbitrator is always there
+        total = len(self._names) + extra
+        if self.habits.votes == "unequal":
+            extra = (self._votes - 1) * (self._names[0] in inside)
+            total = len(self._names) + self._votes - 1
+        return not self._dark and bool(inside) and 2 * (len(inside) + extra) > total
