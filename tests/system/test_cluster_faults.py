@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import signal
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -207,7 +208,8 @@ def test_one_member_is_stopped_through_another(cluster: LocalCluster) -> None:
 
 
 def test_members_without_a_list_find_each_other_by_beacons(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, 3, tmp_path.name, beacons=True) as cluster:
+    # Beacons reach every run of this test on the network: a common name would make one cluster.
+    with LocalCluster(tmp_path, 3, f"beacons-{uuid.uuid4().hex}", beacons=True) as cluster:
         cluster.start()
         publish(channel_of(cluster[0]), 1, 3)
         assert [number for number, _ in contents(cluster[2])] == [1, 2, 3]
