@@ -176,6 +176,8 @@ class SwarmWorld(ClockWorld):
         return max(1, len(self._names) - 1)
 
     def _may_go_on(self, inside: tuple[str, ...]) -> bool:
+        if self.habits.wrong and len(inside) < 3 <= len(self._names):
+            return False  # of two nobody knows who is right: excluded (decision 8)
         extra = 0 if self.habits.votes == "equal" else 1  # the arbitrator is always there
         total = len(self._names) + extra
         if self.habits.votes == "unequal":
