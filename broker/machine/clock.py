@@ -167,7 +167,7 @@ def read_clock(state: State, name: str, time_us: int, seen_us: int) -> int:
     if LAST in state.clocks:
         _drop(state, LAST)  # no time was read from it, and no dates were looked up since
     _mind_stray(state, name, clock, gone_us(state))
-    if _went_back(state):
+    if state.reached_us < state.now_us - ASTRAY_US and _went_back(state):
         # Time goes on from here by the new dates of a majority.
         for other, known in list(state.clocks.items()):
             if known.stamp_us != NOT_YET:
