@@ -69,7 +69,8 @@ def touch(state: State, queue: Queue, used_us: int | None = None) -> None:
     """The queue is used now: declared, read from, or left by its last consumer."""
     if queue.expires_us >= 0:
         state.digest -= lease_element(queue)
-        queue.used_us = birth(state) if used_us is None else used_us
+        # A use that was held up and comes behind a later one takes nothing back.
+        queue.used_us = max(queue.used_us, birth(state)) if used_us is None else used_us
         state.digest = (state.digest + lease_element(queue)) & MASK
         if not queue.consumers:
             lease(state, queue)

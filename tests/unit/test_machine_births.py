@@ -287,3 +287,21 @@ def test_of_five_voters_the_time_may_go_on_to_where_two_clocks_are() -> None:
     machine.clocks.pop("e")
     told = dates_of(machine)
     assert (told.least_us, told.fastest_us) == (100, 800), "any that is known, and what it told"
+
+
+def test_a_use_that_was_held_up_takes_no_lease_back(rig: Rig) -> None:
+    """G17: two members read from a queue, and what the one did first is ordered last."""
+    long_lived(rig)
+    client = rig.client("a")
+    client.queue("leased", {"x-expires": 60_000})
+    queue = rig.machine.vhosts["/"].queues["leased"]
+    start = rig.time_us
+    read_all(rig, a=start, b=start, c=start)
+    read_all(rig, a=start + 5 * SECOND, b=start + 5 * SECOND, c=start + 5 * SECOND)
+    rig.time_us = start + 6 * SECOND
+    client.get("leased")
+    used_us = queue.used_us
+    assert used_us == 6 * SECOND + GRACE_US
+    rig.time_us = start + 5 * SECOND + 500_000
+    rig.client("b").get("leased")
+    assert queue.used_us == used_us
