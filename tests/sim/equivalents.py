@@ -128,9 +128,6 @@ UNSEEN: dict[str, str] = {
     "4701b932": (
         "takes a commit token of the same ring again after its attempt broke, with equal sets"
     ),
-    "any_donor": (
-        "takes a restart of all whose disks differ, with the lowest name behind a majority"
-    ),
     "data_in_commit": (
         "takes a frame that nobody else has, of a member that is gone, within a few hops"
     ),
