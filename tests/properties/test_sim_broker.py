@@ -17,8 +17,8 @@ from tests.sim.broker_stack import BrokerStack
 from tests.sim.campaign import Options, run_line, run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = (3, 8, 9, 14, 21, 25)  # CI's gate runs 1 to 50
-ORACLE_SEEDS = (67, 1009, 1029, 1032, 1061, 1084, 1088, 1126, 1129, 1144)
+SEEDS = (3, 9, 25)  # CI's gate runs 1 to 50
+ORACLE_SEEDS = (67, 1032, 1129)  # and hundreds of these
 REPEATED_SEED = 21
 LOGGED_SEEDS = (9, 14, 22)
 

@@ -17,8 +17,8 @@ from tests.sim.campaign import Options, run_seed
 
 ROOT = Path(__file__).parents[2]
 # A few of the fixed seeds, so that a day's mistakes show; CI's gate runs them all, and many more.
-RING_SEEDS = range(1, 7)
-PRIMARY_SEEDS = range(21, 27)
+RING_SEEDS = range(1, 4)  # CI's gate runs hundreds
+PRIMARY_SEEDS = range(21, 24)
 
 
 @pytest.mark.parametrize("seed", RING_SEEDS)

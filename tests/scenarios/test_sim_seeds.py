@@ -21,6 +21,7 @@ class Story(NamedTuple):
     showed: str
     stack: str = "replica"
     without: tuple[str, ...] = LATEST  # kinds of fault that came after the story
+    long: bool = False  # takes more than two seconds: not every day
 
 
 STORIES = {
@@ -69,6 +70,7 @@ STORIES = {
         False,
         "L4, the simulator's own: what was queued, at two frames a rotation, went out before the"
         " members could exchange their states (also 161728200714)",
+        long=True,
     ),
     "the_only_clock_is_set": Story(
         273,
@@ -76,6 +78,7 @@ STORIES = {
         "G17, the simulator's own: the clock of a cluster's only member was set, and that is no"
         " minority of its clocks",
         "oracle",
+        long=True,
     ),
     "mended_after_the_end_of_faults": Story(
         165276597239,
@@ -98,6 +101,7 @@ STORIES = {
         " ahead by as long as they had waited",
         "broker",
         without=(),
+        long=True,
     ),
     "restored_to_before_the_first_view": Story(
         3465,
@@ -130,6 +134,7 @@ STORIES = {
         " end of faults, when nobody leaves, on a ring that has no token to keep",
         "oracle",
         without=(),
+        long=True,
     ),
     "all_that_was_not_safe_is_applied_at_once": Story(
         3042,
@@ -138,6 +143,7 @@ STORIES = {
         " a disk at once; what a ring keeps is bounded, but by more frames than were allowed for",
         "broker",
         without=(),
+        long=True,
     ),
     "views_change_before_a_majority_was_read": Story(
         2169,
@@ -154,6 +160,7 @@ STORIES = {
         " tick was ordered: its clock was placed as if read just then, ahead by what lay between",
         "oracle",
         without=(),
+        long=True,
     ),
     "born_by_a_clock_placed_late_before_the_others_were_read": Story(
         10320,
@@ -194,11 +201,18 @@ STORIES = {
         " late; its messages were born early by that, as an epoch began",
         "broker",
         without=(),
+        long=True,
     ),
 }
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if story.long else [])
+        for name, story in STORIES.items()
+    ],
+)
 def test_what_failed_once(name: str) -> None:
     """The seed keeps all promises now."""
     story = STORIES[name]
