@@ -35,7 +35,7 @@ def test_primary_views(seed: int) -> None:
     assert [str(v) for v in result.violations] == [], f"python -m tests.sim --seed {seed}"
 
 
-@pytest.mark.parametrize("seed", [3, 10])
+@pytest.mark.parametrize("seed", [3])
 def test_one_seed_is_one_run_in_every_process(seed: int) -> None:
     """Nothing in core or simulator depends on the order of a hash table."""
     lines = set()

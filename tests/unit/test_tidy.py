@@ -123,7 +123,7 @@ def test_every_module_says_what_it_is() -> None:
     silent = [
         name(path)
         for path in sources(*PACKAGES)
-        if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text("utf-8")))
+        if path.stat().st_size and not path.read_text("utf-8").startswith(('"""', 'r"""'))
     ]
     assert not silent, f"no module docstring: {', '.join(silent)}"
 

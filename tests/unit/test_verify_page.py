@@ -104,6 +104,7 @@ def test_nothing_redelivered_is_said() -> None:
     assert "No message went back to its queue; 7 were delivered." in page(calm, "t")
 
 
+@pytest.mark.slow
 def test_large_logs_stay_small_pages() -> None:
     """A week with a life and a view every few seconds draws no more than can be seen."""
     large = report(*(Finding("G14", "b", 2, n, "differs") for n in range(5_000)))
