@@ -5,10 +5,10 @@
     python -m tests.bench.latency --compare hold   # which setting adds what
     python -m tests.bench.latency --compare lead
 
-The rate is that of all members together.  Runs of the variants take turns, so that whatever else
-the machine does hits all alike; medians are shown, beside the time of one rotation of the token,
-because that is what latency is made of: an agreed message waits half a rotation for the token, a
-safe one one more.
+The rate is that of all members together, and messages come at random times.  Runs of the variants
+take turns, so that whatever else the machine does hits all alike; medians are shown, beside the
+time of one rotation of the token, because that is what latency is made of: an agreed message waits
+half a rotation for the token, a safe one one more.
 """
 
 from __future__ import annotations
