@@ -9,7 +9,7 @@ from broker.machine.digest import MASK, held_element
 from broker.machine.effects import DeliverEffect
 from broker.machine.entities import Channel, Consumer, Held, Message, Queue, State
 from broker.machine.queues import append, bury, is_full, next_seq, put_back, take, trim
-from broker.machine.tape import DELIVERED, ENQUEUED, FLAG, INDEX_MASK, LAPSED, MARK_MASK, row
+from broker.machine.tape import DELIVERED, FLAG, INDEX_MASK, LAPSED, PASSED, row
 
 _new = tuple.__new__  # half the cost of calling the class
 
@@ -21,17 +21,8 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
         if consumer is not None:
             seq = next_seq(queue, message)
             state.digest += queue.salt
-            state.tape.append(
-                row(
-                    ENQUEUED | FLAG if message[4] else ENQUEUED,
-                    state.position & INDEX_MASK,
-                    queue.mark,
-                    seq,
-                    message[1] & MARK_MASK,
-                    message[0],
-                )
-            )
-            deliver(state, queue, consumer, seq, message, False)
+            what = PASSED | FLAG if message[4] else PASSED
+            deliver(state, queue, consumer, seq, message, False, what)
             return True
     if queue.max_length >= 0 or queue.max_bytes >= 0:
         if queue.overflow != "drop-head" and is_full(queue, len(message[8])):
@@ -64,8 +55,9 @@ def deliver(
     seq: int,
     message: Message,
     redelivered: bool,
+    what: int,
 ) -> None:
-    """To a consumer that `next_consumer` gave."""
+    """To a consumer that `next_consumer` gave; `what` is for the tape."""
     channel = consumer.channel
     tag = channel.next_tag
     channel.next_tag = tag + 1
@@ -74,7 +66,7 @@ def deliver(
     queue.unacked += 1
     state.tape.append(
         row(
-            DELIVERED | FLAG if redelivered else DELIVERED,
+            what,
             state.position & INDEX_MASK,
             queue.mark,
             seq,
@@ -149,7 +141,8 @@ def dispatch(state: State, queue: Queue) -> None:
         if consumer is None:
             return
         seq, message, redelivered = take(state, queue)
-        deliver(state, queue, consumer, seq, message, redelivered)
+        what = DELIVERED | FLAG if redelivered else DELIVERED
+        deliver(state, queue, consumer, seq, message, redelivered, what)
 
 
 def offer_all(state: State, channel: Channel) -> None:

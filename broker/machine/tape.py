@@ -6,7 +6,9 @@ the fields mean for each kind of move.
 
     state.tape.append(row(ACKED, state.position & INDEX_MASK, queue.mark, seq, channel.mark, tag))
 
-stands wherever something moves, without a function around it: a row costs as much as it may.
+stands wherever something moves, without a function around it: a row costs as much as it may. So a
+message that enters a queue and leaves it at once for a consumer is one row there, PASSED, which
+`spelled_out` makes the two that everybody else knows.
 """
 
 import struct
@@ -15,6 +17,7 @@ from enum import IntEnum
 MOVE = struct.Struct("<BHIQIQ")
 """What, low 16 bits of the command's position, queue, place in the queue, of, detail."""
 row = MOVE.pack
+_SEQ, _OF, _DETAIL = 7, 15, 19  # where these fields begin in a row
 INDEX_MASK = 0xFFFF
 MARK_MASK = 0xFFFF_FFFF  # queues, channels and messages are named by the low half of their numbers
 FLAG = 0x80
@@ -37,7 +40,7 @@ class Op(IntEnum):
 
 # What of each move and cause; FLAG is added for persistent, redelivered and durable ones.
 BY_CLIENT, BY_TX, BY_DEATH = 0x01, 0x11, 0x21
-ENQUEUED = 0x02
+ENQUEUED, PASSED = 0x02, 0x12
 DELIVERED, GOT = 0x03, 0x13
 ACKED, SENT, REJECTED, LAPSED, TX_ACKED = 0x04, 0x14, 0x24, 0x34, 0x44
 NACKED, TAKEN_BACK, CLOSED, MEMBER_LOST, TX_REQUEUED = 0x05, 0x15, 0x25, 0x35, 0x45
@@ -51,7 +54,40 @@ _ALL = (
     *(NACKED, TAKEN_BACK, CLOSED, MEMBER_LOST, TX_REQUEUED),
     *(EXPIRED, OVER_LIMIT, PURGED, QUEUE_DELETED, FORGOTTEN, DECLARED, RECOVERED),
 )
+_ENTERED = {PASSED | flag: bytes([ENQUEUED | flag]) for flag in (0, FLAG)}
+_LEFT = bytes([DELIVERED])
 OPS_KNOWN = frozenset({*_ALL, *(what | FLAG for what in _ALL)})
+
+
+def moves_in(rows: bytes) -> int:
+    """Return how many moves the rows tell: PASSED is two."""
+    whats = rows[:: MOVE.size]
+    return len(whats) + whats.count(PASSED) + whats.count(PASSED | FLAG)
+
+
+def spelled_out(rows: bytes) -> bytes:
+    """Return the rows of one ordered item with ENQUEUED and DELIVERED in the place of each PASSED.
+
+    What is enqueued was published last. Raises ValueError for a PASSED before any PUBLISHED; rows
+    that are cut come back as they are.
+    """
+    size = MOVE.size
+    whats = rows[::size]
+    if len(rows) % size or not (PASSED in whats or PASSED | FLAG in whats):
+        return rows
+    parts: list[bytes] = []
+    begin, number = 0, b""
+    for at, what in enumerate(whats):
+        if what & 15 == BY_CLIENT:
+            number = rows[at * size + _SEQ : at * size + _SEQ + 4]
+        elif what & ~FLAG == PASSED:
+            if not number:
+                raise ValueError("a message was enqueued that nobody published")
+            row_at = at * size
+            place, detail = rows[row_at + 1 : row_at + _OF], rows[row_at + _DETAIL : row_at + size]
+            parts += (rows[begin:row_at], _ENTERED[what], place, number, detail, _LEFT)
+            begin = row_at + 1
+    return b"".join((*parts, rows[begin:]))
 
 
 def is_return(what: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from broker.machine.tape import MOVE
+from broker.machine.tape import moves_in
 from broker.memberlog.records import Batch, Confirm, End, Record, Snapshot, Start
 
 STEP = 1024  # positions between marks, doubled whenever a segment has more than MARKS_MAX
@@ -42,7 +42,7 @@ class Tally:
                 self._first = first
             self._batches += 1
             self._commands += commands
-            self._moves += len(record[15])
+            self._moves += moves_in(record[15])
             self._latest = record
             if first + commands > self._next:
                 self._mark(record)
@@ -61,7 +61,7 @@ class Tally:
         marks = b"".join(_MARK.pack(last, at) for _, last, at in self._marks)
         return End(
             self._first, position, chain, self._records + 1, self._batches, self._commands,
-            self._moves // MOVE.size, self._confirms, self._step, marks,
+            self._moves, self._confirms, self._step, marks,
         )  # fmt: skip
 
     def _mark(self, batch: Batch) -> None:

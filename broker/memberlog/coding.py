@@ -17,7 +17,7 @@ from zlib import crc32
 import lz4.block
 import msgpack
 
-from broker.machine.tape import MOVE, OPS_KNOWN
+from broker.machine.tape import MOVE, OPS_KNOWN, spelled_out
 from broker.memberlog.records import (
     CLIENT_ROW,
     HASH_BYTES,
@@ -52,7 +52,7 @@ NO_LINK = bytes(8)
 FRAME = struct.Struct("<II8s")  # length, crc32 of the payload, link
 RECORD_BYTES_MAX = 1 << 30  # the moves of one command can be many: all that a member held returns
 LARGE_BYTES = 1 << 20
-PACKED_MOVES_MIN = 16
+PACKED_MOVES_MIN = 12
 """So many moves are packed: fewer gain little, and the call costs as much."""
 _LZ4_RATIO_MAX = 255
 _pack: Callable[[tuple[object, ...]], bytes] = msgpack.Packer().pack  # one for all: half the cost
@@ -84,14 +84,12 @@ class RecordMalformed(ValueError):
 def encode(lsn: int, record: Record) -> bytes:
     """Return the payload of a record."""
     kind = _KIND_OF[type(record)]
-    if kind is Kind.CONFIRM:
-        assert isinstance(record, Confirm)
+    if isinstance(record, Confirm):
         # Confirms that waited and others leave in one turn, in no order of positions.
         packed = pack_positions(sorted(record.positions))
         free = None if record.transient is None else pack_positions(sorted(record.transient))
         return _pack((kind, lsn, record.epoch, record.durable_mark, packed, free))
-    if kind is Kind.BATCH:
-        assert isinstance(record, Batch)
+    if isinstance(record, Batch):
         fields = (kind, lsn, *record[:-1], pack_moves(record.moves))
         if len(record.moves) > LARGE_BYTES:  # a packer never gives back what it once needed
             return bytes(msgpack.packb(fields))
@@ -108,7 +106,7 @@ def decode(payload: bytes | memoryview) -> tuple[int, Record]:
         raise RecordMalformed(f"not a record: {error}") from error
     if build is Confirm:
         return _confirm(fields)
-    if build is Batch and type(fields[-1]) is tuple:
+    if build is Batch:
         fields = (*fields[:-1], unpack_moves(fields[-1]))
     if tuple(map(type, fields)) != types:
         raise RecordMalformed(_misfit(fields, types))
@@ -186,8 +184,18 @@ def pack_moves(moves: bytes) -> bytes | tuple[int, bytes]:
     )
 
 
-def unpack_moves(field: tuple[object, ...]) -> bytes:
-    """Return the rows that `pack_moves` packed."""
+def unpack_moves(field: object) -> object:
+    """Return the rows that `pack_moves` packed, spelled out; what are no rows, as it is."""
+    rows = _unpacked(field) if type(field) is tuple else field
+    if type(rows) is not bytes:
+        return rows
+    try:
+        return spelled_out(rows)
+    except ValueError as error:
+        raise RecordMalformed(str(error)) from error
+
+
+def _unpacked(field: tuple[object, ...]) -> bytes:
     try:
         count, packed = field
     except ValueError as error:

@@ -8,7 +8,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-VERSION = 3
+VERSION = 4
 HASH_ALG = "blake2b-16"
 SUFFIX = ".qml"
 HASH_BYTES = 16

@@ -13,6 +13,7 @@ from broker.machine import commands as c
 from broker.machine.commands import Command
 from broker.machine.effects import DeliverEffect, Effect, GetEmpty, GetOk
 from broker.machine.machine import Machine
+from broker.machine.tape import spelled_out
 from tests.properties.machine_model import Chan, Model, ModelConsumer, ModelQueue
 from tests.unit.moves_ledger import Ledger
 
@@ -71,7 +72,7 @@ class World:
         self.position += 1
         outcomes = {m.apply(self.position, session, 0, command) for m in self.machines.values()}
         assert len(outcomes) == 1
-        moves = {m.take_moves()[0] for m in self.machines.values()}
+        moves = {spelled_out(m.take_moves()[0]) for m in self.machines.values()}
         assert len(moves) == 1  # whoever owns the connections, and before and after a snapshot
         self.ledger.take(moves.pop())
         self.ledger.agrees_with(self.machines["a"])

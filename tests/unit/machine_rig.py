@@ -20,6 +20,7 @@ from broker.machine.effects import (
     SessionStarted,
 )
 from broker.machine.machine import Machine
+from broker.machine.tape import spelled_out
 from tests.unit.moves_ledger import Ledger
 
 MEMBERS = ("a", "b", "c")
@@ -65,7 +66,7 @@ class Rig:
             if effects and not isinstance(effects[0], SessionStarted):
                 self.effects += effects
             machine.invariants()
-            moves.add(machine.take_moves()[0])
+            moves.add(spelled_out(machine.take_moves()[0]))
         assert len(outcomes) == 1
         assert len(moves) == 1
         self.moves = moves.pop()

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from broker.history import History
-from broker.logbook import QUEUES_PER_RECORD, Logbook
+from broker.logbook import QUEUES_PER_RECORD
 from broker.machine import commands as c
 from broker.machine.blob import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
-from broker.machine.tape import MOVE, Op
+from broker.machine.tape import (
+    BY_CLIENT,
+    DELIVERED,
+    ENQUEUED,
+    FLAG,
+    MOVE,
+    PASSED,
+    Op,
+    moves_in,
+    spelled_out,
+)
 from broker.memberlog.archive import Policy, tend
 from broker.memberlog.files import open_segment, segments_in
 from broker.memberlog.reader import LogError, TornTail, read_segment
@@ -28,83 +37,14 @@ from broker.memberlog.records import (
     End,
     Header,
     Queues,
-    Record,
     Snapshot,
     Start,
 )
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 from broker.replica import ExecutionFailed, Item, Replica, items_of
+from tests.unit.logbook_scene import RING, Scene
 from tests.unit.moves_ledger import Ledger
 from vsync.primary_events import Activation
-from vsync.types import RingId
-
-RING = RingId(1, "a", 1)
-
-
-class Scene:
-    """A replica that writes its log, fed with blobs of member a."""
-
-    def __init__(self, directory: Path, local: str = "a", segment_us: int = 3_600_000_000) -> None:
-        self.directory, self.now_us = directory, 1_000_000
-        self.replica = Replica(local, Machine(local), History())
-        self.writer = MemberLogWriter(
-            directory, "prod", "c1", local, 1, lambda: self.now_us, segment_us=segment_us
-        )
-        self.book = Logbook(self.writer)
-        self.book.start(self.replica.history, self.replica.machine)
-        self.replica.log = self.book
-        self.seq = 0
-        self.entries: list[bytes] = []
-        members = (("a", 1, True), ("b", 1, True))
-        self.item(Activation(1, members, False, ("a", "b"), "c1"))
-        self.run(
-            c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "x:1"),
-            c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
-        )
-
-    def item(self, body: bytes | Activation) -> None:
-        self.seq += 1
-        self.replica.apply(Item(1, RING, self.seq, "a", body))
-        commit = self.replica.cut()
-        assert commit is not None
-        self.entries.append(commit.entry)
-
-    def run(self, *commands: Command) -> None:
-        session = self.replica.machine.sessions["a"]
-        self.item(pack_blob(session.session, session.last_blob_no + 1, 5, list(commands)))
-
-    def declare(self, *names: str) -> None:
-        self.run(*(
-            c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, n, False, True, False, False, False, {})
-            for n in names
-        ))  # fmt: skip
-
-    def publish(self, *names: str) -> None:
-        self.run(*(
-            c.Publish(c.PUBLISH, 1, 1, no, "", n, c.PERSISTENT, b"", n.encode())
-            for no, n in enumerate(names, 1)
-        ))  # fmt: skip
-
-    def traffic(self) -> None:
-        """Publish, take, give back, take again, acknowledge."""
-        self.declare("one", "two")
-        self.publish("one", "two", "nowhere", "one")
-        self.run(
-            c.Get(c.GET, 1, 1, "one", False), c.Nack(c.NACK, 1, 1, 1, False, True),
-            c.Get(c.GET, 1, 1, "one", False), c.Ack(c.ACK, 1, 1, 2, False),
-        )  # fmt: skip
-
-    def records(self) -> Iterator[Record]:
-        self.writer.flush()
-        for path in segments_in(self.directory):
-            for entry in read_segment(open_segment(path), str(path)):
-                yield entry.record
-
-    def kinds(self) -> list[type[Record]]:
-        return [type(record) for record in self.records()]
-
-    def moves(self) -> list[tuple[int, bytes]]:
-        return [(r.first_position, r.moves) for r in self.records() if isinstance(r, Batch)]
 
 
 def test_a_life_begins_with_its_state_and_names_queues_before_it_speaks_of_them(
@@ -228,6 +168,48 @@ def test_a_command_that_breaks_off_leaves_no_checkpoint_of_half_a_change(
     assert scene.kinds()[-1:] == [Header]
 
 
+def test_what_goes_straight_to_a_consumer_is_one_row_and_reads_as_two(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.declare("one", "two")
+    scene.run(
+        c.ExchangeDeclare(
+            c.EXCHANGE_DECLARE, 1, 1, "all", "fanout", False, True, False, False, False, {}
+        ),
+        c.QueueBind(c.QUEUE_BIND, 1, 1, "one", "all", "", False, {}),
+        c.QueueBind(c.QUEUE_BIND, 1, 1, "two", "all", "", False, {}),
+        c.Consume(c.CONSUME, 1, 1, "two", "t", False, True, False, False, {}, 0),
+    )
+    channel = next(iter(scene.replica.machine.channels.values())).mark
+    session = scene.replica.machine.sessions["a"]
+    publishes: list[Command] = [
+        c.Publish(c.PUBLISH, 1, 1, no, "all", "", no % 2 * c.PERSISTENT, b"", b"x") for no in (1, 2)
+    ]
+    blob = pack_blob(session.session, session.last_blob_no + 1, 5, publishes)
+    rows = scene.replica.apply(Item(1, RING, scene.seq + 1, "a", blob)).moves
+    scene.book.close()
+    told = list(MOVE.iter_unpack(scene.moves()[-1][1]))
+    flags = FLAG, 0
+    assert [what for what, *_ in MOVE.iter_unpack(rows)] == [
+        what | flag for flag in flags for what in (BY_CLIENT, ENQUEUED, PASSED)
+    ]
+    assert [what for what, *_ in told] == [
+        what
+        for flag in flags
+        for what in (BY_CLIENT | flag, ENQUEUED | flag, ENQUEUED | flag, DELIVERED)
+    ]
+    for number in (1, 2):
+        published, one, two, out = told[4 * number - 4 : 4 * number]
+        assert {row[1] for row in (published, one, two, out)} == {published[1]}
+        assert (published[3], one[4], two[4], out[4]) == (number, number, number, channel)
+        assert (two[2], two[3]) == (out[2], out[3]) == (2, number - 1)
+        assert one[5] == two[5] == out[5]
+    end = list(scene.records())[-1]
+    assert isinstance(end, End)
+    assert end.moves == 2 + 8  # two queues were declared
+    assert spelled_out(rows) == scene.moves()[-1][1]
+    assert moves_in(rows) == len(told) == 8
+
+
 def test_all_members_and_every_replay_write_the_same_moves(tmp_path: Path) -> None:
     one, other = Scene(tmp_path / "a", "a"), Scene(tmp_path / "b", "b")
     for scene in (one, other):
@@ -242,7 +224,7 @@ def test_all_members_and_every_replay_write_the_same_moves(tmp_path: Path) -> No
         moves = {}
         for entry in one.entries[restart:]:
             for first, item in items_of(entry):
-                moves[first] = again.apply(item).moves
+                moves[first] = spelled_out(again.apply(item).moves)
         assert moves == dict(one.moves()[restart:])
     for (position, _), (after, _) in pairwise(one.moves()):
         assert position < after

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.machine.tape import DELIVERED, MOVE
+from broker.machine.tape import BY_DEATH, DELIVERED, ENQUEUED, FLAG, MOVE, PASSED
 from broker.memberlog.coding import (
     PACKED_MOVES_MIN,
     RecordMalformed,
@@ -119,6 +119,41 @@ def test_moves_survive_the_bytes(count: int) -> None:
     payload = encode(1, record)
     assert decode(payload) == (1, record)
     assert (len(payload) < len(moves)) == (count >= PACKED_MOVES_MIN)
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+@pytest.mark.parametrize("flag", [0, FLAG])
+def test_a_message_that_passed_was_enqueued_and_delivered(count: int, flag: int) -> None:
+    batch = next(record for record in SAMPLES if isinstance(record, Batch))
+    numbers = range(1 << 33, (1 << 33) + count)
+    told = [
+        (MOVE.pack(BY_DEATH, 7, 0, n, 0, 5), MOVE.pack(PASSED | flag, 7, 3, U64, 9, n))
+        for n in numbers
+    ]
+    spelled = [
+        (
+            MOVE.pack(BY_DEATH, 7, 0, n, 0, 5),
+            MOVE.pack(ENQUEUED | flag, 7, 3, U64, n & 0xFFFF_FFFF, n),
+            MOVE.pack(DELIVERED, 7, 3, U64, 9, n),
+        )
+        for n in numbers
+    ]
+    rows, moves = (b"".join(b"".join(one) for one in rows) for rows in (told, spelled))
+    assert decode(encode(1, batch._replace(moves=rows))) == (1, batch._replace(moves=moves))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        MOVE.pack(PASSED, 7, 3, 1, 9, 5) + MOVE.pack(BY_DEATH, 7, 0, 1, 0, 5),
+        MOVE.pack(ENQUEUED, 7, 3, 1, 9, 5) + MOVE.pack(PASSED, 7, 3, 2, 9, 5),
+        MOVE.pack(BY_DEATH, 7, 0, 1, 0, 5) + MOVE.pack(PASSED, 7, 3, 1, 9, 5)[:-1],
+    ],
+)
+def test_what_passed_was_published_before(rows: bytes) -> None:
+    batch = next(record for record in SAMPLES if isinstance(record, Batch))
+    with pytest.raises(RecordMalformed):
+        decode(encode(1, batch._replace(moves=rows)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""One member's replica and the log that it writes, for tests of what is in such a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from broker.history import History
+from broker.logbook import Logbook
+from broker.machine import commands as c
+from broker.machine.blob import pack_blob
+from broker.machine.commands import Command
+from broker.machine.machine import Machine
+from broker.memberlog.files import open_segment, segments_in
+from broker.memberlog.reader import read_segment
+from broker.memberlog.records import Batch, Record
+from broker.memberlog.writer import MemberLogWriter
+from broker.replica import Item, Replica
+from vsync.primary_events import Activation
+from vsync.types import RingId
+
+RING = RingId(1, "a", 1)
+
+
+class Scene:
+    """A replica that writes its log, fed with blobs of member a."""
+
+    def __init__(self, directory: Path, local: str = "a", segment_us: int = 3_600_000_000) -> None:
+        self.directory, self.now_us = directory, 1_000_000
+        self.replica = Replica(local, Machine(local), History())
+        self.writer = MemberLogWriter(
+            directory, "prod", "c1", local, 1, lambda: self.now_us, segment_us=segment_us
+        )
+        self.book = Logbook(self.writer)
+        self.book.start(self.replica.history, self.replica.machine)
+        self.replica.log = self.book
+        self.seq = 0
+        self.entries: list[bytes] = []
+        members = (("a", 1, True), ("b", 1, True))
+        self.item(Activation(1, members, False, ("a", "b"), "c1"))
+        self.run(
+            c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "x:1"),
+            c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
+        )
+
+    def item(self, body: bytes | Activation) -> None:
+        self.seq += 1
+        self.replica.apply(Item(1, RING, self.seq, "a", body))
+        commit = self.replica.cut()
+        assert commit is not None
+        self.entries.append(commit.entry)
+
+    def run(self, *commands: Command) -> None:
+        session = self.replica.machine.sessions["a"]
+        self.item(pack_blob(session.session, session.last_blob_no + 1, 5, list(commands)))
+
+    def declare(self, *names: str) -> None:
+        self.run(*(
+            c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, n, False, True, False, False, False, {})
+            for n in names
+        ))  # fmt: skip
+
+    def publish(self, *names: str) -> None:
+        self.run(*(
+            c.Publish(c.PUBLISH, 1, 1, no, "", n, c.PERSISTENT, b"", n.encode())
+            for no, n in enumerate(names, 1)
+        ))  # fmt: skip
+
+    def traffic(self) -> None:
+        """Publish, take, give back, take again, acknowledge."""
+        self.declare("one", "two")
+        self.publish("one", "two", "nowhere", "one")
+        self.run(
+            c.Get(c.GET, 1, 1, "one", False), c.Nack(c.NACK, 1, 1, 1, False, True),
+            c.Get(c.GET, 1, 1, "one", False), c.Ack(c.ACK, 1, 1, 2, False),
+        )  # fmt: skip
+
+    def records(self) -> Iterator[Record]:
+        self.writer.flush()
+        for path in segments_in(self.directory):
+            for entry in read_segment(open_segment(path), str(path)):
+                yield entry.record
+
+    def kinds(self) -> list[type[Record]]:
+        return [type(record) for record in self.records()]
+
+    def moves(self) -> list[tuple[int, bytes]]:
+        return [(r.first_position, r.moves) for r in self.records() if isinstance(r, Batch)]
