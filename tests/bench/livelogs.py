@@ -17,7 +17,7 @@ from tests.bench.verifylogs import (
     COMMANDS,
     LIVES,
     MEMBERS,
-    MOVES,
+    MOVES_BYTES,
     QUEUE,
     moves_from,
     next_batch,
@@ -30,8 +30,8 @@ def _other_chain(batch: Batch) -> Batch:
 
 
 def _twice(batch: Batch) -> Batch:
-    delivered = slice(2 * ROW.itemsize, 3 * ROW.itemsize)
-    return batch._replace(moves=batch.moves + batch.moves[delivered])
+    settled = slice(2 * ROW.itemsize, 3 * ROW.itemsize)
+    return batch._replace(moves=batch.moves + batch.moves[settled])
 
 
 _CHANGES: dict[str, Callable[[Batch], Batch]] = {"chain": _other_chain, "twice": _twice}
@@ -100,8 +100,7 @@ class Members:
         place = (self._number - 2) % CHUNK
         if not place:
             self._packed = moves_from(self._number)
-        size = MOVES * ROW.itemsize
-        return self._packed[place * size : (place + 1) * size]
+        return self._packed[place * MOVES_BYTES : (place + 1) * MOVES_BYTES]
 
     def _next(self, kinds: bytes, moves: bytes) -> Batch:
         batch, self._history = next_batch(self._history, self._number, kinds, moves)

@@ -22,8 +22,7 @@ import numpy as np
 
 from broker.history import History
 from broker.machine.commands import ACK, ACTIVATE, PUBLISH, QUEUE_DECLARE
-from broker.machine.tape import ACKED as SETTLED
-from broker.machine.tape import BY_CLIENT, DECLARED, DELIVERED, ENQUEUED, FLAG, row
+from broker.machine.tape import ACKED, BY_CLIENT, DECLARED, FLAG, PASSED, row
 from broker.memberlog.coding import FRAME, pack_positions
 from broker.memberlog.records import (
     STANDING_ROW,
@@ -47,6 +46,7 @@ LIVES = tuple((name, 1) for name in MEMBERS)
 MESSAGES = 4
 COMMANDS = bytes([PUBLISH, ACK] * MESSAGES)
 MOVES = 4 * MESSAGES  # published, enqueued, delivered, settled
+MOVES_BYTES = 3 * MESSAGES * ROW.itemsize  # the two in the middle are one row, PASSED
 ROWS_PER_ROUND = 1 + 1 + 1 / 3 + MOVES  # of a member: batch, durable, a third of the confirms
 VOTE_EVERY = 5000  # batches
 CHUNK = 1024  # batches whose moves are made at once
@@ -143,8 +143,8 @@ def _write_member(plan: Plan, name: str) -> None:
     for begin in range(2, plan.rounds, CHUNK):
         packed = moves_from(begin)
         for number in range(begin, min(begin + CHUNK, plan.rounds)):
-            place = (number - begin) * MOVES * ROW.itemsize
-            moves = packed[place : place + MOVES * ROW.itemsize]
+            place = (number - begin) * MOVES_BYTES
+            moves = packed[place : place + MOVES_BYTES]
             batch, history = next_batch(history, number, COMMANDS, moves)
             done, root, last = number + 1, batch.root, history.position
             if number == plan.lie_at and name == plan.liar:
@@ -209,19 +209,19 @@ def moves_from(begin: int) -> bytes:
     channel = (number % np.uint64(3) + np.uint64(1)).astype(np.uint32)
     # Each channel publishes every third batch, and numbers its publishes from 1 on.
     first_of = (number - np.uint64(2)) // np.uint64(3) * np.uint64(MESSAGES)
-    rows = np.zeros((len(number), 4), ROW)
-    rows["what"] = (BY_CLIENT | FLAG, ENQUEUED | FLAG, DELIVERED, SETTLED)
+    rows = np.zeros((len(number), 3), ROW)
+    rows["what"] = (BY_CLIENT | FLAG, PASSED | FLAG, ACKED)
     rows["index"] = (position & np.uint64(0xFFFF)).astype(np.uint16)[:, None]
-    rows["index"][:, 3] += 1
+    rows["index"][:, 2] += 1
     rows["queue"] = QUEUE
     rows["queue"][:, 0] = first_of + within + np.uint64(1)
     rows["seq"] = (message - np.uint64(1))[:, None]
     rows["seq"][:, 0] = message
-    rows["of"][:, 0], rows["of"][:, 1] = channel, message.astype(np.uint32)
-    rows["of"][:, 2:] = _CONSUMER
+    rows["of"][:, 0] = channel
+    rows["of"][:, 1:] = _CONSUMER
     rows["detail"][:, 0] = content ^ np.uint64(0xFFFF)
-    rows["detail"][:, 1] = rows["detail"][:, 2] = content
-    rows["detail"][:, 3] = message
+    rows["detail"][:, 1] = content
+    rows["detail"][:, 2] = message
     return rows.tobytes()
 
 
@@ -238,9 +238,9 @@ def _other_outcome(batch: Batch) -> Batch:
 
 
 def _other_move(batch: Batch) -> Batch:
-    middle = len(batch.moves) // 2 - 1  # of the content of a message that was delivered
-    flipped = bytes([batch.moves[middle] ^ 1])
-    return batch._replace(moves=batch.moves[:middle] + flipped + batch.moves[middle + 1 :])
+    last = 2 * ROW.itemsize - 1  # of the content of a message that was delivered
+    flipped = bytes([batch.moves[last] ^ 1])
+    return batch._replace(moves=batch.moves[:last] + flipped + batch.moves[last + 1 :])
 
 
 _LIES = (
