@@ -292,9 +292,9 @@ class Client:
 
     def _on_open(self, event: OpenAsked) -> None:
         conn = self.gateway.admit(self, event.vhost)
-        if conn < 0:
+        if conn is None:
             self.waiting = [event]
-        if conn <= 0:
+        if not conn:
             return
         self.conn = conn
         self.connection.accept_open()

@@ -172,20 +172,17 @@ class Gateway:
         open still whether this member may speak soon."""
         self.undecided = self.holding and soon
         if self._waiting and not self.undecided:
-            self._settle(list(self._waiting))
+            waiting, self._waiting = self._waiting, {}
+            for client in waiting:
+                client.settle()
 
     def give_up(self, now: float) -> None:
         """Refuse whoever has waited for too long."""
-        late = [client for client in self._waiting if now - client.came > WAIT_S]
-        if late:
-            undecided, self.undecided = self.undecided, False
-            self._settle(late)
-            self.undecided = undecided
-
-    def _settle(self, clients: list[Client]) -> None:
-        for client in clients:
-            self._waiting.pop(client, None)
-            client.settle()
+        for client in [one for one in self._waiting if now - one.came > WAIT_S]:
+            del self._waiting[client]
+            if client.waiting:  # nobody has ended it meanwhile
+                client.waiting.clear()
+                self._turn_away(client)
 
     def block(self, reason: str) -> None:
         """Tell the clients that can hear it that publishing will stall."""
@@ -201,24 +198,27 @@ class Gateway:
 
     # -- for clients -----------------------------------------------------------------------------
 
-    def admit(self, client: Client, vhost: str) -> int:
-        """A number for this connection, never used again; 0 if it was refused, and -1 if it is to
-        wait for `Client.settle`."""
+    def admit(self, client: Client, vhost: str) -> int | None:
+        """A number for this connection, never used again; 0 if it was refused, and None if it is
+        to wait for `Client.settle`."""
         if vhost not in self.vhosts:
             text = reply_text(errors.NOT_ALLOWED, f"vhost '{vhost}' not found")
             client.refuse(errors.NOT_ALLOWED, text)
             return 0
         if self.session and self.holding and self.undecided:
             self._waiting[client] = None
-            return -1
+            return None
         if not self.session or self.holding:
-            text = f"member '{self.member}' is not part of the primary view at this time"
-            client.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, text))
+            self._turn_away(client)
             return 0
         self._last_conn += 1
         self.clients[self._last_conn] = client
         self.counters["opened"] += 1
         return self._last_conn
+
+    def _turn_away(self, client: Client) -> None:
+        text = f"member '{self.member}' is not part of the primary view at this time"
+        client.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, text))
 
     def forget(self, client: Client) -> None:
         """Its socket is gone."""

@@ -193,7 +193,7 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
         host, _, port_text = text.partition(":")
     elif ":" in text:
         raise ValueError(f"'{text}' has several colons; write an IPv6 address as [HOST]:PORT")
-    if not host or not host.isprintable() or any(c.isspace() or c in ",/@" for c in host):
+    if not _is_host(host):
         raise ValueError(f"{text!r} is not of the form HOST:PORT")
     if not port_text:
         if default_port is None or text.endswith(":"):
@@ -254,9 +254,13 @@ def _addresses(option: str, text: str) -> tuple[Address, ...]:
 
 def _host(option: str, text: str) -> str:
     host = text.removeprefix("[").removesuffix("]")
-    if not host or not host.isprintable() or any(c.isspace() or c in ",/@" for c in host):
+    if not _is_host(host):
         raise OptionError(option, f"{text!r} is not a host name or an IP address")
     return host
+
+
+def _is_host(text: str) -> bool:
+    return text.isprintable() and bool(text) and not any(c.isspace() or c in ",/@" for c in text)
 
 
 def _number(option: str, text: str, low: int, high: int) -> int:

@@ -91,8 +91,10 @@ def test_who_waits_at_a_member_that_stops_is_told_so() -> None:
     peer = Peer(loop)
     peer.send(opening(), OPEN_CHANNEL)
     loop.gateway.drop_all("the broker is stopping")
+    loop.gateway.give_up(WAIT_S + 1)
     loop.outbox.resume()
     loop.gateway.decide(soon=False)
     loop.turn()
-    assert peer.take()[-1].args[:2] == (320, "CONNECTION_FORCED - the broker is stopping")
+    (told,) = [one for one in peer.take() if one.method == "connection.close"]
+    assert told.args[:2] == (320, "CONNECTION_FORCED - the broker is stopping")
     assert loop.gateway.clients == {}
