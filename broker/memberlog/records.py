@@ -9,6 +9,8 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 VERSION = 4
+VERSION_MIN = 3
+"""The oldest that is read as well: it only lacks what is new."""
 HASH_ALG = "blake2b-16"
 SUFFIX = ".qml"
 HASH_BYTES = 16
