@@ -54,8 +54,6 @@ _ALL = (
     *(NACKED, TAKEN_BACK, CLOSED, MEMBER_LOST, TX_REQUEUED),
     *(EXPIRED, OVER_LIMIT, PURGED, QUEUE_DELETED, FORGOTTEN, DECLARED, RECOVERED),
 )
-_ENTERED = {PASSED | flag: bytes([ENQUEUED | flag]) for flag in (0, FLAG)}
-_LEFT = bytes([DELIVERED])
 OPS_KNOWN = frozenset({*_ALL, *(what | FLAG for what in _ALL)})
 
 
@@ -75,7 +73,7 @@ def spelled_out(rows: bytes) -> bytes:
     whats = rows[::size]
     if len(rows) % size or not (PASSED in whats or PASSED | FLAG in whats):
         return rows
-    parts: list[bytes] = []
+    out = bytearray()  # no list of parts: a million rows come in a few KiB, if somebody wants it
     begin, number = 0, b""
     for at, what in enumerate(whats):
         if what & 15 == BY_CLIENT:
@@ -83,11 +81,16 @@ def spelled_out(rows: bytes) -> bytes:
         elif what & ~FLAG == PASSED:
             if not number:
                 raise ValueError("a message was enqueued that nobody published")
-            row_at = at * size
-            place, detail = rows[row_at + 1 : row_at + _OF], rows[row_at + _DETAIL : row_at + size]
-            parts += (rows[begin:row_at], _ENTERED[what], place, number, detail, _LEFT)
-            begin = row_at + 1
-    return b"".join((*parts, rows[begin:]))
+            here = at * size
+            out += rows[begin:here]
+            out.append(what ^ PASSED ^ ENQUEUED)
+            out += rows[here + 1 : here + _OF]
+            out += number
+            out += rows[here + _DETAIL : here + size]
+            out.append(DELIVERED)
+            begin = here + 1
+    out += rows[begin:]
+    return bytes(out)
 
 
 def is_return(what: int) -> bool:

@@ -203,6 +203,7 @@ class Load:
 
     async def pace(self) -> None:
         """Submit at random times, as messages come to a member; the kernel's alarm tells when.
+        Those that come while the loop is at work are submitted behind that, and counted from there.
 
         Not the loop's own timers.  A loop counts in whole milliseconds, and looks at its timers
         when something has woken it, which is mostly the token: nine messages of ten would come
@@ -226,9 +227,11 @@ class Load:
 
         loop.add_signal_handler(signal.SIGALRM, one)
         signal.setitimer(signal.ITIMER_REAL, step)
-        await asyncio.sleep(self.options.seconds)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        loop.remove_signal_handler(signal.SIGALRM)
+        try:
+            await asyncio.sleep(self.options.seconds)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            loop.remove_signal_handler(signal.SIGALRM)
 
     async def drain(self) -> None:
         """Until nothing was delivered for a while: then every member should have everything."""

@@ -188,7 +188,7 @@ def next_batch(history: History, number: int, kinds: bytes, moves: bytes) -> tup
 
 
 def _batch_payload(lsn: int, batch: Batch) -> bytes:
-    """Return what `encode` makes of a batch, but for numbers in a fixed width."""
+    """Return what `encode` makes of a batch, but for numbers in a fixed width and plain moves."""
     head = _BATCH.pack(
         b"\xdc\x00\x12\x06\xce", lsn, b"\x01\x01\xce", batch.seq, b"\xce", batch.first_position,
         b"\x08\xa1" + batch.origin.encode(), b"\x01\xce", batch.blob_no, b"\xcf",

@@ -3,9 +3,10 @@
     python -m tests.fuzz.parsers --count 100000 --seed 1
     python -m tests.fuzz.parsers --target amqp --case 4711      # one case again, as it was
 
-Beacons, hellos, greetings, transfer datagrams, AMQP connections, blobs of commands, member logs and
-management lines.  Each case takes a valid input, breaks it, and hands it in; what a parser may say
-is written beside it.  Whatever a case does depends on seed, target and number alone.
+Beacons, hellos, greetings, transfer datagrams, AMQP connections, blobs of commands, member logs,
+what is told in them, and management lines.  Each case takes a valid input, breaks it, and hands it
+in; what a parser may say is written beside it.  Whatever a case does depends on seed, target and
+number alone.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from broker.amqp.connection import ServerConnection
 from broker.amqp.limits import Identity, Limits
 from broker.machine.blob import BlobMalformed, pack_blob, unpack_blob
 from broker.machine.commands import CLASSES, Command
+from broker.machine.tape import ACKED, BY_CLIENT, FLAG, MOVE, PASSED
+from broker.memberlog import coding
 from broker.memberlog.reader import LogError, read_segment
-from broker.memberlog.records import Durable, Stop
+from broker.memberlog.records import Batch, Durable, Stop
 from broker.memberlog.writer import MemberLogWriter
 from broker.transfer import CHUNK_BYTES, WINDOW_CHUNKS, Receiver, Sender, Tag, decode, encode
 from tests.fuzz.frames import resident_mib
@@ -143,6 +146,17 @@ def log(_: random.Random, data: bytes) -> str:
     return f"{len(faults)} faults" if faults else f"read {count > 0}"
 
 
+def told(_: random.Random, data: bytes) -> str:
+    """What a batch did, behind the checksum."""
+    try:
+        found = coding.decode(data)[1]
+    except coding.RecordMalformed as problem:
+        return str(problem)[:30]
+    if isinstance(found, Batch):
+        assert not {PASSED, PASSED | FLAG} & {*found.moves[:: MOVE.size]}
+    return f"read {type(found).__name__}"
+
+
 def asking(rng: random.Random, data: bytes) -> str:
     session = AskingSession({"status": lambda _: {"status": "fine"}})
     out = b""
@@ -176,6 +190,20 @@ def segment() -> bytes:
         return path.read_bytes()
 
 
+def batches() -> list[bytes]:
+    """Batches of a log with few moves, which stand as they are, and with many."""
+    rows = MOVE.pack(BY_CLIENT, 2, 1, 7, 9, 5) + MOVE.pack(PASSED | FLAG, 2, 1, 0, 9, 6)
+    rows += MOVE.pack(ACKED, 2, 1, 0, 9, 1)
+    hashed = bytes(16)
+    return [
+        coding.encode(
+            9,
+            Batch(1, 1, 1, 1, 1, "a", 1, 1, 5, b"\x0e", b"\0\0", hashed, hashed, 1, hashed, moves),
+        )
+        for moves in (b"", rows, 9 * rows)
+    ]
+
+
 def targets() -> dict[str, Target]:
     commands = [dummy(kind, record) for kind, record in CLASSES.items()]
     conversation = opening() + method(1, "channel.open") + publish(1, "", "q", b"body" * 50)
@@ -199,6 +227,7 @@ def targets() -> dict[str, Target]:
             packed, blob,
         ),
         "log": Target([segment()], mutate, log),
+        "told": Target(batches(), packed, told),
         "asking": Target([b'{"op":"status"}\n' * 3, b'{"op": ["\\u00e9", 1e9]}\n'], mutate, asking),
     }  # fmt: skip
 

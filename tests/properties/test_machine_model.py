@@ -72,9 +72,9 @@ class World:
         self.position += 1
         outcomes = {m.apply(self.position, session, 0, command) for m in self.machines.values()}
         assert len(outcomes) == 1
-        moves = {spelled_out(m.take_moves()[0]) for m in self.machines.values()}
+        moves = {m.take_moves()[0] for m in self.machines.values()}
         assert len(moves) == 1  # whoever owns the connections, and before and after a snapshot
-        self.ledger.take(moves.pop())
+        self.ledger.take(spelled_out(moves.pop()))
         self.ledger.agrees_with(self.machines["a"])
         return outcomes.pop()
 

@@ -66,10 +66,10 @@ class Rig:
             if effects and not isinstance(effects[0], SessionStarted):
                 self.effects += effects
             machine.invariants()
-            moves.add(spelled_out(machine.take_moves()[0]))
+            moves.add(machine.take_moves()[0])
         assert len(outcomes) == 1
         assert len(moves) == 1
-        self.moves = moves.pop()
+        self.moves = spelled_out(moves.pop())
         self.ledger.take(self.moves)
         self.ledger.agrees_with(self.machine)
         assert len({machine.root() for machine in self.machines.values()}) == 1
