@@ -62,8 +62,8 @@ soak: $(VENV)/.test
 	$(RUN) -m tests.sim --soak $(HOURS) --jobs 2 --ledger soak.jsonl
 
 mutants: $(VENV)/.test
-	$(RUN) -m tests.sim.mutate --run --jobs 2 --sample 300
-	$(RUN) -m tests.sim.mutate --table
+	$(RUN) -m tests.sim.mutation.run --run --jobs 2 --sample 300
+	$(RUN) -m tests.sim.mutation.run --table
 
 format: $(VENV)/.test
 	$(RUN) -m ruff format .

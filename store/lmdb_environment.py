@@ -12,8 +12,8 @@ import lmdb
 
 from store import schema
 from store.api import Meta
+from store.directory_lock import explain
 from store.errors import StoreMissing, StoreUnreadable
-from store.lock import explain
 
 DATA_NAME = "data.mdb"
 

@@ -16,9 +16,9 @@ import lmdb
 
 from store import schema
 from store.api import Meta, Staging, check_commit, check_switch
-from store.environment import DATA_NAME, MapGate, make_directory, meta_of, open_environment
+from store.directory_lock import DirectoryLock, explain, sync_directory, sync_file
 from store.errors import StoreCorrupt, StoreError, StoreFailed, StoreFull, StoreMissing
-from store.lock import DirectoryLock, explain, sync_directory, sync_file
+from store.lmdb_environment import DATA_NAME, MapGate, make_directory, meta_of, open_environment
 
 MAP_BYTES_FIRST = 64 << 20
 MAP_BYTES_MAX = 1 << 40

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
-from vsync.config import RingConfig
-from vsync.counting import table
-from vsync.phases import MOVES, Phase
+from vsync.totem.config import RingConfig
+from vsync.totem.counters import table
+from vsync.totem.phases import MOVES, Phase
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "PROTOCOL.md"
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

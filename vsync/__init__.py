@@ -10,18 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vsync.cluster import Cluster
-    from vsync.config import RingConfig
-    from vsync.errors import (
-        ClusterClosed,
-        ConfigError,
-        GroupError,
-        NotDurable,
-        PayloadTooLarge,
-        VsyncError,
-    )
-    from vsync.group import Group
-    from vsync.group_events import (
+    from vsync.api.cluster import Cluster
+    from vsync.api.group import Group
+    from vsync.cpg.events import (
         AGREED,
         DURABLE,
         SAFE,
@@ -30,7 +21,16 @@ if TYPE_CHECKING:
         GroupView,
         Level,
     )
-    from vsync.transport import TransportError
+    from vsync.errors import (
+        ClusterClosed,
+        ConfigError,
+        GroupError,
+        NotDurable,
+        PayloadTooLarge,
+        VsyncError,
+    )
+    from vsync.io.transport import TransportError
+    from vsync.totem.config import RingConfig
     from vsync.types import Member
 
 __all__ = [
@@ -55,14 +55,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "cluster": ("Cluster",),
-    "config": ("RingConfig",),
+    "api.cluster": ("Cluster",),
+    "api.group": ("Group",),
+    "cpg.events": ("AGREED", "DURABLE", "SAFE", "Cause", "GroupMessage", "GroupView", "Level"),
     "errors": (
         "ClusterClosed", "ConfigError", "GroupError", "NotDurable", "PayloadTooLarge", "VsyncError",
     ),
-    "group": ("Group",),
-    "group_events": ("AGREED", "DURABLE", "SAFE", "Cause", "GroupMessage", "GroupView", "Level"),
-    "transport": ("TransportError",),
+    "io.transport": ("TransportError",),
+    "totem.config": ("RingConfig",),
     "types": ("Member",),
 }  # fmt: skip
 

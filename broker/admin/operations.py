@@ -1,4 +1,4 @@
-"""What operators may ask of a member: its half of `broker/management`."""
+"""What operators may ask of a member: its half of `broker/frontend/management`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import uuid
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.clients import Clients
-from broker.core import Core
-from broker.duties import Duties
-from broker.elections import ChangeRefused
-from broker.exits import Exit
-from broker.health import Health
+from broker.admin.ring_queries import groups_of, primary_fact, quorum_of
+from broker.admin.status import status_of
+from broker.exit_codes import Exit
+from broker.frontend.connections import Clients
+from broker.frontend.management import Json, Refusal
 from broker.machine.commands import SHUTDOWN, Shutdown
-from broker.management import Json, Refusal
-from broker.questions import groups_of, primary_fact, quorum_of
-from broker.status import status_of
-from vsync.tracefile import TracedDriver, trace_op
+from broker.replication.controller import Core
+from broker.replication.timers import Duties
+from broker.replication.voter_changes import ChangeRefused
+from broker.watchdogs.watchdogs import Health
+from vsync.io.traced_driver import TracedDriver, trace_op
 from vsync.types import Member
 
 STOP_DATAGRAM = b"S"

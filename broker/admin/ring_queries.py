@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.core import Core
-from vsync.asking import Json
-from vsync.quorum import parse
-from vsync.showing import groups_shown, quorum_shown
+from broker.replication.controller import Core
+from vsync.admin.protocol import Json
+from vsync.admin.views import groups_shown, quorum_shown
+from vsync.quorum.voter_set import parse
 
 
 def groups_of(core: Core, cluster: str) -> Json:

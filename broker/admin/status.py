@@ -1,14 +1,14 @@
-"""What a member says of itself and its cluster to operators (see `tools/qpid_cluster`)."""
+"""What a member says of itself and its cluster to operators (see `tools/commands/qpid_cluster`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import metadata
 
-from broker.core import Core
-from broker.management import Json
-from vsync.primary_events import Phase
-from vsync.quorum import parse
+from broker.frontend.management import Json
+from broker.replication.controller import Core
+from vsync.primary.events import Phase
+from vsync.quorum.voter_set import parse
 
 DISTRIBUTION = "qpid-cluster-py"
 

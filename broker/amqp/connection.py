@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import cast
 
 from broker.amqp import codec, errors
-from broker.amqp.assembly import ChannelIn, ChannelState
+from broker.amqp.channel import ChannelIn, ChannelState
 from broker.amqp.errors import ProtocolFault, reply_text
 from broker.amqp.events import (
     Called,
@@ -27,11 +27,11 @@ from broker.amqp.events import (
     OpenAsked,
 )
 from broker.amqp.fields import Table, Value, clip
+from broker.amqp.frame_reader import Inbound, Phase
 from broker.amqp.heartbeat import Heartbeat
-from broker.amqp.inbound import Inbound, Phase
-from broker.amqp.limits import Authenticate, Identity, Limits, has_capability, negotiate
 from broker.amqp.sasl import MECHANISMS, credentials_of
 from broker.amqp.spec import Method, decode_method
+from broker.amqp.tuning import Authenticate, Identity, Limits, has_capability, negotiate
 
 _SETTLE = {codec.ACK_INDEX: "basic.ack"}
 

@@ -13,11 +13,11 @@ from enum import Enum
 from typing import cast
 
 from broker.amqp import codec, errors
-from broker.amqp.assembly import Address, ChannelIn, ChannelState
+from broker.amqp.channel import Address, ChannelIn, ChannelState
 from broker.amqp.errors import ProtocolFault
 from broker.amqp.events import Event, Oversized, Published
 from broker.amqp.fields import Value
-from broker.amqp.limits import Limits
+from broker.amqp.tuning import Limits
 
 _FRAME = struct.Struct(">BHI")
 _HEADER = struct.Struct(">BHIHHQ")

@@ -11,10 +11,10 @@ positions, so they reach the same verdict without another message:
 - votes that differ when all have spoken, and none has won, are *split*: nobody guesses (see
   `dispute`).
 
-A majority has more than half of the votes by the rule of `vsync.quorum`, during a change of the
-voters under both sets.  What only decides who may go on is no evidence of who is right: a tie is a
-split whatever the tie breaker, and an arbitrator, which has no opinion, adds its votes to a value
-that nobody present objects to and never decides between two.
+A majority has more than half of the votes by the rule of `vsync.quorum.voter_set`, during a change
+of the voters under both sets.  What only decides who may go on is no evidence of who is right: a
+tie is a split whatever the tie breaker, and an arbitrator, which has no opinion, adds its votes to
+a value that nobody present objects to and never decides between two.
 
 Silence is never agreement, and it holds nothing up: who votes at later positions, or not at all
 for `SILENT_CUTS`, is not waited for.
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from vsync.quorum import Terms, parse
+from vsync.quorum.voter_set import Terms, parse
 
 Value = tuple[int, bytes, int]  # epoch, chain, root
 
@@ -59,8 +59,8 @@ class _End(NamedTuple):
 class DigestVote:
     """Collects the votes of all members; the same at every member that applies the same order.
 
-    `terms` say who votes (`vsync.quorum`), `present` are the members of the view, `fresh` those of
-    them whose state is another's.
+    `terms` say who votes (`vsync.quorum.voter_set`), `present` are the members of the view, `fresh`
+    those of them whose state is another's.
     """
 
     def __init__(

@@ -6,11 +6,11 @@ is the same at every member that applies the same order; these two are what it m
 
 from __future__ import annotations
 
-from broker.consensus import DigestVote, Value, Verdict
-from broker.dispute import Dispute, Settlement
+from broker.divergence.digest_vote import DigestVote, Value, Verdict
+from broker.divergence.split_vote import Dispute, Settlement
 from broker.machine.commands import Reexecuted
-from vsync.primary_events import Activation
-from vsync.quorum import Terms
+from vsync.primary.events import Activation
+from vsync.quorum.voter_set import Terms
 
 
 class Tribunal:

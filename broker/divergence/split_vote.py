@@ -4,9 +4,10 @@ The votes about a position are split, so no count can tell who is right. Each me
 own store, from its checkpoint to that position, and says as an ordered command what it got. The
 ordered items are the same bytes everywhere, so whoever's re-execution differs from what it had
 voted computed, or kept in memory, something wrong: it is named and ejected. The others go on when
-they agree and may, by the rule of `vsync.quorum` (an arbitrator that is here votes beside them, and
-a tie breaker breaks the tie: who is right is decided already). When everybody reproduces itself
-the machine is not deterministic, and nobody may go on: all stay silent, and keep the evidence.
+they agree and may, by the rule of `vsync.quorum.voter_set` (an arbitrator that is here votes beside
+them, and a tie breaker breaks the tie: who is right is decided already). When everybody reproduces
+itself the machine is not deterministic, and nobody may go on: all stay silent, and keep the
+evidence.
 
 A re-execution from a checkpoint that no agreed vote covers may repeat what was wrong already: it
 can convict but not acquit.
@@ -18,9 +19,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.consensus import Value, Verdict
+from broker.divergence.digest_vote import Value, Verdict
 from broker.machine.commands import REEXECUTED, Reexecuted
-from vsync.quorum import Electorate
+from vsync.quorum.voter_set import Electorate
 
 PROVEN, UNPROVEN, FAILED, ABSENT = 1, 2, 3, 4
 """From an agreed checkpoint; from one that no agreed vote covers; the store cannot be executed; the

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 
-from store.writer import Checkpoint
+from store.commit_thread import Checkpoint
 
 SLICE_S = 0.002
 PAUSE_S = 0.004

@@ -13,7 +13,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from broker.options import BrokerOptions
+from broker.options.broker import BrokerOptions
 from store import swap
 from store.api import Marker, Meta
 from store.errors import NotWritable, StoreUnreadable

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from broker.joining import adopt
-from broker.promise import Promise
-from broker.recovery import checkpoint_in_steps, checkpoint_of
-from broker.replica import Commit, Replica
-from broker.slices import Slices
+from broker.durability.checkpoint_writer import Slices
+from broker.durability.recovery import checkpoint_in_steps, checkpoint_of
+from broker.durability.transfer import adopt
+from broker.replication.promise import Promise
+from broker.replication.replica import Commit, Replica
 from store.api import Marker, Meta
+from store.commit_thread import StoreWriter
 from store.errors import StoreError, StoreFailed, StoreStuck
 from store.lmdb_store import LmdbStore
-from store.writer import StoreWriter
 
 CHECKPOINT_BYTES_MIN = 64 << 20
 

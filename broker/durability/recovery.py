@@ -13,11 +13,11 @@ from itertools import chain
 
 import msgpack
 
-from broker.history import History
 from broker.machine.machine import Machine
-from broker.replica import Divergence, Replica
+from broker.replication.chain import History
+from broker.replication.replica import Divergence, Replica
 from store.api import Meta, Store
-from vsync.standing import ZERO_CHAIN
+from vsync.primary.state_exchange import ZERO_CHAIN
 
 
 def history_of(meta: Meta) -> History:

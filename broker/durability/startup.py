@@ -13,13 +13,13 @@ import logging
 from dataclasses import replace
 from typing import NamedTuple
 
-from broker.identity import filled
+from broker.durability.data_directory import filled
+from broker.durability.recovery import checkpoint_of, history_of, log_progress, recover
+from broker.incidents.quarantine import RECOVERY, Quarantine
+from broker.machine.clock.voters import voter_names
+from broker.machine.image.restore import SnapshotError
 from broker.machine.machine import Machine
-from broker.machine.restore import SnapshotError
-from broker.machine.voters import voter_names
-from broker.quarantine import RECOVERY, Quarantine
-from broker.recovery import checkpoint_of, history_of, log_progress, recover
-from broker.replica import Divergence, ExecutionFailed, Replica, Withheld
+from broker.replication.replica import Divergence, ExecutionFailed, Replica, Withheld
 from store.api import Marker, Meta, Store
 from store.errors import StoreCorrupt, StoreUnreadable
 

@@ -16,14 +16,14 @@ from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
-from broker.quarantine import TRANSFER, Quarantine
-from broker.recovery import recover
-from broker.replica import Divergence, ExecutionFailed, Replica, Withheld
-from broker.transfer import Receiver, Sender, decode
+from broker.durability.recovery import recover
+from broker.durability.transfer_protocol import Receiver, Sender, decode
+from broker.incidents.quarantine import TRANSFER, Quarantine
+from broker.replication.replica import Divergence, ExecutionFailed, Replica, Withheld
 from store import swap
 from store.api import Marker, Meta, Store
-from store.environment import DATA_NAME
 from store.errors import StoreError
+from store.lmdb_environment import DATA_NAME
 from store.lmdb_store import LmdbStore
 from vsync.types import Member
 

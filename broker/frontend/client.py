@@ -19,8 +19,9 @@ from broker.amqp.events import (
     Published,
 )
 from broker.amqp.fields import Value
-from broker.amqp.limits import has_capability
-from broker.channel import TX_BYTES_MAX, Doom, Held, LocalAnswer, LocalChannel
+from broker.amqp.tuning import has_capability
+from broker.frontend.channel import TX_BYTES_MAX, Doom, Held, LocalAnswer, LocalChannel
+from broker.frontend.methods import REQUESTS
 from broker.machine.commands import (
     CHANNEL_CLOSE,
     CHANNEL_OPEN,
@@ -36,10 +37,9 @@ from broker.machine.commands import (
     Sent,
     TxPublish,
 )
-from broker.requests import REQUESTS
 
 if TYPE_CHECKING:
-    from broker.gateway import Gateway
+    from broker.frontend.gateway import Gateway
 
 
 OUTPUT_BYTES_MAX = 1 << 20

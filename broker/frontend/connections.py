@@ -11,11 +11,11 @@ import ipaddress
 import time
 from collections.abc import Callable
 
-from broker.client import Client
-from broker.gateway import Gateway
+from broker.frontend.client import Client
+from broker.frontend.gateway import Gateway
+from broker.frontend.outbox import Outbox
 from broker.machine.commands import Command
 from broker.machine.effects import Effect
-from broker.outbox import Outbox
 
 DRAIN_S = 30.0
 """How long a client that was told to go may take to read why."""

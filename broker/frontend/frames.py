@@ -2,8 +2,8 @@
 
 from broker.amqp import codec
 from broker.amqp.fields import Value, encode_short_string
-from broker.channel import LocalChannel
-from broker.client import Client
+from broker.frontend.channel import LocalChannel
+from broker.frontend.client import Client
 
 _SHORT_STRINGS_KEPT_MAX = 1024
 

@@ -47,8 +47,8 @@ from collections.abc import Callable, Mapping
 
 from broker.amqp import errors
 from broker.amqp.errors import reply_text
-from broker.amqp.limits import Identity, Limits, has_capability
-from broker.client import Client
+from broker.amqp.tuning import Identity, Limits, has_capability
+from broker.frontend.client import Client
 from broker.machine.commands import Command
 
 DEFAULT_VHOST = "/"

@@ -1,17 +1,17 @@
 """What operators and tools ask: newline-delimited JSON on the client port.
 
-The protocol (requests, answers, codes) is stated in `tools/qpid_cluster` and carried out by
-`vsync.asking`; here is what a broker answers, to whom.
+The protocol (requests, answers, codes) is stated in `tools/commands/qpid_cluster` and carried out
+by `vsync.admin.protocol`; here is what a broker answers, to whom.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from vsync.asking import PREAMBLE as PREAMBLE
-from vsync.asking import AskingSession, Op
-from vsync.asking import Json as Json
-from vsync.asking import Refusal as Refusal
+from vsync.admin.protocol import PREAMBLE as PREAMBLE
+from vsync.admin.protocol import AskingSession, Op
+from vsync.admin.protocol import Json as Json
+from vsync.admin.protocol import Refusal as Refusal
 
 
 class Managed(Protocol):

@@ -14,11 +14,11 @@ from broker.amqp import errors
 from broker.amqp.errors import reply_text
 from broker.amqp.fields import Table, Value
 from broker.amqp.spec import METHODS
-from broker.channel import LocalChannel, Transaction
+from broker.frontend.channel import LocalChannel, Transaction
 from broker.machine import commands as c
 
 if TYPE_CHECKING:
-    from broker.client import Client
+    from broker.frontend.client import Client
 
 Args: TypeAlias = tuple[Value, ...]
 Handler: TypeAlias = "Callable[[Client, int, LocalChannel, Args], None]"

@@ -28,10 +28,11 @@ from collections.abc import Callable
 from typing import cast
 
 from broker.amqp import codec
-from broker.amqp.limits import has_capability
-from broker.channel import Doom, Held, LocalAnswer, LocalChannel, Spoken
-from broker.client import OUTPUT_BYTES_MAX, Client
-from broker.gateway import Gateway
+from broker.amqp.tuning import has_capability
+from broker.frontend.channel import Doom, Held, LocalAnswer, LocalChannel, Spoken
+from broker.frontend.client import OUTPUT_BYTES_MAX, Client
+from broker.frontend.frames import keep_address, keep_short, write_confirms, write_content
+from broker.frontend.gateway import Gateway
 from broker.machine.effects import (
     CancelNotify,
     ChannelError,
@@ -45,7 +46,6 @@ from broker.machine.effects import (
     Return,
     SessionStarted,
 )
-from broker.speech import keep_address, keep_short, write_confirms, write_content
 
 _CLOSE_OK = "channel.close-ok"
 

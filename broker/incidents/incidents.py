@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from store.lock import sync_directory, sync_file
+from store.directory_lock import sync_directory, sync_file
 
 log = logging.getLogger("qpidd.evidence")
 

@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import msgpack
 
-from broker.evidence import Evidence, Facts
+from broker.incidents.incidents import Evidence, Facts
 from broker.machine.commands import ACTIVATE, CLASSES, POISONED, Poisoned
-from broker.machine.poison import content_of
-from broker.replica import ExecutionFailed
+from broker.machine.handlers.poison import content_of
+from broker.replication.replica import ExecutionFailed
 
 KIND = "quarantine"
 ORDERED, RECOVERY, TRANSFER = "order", "recovery", "transfer"

@@ -375,7 +375,7 @@ class Poisoned(NamedTuple):
 
 class Reexecuted(NamedTuple):
     """What the sender gets at a disputed position when it re-executes its own store; a no-op for
-    the machine. `verdict`: REPRODUCED, FAILED or UNPROVEN (broker/dispute.py)."""
+    the machine. `verdict`: REPRODUCED, FAILED or UNPROVEN (broker/divergence/split_vote.py)."""
 
     kind: int
     position: int
@@ -386,7 +386,8 @@ class Reexecuted(NamedTuple):
 
 class Voters(NamedTuple):
     """From here on others vote, if `before` is who votes until here. What the terms mean is for
-    the layer below (vsync/quorum.py); a change takes two of these (vsync/voters.py)."""
+    the layer below (vsync/quorum/voter_set.py); a change takes two of these
+    (vsync/quorum/reconfiguration.py)."""
 
     kind: int
     before: tuple[str, ...]

@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 from broker.machine.commands import Table, Value
 
 if TYPE_CHECKING:
-    from broker.machine.entities import Message
+    from broker.machine.state import Message
 
 MASK = (1 << 64) - 1
 ALGORITHM = "xxh3_64-sum-2"

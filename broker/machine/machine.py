@@ -9,28 +9,28 @@ handlers are in the modules of their subjects.
 from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
-from broker.machine import (
-    channels,
-    clock,
-    consumers,
-    declarations,
-    exchanges,
-    poison,
-    publishing,
-    sessions,
-)
 from broker.machine import commands as c
-from broker.machine import invariants as checks
-from broker.machine import restore as restoring
-from broker.machine import snapshot as snapshots
-from broker.machine.clock import STEP_US_MAX
+from broker.machine.clock import cluster_time
+from broker.machine.clock.cluster_time import STEP_US_MAX
 from broker.machine.commands import IGNORED, KINDS_MAX, Command
 from broker.machine.digest import MASK
 from broker.machine.effects import Effect
-from broker.machine.entities import Queue, QueueRow, State
-from broker.machine.queues import ready_count
-from broker.machine.sessions import cluster_element
-from broker.machine.transactions import on_tx_commit
+from broker.machine.handlers import (
+    connections,
+    consumers,
+    exchanges,
+    poison,
+    publish,
+    queues,
+    sessions,
+)
+from broker.machine.handlers.sessions import cluster_element
+from broker.machine.handlers.transactions import on_tx_commit
+from broker.machine.image import invariants as checks
+from broker.machine.image import restore as restoring
+from broker.machine.image import snapshot as snapshots
+from broker.machine.queueing.queue import ready_count
+from broker.machine.state import Queue, QueueRow, State
 
 Handler = Callable[[State, int, Command], int]
 
@@ -55,7 +55,7 @@ class Machine(State):
         else:
             outcome = _HANDLERS[command[0]](self, session, command)
         if self.dead:
-            publishing.bury_dead(self)
+            publish.bury_dead(self)
         return outcome
 
     def accept_blob(self, member: str, session: int, blob_no: int) -> bool:
@@ -81,12 +81,12 @@ class Machine(State):
     @property
     def wants_tick(self) -> bool:
         """Some message or queue may expire: the members should tick."""
-        return clock.pending(self)
+        return cluster_time.pending(self)
 
     @property
     def gone_us(self) -> int:
         """How far the time has gone; only while ticks are wanted does it go on."""
-        return clock.gone_us(self)
+        return cluster_time.gone_us(self)
 
     @property
     def due_in_us(self) -> int:
@@ -150,20 +150,20 @@ def _on_unknown(_state: State, _session: int, _command: Command) -> int:
 
 _HANDLERS: list[Handler] = [_on_unknown] * KINDS_MAX
 for _kind, _handler in (
-    (c.CONNECTION_OPEN, channels.on_connection_open),
-    (c.CONNECTION_CLOSE, channels.on_connection_close),
-    (c.CHANNEL_OPEN, channels.on_channel_open),
-    (c.CHANNEL_CLOSE, channels.on_channel_close),
+    (c.CONNECTION_OPEN, connections.on_connection_open),
+    (c.CONNECTION_CLOSE, connections.on_connection_close),
+    (c.CHANNEL_OPEN, connections.on_channel_open),
+    (c.CHANNEL_CLOSE, connections.on_channel_close),
     (c.EXCHANGE_DECLARE, exchanges.on_exchange_declare),
     (c.EXCHANGE_DELETE, exchanges.on_exchange_delete),
     (c.EXCHANGE_BIND, exchanges.on_exchange_bind),
     (c.EXCHANGE_UNBIND, exchanges.on_exchange_unbind),
-    (c.QUEUE_DECLARE, declarations.on_queue_declare),
+    (c.QUEUE_DECLARE, queues.on_queue_declare),
     (c.QUEUE_BIND, exchanges.on_queue_bind),
     (c.QUEUE_UNBIND, exchanges.on_queue_unbind),
-    (c.QUEUE_PURGE, declarations.on_queue_purge),
-    (c.QUEUE_DELETE, declarations.on_queue_delete),
-    (c.PUBLISH, publishing.on_publish),
+    (c.QUEUE_PURGE, queues.on_queue_purge),
+    (c.QUEUE_DELETE, queues.on_queue_delete),
+    (c.PUBLISH, publish.on_publish),
     (c.CONSUME, consumers.on_consume),
     (c.CANCEL, consumers.on_cancel),
     (c.GET, consumers.on_get),

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from broker.machine.commands import Table
 from broker.machine.effects import Effect
-from broker.machine.tape import MARK_MASK
+from broker.machine.move_log import MARK_MASK
 
 # content hash, number, exchange, key, flags, born_us, ttl_us (-1: none), properties, body.
 # Atomic values only, so the collector forgets about it; shared by all queues that hold it.

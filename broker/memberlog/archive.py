@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.memberlog.files import (
+from broker.memberlog.reader import Ends, LogError
+from broker.memberlog.records import SUFFIX
+from broker.memberlog.segments import (
     PACKED,
     UNFINISHED,
     ends_of,
@@ -31,9 +33,7 @@ from broker.memberlog.files import (
     segments_in,
     unpack,
 )
-from broker.memberlog.reader import Ends, LogError
-from broker.memberlog.records import SUFFIX
-from store.lock import sync_directory
+from store.directory_lock import sync_directory
 
 VERIFIED = "verified"
 COMPRESSED, DROPPED, DROPPED_UNVERIFIED = "compressed", "dropped", "dropped unverified"

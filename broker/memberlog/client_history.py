@@ -2,8 +2,8 @@
 
 A client that keeps a history says of each message what it knows: that it published it, that it was
 confirmed, that it came, that it acked it.  Bodies are hashed, as in the members' logs, so that the
-two can be compared (`tools.verify.clients`).  No clock and no socket is known here; the file is
-written once a turn of the client, by `flush`.
+two can be compared (`tools.verify.clients.check`).  No clock and no socket is known here; the file
+is written once a turn of the client, by `flush`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from zlib import crc32
 import lz4.block
 import msgpack
 
-from broker.machine.tape import MOVE, OPS_KNOWN, spelled_out
+from broker.machine.move_log import MOVE, OPS_KNOWN, spelled_out
 from broker.memberlog.records import (
     CLIENT_ROW,
     HASH_BYTES,

@@ -20,7 +20,7 @@ from zlib import crc32
 
 import msgpack
 
-from broker.memberlog.coding import (
+from broker.memberlog.codec import (
     FRAME,
     MAGIC,
     RECORD_BYTES_MAX,

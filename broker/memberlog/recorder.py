@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from broker.history import History
-from broker.machine.entities import Queue
 from broker.machine.machine import Machine
-from broker.machine.queues import ready_count
+from broker.machine.queueing.queue import ready_count
+from broker.machine.state import Queue
 from broker.memberlog.records import (
     STANDING_ROW,
     Active,
@@ -31,8 +30,9 @@ from broker.memberlog.records import (
     Vote,
 )
 from broker.memberlog.writer import MemberLogWriter
-from broker.replica import Applied
-from vsync.primary_events import Activated
+from broker.replication.chain import History
+from broker.replication.replica import Applied
+from vsync.primary.events import Activated
 from vsync.types import Member, RingId
 
 QUEUES_PER_RECORD = 20_000  # with the longest names 10 MiB: a reader takes up to 16

@@ -123,7 +123,7 @@ class Batch(NamedTuple):
     chain: bytes  # after the batch
     root: int  # of the state after the batch
     order: bytes
-    moves: bytes  # what the commands did to messages: rows of broker.machine.tape.MOVE
+    moves: bytes  # what the commands did to messages: rows of broker.machine.move_log.MOVE
 
 
 class Confirm(NamedTuple):

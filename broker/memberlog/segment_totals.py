@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from broker.machine.tape import moves_in
+from broker.machine.move_log import moves_in
 from broker.memberlog.records import Batch, Confirm, End, Record, Snapshot, Start
 
 STEP = 1024  # positions between marks, doubled whenever a segment has more than MARKS_MAX

@@ -12,14 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from broker.memberlog.closing import Tally
-from broker.memberlog.coding import MAGIC, NO_LINK, encode, frame_head, next_link
-from broker.memberlog.files import (
-    open_segment,
-    plain_name,
-    segment_name,
-    segments_in,
-)
+from broker.memberlog.codec import MAGIC, NO_LINK, encode, frame_head, next_link
 from broker.memberlog.reader import TornTail, read_segment
 from broker.memberlog.records import (
     HASH_ALG,
@@ -29,7 +22,14 @@ from broker.memberlog.records import (
     Header,
     Record,
 )
-from store.lock import sync_directory
+from broker.memberlog.segment_totals import Tally
+from broker.memberlog.segments import (
+    open_segment,
+    plain_name,
+    segment_name,
+    segments_in,
+)
+from store.directory_lock import sync_directory
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_US = 3600 * 1_000_000

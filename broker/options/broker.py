@@ -3,7 +3,8 @@
 Values arrive as text under their long option names, from the command line, the environment or an
 option file; this module does not know which.  Either every value is good and `broker_options`
 returns a complete `BrokerOptions`, or it raises one `OptionError` that names the option at fault.
-Nothing here touches the disk or the network: what only they can say, `broker.server.run` says.
+Nothing here touches the disk or the network: what only they can say, `broker.process.server.run`
+says.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker import memberlog_options, quorum_options, security_options
-from broker.memberlog_options import MemberlogOptionError, MemberlogWish, memberlog_wish
-from broker.quorum_options import QuorumOptionError, quorum_wish
-from broker.security_options import OPEN, SecurityOptionError, SecurityWish, security_wish
-from vsync.quorum import Terms
+from broker.options import memberlog as memberlog_options
+from broker.options import quorum as quorum_options
+from broker.options import security as security_options
+from broker.options.memberlog import MemberlogOptionError, MemberlogWish, memberlog_wish
+from broker.options.quorum import QuorumOptionError, quorum_wish
+from broker.options.security import OPEN, SecurityOptionError, SecurityWish, security_wish
+from vsync.quorum.voter_set import Terms
 from vsync.types import record
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -72,7 +75,7 @@ class Address(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What an operator allows of a member's own machine (`broker.health`)."""
+    """What an operator allows of a member's own machine (`broker.watchdogs.watchdogs`)."""
 
     clock_s: float
     lag_s: float
@@ -110,7 +113,7 @@ class BrokerOptions:
     bounds: Bounds
     """How far this member's clock and disk may be off before it may not join, or leaves."""
     wish: Terms
-    """What the quorum options ask of the voter set of a new cluster (`vsync.quorum`)."""
+    """What the quorum options ask of the voter set of a new cluster (`vsync.quorum.voter_set`)."""
     arbitrator: bool
     """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
     security: SecurityWish

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vsync.errors import ConfigError
-from vsync.quorum import Terms
-from vsync.voters import check_wish, wish_of
+from vsync.quorum.reconfiguration import check_wish, wish_of
+from vsync.quorum.voter_set import Terms
 
 VOTES_MAX = 255
 EXPECTED_MAX = 4096

@@ -3,7 +3,7 @@
 It takes part in the ring and in the primary layer like any member, answers a state exchange with
 its record instead of a state, and drops what is ordered.  Every epoch in which it sees a view
 activated it writes down who holds all that this view confirms, and only then tells the others so
-(its mark is the epoch of its record); see `vsync.quorum` for what its vote is worth.
+(its mark is the epoch of its record); see `vsync.quorum.voter_set` for what its vote is worth.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from broker.arbiter_record import ArbiterRecord, RecordFile
-from broker.attendant import STOP_DATAGRAM
-from broker.clocks import PREFIX, ClockWatch
-from broker.exits import Exit
-from broker.licence import Licence
+from broker.admin.operations import STOP_DATAGRAM
+from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION
-from broker.options import BrokerOptions
-from broker.peers import discovery_for
-from vsync.config import RingConfig
-from vsync.driver import Driver
-from vsync.events import Direct, Output, View
-from vsync.node import Node
-from vsync.primary import Primary
-from vsync.primary_events import (
+from broker.options.broker import BrokerOptions
+from broker.process.arbitrator_record import ArbiterRecord, RecordFile
+from broker.process.ring_setup import discovery_for
+from broker.watchdogs.clock_skew import PREFIX, ClockWatch
+from broker.watchdogs.speaking_lease import Licence
+from vsync.io.driver import Driver
+from vsync.io.transport import Transport
+from vsync.primary.component import Primary
+from vsync.primary.events import (
     Activated,
     Activation,
     Holders,
@@ -38,8 +36,10 @@ from vsync.primary_events import (
     PrimaryEvent,
     Refused,
 )
-from vsync.standing import ZERO_CHAIN, Standing
-from vsync.transport import Transport
+from vsync.primary.state_exchange import ZERO_CHAIN, Standing
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Direct, Output, View
+from vsync.totem.node import Node
 from vsync.types import Guarantee, Member
 
 log = logging.getLogger("qpidd")

@@ -3,7 +3,7 @@
     {"format": 1, "cluster_name": ..., "member": ..., "incarnation": ..., "cluster_id": ...,
      "promised_epoch": ..., "epoch": ..., "holders": [...], "voters": [...]}
 
-`epoch` and `holders` are the record that its vote rests on (`vsync.quorum.Record`).
+`epoch` and `holders` are the record that its vote rests on (`vsync.quorum.voter_set.Record`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from store.directory_lock import DirectoryLock, explain, sync_directory
 from store.errors import StoreError, StoreUnreadable
-from store.lock import DirectoryLock, explain, sync_directory
 
 FILE_NAME = "arbitrator.json"
 FORMAT = 1

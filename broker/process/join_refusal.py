@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from broker.core import Core
-from broker.exits import Exit
-from vsync.hello import Doorstep
-from vsync.refusal import Lack, misfit, refusal
-from vsync.security import Refused, Security
+from broker.exit_codes import Exit
+from broker.replication.controller import Core
+from vsync.io.diagnosis import Lack, misfit, refusal
+from vsync.io.security import Refused, Security
+from vsync.totem.membership.compatibility import Doorstep
 from vsync.types import Member
 
 REMEDIES = {

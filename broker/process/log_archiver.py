@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.logbook import Logbook
 from broker.memberlog.archive import (
     COMPRESSED,
     DROPPED,
@@ -28,15 +27,16 @@ from broker.memberlog.archive import (
     command_line,
     is_due,
 )
+from broker.memberlog.recorder import Logbook
 from broker.memberlog.writer import MemberLogWriter
 
 if TYPE_CHECKING:
-    from broker.identity import Identity
-    from broker.options import BrokerOptions
+    from broker.durability.data_directory import Identity
+    from broker.options.broker import BrokerOptions
     from store.api import Meta
 
 log = logging.getLogger("qpidd.memberlog")
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 class Archivist:

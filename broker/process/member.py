@@ -14,39 +14,39 @@ import time
 import uuid
 from collections.abc import Callable
 
-from broker import joining
-from broker.archivist import open_books
-from broker.attendant import STOP_DATAGRAM, Attendant
-from broker.care import Care
-from broker.clients import Clients
-from broker.consensus import Verdict
-from broker.core import Core
-from broker.duties import Duties
-from broker.ending import close_books
-from broker.exits import Exit
-from broker.health import BEAT_S, Health
-from broker.history import History
-from broker.identity import Identity
-from broker.keeper import Keeper
-from broker.licence import Licence
+from broker.admin.operations import STOP_DATAGRAM, Attendant
+from broker.admin.status import counters_of
+from broker.divergence.digest_vote import Verdict
+from broker.durability import transfer
+from broker.durability.data_directory import Identity
+from broker.durability.persister import Keeper
+from broker.durability.startup import resume
+from broker.durability.transfer_protocol import Tag, decode, is_transfer
+from broker.exit_codes import Exit
+from broker.frontend.connections import Clients
 from broker.machine.effects import Effect
 from broker.machine.version import MACHINE_VERSION
 from broker.memberlog.writer import LogWriteFailed
-from broker.newcomer import Newcomer
-from broker.options import BrokerOptions
-from broker.peers import discovery_for, ring_driver
-from broker.promise import Promise
-from broker.replica import Replica
-from broker.resume import resume
-from broker.status import counters_of
-from broker.transfer import Tag, decode, is_transfer
+from broker.options.broker import BrokerOptions
+from broker.process.join_refusal import Newcomer
+from broker.process.log_archiver import open_books
+from broker.process.ring_setup import discovery_for, ring_driver
+from broker.process.shutdown import close_books
+from broker.replication.chain import History
+from broker.replication.controller import Core
+from broker.replication.promise import Promise
+from broker.replication.replica import Replica
+from broker.replication.timers import Duties
+from broker.selfcheck.supervisor import Care
+from broker.watchdogs.speaking_lease import Licence
+from broker.watchdogs.watchdogs import BEAT_S, Health
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
-from vsync.config import RingConfig
-from vsync.events import Deliver, Direct, Note, Output, Transitional, View
-from vsync.node import Node
-from vsync.primary_events import Activated
-from vsync.transport import ZmqTransport
+from vsync.io.transport import ZmqTransport
+from vsync.primary.events import Activated
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Deliver, Direct, Note, Output, Transitional, View
+from vsync.totem.node import Node
 from vsync.types import Guarantee, Member
 
 log = logging.getLogger("qpidd")
@@ -100,11 +100,11 @@ class BrokerMember:
             patient=options.clustered, label=url, wish=options.wish,
         )  # fmt: skip
         self.care.attend(self.core, self.keeper, self.logbook, options.scrub_rate, loop)
-        self.donations = joining.Donations(
+        self.donations = transfer.Donations(
             identity.data_dir, lambda: self.keeper.store, loop, self.send_direct,
             self.keeper.wish_checkpoint,
         )  # fmt: skip
-        self.joining = joining.Joining(
+        self.joining = transfer.Joining(
             identity.data_dir, lambda: self.keeper.meta, loop, self.send_direct,
             self._state_ready, self._transfer_failed, self.care.quarantine,
         )  # fmt: skip

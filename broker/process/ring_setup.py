@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.identity import Identity
-from broker.options import BrokerOptions
-from vsync.codec import wire_bytes_max
-from vsync.config import RingConfig
-from vsync.discovery import Beacon, Discovery, StaticPeers
-from vsync.events import Output
-from vsync.keys import Allowed, KeyTrouble, read_secret
-from vsync.node import Node
-from vsync.security import Anonymous, Curve, Plain, Security
-from vsync.tracefile import TracedDriver, Tracer
-from vsync.transport import ZmqTransport
+from broker.durability.data_directory import Identity
+from broker.options.broker import BrokerOptions
+from vsync.io.discovery import Beacon, Discovery, StaticPeers
+from vsync.io.keys import Allowed, KeyTrouble, read_secret
+from vsync.io.security import Anonymous, Curve, Plain, Security
+from vsync.io.traced_driver import TracedDriver, Tracer
+from vsync.io.transport import ZmqTransport
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Output
+from vsync.totem.node import Node
 from vsync.types import Member
+from vsync.wire.codec import wire_bytes_max
 
 
 def discovery_for(

@@ -11,21 +11,21 @@ import sys
 from collections.abc import Iterator
 from typing import cast
 
-from broker.arbiter_record import RecordFile
-from broker.arbitrator import Arbitrator
-from broker.clients import ClientLink
-from broker.exits import Exit
-from broker.identity import Identity
-from broker.management import PREAMBLE, ManagementSession
-from broker.member import BrokerMember
+from broker.durability.data_directory import Identity
+from broker.exit_codes import Exit
+from broker.frontend.connections import ClientLink
+from broker.frontend.management import PREAMBLE, ManagementSession
 from broker.memberlog.writer import LogWriteFailed
-from broker.options import BrokerOptions
-from broker.peers import ring_transport
-from broker.replica import Divergence
+from broker.options.broker import BrokerOptions
+from broker.process.arbitrator import Arbitrator
+from broker.process.arbitrator_record import RecordFile
+from broker.process.member import BrokerMember
+from broker.process.ring_setup import ring_transport
+from broker.replication.replica import Divergence
 from store.errors import NotWritable, StoreBusy, StoreError
-from vsync.keys import KeyTrouble
-from vsync.tracefile import TraceError
-from vsync.transport import TransportError, ZmqTransport
+from vsync.io.keys import KeyTrouble
+from vsync.io.traced_driver import TraceError
+from vsync.io.transport import TransportError, ZmqTransport
 
 log = logging.getLogger("qpidd")
 

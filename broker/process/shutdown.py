@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from broker.core import Core
-from broker.exits import Exit
-from broker.keeper import Keeper
-from broker.logbook import Logbook
-from broker.machine.voters import voter_names
+from broker.durability.persister import Keeper
+from broker.exit_codes import Exit
+from broker.machine.clock.voters import voter_names
+from broker.memberlog.recorder import Logbook
 from broker.memberlog.writer import LogWriteFailed
+from broker.replication.controller import Core
 from store.api import Marker
 from store.errors import StoreError
 

@@ -7,8 +7,8 @@ up for a newer copy, which holds them.
 
 from __future__ import annotations
 
-from broker.history import History, item_hash, next_order, steps_to
-from vsync.primary_events import Activated, Activation, Ordered, Transfer
+from broker.replication.chain import History, item_hash, next_order, steps_to
+from vsync.primary.events import Activated, Activation, Ordered, Transfer
 
 HELD_BYTES_MAX = 128 << 20
 """Of ordered items; a copy that takes longer to come than these is asked for anew."""

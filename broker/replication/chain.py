@@ -13,8 +13,8 @@ from hashlib import blake2b
 
 import msgpack
 
-from vsync.primary_events import Activation
-from vsync.standing import ZERO_CHAIN
+from vsync.primary.events import Activation
+from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.types import record
 
 DIGEST_BYTES = 16

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections import deque
 
-from broker.catchup import HELD_BYTES_MAX, CatchUp
-from broker.exits import Exit
-from broker.history import History
-from broker.machine.blob import pack_blob
+from broker.divergence.judgement import Tribunal
+from broker.exit_codes import Exit
+from broker.machine.command_codec import pack_blob
 from broker.machine.commands import DIGEST, Command, Digest
-from broker.promise import Promise
-from broker.replica import Item, Replica
-from broker.shell import Shell
-from broker.submission import Submissions
-from broker.tribunal import Tribunal
-from vsync.events import Output, View
-from vsync.primary import Primary
-from vsync.primary_events import (
+from broker.replication.catch_up import HELD_BYTES_MAX, CatchUp
+from broker.replication.chain import History
+from broker.replication.ports import Shell
+from broker.replication.promise import Promise
+from broker.replication.replica import Item, Replica
+from broker.replication.submissions import Submissions
+from vsync.primary.component import Primary
+from vsync.primary.events import (
     Activated,
     Activation,
     DurableMark,
@@ -36,8 +35,9 @@ from vsync.primary_events import (
     Suspended,
     Transfer,
 )
-from vsync.quorum import Terms
-from vsync.standing import Standing
+from vsync.primary.state_exchange import Standing
+from vsync.quorum.voter_set import Terms
+from vsync.totem.events import Output, View
 from vsync.types import Member
 
 WORK_ITEMS_MAX = 512

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.consensus import Verdict
-from broker.exits import Exit
-from broker.history import History
+from broker.divergence.digest_vote import Verdict
+from broker.exit_codes import Exit
 from broker.machine.effects import Effect
-from broker.promise import Promise
-from vsync.primary_events import Activated
+from broker.replication.chain import History
+from broker.replication.promise import Promise
+from vsync.primary.events import Activated
 from vsync.types import Member
 
 

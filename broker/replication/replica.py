@@ -15,8 +15,7 @@ from typing import NamedTuple, Protocol, cast
 
 import msgpack
 
-from broker.history import History, item_hash, next_order, steps_to
-from broker.machine.blob import BlobMalformed, unpack_blob
+from broker.machine.command_codec import BlobMalformed, unpack_blob
 from broker.machine.commands import (
     ACTIVATE,
     DIGEST,
@@ -32,10 +31,11 @@ from broker.machine.commands import (
     Shutdown,
 )
 from broker.machine.effects import Effect
-from broker.machine.entities import Queue
 from broker.machine.machine import Machine
-from broker.machine.texts import INTERNAL_ERROR
-from vsync.primary_events import Activation
+from broker.machine.queueing.refusals import INTERNAL_ERROR
+from broker.machine.state import Queue
+from broker.replication.chain import History, item_hash, next_order, steps_to
+from vsync.primary.events import Activation
 from vsync.types import RingId
 
 RECORD_VERSION = 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.core import Core
-from broker.elections import Elections
-from broker.exits import Exit
+from broker.exit_codes import Exit
 from broker.machine.commands import TICK, Tick
-from broker.machine.entities import NOT_YET
+from broker.machine.state import NOT_YET
+from broker.replication.controller import Core
+from broker.replication.voter_changes import Elections
 
 PATIENCE_S = 2.0
 """How long a member of an open cluster looks for a running one before it forms its own."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.core import Core
 from broker.machine.commands import VOTERS, Voters
-from vsync import voters as change
+from broker.replication.controller import Core
 from vsync.errors import ConfigError
-from vsync.quorum import Terms, parse
+from vsync.quorum import reconfiguration as change
+from vsync.quorum.voter_set import Terms, parse
 
 
 class ChangeRefused(Exception):

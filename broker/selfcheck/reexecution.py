@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.dispute import ABSENT, FAILED, PROVEN, UNPROVEN
-from broker.machine.entities import QueueRow
-from broker.recovery import restored
-from broker.replica import Divergence, ExecutionFailed
+from broker.divergence.split_vote import ABSENT, FAILED, PROVEN, UNPROVEN
+from broker.durability.recovery import restored
+from broker.machine.state import QueueRow
+from broker.replication.replica import Divergence, ExecutionFailed
 from store.api import Store
 from store.errors import StoreError
 

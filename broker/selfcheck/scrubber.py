@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from broker.machine.image.scrub import Fault, Scrub
 from broker.machine.machine import Machine
-from broker.machine.scrub import Fault, Scrub
 from store.api import Store
 from store.errors import StoreError, StoreFailed
 

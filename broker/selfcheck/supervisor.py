@@ -11,20 +11,20 @@ import logging
 import math
 from pathlib import Path
 
-from broker.consensus import Value, Verdict
-from broker.core import Core
-from broker.dispute import FAILED, report_of
-from broker.evidence import Evidence, Facts
-from broker.keeper import Keeper
-from broker.logbook import Logbook
-from broker.machine.entities import QueueRow
-from broker.machine.scrub import Fault
-from broker.machine.voters import voter_names
-from broker.quarantine import ORDERED, Quarantine
-from broker.reexecution import Reexecution, reexecute
-from broker.replica import ExecutionFailed, Withheld
-from broker.scrubber import DiskFault, DiskScrubber, MemoryScrubber
-from broker.status import version
+from broker.admin.status import version
+from broker.divergence.digest_vote import Value, Verdict
+from broker.divergence.split_vote import FAILED, report_of
+from broker.durability.persister import Keeper
+from broker.incidents.incidents import Evidence, Facts
+from broker.incidents.quarantine import ORDERED, Quarantine
+from broker.machine.clock.voters import voter_names
+from broker.machine.image.scrub import Fault
+from broker.machine.state import QueueRow
+from broker.memberlog.recorder import Logbook
+from broker.replication.controller import Core
+from broker.replication.replica import ExecutionFailed, Withheld
+from broker.selfcheck.reexecution import Reexecution, reexecute
+from broker.selfcheck.scrubber import DiskFault, DiskScrubber, MemoryScrubber
 
 log = logging.getLogger("qpidd")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from store.writer import Lag
+from store.commit_thread import Lag
 
 SOFT_SHARE = 0.1
 """The first bound, as a share of the last one."""

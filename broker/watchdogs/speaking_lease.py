@@ -1,6 +1,7 @@
 """Whether this member may speak to clients at this moment, and when others may in its place.
 
-A thin reader of clocks around the ring's lease (`vsync/lease.py`, which says why this is enough).
+A thin reader of clocks around the ring's lease (`vsync/totem/ordering/lease.py`, which says why
+this is enough).
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import math
 import time
 from collections.abc import Callable, Collection
 
-from broker.core import Core
-from vsync.lease import Lease
+from broker.replication.controller import Core
+from vsync.totem.ordering.lease import Lease
 from vsync.types import Member, RingId
 
 SLEEP_S = 0.01

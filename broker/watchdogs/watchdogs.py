@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.clocks import PREFIX, ClockWatch
-from broker.core import Core
-from broker.exits import Exit
-from broker.keeper import Keeper
-from broker.lag import LagWatch
-from broker.logbook import Logbook
-from broker.management import Json
-from broker.options import Bounds
-from broker.stalls import StallWatch
-from vsync.events import Direct
-from vsync.node import Node
+from broker.durability.persister import Keeper
+from broker.exit_codes import Exit
+from broker.frontend.management import Json
+from broker.memberlog.recorder import Logbook
+from broker.options.broker import Bounds
+from broker.replication.controller import Core
+from broker.watchdogs.clock_skew import PREFIX, ClockWatch
+from broker.watchdogs.disk_lag import LagWatch
+from broker.watchdogs.process_pauses import StallWatch
+from vsync.totem.events import Direct
+from vsync.totem.node import Node
 from vsync.types import Member
 
 log = logging.getLogger("qpidd")

@@ -36,10 +36,10 @@ from statistics import median
 from threading import Thread
 from typing import IO, Any, NamedTuple
 
-from tests.bench.livelogs import LIES, Members
-from tests.bench.verifylogs import COMMANDS, MEMBERS, MESSAGES
-from tools.local_cluster import ROOT
-from tools.verify.watch import KEPT
+from tests.bench.support.livelogs import LIES, Members
+from tests.bench.support.verifylogs import COMMANDS, MEMBERS, MESSAGES
+from tools.demo.local_cluster import ROOT
+from tools.verify.live.progress import KEPT
 
 TURN_S = 0.02  # between writes, as of a member's loop under light load
 PAUSE_S = 3.0  # between lies, at most
@@ -69,7 +69,7 @@ class Follower:
     """The command, in a session of its own so that its processes can be told from others."""
 
     def __init__(self, directory: Path) -> None:
-        words = [sys.executable, "-m", "tools.qpid_cluster_verify", "--follow", "--json"]
+        words = [sys.executable, "-m", "tools.commands.qpid_cluster_verify", "--follow", "--json"]
         self._process = subprocess.Popen(
             [*words, str(directory)], stdout=subprocess.PIPE, text=True, cwd=ROOT,
             start_new_session=True,

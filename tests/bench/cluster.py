@@ -17,9 +17,9 @@ from pathlib import Path
 import click
 
 from tests.bench.load import BACKLOG_MESSAGES, run_load, sentence
-from tests.bench.load_clients import Load
-from tools.local_cluster import ROOT, ClusterTrouble, LocalCluster, ended_by_sigterm
-from tools.options import ToolError, run_command
+from tests.bench.support.load_clients import Load
+from tools.cli.options import ToolError, run_command
+from tools.demo.local_cluster import ROOT, ClusterTrouble, LocalCluster, ended_by_sigterm
 
 MATRIX = [(1, 100), (1, 1000), (4, 100), (4, 1000)]
 """Producers (and as many consumers), and the confirm window of each producer."""

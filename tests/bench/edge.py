@@ -14,10 +14,10 @@ import time
 from broker.amqp import codec
 from broker.amqp.connection import ServerConnection
 from broker.amqp.fields import Value
-from broker.amqp.limits import Identity, Limits
-from broker.gateway import Gateway
+from broker.amqp.tuning import Identity, Limits
+from broker.frontend.gateway import Gateway
+from broker.frontend.outbox import Outbox
 from broker.machine.effects import Confirm, DeliverEffect, Effect
-from broker.outbox import Outbox
 
 BODY = bytes(range(256))
 PROPERTIES = codec.encode_properties({"content_type": "application/json", "delivery_mode": 2})

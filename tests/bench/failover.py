@@ -33,12 +33,12 @@ from typing import IO, cast
 import uvloop
 
 from tests.bench.ring import free_addresses
-from tools.local_cluster import LocalCluster
-from vsync.config import RingConfig
-from vsync.driver import Driver
-from vsync.events import Output, View
-from vsync.node import Node
-from vsync.transport import ZmqTransport
+from tools.demo.local_cluster import LocalCluster
+from vsync.io.driver import Driver
+from vsync.io.transport import ZmqTransport
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Output, View
+from vsync.totem.node import Node
 from vsync.types import Member
 
 WAIT_S = 20.0

@@ -13,9 +13,9 @@ import asyncio
 import sys
 import time
 
-from tests.bench.ring_member import percentiles
+from tests.bench.support.ring_member import percentiles
 from vsync import Cluster, Group, Level
-from vsync.group import Told
+from vsync.api.group import Told
 
 
 def ignore(_: Told) -> None:

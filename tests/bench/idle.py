@@ -28,13 +28,13 @@ import uvloop
 
 from tests.bench.cluster import cpu_seconds
 from tests.bench.ring import free_addresses
-from tests.bench.ring_member import percentiles
-from tools.local_cluster import LocalCluster
-from vsync.config import RingConfig
-from vsync.driver import Driver
-from vsync.events import Deliver, Output, View
-from vsync.node import Node
-from vsync.transport import ZmqTransport
+from tests.bench.support.ring_member import percentiles
+from tools.demo.local_cluster import LocalCluster
+from vsync.io.driver import Driver
+from vsync.io.transport import ZmqTransport
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Deliver, Output, View
+from vsync.totem.node import Node
 from vsync.types import Guarantee, Member
 
 SILENCE_S = (0.05, 1.0)

@@ -18,7 +18,7 @@ import statistics
 import sys
 
 from tests.bench.ring import about, measure, parser
-from tests.bench.ring_member import Result
+from tests.bench.support.ring_member import Result
 
 TARGETS_US = {"agreed": {"p50": 500.0, "p99": 5000.0}, "safe": {"p50": 1000.0, "p99": 5000.0}}
 AXES = {

@@ -22,11 +22,11 @@ from itertools import chain
 
 import click
 
-from broker.memberlog.client import ClientHistory, Session
-from tests.bench.load_clients import BODY_BYTES_MIN, Consumer, Load, Producer
-from tools import history as histories
-from tools.amqp_client import Connection, ConnectionLost, Refused
-from tools.options import ToolError, brokers, run_command
+from broker.memberlog.client_history import ClientHistory, Session
+from tests.bench.support.load_clients import BODY_BYTES_MIN, Consumer, Load, Producer
+from tools.cli.options import ToolError, brokers, run_command
+from tools.client import history as histories
+from tools.client.amqp_client import Connection, ConnectionLost, Refused
 
 RATE_POLL_MS, FULL_POLL_MS = 2, 50
 """With a rate, time alone may be the reason to send; without one, only an answer is."""

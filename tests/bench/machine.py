@@ -20,9 +20,9 @@ import time
 
 from broker.machine import commands as c
 from broker.machine.commands import Command, Table
+from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
-from broker.machine.scrub import Scrub
-from broker.scrubber import SLICE_MESSAGES_MAX
+from broker.selfcheck.scrubber import SLICE_MESSAGES_MAX
 
 BODY = bytes(range(256))
 DATE_US = 1_700_000_000_000_000

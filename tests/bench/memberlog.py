@@ -28,17 +28,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.history import History
-from broker.logbook import Logbook
 from broker.machine import commands as c
-from broker.machine.blob import pack_blob
+from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
-from broker.machine.tape import DELIVERED, FLAG, INDEX_MASK, MOVE, row
-from broker.memberlog.files import pack, segments_in
+from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, MOVE, row
+from broker.memberlog.recorder import Logbook
+from broker.memberlog.segments import pack, segments_in
 from broker.memberlog.writer import MemberLogWriter
-from broker.replica import Item, Replica
-from vsync.primary_events import Activation
+from broker.replication.chain import History
+from broker.replication.replica import Item, Replica
+from vsync.primary.events import Activation
 from vsync.types import RingId
 
 RING = RingId(1, "a", 1)

@@ -33,8 +33,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from tests.bench.ring_member import Result, write_keys
-from vsync.config import RingConfig
+from tests.bench.support.ring_member import Result, write_keys
+from vsync.totem.config import RingConfig
 
 DEFAULTS = RingConfig()
 AXES: dict[str, tuple[int | str, ...]] = {
@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace) -> list[Result]:
         children = []
         for name in names:
             told = {**vars(options), "member": name, "addresses": addresses, "keys": directory}
-            command = [sys.executable, "-m", "tests.bench.ring_member", json.dumps(told)]
+            command = [sys.executable, "-m", "tests.bench.support.ring_member", json.dumps(told)]
             children.append(subprocess.Popen(command, stdout=subprocess.PIPE))
         try:
             for child in children:

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.unit.vsync_net import Net
-from vsync.config import RingConfig
-from vsync.messages import Kind
+from tests.support.ring.virtual_network import Net
+from vsync.totem.config import RingConfig
+from vsync.wire.messages import Kind
 
 DEFAULT_MEMBERS = [3, 5, 9, 16, 24, 32, 48, 64]
 PATIENCE_S = 120.0

@@ -37,12 +37,12 @@ from xxhash import xxh3_64_intdigest
 
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import Batch, Kind
-from tests.bench.verifylogs import write_logs
-from tools.verify.fast import compare_ends
+from tests.bench.support.verifylogs import write_logs
+from tools.verify.checks.fast import compare_ends
+from tools.verify.input.rows import signed
+from tools.verify.input.segments import find_segments, is_little
 from tools.verify.job import verify
-from tools.verify.rows import signed
-from tools.verify.segments import find_segments, is_little
-from tools.verify.session import spark_session
+from tools.verify.spark_session import spark_session
 
 ENGINES = ("fast", "python", "duckdb", "plain", "check")
 MASTER = f"local[{os.cpu_count() or 1}]"
@@ -132,7 +132,7 @@ def by_plain(directory: Path) -> Outcome:
     """Compare with one group-by in Spark."""
     from pyspark.sql import functions as f
 
-    from tools.verify.source import read_records
+    from tools.verify.input.source import read_records
 
     segments = find_segments([directory])
     with spark_session(MASTER, verbose=False, little=is_little(segments)) as spark:

@@ -26,7 +26,7 @@ from typing import NoReturn
 from tests.fuzz.mutate import Forger
 from tests.fuzz.victims import record
 from vsync.errors import FrameError
-from vsync.node import Node
+from vsync.totem.node import Node
 
 BATCH_FRAMES = 64
 LONG_BATCH_FRAMES = 4_096

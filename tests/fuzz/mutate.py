@@ -7,11 +7,11 @@ import random
 import msgpack
 
 from tests.fuzz.victims import Corpus, Victim
-from vsync.codec import data_body, fragment_head, ring_block, token_body
-from vsync.control import commit_body
-from vsync.messages import NOBODY, Commit, CommitEntry, Content, Kind, Token
-from vsync.node import Node
+from vsync.totem.node import Node
 from vsync.types import Guarantee, RingId
+from vsync.wire.codec import data_body, fragment_head, ring_block, token_body
+from vsync.wire.membership_codec import commit_body
+from vsync.wire.messages import NOBODY, Commit, CommitEntry, Content, Kind, Token
 
 U64 = (1 << 64) - 1
 NUMBERS = (0, 1, 2, 3, 7, 63, 64, 127, 128, 255, 256, 1023, 1024, 4096, 0x7FFF, 0xFFFF, 0x10000)

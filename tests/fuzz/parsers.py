@@ -25,25 +25,33 @@ from typing import NamedTuple, get_origin, get_type_hints
 from zlib import crc32
 
 from broker.amqp.connection import ServerConnection
-from broker.amqp.limits import Identity, Limits
-from broker.machine.blob import BlobMalformed, pack_blob, unpack_blob
+from broker.amqp.tuning import Identity, Limits
+from broker.durability.transfer_protocol import (
+    CHUNK_BYTES,
+    WINDOW_CHUNKS,
+    Receiver,
+    Sender,
+    Tag,
+    decode,
+    encode,
+)
+from broker.machine.command_codec import BlobMalformed, pack_blob, unpack_blob
 from broker.machine.commands import CLASSES, Command
-from broker.machine.tape import ACKED, BY_CLIENT, FLAG, MOVE, PASSED
-from broker.memberlog import coding
+from broker.machine.move_log import ACKED, BY_CLIENT, FLAG, MOVE, PASSED
+from broker.memberlog import codec
 from broker.memberlog.reader import LogError, read_segment
 from broker.memberlog.records import Batch, Durable, Stop
 from broker.memberlog.writer import MemberLogWriter
-from broker.transfer import CHUNK_BYTES, WINDOW_CHUNKS, Receiver, Sender, Tag, decode, encode
 from tests.fuzz.frames import resident_mib
 from tests.fuzz.mutate import mutate, mutate_packed
-from tests.unit.amqp_peer import method, opening, publish
-from vsync.asking import AskingSession
-from vsync.codec import WIRE_VERSION, Codec
-from vsync.config import RingConfig
-from vsync.discovery import Announcement
-from vsync.greeting import read_mechanism
-from vsync.hello import Doorstep, Hello, settings_of
+from tests.support.amqp_peer import method, opening, publish
+from vsync.admin.protocol import AskingSession
+from vsync.io.discovery import Announcement
+from vsync.io.zmtp_greeting import read_mechanism
+from vsync.totem.config import RingConfig
+from vsync.totem.membership.compatibility import Doorstep, Hello, settings_of
 from vsync.types import Member
+from vsync.wire.codec import WIRE_VERSION, Codec
 
 A = Member("127.0.0.1:7001", 7, "127.0.0.1:7001")
 
@@ -149,8 +157,8 @@ def log(_: random.Random, data: bytes) -> str:
 def told(_: random.Random, data: bytes) -> str:
     """What a batch did, behind the checksum."""
     try:
-        found = coding.decode(data)[1]
-    except coding.RecordMalformed as problem:
+        found = codec.decode(data)[1]
+    except codec.RecordMalformed as problem:
         return str(problem)[:30]
     if isinstance(found, Batch):
         assert not {PASSED, PASSED | FLAG} & {*found.moves[:: MOVE.size]}
@@ -196,7 +204,7 @@ def batches() -> list[bytes]:
     rows += MOVE.pack(ACKED, 2, 1, 0, 9, 1)
     hashed = bytes(16)
     return [
-        coding.encode(
+        codec.encode(
             9,
             Batch(1, 1, 1, 1, 1, "a", 1, 1, 5, b"\x0e", b"\0\0", hashed, hashed, 1, hashed, moves),
         )

@@ -6,13 +6,13 @@ import copy
 import random
 from typing import NamedTuple
 
-from tests.unit.vsync_net import Net
-from vsync.codec import Codec
-from vsync.events import Broadcast, Send
-from vsync.messages import Content, Data, Kind, Message
-from vsync.node import Node
-from vsync.phases import Phase
+from tests.support.ring.virtual_network import Net
+from vsync.totem.events import Broadcast, Send
+from vsync.totem.node import Node
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee
+from vsync.wire.codec import Codec
+from vsync.wire.messages import Content, Data, Kind, Message
 
 Corpus = list[tuple[Kind, bytes, Message]]
 FRAMES_A_KIND = 40

@@ -7,10 +7,10 @@ from broker.amqp import codec
 from broker.amqp.connection import ServerConnection
 from broker.amqp.events import CloseAsked, Event, Faulted, OpenAsked, Published
 from broker.amqp.fields import Value
-from broker.amqp.inbound import Phase
-from broker.amqp.limits import Identity, Limits
+from broker.amqp.frame_reader import Phase
 from broker.amqp.spec import METHODS, Method
-from tests.unit.amqp_peer import PERSISTENT, heard, method, publish, start_ok, tune_ok
+from broker.amqp.tuning import Identity, Limits
+from tests.support.amqp_peer import PERSISTENT, heard, method, publish, start_ok, tune_ok
 
 PREFIXES: dict[Phase, bytes] = {Phase.HEADER: b""}
 PREFIXES[Phase.START] = codec.PROTOCOL_HEADER

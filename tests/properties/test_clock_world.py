@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.machine.clock import LEAD_US
-from tests.properties.clock_swarm import Habits, SwarmWorld
-from tests.properties.clock_world import ClockWorld
+from broker.machine.clock.cluster_time import LEAD_US
+from tests.properties.models.clock_swarm import Habits, SwarmWorld
+from tests.properties.models.clock_world import ClockWorld
 
 SECONDS = 12.0
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.consensus import Verdict
-from broker.dispute import report_of
-from broker.exits import Exit
+from broker.divergence.digest_vote import Verdict
+from broker.divergence.split_vote import report_of
+from broker.exit_codes import Exit
 from broker.machine import commands as c
 from broker.machine.digest import MASK
 from broker.machine.machine import Machine
-from broker.reexecution import reexecute
+from broker.selfcheck.reexecution import reexecute
 from store.api import Meta
 from store.memory import MemoryDisk, MemoryStore
-from tests.unit.core_rig import Bus, RigShell
-from tests.unit.test_core import hello, publish
+from tests.support.scripted_views import Bus, RigShell
+from tests.unit.replication.test_controller import hello, publish
 
 NAMES = ("a", "b", "c", "d", "e")
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from broker.amqp import codec
 from broker.amqp.fields import Value
-from tests.unit.amqp_peer import method, publish
-from tests.unit.gateway_loop import Loop, Peer
+from tests.support.amqp_peer import method, publish
+from tests.support.gateway_loop import Loop, Peer
 
 QUEUES = ("p", "q", "")
 ANSWERED = {

@@ -6,11 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.machine import commands as c
-from broker.machine.blob import pack_blob, unpack_blob
+from broker.machine.command_codec import pack_blob, unpack_blob
 from broker.machine.commands import Command, Value
-from broker.machine.deaths import bury_properties, without_cycles
-from broker.machine.fields import encode_value, expiration_of, headers_of, short_string
 from broker.machine.machine import Machine
+from broker.machine.queueing.dead_letter import bury_properties, without_cycles
+from broker.machine.queueing.properties import encode_value, expiration_of, headers_of, short_string
 
 INTS = st.sampled_from([0, 1, 1, 1, 2, 3, -1, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1])
 NAMES = st.sampled_from(["", "q", "q", "x", "amq.topic", "amq.headers", "#", "*.a", "topic", "é"])

@@ -13,9 +13,9 @@ from broker.machine import commands as c
 from broker.machine.commands import Command
 from broker.machine.effects import DeliverEffect, Effect, GetEmpty, GetOk
 from broker.machine.machine import Machine
-from broker.machine.tape import spelled_out
-from tests.properties.machine_model import Chan, Model, ModelConsumer, ModelQueue
-from tests.unit.moves_ledger import Ledger
+from broker.machine.move_log import spelled_out
+from tests.properties.models.machine_model import Chan, Model, ModelConsumer, ModelQueue
+from tests.support.move_ledger import Ledger
 
 QUEUES = ("plain", "short", "mine", "auto")
 SHORT_MAX = 2

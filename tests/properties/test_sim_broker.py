@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.sim.broker_stack import BrokerStack
-from tests.sim.campaign import Options, run_line, run_seed
+from tests.sim.broker.stack import BrokerStack
+from tests.sim.run.campaign import Options, run_line, run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (3, 9, 25)  # CI's gate runs 1 to 50
@@ -62,7 +62,7 @@ def test_a_run_does_not_depend_on_the_hash_seed() -> None:
 def test_the_member_logs_of_a_run_are_consistent(seed: int, tmp_path: Path) -> None:
     """What the members wrote into their logs proves the same promises (G1, G2, G6 to G10, G14)."""
     pytest.importorskip("pyspark")
-    from tools import qpid_cluster_verify
+    from tools.commands import qpid_cluster_verify
 
     result = run_seed(seed, Options(stack="broker", memberlog=str(tmp_path)))
     assert result.ok

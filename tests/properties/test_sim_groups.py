@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.sim.campaign import Options, run_seed
-from vsync import cpg
-from vsync.cpg import Groups
+from tests.sim.run.campaign import Options, run_seed
+from vsync.cpg import groups
+from vsync.cpg.groups import Groups
 
 # Cheap seeds with partitions, merges, restarts and pauses among them; more with --stack groups.
 SEEDS = (3, 12, 22)
@@ -43,7 +43,7 @@ def _view_that_forgets(self: Groups, view: object) -> None:
 
 
 BROKEN = {
-    "what was sent in another view counts": Broken(cpg, "of_ring", lambda *_: True),
+    "what was sent in another view counts": Broken(groups, "of_ring", lambda *_: True),
     "no barrier": Broken(Groups, "_on_view", _view_without_barrier),
     "what was on its way is forgotten": Broken(Groups, "_on_view", _view_that_forgets),
 }

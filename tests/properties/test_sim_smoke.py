@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.campaign import Options, run_seed
+from tests.sim.run.campaign import Options, run_seed
 
 ROOT = Path(__file__).parents[2]
 # A few of the fixed seeds, so that a day's mistakes show; CI's gate runs them all, and many more.

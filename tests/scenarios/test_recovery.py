@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from broker.history import History
-from broker.machine.blob import pack_blob
+from broker.durability.recovery import checkpoint_head, recover
+from broker.machine.command_codec import pack_blob
 from broker.machine.commands import CONNECTION_OPEN, ConnectionOpen
 from broker.machine.machine import Machine
-from broker.recovery import checkpoint_head, recover
-from broker.replica import Item, Replica
+from broker.replication.chain import History
+from broker.replication.replica import Item, Replica
 from store.api import Marker, Meta
 from store.memory import MemoryDisk, MemoryStore
-from vsync.primary_events import Activation
+from vsync.primary.events import Activation
 from vsync.types import RingId
 
 RING = RingId(1, "a", 1)

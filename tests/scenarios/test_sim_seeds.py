@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.sim.campaign import Options, run_seed
-from tests.sim.plan import LATEST
+from tests.sim.run.campaign import Options, run_seed
+from tests.sim.run.plan import LATEST
 
 
 class Story(NamedTuple):

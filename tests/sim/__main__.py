@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from tests.sim import gate, shrink
-from tests.sim.campaign import (
+from tests.sim.run import gate, shrink
+from tests.sim.run.campaign import (
     STACKS,
     Options,
     Outcome,
@@ -22,9 +22,9 @@ from tests.sim.campaign import (
     run_line,
     run_seed,
 )
-from tests.sim.coverage import lines as coverage_lines
-from tests.sim.plan import ALL_FAULTS
-from tests.sim.runner import Result
+from tests.sim.run.coverage import lines as coverage_lines
+from tests.sim.run.plan import ALL_FAULTS
+from tests.sim.run.runner import Result
 
 LINES_ON_FAILURE = 60
 
@@ -63,7 +63,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--ledger", type=Path, default=Path("soak.jsonl"), help="of --soak")
     parser.add_argument("--verbose", action="store_true", help="with --gate: a line for each seed")
     parser.add_argument("--memberlog", default=None, help="write member logs into this directory")
-    parser.add_argument("--ringtrace", default=None, help="write traces for tools.ringtrace there")
+    parser.add_argument(
+        "--ringtrace", default=None, help="write traces for tools.commands.ringtrace there"
+    )
     parser.add_argument("--faults", action="store_true", help="list the faults that there are")
     return parser.parse_args(arguments)
 

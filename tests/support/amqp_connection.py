@@ -3,8 +3,8 @@
 from broker.amqp import errors
 from broker.amqp.connection import ServerConnection
 from broker.amqp.events import ChannelOpened, Event, Faulted, OpenAsked
-from broker.amqp.limits import Identity, Limits
-from tests.unit.amqp_peer import Said, heard, method, opening
+from broker.amqp.tuning import Identity, Limits
+from tests.support.amqp_peer import Said, heard, method, opening
 
 
 def new(limits: Limits | None = None) -> ServerConnection:

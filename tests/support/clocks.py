@@ -1,6 +1,6 @@
 """What tests of the machine's time have in common."""
 
-from tests.unit.machine_rig import Client, Rig
+from tests.support.three_machines import Client, Rig
 
 SECOND = 1_000_000
 YEAR = 365 * 24 * 3600 * SECOND

@@ -7,14 +7,14 @@ what is durable moves only when a test says so.
 from typing import ClassVar
 
 from broker.amqp.fields import Table, Value
-from broker.client import Client
-from broker.gateway import Gateway
-from broker.machine.blob import pack_blob, unpack_blob
+from broker.frontend.client import Client
+from broker.frontend.gateway import Gateway
+from broker.frontend.outbox import Outbox
+from broker.machine.command_codec import pack_blob, unpack_blob
 from broker.machine.commands import ACTIVATE, Activate, ActiveMember, Command
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
-from broker.outbox import Outbox
-from tests.unit.amqp_peer import Said, heard, method, opening, publish
+from tests.support.amqp_peer import Said, heard, method, opening, publish
 
 
 class Loop:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from broker.history import History
-from broker.logbook import Logbook
 from broker.machine import commands as c
-from broker.machine.blob import pack_blob
+from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
-from broker.memberlog.files import open_segment, segments_in
 from broker.memberlog.reader import read_segment
+from broker.memberlog.recorder import Logbook
 from broker.memberlog.records import Batch, Record
+from broker.memberlog.segments import open_segment, segments_in
 from broker.memberlog.writer import MemberLogWriter
-from broker.replica import Item, Replica
-from vsync.primary_events import Activation
+from broker.replication.chain import History
+from broker.replication.replica import Item, Replica
+from vsync.primary.events import Activation
 from vsync.types import RingId
 
 RING = RingId(1, "a", 1)

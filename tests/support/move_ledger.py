@@ -2,7 +2,7 @@
 
 from broker.machine.digest import MASK, ready_element
 from broker.machine.machine import Machine
-from broker.machine.tape import CAUSE_SHIFT, FLAG, MOVE, Op
+from broker.machine.move_log import CAUSE_SHIFT, FLAG, MOVE, Op
 
 
 class Ledger:

@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
 
-from broker.history import History
 from broker.machine import commands as c
 from broker.machine import machine as machines
-from broker.machine.blob import pack_blob
+from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command
-from broker.machine.entities import State
 from broker.machine.machine import Machine
-from broker.replica import Item, Replica
+from broker.machine.state import State
+from broker.replication.chain import History
+from broker.replication.replica import Item, Replica
 from store.api import Marker, Meta
 from store.lmdb_store import LmdbStore
 from store.memory import MemoryStore
-from vsync.primary_events import Activation
+from vsync.primary.events import Activation
 from vsync.types import RingId
 
 VOTERS = ("a", "b", "c")

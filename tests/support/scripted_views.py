@@ -6,17 +6,17 @@ views and transitional configurations exactly as told.  Disks are instant unless
 
 from __future__ import annotations
 
-from broker.catchup import HELD_BYTES_MAX
-from broker.consensus import Verdict
-from broker.core import Core
-from broker.exits import Exit
-from broker.history import History
+from broker.divergence.digest_vote import Verdict
+from broker.exit_codes import Exit
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
-from broker.promise import Promise
-from broker.replica import Replica
-from vsync.events import Deliver, Marks, Transitional, View
-from vsync.primary_events import Activated
+from broker.replication.catch_up import HELD_BYTES_MAX
+from broker.replication.chain import History
+from broker.replication.controller import Core
+from broker.replication.promise import Promise
+from broker.replication.replica import Replica
+from vsync.primary.events import Activated
+from vsync.totem.events import Deliver, Marks, Transitional, View
 from vsync.types import Guarantee, Member, RingId
 
 

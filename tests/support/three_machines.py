@@ -20,8 +20,8 @@ from broker.machine.effects import (
     SessionStarted,
 )
 from broker.machine.machine import Machine
-from broker.machine.tape import spelled_out
-from tests.unit.moves_ledger import Ledger
+from broker.machine.move_log import spelled_out
+from tests.support.move_ledger import Ledger
 
 MEMBERS = ("a", "b", "c")
 EMPTY = b"\x00\x00"  # property flags without any property

@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.system.evidence import Evidence
-from tests.system.harness import running_cluster
-from tools.local_cluster import LocalCluster
+from tests.system.support.clusters import running_cluster
+from tests.system.support.failure_logs import Evidence
+from tools.demo.local_cluster import LocalCluster
 
 EVIDENCE = pytest.StashKey[Evidence]()
 

@@ -15,10 +15,10 @@ import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from broker.exits import Exit
-from tests.system.harness import admitted, running_cluster, wait_until
-from tools.local_cluster import BrokerProcess, LocalCluster, command
-from tools.management import ManagementError, ask
+from broker.exit_codes import Exit
+from tests.system.support.clusters import admitted, running_cluster, wait_until
+from tools.client.management import ManagementError, ask
+from tools.demo.local_cluster import BrokerProcess, LocalCluster, command
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
 

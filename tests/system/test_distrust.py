@@ -12,8 +12,8 @@ import pika
 import pika.exceptions
 import pytest
 
-from broker.exits import Exit
-from tests.system.harness import START_SECONDS, wait_until
+from broker.exit_codes import Exit
+from tests.system.support.clusters import START_SECONDS, wait_until
 from tests.system.test_cluster_faults import (
     PERSISTENT,
     QUEUE,
@@ -22,7 +22,7 @@ from tests.system.test_cluster_faults import (
     publish,
     status_word,
 )
-from tools.local_cluster import BrokerProcess, LocalCluster
+from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -31,7 +31,8 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
     """Three brokers that may be made wrong when they are started; none is started yet."""
     monkeypatch.setattr(
-        "tools.local_cluster.command", lambda _: [sys.executable, "-m", "tests.system.sabotage"]
+        "tools.demo.local_cluster.command",
+        lambda _: [sys.executable, "-m", "tests.system.support.faulty_broker"],
     )
     with LocalCluster(tmp_path, 3, "distrust", extra={"scrub-rate": "0"}) as made:
         yield made

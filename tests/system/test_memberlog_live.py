@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.exits import Exit
+from broker.exit_codes import Exit
 from broker.memberlog.archive import VERIFIED
-from broker.memberlog.files import PACKED, segments_in
-from tests.system.harness import START_SECONDS, wait_until
-from tests.system.sparkless import contract_findings, rows_in
-from tools.local_cluster import LocalCluster, command
-from tools.verify import point
-from tools.verify.judge import judge_control
+from broker.memberlog.segments import PACKED, segments_in
+from tests.system.support.clusters import START_SECONDS, wait_until
+from tests.system.verify.support.checks_without_spark import contract_findings, rows_in
+from tools.demo.local_cluster import LocalCluster, command
+from tools.verify.control_checks import judge_control
+from tools.verify.live import checkpoint
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def test_logs_that_are_cut_and_compressed_prove_the_same_and_are_dropped_once_ve
         judged = judge_control(rows)
         assert judged.findings == []
         assert contract_findings(rows, judged.epochs) == []
-        settled, _ = point.save(tmp_path / "point", rows)
+        settled, _ = checkpoint.save(tmp_path / "point", rows)
         assert settled >= 6
         for log in logs:
             (log / VERIFIED).write_bytes((tmp_path / "point").read_bytes())

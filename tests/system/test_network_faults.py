@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.system import netns
-from tests.system.harness import wait_until
-from tests.system.load import Load, take_the_rest
-from tests.system.netns import SpacedCluster
-from tests.system.relay import RelayedCluster
-from tests.system.sparkless import rows_in
-from tests.system.sparkless_clients import hear
-from tools.local_cluster import ROOT, BrokerProcess, LocalCluster
-from tools.management import ManagementError
+from tests.system.support import network_namespaces
+from tests.system.support.clusters import wait_until
+from tests.system.support.load_clients import Load, take_the_rest
+from tests.system.support.network_namespaces import SpacedCluster
+from tests.system.support.tcp_relay import RelayedCluster
+from tests.system.verify.support.checks_without_spark import rows_in
+from tests.system.verify.support.client_checks_without_spark import hear
+from tools.client.management import ManagementError
+from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster
+from tools.verify.control_checks import judge_control
 from tools.verify.findings import Finding
-from tools.verify.judge import judge_control
-from tools.verify.segments import find_segments
+from tools.verify.input.segments import find_segments
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -88,7 +88,7 @@ def relayed(tmp_path: Path) -> Iterator[RelayedCluster]:
 
 @pytest.fixture
 def spaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[SpacedCluster]:
-    if reason := netns.why_not():
+    if reason := network_namespaces.why_not():
         with capsys.disabled():
             print(f"\nskipped, as network namespaces cannot be made here: {reason}")
         pytest.skip(f"no network namespaces here: {reason}")
@@ -213,7 +213,7 @@ def test_in_namespaces_a_stopped_and_a_killed_member_return(
 def test_a_short_hardship_is_held() -> None:
     """The command itself: it ends, the full check runs, and it says so."""
     pytest.importorskip("pyspark")
-    words = [sys.executable, "-m", "tests.system.hardship", "--minutes", "0.2", "--seed", "3"]
+    words = [sys.executable, "-m", "tests.system.support.soak", "--minutes", "0.2", "--seed", "3"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "verdict: held" in done.stdout.splitlines()[-1]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.exits import Exit
-from tests.system.harness import running_cluster, wait_until
-from tools.demo_text import Arrivals, write_input
-from tools.local_cluster import ROOT, LocalCluster, command
-from tools.management import ManagementError, ask
+from broker.exit_codes import Exit
+from tests.system.support.clusters import running_cluster, wait_until
+from tools.client.management import ManagementError, ask
+from tools.demo.local_cluster import ROOT, LocalCluster, command
+from tools.demo.stream import Arrivals, write_input
 
 pytestmark = pytest.mark.system
 

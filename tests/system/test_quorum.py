@@ -11,12 +11,12 @@ from pathlib import Path
 import pika.exceptions
 import pytest
 
-from broker.exits import Exit
-from tests.system.harness import wait_until
+from broker.exit_codes import Exit
+from tests.system.support.clusters import wait_until
 from tests.system.test_cluster_faults import channel_of, contents, publish, status_word
 from tests.system.test_cluster_faults import closed_connections as closed_connections
-from tools.local_cluster import BrokerProcess, LocalCluster, command
-from tools.management import ManagementError
+from tools.client.management import ManagementError
+from tools.demo.local_cluster import BrokerProcess, LocalCluster, command
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.exits import Exit
-from tools.local_cluster import HOST, ROOT, LocalCluster, command, free_ports
+from broker.exit_codes import Exit
+from tools.demo.local_cluster import HOST, ROOT, LocalCluster, command, free_ports
 
 pytestmark = pytest.mark.system
 

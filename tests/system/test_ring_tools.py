@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import running_cluster, wait_until
+from tests.system.support.clusters import running_cluster, wait_until
 from tests.system.test_operators import run
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]

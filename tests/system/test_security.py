@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from broker.exits import Exit
+from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION
-from tests.system.harness import wait_until
+from tests.system.support.clusters import wait_until
 from tests.system.test_refusals import one_sentence
 from tests.system.test_versions import send_frames
-from tools.local_cluster import HOST, ROOT, BrokerProcess, LocalCluster, command, free_ports
-from tools.management import ManagementError, ask
-from vsync.codec import Codec
-from vsync.config import RingConfig
-from vsync.hello import settings_hash, settings_of
-from vsync.messages import Datagram
+from tools.client.management import ManagementError, ask
+from tools.demo.local_cluster import HOST, ROOT, BrokerProcess, LocalCluster, command, free_ports
+from vsync.totem.config import RingConfig
+from vsync.totem.membership.compatibility import settings_hash, settings_of
 from vsync.types import Member
+from vsync.wire.codec import Codec
+from vsync.wire.messages import Datagram
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(90)]
 

@@ -14,28 +14,28 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from broker.exits import Exit
-from tests.system.harness import admitted, running_cluster, wait_until
-from tools.local_cluster import BrokerProcess, LocalCluster
+from broker.exit_codes import Exit
+from tests.system.support.clusters import admitted, running_cluster, wait_until
+from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(90)]
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 CLOCK = """
-import broker.member
-right = broker.member._wall_us
-broker.member._wall_us = lambda: right() - 3_600_000_000
+import broker.process.member
+right = broker.process.member._wall_us
+broker.process.member._wall_us = lambda: right() - 3_600_000_000
 """
 DRIFT = """
-import os, sys, broker.member
-right = broker.member._wall_us
+import os, sys, broker.process.member
+right = broker.process.member._wall_us
 sign = sys.argv[sys.argv.index("--data-dir") + 1] + ".drift"
-broker.member._wall_us = lambda: right() + (3_600_000_000 if os.path.exists(sign) else 0)
+broker.process.member._wall_us = lambda: right() + (3_600_000_000 if os.path.exists(sign) else 0)
 """
 DISK = """
-import time, broker.keeper, store.lmdb_store
-broker.keeper.PATIENCE_S = 0.2
+import time, broker.durability.persister, store.lmdb_store
+broker.durability.persister.PATIENCE_S = 0.2
 write = store.lmdb_store.LmdbStore.commit
 def commit(self, entry, first, last, meta):
     if b"the straw" in entry:
@@ -55,7 +55,11 @@ class Sick(BrokerProcess):
 
     def program(self) -> list[str]:
         """Return the command, ill."""
-        return [sys.executable, "-c", f"{self._illness}\nfrom tools.qpidd import main\nmain()"]
+        return [
+            sys.executable,
+            "-c",
+            f"{self._illness}\nfrom tools.commands.qpidd import main\nmain()",
+        ]
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from broker.exits import Exit
-from tools.local_cluster import HOST, BrokerProcess, LocalCluster, free_ports
-from vsync.codec import WIRE_VERSION
+from broker.exit_codes import Exit
+from tools.demo.local_cluster import HOST, BrokerProcess, LocalCluster, free_ports
+from vsync.wire.codec import WIRE_VERSION
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
 

@@ -14,9 +14,9 @@ from typing import NamedTuple, NoReturn
 
 import click
 
-from broker.exits import Exit
-from broker.options import DEFAULTS, Address, BrokerOptions, OptionError, broker_options
-from broker.options import parse_address as parse_address
+from broker.exit_codes import Exit
+from broker.options.broker import DEFAULTS, Address, BrokerOptions, OptionError, broker_options
+from broker.options.broker import parse_address as parse_address
 
 ENVIRONMENT_PREFIX = "QPIDD_"
 SECRET_OPTIONS = frozenset(("cluster-password",))

@@ -3,7 +3,7 @@
 What arrives is collected in `deliveries`, `acks`, `returns`; whoever calls `pump` takes it from
 there.  What is to be sent is collected too and leaves in `pump`, in as few writes as possible.  The
 client knows no retry: `ConnectionLost` says that another broker may do, `Refused` that none will.
-`tools.failover` walks a list of brokers.
+`tools.client.failover` walks a list of brokers.
 
 It exists because our tools move hundreds of thousands of messages, and a general client library
 costs a hundred microseconds for each.
@@ -20,8 +20,8 @@ from typing import NamedTuple
 from broker.amqp import codec, spec
 from broker.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, RESOURCE_ERROR, ProtocolFault
 from broker.amqp.fields import Value
-from broker.options import Address
-from tools.options import os_reason
+from broker.options.broker import Address
+from tools.cli.options import os_reason
 from vsync.types import record
 
 CHANNEL = 1

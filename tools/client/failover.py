@@ -6,8 +6,8 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from broker.options import Address
-from tools.amqp_client import Connection, ConnectionLost, Login
+from broker.options.broker import Address
+from tools.client.amqp_client import Connection, ConnectionLost, Login
 
 BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX = 0.1, 2.0
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.exits import Exit
-from broker.memberlog.client import ClientHistory
+from broker.exit_codes import Exit
+from broker.memberlog.client_history import ClientHistory
 from broker.memberlog.writer import LogWriteFailed
-from tools.options import ToolError
+from tools.cli.options import ToolError
 
 HELP = "Write down there what was sent, confirmed or received, as hashes, for qpid-cluster-verify."
 

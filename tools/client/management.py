@@ -1,7 +1,7 @@
 """The client side of the management protocol: one connection, one question, one answer.
 
-The protocol itself is tabled in `tools/qpid_cluster.py`.  This module knows how to ask and how to
-read an answer with suspicion; it does not know what the answers are shown or used for.
+The protocol itself is tabled in `tools/commands/qpid_cluster.py`.  This module knows how to ask and
+how to read an answer with suspicion; it does not know what the answers are shown or used for.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from broker.options import Address
-from tools.options import os_reason
+from broker.options.broker import Address
+from tools.cli.options import os_reason
 from vsync.types import record
 
 PREAMBLE = b"QPIDMGT1"

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import click
 
-from tools.asking import asked, with_json, with_timeout
-from tools.management import Json
-from tools.options import run_command
-from tools.qpid_cluster import parse_target
+from tools.cli.options import run_command
+from tools.client.management import Json
+from tools.commands.qpid_cluster import parse_target
+from tools.commands.target_options import asked, with_json, with_timeout
 
 EPILOG = """\b
 MEMBER is [user/password@]host[:port] of a broker, default localhost:5672; or, of a program

@@ -18,14 +18,14 @@ from typing import IO
 import click
 
 from broker.amqp.codec import decode_properties
-from broker.exits import Exit
-from broker.memberlog.client import ClientHistory, Session
-from broker.options import Address
-from tools import history as histories
-from tools.amqp_client import Connection, ConnectionLost, Delivery, Login, Refused
-from tools.failover import Route
-from tools.options import ToolError, brokers, os_reason, run_command
-from tools.progress import Progress
+from broker.exit_codes import Exit
+from broker.memberlog.client_history import ClientHistory, Session
+from broker.options.broker import Address
+from tools.cli.options import ToolError, brokers, os_reason, run_command
+from tools.cli.progress import Progress
+from tools.client import history as histories
+from tools.client.amqp_client import Connection, ConnectionLost, Delivery, Login, Refused
+from tools.client.failover import Route
 
 PUMP_SECONDS = 0.5
 EPILOG = """\b

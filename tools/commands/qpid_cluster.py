@@ -1,6 +1,6 @@
 """`qpid-cluster`: show a cluster, stop one member, stop all.
 
-The management protocol, both sides (the broker's is `broker/management.py`):
+The management protocol, both sides (the broker's is `broker/frontend/management.py`):
 
 - A client connects to the broker's ordinary client port and sends the 8 bytes `QPIDMGT1`, then
   requests.  Each request and each answer is one JSON object on one line, UTF-8, ended by a newline;
@@ -21,11 +21,11 @@ The management protocol, both sides (the broker's is `broker/management.py`):
 | `voters` | `action`, `id`, `by`, `votes` | `voter_set`: the terms that will be in force |
 | `shutdown` | | `shutdown_id` hex; every member leaves at one position, stores CLEAN |
 | `counters` | | `counters`: {name: whole number} of this member only |
-| `groups` | | what `cpgtool --json` prints: `vsync.showing.groups_shown` |
-| `quorum` | | what `quorumtool --json` prints: `vsync.showing.quorum_shown` |
+| `groups` | | what `cpgtool --json` prints: `vsync.admin.views.groups_shown` |
+| `quorum` | | what `quorumtool --json` prints: `vsync.admin.views.quorum_shown` |
 | `trace` | `on`: true, false, or none | `trace`: {`on`, `file`, `trouble`} of the ring's trace |
 
-Programs that use the ring as a library (`vsync.cluster`) answer the last four, without a login.
+Programs that use the ring as a library (`vsync.api.cluster`) answer the last four, without a login.
 
 `status` is one of ACTIVE (serving in a primary view), JOINING (receiving state or catching up),
 INQUORATE (no majority of voters: it serves nobody), WAITING (first start, --cluster-size not yet
@@ -39,8 +39,9 @@ broker that is not ACTIVE only answers questions, it changes nothing (`not-activ
 
 A change of the voters: `action` is one of add (`id`), remove (`id`), replace (`id` by `by`), votes
 (`id` gets `votes`), expected (`votes`; 0: all).  It is in force when `status` shows the same
-`voter_set` as the answer; the terms are explained in `vsync/quorum.py`.  `status` also has `quorum`
-{`expected_votes`, `total_votes`, `quorum`, `quorate`}, and of each member `votes`, `arbitrator`.
+`voter_set` as the answer; the terms are explained in `vsync/quorum/voter_set.py`.  `status` also
+has `quorum` {`expected_votes`, `total_votes`, `quorum`, `quorate`}, and of each member `votes`,
+`arbitrator`.
 
 Codes: `refused` (a change that must not be), `bad-request`,
 `unknown-op`, `access-refused`, `no-such-member`, `not-active`, `internal`.
@@ -54,10 +55,10 @@ from pathlib import Path
 
 import click
 
-from broker.exits import Exit
-from broker.options import AMQP_PORT, parse_address
-from tools.asking import answered, with_json, with_timeout
-from tools.management import (
+from broker.exit_codes import Exit
+from broker.options.broker import AMQP_PORT, parse_address
+from tools.cli.options import run_command
+from tools.client.management import (
     ClusterStatus,
     ConnectionAborted,
     Json,
@@ -66,8 +67,8 @@ from tools.management import (
     ask,
     cluster_status,
 )
-from tools.options import run_command
-from tools.voter_commands import change_of, change_voters, with_voter_options
+from tools.commands.target_options import answered, with_json, with_timeout
+from tools.commands.voter_commands import change_of, change_voters, with_voter_options
 from vsync.types import record
 
 EXIT_FAILURE = 1

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import click
 
-from broker.exits import Exit
-from tools.options import ToolError, os_reason, parse_address, run_command
-from vsync.keys import (
+from broker.exit_codes import Exit
+from tools.cli.options import ToolError, os_reason, parse_address, run_command
+from vsync.io.keys import (
     PUBLIC_SUFFIX,
     SECRET_SUFFIX,
     KeyPair,

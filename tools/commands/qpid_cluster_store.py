@@ -11,13 +11,13 @@ from pathlib import Path
 
 import click
 
-from broker.evidence import Evidence
-from broker.quarantine import Quarantine, Record, declare
+from broker.incidents.incidents import Evidence
+from broker.incidents.quarantine import Quarantine, Record, declare
 from store.api import Marker, Meta
-from store.environment import inspect
+from store.directory_lock import lock_holder
 from store.errors import StoreBusy, StoreError, StoreMissing, StoreUnreadable
+from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
-from store.lock import lock_holder
 from store.swap import find_store
 
 OK, FAILURE, MISSING, UNREADABLE, BUSY = 0, 1, 3, 4, 5

@@ -1,6 +1,6 @@
 """`qpidd`: start one broker, alone or as a member of a cluster.
 
-The command only collects and checks what it was told; `broker.server.run` is the broker.
+The command only collects and checks what it was told; `broker.process.server.run` is the broker.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from broker.exits import Exit
-from tools.options import ToolError, collect, resolve, run_command
+from broker.exit_codes import Exit
+from tools.cli.options import ToolError, collect, resolve, run_command
 
 EPILOG = """\b
 Examples:
@@ -242,7 +242,7 @@ def qpidd(config: str | None, **typed: str | None) -> int:
     named = {name.replace("_", "-"): text for name, text in typed.items() if text is not None}
     options = resolve(collect(named, os.environ, Path(config) if config else None))
     # Imported late: --help and a bad option need neither the ring nor the store.
-    from broker.server import run
+    from broker.process.server import run
 
     try:
         return run(options)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import click
 
-from broker.exits import Exit
-from tools.asking import asked, with_json, with_timeout
-from tools.cpgtool import listed, table
-from tools.management import Json, ManagementError
-from tools.options import run_command
-from tools.qpid_cluster import Target, parse_target
+from broker.exit_codes import Exit
+from tools.cli.options import run_command
+from tools.client.management import Json, ManagementError
+from tools.commands.cpgtool import listed, table
+from tools.commands.qpid_cluster import Target, parse_target
+from tools.commands.target_options import asked, with_json, with_timeout
 
 QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
 EPILOG = """\b

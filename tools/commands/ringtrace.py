@@ -12,12 +12,12 @@ from typing import IO, NamedTuple
 
 import click
 
-from broker.exits import Exit
-from tools.asking import answered
-from tools.management import Json
-from tools.options import ToolError, os_reason, run_command
-from tools.qpid_cluster import parse_target
-from vsync.tracing import KINDS
+from broker.exit_codes import Exit
+from tools.cli.options import ToolError, os_reason, run_command
+from tools.client.management import Json
+from tools.commands.qpid_cluster import parse_target
+from tools.commands.target_options import answered
+from vsync.totem.trace import KINDS
 
 EPILOG = """\b
 FILE is what a member wrote: qpidd --trace FILE, or Cluster(..., trace=FILE). Several members'

@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from tools.management import Json, ManagementError
-from tools.options import ToolError
+from tools.cli.options import ToolError
+from tools.client.management import Json, ManagementError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from tools.management import ClusterStatus, Json, ManagementError
+from tools.client.management import ClusterStatus, Json, ManagementError
 from vsync.types import record
 
 POLL_SECONDS = 0.1

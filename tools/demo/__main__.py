@@ -17,9 +17,9 @@ from pathlib import Path
 
 import click
 
-from broker.exits import Exit
-from tools.demo_text import Arrivals, Mixed, write_input
-from tools.local_cluster import (
+from broker.exit_codes import Exit
+from tools.cli.options import ToolError, run_command
+from tools.demo.local_cluster import (
     ROOT,
     BrokerProcess,
     ClusterTrouble,
@@ -27,7 +27,7 @@ from tools.local_cluster import (
     command,
     ended_by_sigterm,
 )
-from tools.options import ToolError, run_command
+from tools.demo.stream import Arrivals, Mixed, write_input
 
 QUEUE = "library"
 WINDOW = 1000

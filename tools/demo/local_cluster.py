@@ -18,15 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from broker.options import Address
-from tools.management import ClusterStatus, ManagementError, cluster_status
+from broker.options.broker import Address
+from tools.client.management import ClusterStatus, ManagementError, cluster_status
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)
 """Below the range of outgoing connections, one of which could take the port of a killed broker."""
 POLL_SECONDS = 0.05
 LOG_TAIL_LINES = 15
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class ClusterTrouble(Exception):
@@ -38,7 +38,7 @@ def command(name: str) -> list[str]:
     script = Path(sys.executable).parent / name
     if script.exists():
         return [str(script)]
-    return [sys.executable, "-m", f"tools.{name.replace('-', '_')}"]
+    return [sys.executable, "-m", f"tools.commands.{name.replace('-', '_')}"]
 
 
 def free_ports(count: int) -> list[int]:

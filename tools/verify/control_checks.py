@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tools.verify import control, disks, lives, passages, verdicts
-from tools.verify.control import Primary
+from tools.verify.checks import (
+    digest_votes,
+    durability,
+    lifetimes,
+    view_changes,
+    views_and_segments,
+)
+from tools.verify.checks.lifetimes import Lived
+from tools.verify.checks.views_and_segments import Primary
 from tools.verify.findings import Finding
-from tools.verify.lives import Lived
-from tools.verify.rows import Row
+from tools.verify.input.rows import Row
 
 
 class Judged(NamedTuple):
@@ -37,12 +43,12 @@ def judge_control(rows: list[Row], *, live: bool = False) -> Judged:
     looked at; `BadInput` for what is no log, or of several clusters.  `live`: what ends a log may
     not be written yet.
     """
-    control.check_input(rows)
-    lived, evidence, begin_inactive = lives.join_segments(rows)
-    epochs = control.primaries(rows)
-    began = control.begun(rows, epochs)
+    views_and_segments.check_input(rows)
+    lived, evidence, begin_inactive = lifetimes.join_segments(rows)
+    epochs = views_and_segments.primaries(rows)
+    began = views_and_segments.begun(rows, epochs)
     notes: list[str] = []
-    for said in control.check_segments(rows):
+    for said in views_and_segments.check_segments(rows):
         if isinstance(said, Finding):
             evidence.append(said)
         else:
@@ -54,14 +60,16 @@ def judge_control(rows: list[Row], *, live: bool = False) -> Judged:
             "messages, which need not wait, is not recorded"
         )
     views = [
-        *(() if live else control.check_endings(rows)),
-        *control.check_views(rows),
-        *passages.check_passages(rows),
-        *control.check_primaries(rows),
-        *lives.check_synchrony(rows, lived),
-        *lives.check_next_primary(lived, epochs, began),
-        *lives.check_majority(lived, epochs),
-        *disks.check_marks(rows, lived, epochs),
-        *verdicts.check_verdicts(rows, epochs),
+        *(() if live else views_and_segments.check_endings(rows)),
+        *views_and_segments.check_views(rows),
+        *view_changes.check_passages(rows),
+        *views_and_segments.check_primaries(rows),
+        *lifetimes.check_synchrony(rows, lived),
+        *lifetimes.check_next_primary(lived, epochs, began),
+        *lifetimes.check_majority(lived, epochs),
+        *durability.check_marks(rows, lived, epochs),
+        *digest_votes.check_verdicts(rows, epochs),
     ]
-    return Judged(lived, epochs, control.cuts(rows, began), begin_inactive, evidence, views, notes)
+    return Judged(
+        lived, epochs, views_and_segments.cuts(rows, began), begin_inactive, evidence, views, notes
+    )

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.memberlog.records import Kind
-from tools.verify.lives import Lived
-from tools.verify.rows import Row
+from tools.verify.checks.lifetimes import Lived
+from tools.verify.input.rows import Row
 
 if TYPE_CHECKING:
-    from tools.verify.contract import Contract
+    from tools.verify.contract.job import Contract
 
 
 class Touched(NamedTuple):

@@ -7,15 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.memberlog.records import Kind
-from tools.verify import confirms, control, doubts, histories, identity, lives, point, verdicts
-from tools.verify.clients import ClientReport
+from tools.verify.checks import (
+    confirms,
+    difference_search,
+    digest_votes,
+    lifetimes,
+    total_order,
+    views_and_segments,
+)
+from tools.verify.clients import histories
+from tools.verify.clients.check import ClientReport
+from tools.verify.contract.rules import REPLAYED
+from tools.verify.control_checks import judge_control
+from tools.verify.coverage import Touched, blind, touched
 from tools.verify.findings import PROPERTIES, BadInput, Finding
-from tools.verify.judge import judge_control
-from tools.verify.rows import SEGMENT, Row
-from tools.verify.rules import REPLAYED
-from tools.verify.segments import find_segments
-from tools.verify.story import Story, tell
-from tools.verify.touched import Touched, blind, touched
+from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.segments import find_segments
+from tools.verify.live import checkpoint
+from tools.verify.report.timeline import Story, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,7 +93,7 @@ def verify(spark: SparkSession, places: list[Path], wishes: Wishes = Wishes()) -
     """Check the logs at `places`; `BadInput` when there is nothing that could be judged."""
     from pyspark import StorageLevel
 
-    from tools.verify.source import read_table
+    from tools.verify.input.source import read_table
 
     if wishes.export is not None and wishes.export.exists():
         raise BadInput(f"{wishes.export} exists already: name a new directory to export to")
@@ -92,8 +101,8 @@ def verify(spark: SparkSession, places: list[Path], wishes: Wishes = Wishes()) -
     found = len(segments)
     saved: list[Row] = []
     if wishes.since is not None:
-        saved = point.load(wishes.since)
-        segments = point.unread(segments, saved)
+        saved = checkpoint.load(wishes.since)
+        segments = checkpoint.unread(segments, saved)
         if not segments:
             raise BadInput(f"there is nothing newer than {wishes.since} in these logs")
     scan = read_table(spark, "scan", segments).persist(StorageLevel.MEMORY_AND_DISK)
@@ -114,7 +123,7 @@ def verify(spark: SparkSession, places: list[Path], wishes: Wishes = Wishes()) -
 def _save(path: Path, report: Report, rows: list[Row]) -> str:
     if not report.consistent:
         return f"{path} was not written: what is not consistent is no point to begin from"
-    settled, position = point.save(path, rows)
+    settled, position = checkpoint.save(path, rows)
     return f"{path}: {settled} segments need not be read again; all members have {position} on disk"
 
 
@@ -122,9 +131,13 @@ def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
     """Write the records of closed segments as Parquet, a directory for each member and life."""
     from pyspark.sql import functions as f
 
-    from tools.verify.source import read_records
+    from tools.verify.input.source import read_records
 
-    files = [row.file for row in rows if row.kind == SEGMENT and control.ends_of(row)["closed"]]
+    files = [
+        row.file
+        for row in rows
+        if row.kind == SEGMENT and views_and_segments.ends_of(row)["closed"]
+    ]
     records = read_records(spark, [Path(file) for file in files])
     kept = records.filter(f.col("kind") < SEGMENT)
     kept.write.partitionBy("member", "incarnation").parquet(str(directory))
@@ -138,31 +151,31 @@ def _verify(
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
 
-    from tools.verify import contract
-    from tools.verify.source import read_records
+    from tools.verify.contract import job as contract
+    from tools.verify.input.source import read_records
 
-    kinds = [int(kind) for kind in control.CONTROL_KINDS]
-    vote, odd = f.col("kind") == int(Kind.VOTE), f.col("text") != verdicts.AGREED
+    kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
+    vote, odd = f.col("kind") == int(Kind.VOTE), f.col("text") != digest_votes.AGREED
     controlled = scan.filter(f.col("kind").isin(kinds) | (vote & odd)).select(*Row._fields)
     read = [Row(*row) for row in controlled.collect()]
-    if voted := verdicts.odd_positions(read):
+    if voted := digest_votes.odd_positions(read):
         others = scan.filter(vote & ~odd & f.col("position").isin(voted))
         read += [Row(*row) for row in others.select(*Row._fields).collect()]
     rows = saved + read
     judged = judge_control(rows)
     epochs, begin_inactive = judged.epochs, judged.begin_inactive
-    begins = lives.begins(read)
+    begins = lifetimes.begins(read)
     settled = [row.position or 0 for row in saved if row.kind == SEGMENT]
-    begin = max([p for p in begins.values() if p < lives.NOWHERE] + settled, default=0)
+    begin = max([p for p in begins.values() if p < lifetimes.NOWHERE] + settled, default=0)
     findings = judged.evidence
-    found = doubts.find_doubts(scan, begin_inactive)
+    found = difference_search.find_doubts(scan, begin_inactive)
     batches, positions = found.batches, found.positions
     if found.records is not None:
         doubtful = found.records.persist(StorageLevel.MEMORY_AND_DISK)
-        differences = identity.find_differences(doubtful, begin_inactive, judged.cuts, begin)
+        differences = total_order.find_differences(doubtful, begin_inactive, judged.cuts, begin)
         batches += differences.batches
         positions += differences.positions
-        findings += identity.describe_differences(
+        findings += total_order.describe_differences(
             doubtful, differences, begin_inactive, judged.cuts
         )
         doubtful.unpersist()
@@ -195,7 +208,7 @@ def _verify(
         positions=positions,
         publishes=sum(life.publishes for life in judged.lives),
         confirms=sum(life.confirms for life in judged.lives),
-        views=len({control.ring_of(r) for r in rows if r.kind == Kind.VIEW and r.flag}),
+        views=len({views_and_segments.ring_of(r) for r in rows if r.kind == Kind.VIEW and r.flag}),
         epochs=len(epochs),
     )
     story = tell(scan, rows) if wishes.story else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from vsync.asking import Json
-from vsync.quorum import Electorate, majority
+from vsync.admin.protocol import Json
+from vsync.quorum.voter_set import Electorate, majority
 from vsync.types import Member, RingId
 
 

@@ -6,8 +6,9 @@
         async for event in group:
             ...
 
-This is the shell around `vsync.cpg`: sockets, clock and futures; what happens is decided there.
-docs/VSYNC.md explains it to those who use it.  Everything runs on one event loop and one thread.
+This is the shell around `vsync.cpg.groups`: sockets, clock and futures; what happens is decided
+there. docs/VSYNC.md explains it to those who use it.  Everything runs on one event loop and one
+thread.
 
 What was accepted is answered: the future of a message gets its position, or an error that says why
 there is none.  Nothing is lost at a view change, nor at `close`, without a word.
@@ -23,26 +24,26 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from vsync import refusal
-from vsync.answers import Accepted, Answers
-from vsync.asking import Op
-from vsync.codec import wire_bytes_max
-from vsync.config import RingConfig
-from vsync.cpg import Groups
-from vsync.discovery import Beacon, Discovery, StaticPeers
+from vsync.admin.protocol import Op
+from vsync.admin.views import groups_shown, quorum_shown
+from vsync.api.endpoint import Endpoint
+from vsync.api.group import Group, Told
+from vsync.api.pending import Accepted, Answers
+from vsync.cpg.events import Cause, Failed, GroupEvent, GroupMessage, GroupView, Sent, Synced
+from vsync.cpg.groups import Groups
 from vsync.errors import ClusterClosed, ConfigError, GroupError, VsyncError
-from vsync.events import Output
-from vsync.group import Group, Told
-from vsync.group_events import Cause, Failed, GroupEvent, GroupMessage, GroupView, Sent, Synced
-from vsync.manage import Endpoint
-from vsync.node import Node
-from vsync.pace import PausingDriver
-from vsync.quorum import Electorate, parse
-from vsync.security import Security
-from vsync.showing import groups_shown, quorum_shown
-from vsync.tracefile import Tracer, trace_op
-from vsync.transport import ZmqTransport
+from vsync.io import diagnosis
+from vsync.io.discovery import Beacon, Discovery, StaticPeers
+from vsync.io.pausing_driver import PausingDriver
+from vsync.io.security import Security
+from vsync.io.traced_driver import Tracer, trace_op
+from vsync.io.transport import ZmqTransport
+from vsync.quorum.voter_set import Electorate, parse
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Output
+from vsync.totem.node import Node
 from vsync.types import Member, RingId
+from vsync.wire.codec import wire_bytes_max
 
 UNREAD_BYTES_MAX: Final = 64 << 20
 """What the application may leave unread, in all its groups, before this member stands still."""
@@ -59,9 +60,9 @@ class Cluster:
     `cluster`: the name that all members share.  `member`: this one's name.  `bind`: where its ring
     socket listens.  `peers`: addresses of others, one that is alive is enough; None: find them by
     multicast.  `config`: the same at all members.  `voters`: who decides about `quorate`, as
-    `vsync.quorum` reads them.  `security`: keys for the ring's connections; without any, whoever
-    reaches the ring's port takes part.  `manage`: where the tools may ask, "127.0.0.1:PORT" or
-    "unix:/a/path".  `trace`: the file that a trace of the protocol is written to.
+    `vsync.quorum.voter_set` reads them.  `security`: keys for the ring's connections; without any,
+    whoever reaches the ring's port takes part.  `manage`: where the tools may ask, "127.0.0.1:PORT"
+    or "unix:/a/path".  `trace`: the file that a trace of the protocol is written to.
     """
 
     def __init__(
@@ -249,7 +250,7 @@ class Cluster:
         """Why nobody is with this member, of those that it reached; "" when it knows nothing."""
         if len(self.members) > 1:
             return ""
-        return await refusal.why_alone(self._node, self._transport)
+        return await diagnosis.why_alone(self._node, self._transport)
 
     def counters(self) -> dict[str, int]:
         """What was counted, by part."""

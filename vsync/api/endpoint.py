@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from vsync.asking import PREAMBLE, AskingSession, Op
+from vsync.admin.protocol import PREAMBLE, AskingSession, Op
 from vsync.errors import ConfigError
-from vsync.transport import TransportError, parse_address
+from vsync.io.transport import TransportError, parse_address
 
 UNIX = "unix:"
 SESSIONS_MAX = 32

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, Protocol
 
-from vsync.answers import Accepted
-from vsync.cpg import Groups
+from vsync.api.pending import Accepted
+from vsync.cpg.events import GroupMessage, GroupView, Level
+from vsync.cpg.groups import Groups
 from vsync.errors import GroupError
-from vsync.group_events import GroupMessage, GroupView, Level
 from vsync.types import Member
 
 Told = GroupMessage | GroupView

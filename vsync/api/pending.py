@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from vsync.cpg.events import Failed, Sent
 from vsync.errors import ClusterClosed, NotDurable
-from vsync.group_events import Failed, Sent
 
 Accepted = asyncio.Future[int]
 """Something accepted; its result is its position."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from vsync.group_events import Failed, Sent
-from vsync.marks import durable_up_to
+from vsync.cpg.events import Failed, Sent
+from vsync.quorum.durable_position import durable_up_to
 from vsync.types import Member
 
 

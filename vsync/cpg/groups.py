@@ -27,10 +27,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import NamedTuple, Protocol
 
-from vsync.durability import Durability
-from vsync.errors import FrameError, GroupError, PayloadTooLarge
-from vsync.events import Deliver, Marks, Output, View
-from vsync.group_events import (
+from vsync.cpg.durability import Durability
+from vsync.cpg.events import (
     HEAD_BYTES_MAX,
     KINDS,
     Cause,
@@ -51,6 +49,8 @@ from vsync.group_events import (
     read_list,
     read_name,
 )
+from vsync.errors import FrameError, GroupError, PayloadTooLarge
+from vsync.totem.events import Deliver, Marks, Output, View
 from vsync.types import NO_RING, Guarantee, Member
 
 FLYING_BYTES_MAX = 2 << 20

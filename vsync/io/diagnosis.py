@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from vsync.codec import WIRE_VERSION
-from vsync.greeting import mechanism_of
-from vsync.hello import Doorstep
-from vsync.node import Node
-from vsync.security import Curve, Refused, Security
-from vsync.transport import ZmqTransport
+from vsync.io.security import Curve, Refused, Security
+from vsync.io.transport import ZmqTransport
+from vsync.io.zmtp_greeting import mechanism_of
+from vsync.totem.membership.compatibility import Doorstep
+from vsync.totem.node import Node
 from vsync.types import Member
+from vsync.wire.codec import WIRE_VERSION
 
 FOREIGN_FRAMES_MAX = 20
 """So many frames of another wire version are no line noise."""

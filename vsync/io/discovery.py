@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
-from vsync.transport import TransportError, parse_address
+from vsync.io.transport import TransportError, parse_address
 
 MAGIC: Final = b"VSYNCBCN"
 VERSION: Final = 1

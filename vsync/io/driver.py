@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from vsync.events import Broadcast, Hail, Note, Output, Send
-from vsync.ringnode import RingNode
-from vsync.transport import Transport, TransportError
+from vsync.io.ring_node import RingNode
+from vsync.io.transport import Transport, TransportError
+from vsync.totem.events import Broadcast, Hail, Note, Output, Send
 from vsync.types import Guarantee, Member
 
 FRAMES_A_TURN: Final = 64

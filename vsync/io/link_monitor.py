@@ -4,7 +4,8 @@ A broken connection is a hint and no more: a middlebox may have reset it, or the
 the address is *knocked* at, with a bare TCP connection that is dropped at once, until the link is
 back or some tries are over.  A living process keeps its listening socket, even when it is stopped
 or its machine is loaded; so "connection refused" from a host that answers says that the process is
-gone.  What follows from either is decided in the core (`vsync.suspicion`), never here.
+gone.  What follows from either is decided in the core (`vsync.totem.membership.failure_detector`),
+never here.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vsync.tracefile import TracedDriver
+from vsync.io.traced_driver import TracedDriver
 
 
 class PausingDriver(TracedDriver):

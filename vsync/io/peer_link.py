@@ -13,7 +13,7 @@ from typing import Final
 
 import zmq
 
-from vsync.security import Refused, Security
+from vsync.io.security import Refused, Security
 
 REDIAL_S: Final = 0.5
 """After all keys were tried, or after the peer turned us away."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from vsync.events import Output
+from vsync.totem.events import Output
 from vsync.types import Guarantee, Member
 
 
 class RingNode(Protocol):
-    """What the driver needs of `vsync.node.Node`."""
+    """What the driver needs of `vsync.totem.node.Node`."""
 
     def start(self, now: float) -> None: ...
     def receive(self, frame: bytes, now: float) -> None: ...

@@ -21,8 +21,8 @@ from typing import Final, Protocol
 import zmq
 from zmq.utils import z85
 
-from vsync.codec import claimed_name
-from vsync.keys import Allowed, KeyPair
+from vsync.io.keys import Allowed, KeyPair
+from vsync.wire.codec import claimed_name
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 DOMAIN: Final = b"vsync"

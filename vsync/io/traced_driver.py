@@ -15,15 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
-from vsync.asking import Json, Op, Refusal
-from vsync.driver import Driver
+from vsync.admin.protocol import Json, Op, Refusal
 from vsync.errors import VsyncError
-from vsync.events import Deliver, Output
-from vsync.node import Node
-from vsync.phases import Phase
-from vsync.trace import names
-from vsync.tracing import Digest, Fields, fact
-from vsync.transport import Transport
+from vsync.io.driver import Driver
+from vsync.io.transport import Transport
+from vsync.totem.context import names
+from vsync.totem.events import Deliver, Output
+from vsync.totem.node import Node
+from vsync.totem.phases import Phase
+from vsync.totem.trace import Digest, Fields, fact
 from vsync.types import Member
 
 VERSION: Final = 1

@@ -22,9 +22,9 @@ from typing import Final, Protocol
 import zmq
 
 from vsync.errors import VsyncError
-from vsync.link import Link
-from vsync.monitor import LinkMonitor, Told
-from vsync.security import Anonymous, Door, Refused, Security
+from vsync.io.link_monitor import LinkMonitor, Told
+from vsync.io.peer_link import Link
+from vsync.io.security import Anonymous, Door, Refused, Security
 
 HIGH_WATER_FRAMES: Final = 128
 """Frames that may wait for one peer, on either side: twice the ring's window, so that only a peer

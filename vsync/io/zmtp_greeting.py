@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from vsync.transport import TransportError, parse_address
+from vsync.io.transport import TransportError, parse_address
 
 GREETING_BYTES: Final = 64
 TIMEOUT_S: Final = 0.5

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vsync.primary_events import Activation
-from vsync.quorum import parse
-from vsync.standing import Plan, Standing
+from vsync.primary.events import Activation
+from vsync.primary.state_exchange import Plan, Standing
+from vsync.quorum.voter_set import parse
 from vsync.types import Member
 
 

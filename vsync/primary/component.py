@@ -29,9 +29,9 @@ from __future__ import annotations
 
 import msgpack
 
-from vsync.activating import activate
-from vsync.events import Deliver, Marks, Output, Transitional, View
-from vsync.primary_events import (
+from vsync.primary.activation import activate
+from vsync.primary.durable_mark import PrimaryMark
+from vsync.primary.events import (
     ACTIVATE,
     AGAIN,
     APP,
@@ -58,11 +58,11 @@ from vsync.primary_events import (
     Undecided,
     decode,
 )
-from vsync.primary_mark import PrimaryMark
-from vsync.quorum import Terms
-from vsync.standing import Plan, Standing, Verdict, make_plan, refuse
+from vsync.primary.state_exchange import Plan, Standing, Verdict, make_plan, refuse
+from vsync.primary.unstable import UndecidedMessages
+from vsync.quorum.voter_set import Terms
+from vsync.totem.events import Deliver, Marks, Output, Transitional, View
 from vsync.types import NO_RING, Member
-from vsync.undecided import UndecidedMessages
 
 
 class Primary:

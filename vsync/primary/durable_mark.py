@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vsync.quorum import Terms, parse
+from vsync.quorum.voter_set import Terms, parse
 
 
 class PrimaryMark:

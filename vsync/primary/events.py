@@ -1,7 +1,7 @@
 """What the primary layer says: to the other members in messages, to its application in events.
 
-And what it asks of the application.  The closed vocabulary of `vsync.primary`; nothing here
-decides anything.
+And what it asks of the application.  The closed vocabulary of `vsync.primary.component`; nothing
+here decides anything.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgpack
 
-from vsync.standing import Standing
+from vsync.primary.state_exchange import Standing
 from vsync.types import Member, RingId
 
 APP, STATE, PROMISED, BEHIND, ACTIVATE, CAUGHT_UP, AGAIN, HELD = (bytes([n]) for n in range(1, 9))

@@ -17,10 +17,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from vsync.ballot import Voter, contradiction
-from vsync.ballot import first as first_ballot
-from vsync.ballot import hold as hold_ballot
-from vsync.quorum import Terms, parse
+from vsync.quorum.counting import Voter, contradiction
+from vsync.quorum.counting import first as first_ballot
+from vsync.quorum.counting import hold as hold_ballot
+from vsync.quorum.voter_set import Terms, parse
 from vsync.types import Member
 
 ZERO_CHAIN = bytes(16)

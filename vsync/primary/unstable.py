@@ -7,8 +7,8 @@ as that member's view had no successor (docs/decisions/0005).
 
 from __future__ import annotations
 
-from vsync.events import Deliver
-from vsync.primary_events import Activation, Undecided
+from vsync.primary.events import Activation, Undecided
+from vsync.totem.events import Deliver
 
 
 class UndecidedMessages:

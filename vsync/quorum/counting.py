@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from vsync.errors import ConfigError
-from vsync.quorum import Record, Terms, parse, voter_set
+from vsync.quorum.reconfiguration import first_voters, mismatch
+from vsync.quorum.voter_set import Record, Terms, parse, voter_set
 from vsync.types import Member
-from vsync.voters import first_voters, mismatch
 
 
 class Voter(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from vsync.errors import ConfigError
-from vsync.quorum import CHANGE, Terms, VoterSet, parse, voter_set
+from vsync.quorum.voter_set import CHANGE, Terms, VoterSet, parse, voter_set
 
 
 def checked(voters: VoterSet) -> Terms:

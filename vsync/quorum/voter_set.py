@@ -37,7 +37,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vsync.errors import ConfigError
-from vsync.marks import durable_up_to
+from vsync.quorum.durable_position import durable_up_to
 from vsync.types import record
 
 CHANGE = "->"

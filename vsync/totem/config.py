@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from vsync.codec import WANTED_MAX
-from vsync.control import MEMBERS_MAX
 from vsync.errors import ConfigError
 from vsync.types import record
+from vsync.wire.codec import WANTED_MAX
+from vsync.wire.membership_codec import MEMBERS_MAX
 
 _MAY_BE_ZERO = ("accelerated_frames", "lead_frames", "token_timeout_per_member_ms")
 

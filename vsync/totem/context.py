@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from enum import IntEnum
 
-from vsync.codec import Codec
-from vsync.counting import DROPS
-from vsync.events import Broadcast, Note, Output, Send
-from vsync.messages import Join, Message
+from vsync.totem.counters import DROPS
+from vsync.totem.events import Broadcast, Note, Output, Send
 from vsync.types import Member
+from vsync.wire.codec import Codec
+from vsync.wire.messages import Join, Message
 
 TRACED = frozenset(
     (

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import random
 
-from vsync.checking import Checking
-from vsync.config import RingConfig
-from vsync.core import OPERATIONAL, TOKEN_LOSS, TOKEN_RESEND
 from vsync.errors import FrameError, PayloadTooLarge
-from vsync.events import Broadcast, Direct
-from vsync.hello import FOREIGN
-from vsync.membership import Gather
-from vsync.messages import Alive, Commit, Data, Datagram, Join, Kind, Merge, Probe, Token, Wake
-from vsync.phases import Phase, Reason
-from vsync.ring import Ring
-from vsync.trace import Timer
+from vsync.totem.config import RingConfig
+from vsync.totem.context import Timer
+from vsync.totem.events import Broadcast, Direct
+from vsync.totem.membership.compatibility import FOREIGN
+from vsync.totem.membership.probing import Checking
+from vsync.totem.membership.sets import Gather
+from vsync.totem.ordering.ring import Ring
+from vsync.totem.phases import Phase, Reason
+from vsync.totem.state import OPERATIONAL, TOKEN_LOSS, TOKEN_RESEND
 from vsync.types import Guarantee, Member
+from vsync.wire.messages import Alive, Commit, Data, Datagram, Join, Kind, Merge, Probe, Token, Wake
 
 _DATA, _TOKEN = Kind.DATA, Kind.TOKEN
 

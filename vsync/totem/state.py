@@ -10,21 +10,21 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from vsync.codec import HELLO_VERSION, Codec
-from vsync.config import RingConfig
-from vsync.events import Deliver, Marks, Output, Send
-from vsync.hearing import Hearing
-from vsync.hello import Doorstep, settings_hash, settings_of
-from vsync.lease import Lease
-from vsync.membership import Forming, Gather, Shunned
-from vsync.messages import CommitEntry, Content, Data, Message, Token
-from vsync.packing import Reassembly, SendQueue
-from vsync.phases import Phase, Reason, after
-from vsync.recovery import Recovery
-from vsync.ring import Ring
-from vsync.suspicion import Suspicion
-from vsync.trace import Desk, Timer, names
+from vsync.totem.config import RingConfig
+from vsync.totem.context import Desk, Timer, names
+from vsync.totem.events import Deliver, Marks, Output, Send
+from vsync.totem.membership.compatibility import Doorstep, settings_hash, settings_of
+from vsync.totem.membership.connectivity import Hearing
+from vsync.totem.membership.failure_detector import Suspicion
+from vsync.totem.membership.recovery import Recovery
+from vsync.totem.membership.sets import Forming, Gather, Shunned
+from vsync.totem.ordering.lease import Lease
+from vsync.totem.ordering.packing import Reassembly, SendQueue
+from vsync.totem.ordering.ring import Ring
+from vsync.totem.phases import Phase, Reason, after
 from vsync.types import NO_RING, Member, RingId
+from vsync.wire.codec import HELLO_VERSION, Codec
+from vsync.wire.messages import CommitEntry, Content, Data, Message, Token
 
 # To look a member of an enum up costs ten times as much, and a token visit does it often.
 OPERATIONAL = Phase.OPERATIONAL

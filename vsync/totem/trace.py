@@ -8,8 +8,8 @@ facts of one moment together.
 
 from __future__ import annotations
 
-from vsync.events import Marks, Note, Output, Transitional
-from vsync.trace import names
+from vsync.totem.context import names
+from vsync.totem.events import Marks, Note, Output, Transitional
 
 Fields = dict[str, str | int | float]
 Fact = tuple[float, str, Fields]

@@ -21,7 +21,9 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-from vsync.control import (
+from vsync.errors import FrameError
+from vsync.types import Guarantee, Member, RingId
+from vsync.wire.membership_codec import (
     MEMBERS_MAX,
     RING_SEQ_MAX,
     commit_body,
@@ -31,8 +33,7 @@ from vsync.control import (
     read_join,
     read_merge,
 )
-from vsync.errors import FrameError
-from vsync.messages import (
+from vsync.wire.messages import (
     NOBODY,
     Alive,
     Commit,
@@ -47,7 +48,6 @@ from vsync.messages import (
     Token,
     Wake,
 )
-from vsync.types import Guarantee, Member, RingId
 
 WIRE_VERSION = 2
 HELLO_VERSION = 0  # of the one frame that every version can read, see `hello`

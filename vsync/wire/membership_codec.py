@@ -10,8 +10,8 @@ from functools import lru_cache
 import msgpack
 
 from vsync.errors import FrameError
-from vsync.messages import Commit, CommitEntry, Join, Merge
 from vsync.types import Member, RingId
+from vsync.wire.messages import Commit, CommitEntry, Join, Merge
 
 MEMBERS_MAX = 128
 U64 = (1 << 64) - 1

@@ -18,8 +18,9 @@ went on meanwhile. A reading counts in the epoch in which it was taken, and unti
 to stand: taken before and ordered after, it would set its clock ahead by what lay between.
 """
 
+from broker.machine.clock.voters import fewest_voters, voter_names
 from broker.machine.digest import MASK, thing
-from broker.machine.entities import (
+from broker.machine.state import (
     NO_DATES,
     NO_TTL,
     NOT_YET,
@@ -29,12 +30,11 @@ from broker.machine.entities import (
     Queue,
     State,
 )
-from broker.machine.voters import fewest_voters, voter_names
 
 STEP_US_MAX = 10_000_000
 """How far one tick moves the time. A jump of a majority's clocks becomes a run: at 30 ticks a
 second an outage of an hour is caught up in 12 s, and clocks that are a year ahead need a day, in
-which the alarms (broker/clocks.py) are heard."""
+which the alarms (broker/watchdogs/clock_skew.py) are heard."""
 LEAD_US = 2_000_000
 """How far beyond the time that a majority reached a member may say that a message was born."""
 GRACE_US = 100_000

@@ -1,7 +1,8 @@
 """Whose clocks and deaths count: the names in the replicated voter set.
 
-The machine carries the set as terms and leaves their votes to the layer below (vsync/quorum.py);
-what it counts itself it counts by heads, among the voters that run a machine.
+The machine carries the set as terms and leaves their votes to the layer below
+(vsync/quorum/voter_set.py); what it counts itself it counts by heads, among the voters that run a
+machine.
 """
 
 from functools import lru_cache

@@ -14,13 +14,13 @@ from broker.machine.commands import (
     Value,
 )
 from broker.machine.digest import MASK, thing
-from broker.machine.dispatch import dispatch, give_up, offer
 from broker.machine.effects import ChannelError, ConnectionError_, Reply
-from broker.machine.entities import Channel, Connection, Consumer, Queue, State
-from broker.machine.queues import consumer_element, delete_queue, touch
-from broker.machine.tape import CLOSED
-from broker.machine.texts import METHODS, Refusal, second_open
-from broker.machine.topology import open_vhost
+from broker.machine.move_log import CLOSED
+from broker.machine.queueing.dispatch import dispatch, give_up, offer
+from broker.machine.queueing.queue import consumer_element, delete_queue, touch
+from broker.machine.queueing.refusals import METHODS, Refusal, second_open
+from broker.machine.queueing.routing import open_vhost
+from broker.machine.state import Channel, Connection, Consumer, Queue, State
 
 
 def connection_element(connection: Connection) -> int:

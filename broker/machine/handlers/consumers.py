@@ -1,8 +1,6 @@
 """Consuming: consume, cancel, get, qos, and the settlement of what was delivered."""
 
-from broker.machine.arguments import check_consume
-from broker.machine.channels import channel_element, refuse, remove_consumer, reply, settle_service
-from broker.machine.clock import unlease
+from broker.machine.clock.cluster_time import unlease
 from broker.machine.commands import (
     ACK,
     CONSUME,
@@ -21,20 +19,15 @@ from broker.machine.commands import (
     Sent,
 )
 from broker.machine.digest import MASK, held_element, rehash
-from broker.machine.dispatch import dispatch, give_up, offer, offer_all, release
 from broker.machine.effects import GetEmpty, GetOk
-from broker.machine.entities import NO_LIMIT, Channel, Consumer, Held, Queue, State
-from broker.machine.queues import (
-    bury,
-    consumer_element,
-    delete_queue,
-    expire,
-    reach,
-    ready_count,
-    take,
-    touch,
+from broker.machine.handlers.connections import (
+    channel_element,
+    refuse,
+    remove_consumer,
+    reply,
+    settle_service,
 )
-from broker.machine.tape import (
+from broker.machine.move_log import (
     ACKED,
     FLAG,
     GOT,
@@ -46,13 +39,26 @@ from broker.machine.tape import (
     is_return,
     row,
 )
-from broker.machine.texts import (
+from broker.machine.queueing.arguments import check_consume
+from broker.machine.queueing.dispatch import dispatch, give_up, offer, offer_all, release
+from broker.machine.queueing.queue import (
+    bury,
+    consumer_element,
+    delete_queue,
+    expire,
+    reach,
+    ready_count,
+    take,
+    touch,
+)
+from broker.machine.queueing.refusals import (
     Refusal,
     exclusive_use,
     not_implemented,
     reused_tag,
     unknown_tag,
 )
+from broker.machine.state import NO_LIMIT, Channel, Consumer, Held, Queue, State
 
 # A consumer without a limit of its own is still bounded: what is in flight is held in memory.
 UNLIMITED_UNACKED_MAX = 2000

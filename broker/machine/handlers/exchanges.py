@@ -1,7 +1,5 @@
 """Commands about exchanges and about bindings, of queues as well as of exchanges."""
 
-from broker.machine.arguments import check_binding, check_exchange, compare
-from broker.machine.channels import refuse, reply
 from broker.machine.commands import (
     EXCHANGE_BIND,
     EXCHANGE_UNBIND,
@@ -18,9 +16,10 @@ from broker.machine.commands import (
     Table,
 )
 from broker.machine.digest import canonical
-from broker.machine.entities import Binding, Channel, Exchange, Queue, State
-from broker.machine.queues import reach
-from broker.machine.texts import (
+from broker.machine.handlers.connections import refuse, reply
+from broker.machine.queueing.arguments import check_binding, check_exchange, compare
+from broker.machine.queueing.queue import reach
+from broker.machine.queueing.refusals import (
     Refusal,
     default_exchange,
     in_use,
@@ -29,13 +28,14 @@ from broker.machine.texts import (
     reserved_name,
     unknown_exchange_type,
 )
-from broker.machine.topology import (
+from broker.machine.queueing.routing import (
     EXCHANGE_TYPES,
     add_binding,
     add_exchange,
     remove_bindings,
     remove_exchange,
 )
+from broker.machine.state import Binding, Channel, Exchange, Queue, State
 
 
 def on_exchange_declare(state: State, session: int, command: ExchangeDeclare) -> int:

@@ -17,12 +17,12 @@ from typing import cast
 import msgpack
 
 from broker.machine import commands as c
-from broker.machine.channels import refuse
+from broker.machine.clock.voters import voter_names
 from broker.machine.commands import IGNORED, OK, Command, Poisoned, Value
 from broker.machine.digest import MASK, ordered, thing
-from broker.machine.entities import State
-from broker.machine.texts import poisonous
-from broker.machine.voters import voter_names
+from broker.machine.handlers.connections import refuse
+from broker.machine.queueing.refusals import poisonous
+from broker.machine.state import State
 
 CONTENT_BYTES = 16
 KEPT_MAX = 64

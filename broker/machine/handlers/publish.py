@@ -4,8 +4,7 @@ Also the second life of a message that a queue gave up: dead-lettering happens a
 the command that caused it, after the command itself, and nothing of it can fail.
 """
 
-from broker.machine.channels import refuse
-from broker.machine.clock import birth, wall_us
+from broker.machine.clock.cluster_time import birth, wall_us
 from broker.machine.commands import (
     IGNORED,
     IMMEDIATE,
@@ -16,14 +15,14 @@ from broker.machine.commands import (
     UNROUTABLE,
     Publish,
 )
-from broker.machine.deaths import bury_properties, without_cycles
 from broker.machine.digest import body_hash, message_hash
-from broker.machine.dispatch import enqueue
 from broker.machine.effects import Confirm, Return
-from broker.machine.entities import NO_TTL, Channel, Message, Queue, Route, State, Vhost
-from broker.machine.fields import expiration_of
-from broker.machine.tape import BY_CLIENT, BY_DEATH, FLAG, INDEX_MASK, MARK_MASK, row
-from broker.machine.texts import (
+from broker.machine.handlers.connections import refuse
+from broker.machine.move_log import BY_CLIENT, BY_DEATH, FLAG, INDEX_MASK, MARK_MASK, row
+from broker.machine.queueing.dead_letter import bury_properties, without_cycles
+from broker.machine.queueing.dispatch import enqueue
+from broker.machine.queueing.properties import expiration_of
+from broker.machine.queueing.refusals import (
     NO_ROUTE,
     Refusal,
     internal_exchange,
@@ -31,7 +30,8 @@ from broker.machine.texts import (
     no_exchange,
     not_implemented,
 )
-from broker.machine.topology import find_route
+from broker.machine.queueing.routing import find_route
+from broker.machine.state import NO_TTL, Channel, Message, Queue, Route, State, Vhost
 
 _TTL_MS_MAX = 1 << 53
 _new = tuple.__new__  # half the cost of calling the class

@@ -1,12 +1,18 @@
 """Commands about queues as such: declare, purge, delete."""
 
-from broker.machine.arguments import check_queue, compare
-from broker.machine.channels import refuse, reply
 from broker.machine.commands import IGNORED, OK, QueueDeclare, QueueDelete, QueuePurge, Table
-from broker.machine.entities import Queue, State
-from broker.machine.queues import create_queue, delete_queue, purge, reach, ready_count, touch
-from broker.machine.tape import PURGED
-from broker.machine.texts import (
+from broker.machine.handlers.connections import refuse, reply
+from broker.machine.move_log import PURGED
+from broker.machine.queueing.arguments import check_queue, compare
+from broker.machine.queueing.queue import (
+    create_queue,
+    delete_queue,
+    purge,
+    reach,
+    ready_count,
+    touch,
+)
+from broker.machine.queueing.refusals import (
     Refusal,
     in_use,
     inequivalent,
@@ -15,6 +21,7 @@ from broker.machine.texts import (
     not_empty,
     reserved_name,
 )
+from broker.machine.state import Queue, State
 
 GENERATED_PREFIX = "amq.gen-"  # the gateway's own; it refuses it in a client's mouth
 

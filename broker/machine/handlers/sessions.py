@@ -7,8 +7,7 @@ everywhere, because the verdict depends on replicated state alone (decision 6).
 
 from collections import deque
 
-from broker.machine.channels import end_connections
-from broker.machine.clock import (
+from broker.machine.clock.cluster_time import (
     NEVER_US,
     dates,
     deadline,
@@ -33,11 +32,20 @@ from broker.machine.commands import (
 )
 from broker.machine.digest import MASK, ready_element, thing
 from broker.machine.effects import SessionStarted
-from broker.machine.entities import NO_TTL, NOT_YET, Queue, SessionRecord, State, Vhost
-from broker.machine.poison import forget_poison
-from broker.machine.queues import delete_queue, expire, head, purge, put_back, ready_count, touch
-from broker.machine.tape import FORGOTTEN, INDEX_MASK, MARK_MASK, MEMBER_LOST, RECOVERED, row
-from broker.machine.topology import remove_exchange
+from broker.machine.handlers.connections import end_connections
+from broker.machine.handlers.poison import forget_poison
+from broker.machine.move_log import FORGOTTEN, INDEX_MASK, MARK_MASK, MEMBER_LOST, RECOVERED, row
+from broker.machine.queueing.queue import (
+    delete_queue,
+    expire,
+    head,
+    purge,
+    put_back,
+    ready_count,
+    touch,
+)
+from broker.machine.queueing.routing import remove_exchange
+from broker.machine.state import NO_TTL, NOT_YET, Queue, SessionRecord, State, Vhost
 
 SESSIONS_PER_POSITION = 256
 NO_QUEUE = 0

@@ -1,6 +1,5 @@
 """tx.commit: all publishes and all settlements at one position, or an error and none of them."""
 
-from broker.machine.channels import refuse, reply
 from broker.machine.commands import (
     IGNORED,
     MANDATORY,
@@ -13,11 +12,12 @@ from broker.machine.commands import (
     TxCommit,
     TxSettle,
 )
-from broker.machine.consumers import settle_tags, tags_up_to
-from broker.machine.entities import Channel, Held, Route, State
-from broker.machine.publishing import give_back, route_or_refusal, spread, ttl_of
-from broker.machine.tape import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
-from broker.machine.texts import Refusal, unknown_tag
+from broker.machine.handlers.connections import refuse, reply
+from broker.machine.handlers.consumers import settle_tags, tags_up_to
+from broker.machine.handlers.publish import give_back, route_or_refusal, spread, ttl_of
+from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
+from broker.machine.queueing.refusals import Refusal, unknown_tag
+from broker.machine.state import Channel, Held, Route, State
 
 _MOVES = {TX_ACK: TX_ACKED, TX_DISCARD: REJECTED, TX_REQUEUE: TX_REQUEUED}
 

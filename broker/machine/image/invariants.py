@@ -1,19 +1,19 @@
 """The state looked at as a whole: its hash from scratch, and what must hold between commands."""
 
-from broker.machine.channels import channel_element, connection_element
-from broker.machine.clock import REST, clock_element, dates_of, pending, reached
+from broker.machine.clock.cluster_time import REST, clock_element, dates_of, pending, reached
 from broker.machine.digest import MASK, held_element, ready_element, rehash
-from broker.machine.entities import NO_TTL, Channel, Consumer, Queue, State
-from broker.machine.poison import poison_element
-from broker.machine.queues import (
+from broker.machine.handlers.connections import channel_element, connection_element
+from broker.machine.handlers.poison import poison_element
+from broker.machine.handlers.sessions import cluster_element, session_element
+from broker.machine.queueing.queue import (
     consumer_element,
     lease_element,
     queue_element,
     ready_count,
     seq_at,
 )
-from broker.machine.sessions import cluster_element, session_element
-from broker.machine.topology import binding_element, exchange_element
+from broker.machine.queueing.routing import binding_element, exchange_element
+from broker.machine.state import NO_TTL, Channel, Consumer, Queue, State
 
 
 def recompute_root(state: State, fresh: bool = False) -> int:

@@ -11,11 +11,14 @@ from typing import cast
 
 import msgpack
 
-from broker.machine.arguments import adopt
-from broker.machine.clock import survey
+from broker.machine.clock.cluster_time import survey
 from broker.machine.commands import Table
 from broker.machine.digest import ALGORITHM, body_hash, canonical, message_hash, thing
-from broker.machine.entities import (
+from broker.machine.image.invariants import ready_sum, recompute_root
+from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
+from broker.machine.queueing.arguments import adopt
+from broker.machine.queueing.routing import index_binding
+from broker.machine.state import (
     NO_TTL,
     Binding,
     Channel,
@@ -30,9 +33,6 @@ from broker.machine.entities import (
     State,
     Vhost,
 )
-from broker.machine.invariants import ready_sum, recompute_root
-from broker.machine.snapshot import BY_CONSUMER, BY_GONE, VERSION
-from broker.machine.topology import index_binding
 
 _STREAM_BYTES_MAX = 1 << 31
 

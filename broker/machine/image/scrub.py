@@ -9,9 +9,9 @@ from itertools import chain
 from typing import NamedTuple
 
 from broker.machine.digest import MASK, ready_element, rehash
-from broker.machine.entities import Message, Queue, State
-from broker.machine.invariants import recompute_root
-from broker.machine.queues import seq_at
+from broker.machine.image.invariants import recompute_root
+from broker.machine.queueing.queue import seq_at
+from broker.machine.state import Message, Queue, State
 
 REST_MAX = 5_000
 """More things than this are not summed up, as nothing else happens meanwhile: ten milliseconds."""

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import msgpack
 
 from broker.machine.digest import ALGORITHM
-from broker.machine.entities import Channel, Consumer, Held, Message, Queue, State, Vhost
+from broker.machine.state import Channel, Consumer, Held, Message, Queue, State, Vhost
 
 CHUNK_BYTES = 256 * 1024
 VERSION = 3

@@ -6,14 +6,14 @@ let a client believe in a limit or a priority that does not exist.
 
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical
-from broker.machine.entities import Queue
-from broker.machine.texts import (
+from broker.machine.queueing.refusals import (
     Refusal,
     inequivalent_table,
     invalid_argument,
     not_implemented,
     plain,
 )
+from broker.machine.state import Queue
 
 _HINTS = (
     "x-queue-mode",

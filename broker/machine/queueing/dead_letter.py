@@ -6,8 +6,7 @@ The expiration property moves into the record, or the message would expire again
 """
 
 from broker.machine.commands import Table, Value
-from broker.machine.entities import Queue
-from broker.machine.fields import (
+from broker.machine.queueing.properties import (
     Entry,
     decode_value,
     encode_value,
@@ -16,6 +15,7 @@ from broker.machine.fields import (
     raw_headers,
     with_headers,
 )
+from broker.machine.state import Queue
 
 
 def bury_properties(

@@ -7,9 +7,9 @@ Between commands a queue never has both a ready message and a consumer with cred
 
 from broker.machine.digest import MASK, held_element
 from broker.machine.effects import DeliverEffect
-from broker.machine.entities import Channel, Consumer, Held, Message, Queue, State
-from broker.machine.queues import append, bury, is_full, next_seq, put_back, take, trim
-from broker.machine.tape import DELIVERED, FLAG, INDEX_MASK, LAPSED, PASSED, row
+from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, LAPSED, PASSED, row
+from broker.machine.queueing.queue import append, bury, is_full, next_seq, put_back, take, trim
+from broker.machine.state import Channel, Consumer, Held, Message, Queue, State
 
 _new = tuple.__new__  # half the cost of calling the class
 

@@ -8,8 +8,7 @@ queue's own `ready_sum`, so that a purge costs nothing per message.
 
 from heapq import heappop, heappush
 
-from broker.machine.arguments import adopt
-from broker.machine.clock import (
+from broker.machine.clock.cluster_time import (
     birth,
     deadline,
     deadline_came,
@@ -20,18 +19,7 @@ from broker.machine.clock import (
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, canonical, ready_element, rehash, thing
 from broker.machine.effects import CancelNotify
-from broker.machine.entities import (
-    NO_TTL,
-    Channel,
-    Connection,
-    Consumer,
-    Message,
-    Queue,
-    State,
-    Vhost,
-)
-from broker.machine.fields import priority_of
-from broker.machine.tape import (
+from broker.machine.move_log import (
     DECLARED,
     ENQUEUED,
     EXPIRED,
@@ -42,8 +30,20 @@ from broker.machine.tape import (
     QUEUE_DELETED,
     row,
 )
-from broker.machine.texts import Refusal, locked, no_queue
-from broker.machine.topology import remove_bindings
+from broker.machine.queueing.arguments import adopt
+from broker.machine.queueing.properties import priority_of
+from broker.machine.queueing.refusals import Refusal, locked, no_queue
+from broker.machine.queueing.routing import remove_bindings
+from broker.machine.state import (
+    NO_TTL,
+    Channel,
+    Connection,
+    Consumer,
+    Message,
+    Queue,
+    State,
+    Vhost,
+)
 
 _RANK_SHIFT = 54  # above any number of messages; 8 bits of priority fit below bit 62
 

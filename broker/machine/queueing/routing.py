@@ -7,8 +7,8 @@ more than the key and is never kept.
 
 from broker.machine.commands import Table, Value
 from broker.machine.digest import MASK, canonical, thing
-from broker.machine.entities import Binding, BindingId, Exchange, Queue, Route, State, Vhost
-from broker.machine.fields import headers_of
+from broker.machine.queueing.properties import headers_of
+from broker.machine.state import Binding, BindingId, Exchange, Queue, Route, State, Vhost
 
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 _PREDECLARED = (

@@ -7,12 +7,12 @@ from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.history import History
 from broker.machine.commands import ACTIVATE, QUEUE_DECLARE
-from broker.machine.tape import DECLARED, FLAG, row
+from broker.machine.move_log import DECLARED, FLAG, row
 from broker.memberlog.records import Active, Batch, Confirm, Durable, Queues, Start, ViewSeen
 from broker.memberlog.writer import MemberLogWriter
-from tests.bench.verifylogs import (
+from broker.replication.chain import History
+from tests.bench.support.verifylogs import (
     CHUNK,
     COMMANDS,
     LIVES,
@@ -22,7 +22,7 @@ from tests.bench.verifylogs import (
     moves_from,
     next_batch,
 )
-from tools.verify.moves import ROW
+from tools.verify.input.moves import ROW
 
 
 def _other_chain(batch: Batch) -> Batch:

@@ -10,10 +10,10 @@ from array import array
 from collections import deque
 
 from broker.amqp import codec
-from broker.memberlog.client import Session
-from broker.options import Address
-from tools.amqp_client import CHANNEL, Connection, Login
-from tools.options import ToolError
+from broker.memberlog.client_history import Session
+from broker.options.broker import Address
+from tools.cli.options import ToolError
+from tools.client.amqp_client import CHANNEL, Connection, Login
 from vsync.types import record
 
 STAMP = struct.Struct(">dIQ")  # when it left (monotonic), which producer, its number

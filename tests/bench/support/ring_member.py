@@ -19,13 +19,13 @@ import zlib
 from pathlib import Path
 from typing import TypedDict, cast
 
-from vsync.config import RingConfig
-from vsync.events import Deliver, Output, View
-from vsync.keys import Allowed, file_stem, make_pair, public_text, read_secret, secret_text
-from vsync.node import Node
-from vsync.security import Anonymous, Curve
-from vsync.tracefile import TracedDriver, Tracer
-from vsync.transport import ZmqTransport
+from vsync.io.keys import Allowed, file_stem, make_pair, public_text, read_secret, secret_text
+from vsync.io.security import Anonymous, Curve
+from vsync.io.traced_driver import TracedDriver, Tracer
+from vsync.io.transport import ZmqTransport
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Deliver, Output, View
+from vsync.totem.node import Node
 from vsync.types import Guarantee, Member
 
 CHECK_EVERY_FRAMES = 32

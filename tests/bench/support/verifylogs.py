@@ -20,10 +20,9 @@ from zlib import crc32
 
 import numpy as np
 
-from broker.history import History
 from broker.machine.commands import ACK, ACTIVATE, PUBLISH, QUEUE_DECLARE
-from broker.machine.tape import ACKED, BY_CLIENT, DECLARED, FLAG, PASSED, row
-from broker.memberlog.coding import FRAME, pack_positions
+from broker.machine.move_log import ACKED, BY_CLIENT, DECLARED, FLAG, PASSED, row
+from broker.memberlog.codec import FRAME, pack_positions
 from broker.memberlog.records import (
     STANDING_ROW,
     Active,
@@ -39,7 +38,8 @@ from broker.memberlog.records import (
     Vote,
 )
 from broker.memberlog.writer import SEGMENT_BYTES, MemberLogWriter
-from tools.verify.moves import ROW
+from broker.replication.chain import History
+from tools.verify.input.moves import ROW
 
 MEMBERS = ("a", "b", "c")
 LIVES = tuple((name, 1) for name in MEMBERS)

@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 from broker.machine import commands as c
 from broker.machine.machine import Machine
-from tests.properties.clock_world import OUT_AFTER_S, ClockWorld, Early, Member, declared, stamp
+from tests.properties.models.clock_world import (
+    OUT_AFTER_S,
+    ClockWorld,
+    Early,
+    Member,
+    declared,
+    stamp,
+)
 
 LEASE = "lease-"
 LEASE_MS = (300, 1500)

@@ -3,7 +3,7 @@
 One machine applies the ordered log; each member knows the state of some moment before, as it
 applies late, and what it sends is ordered late, while its link is cut longer still.  Nothing else
 of a cluster is here, so that thousands of histories a minute can be tried: when members tick is up
-to `broker.duties`, what their ticks mean to `broker.machine.clock`.
+to `broker.replication.timers`, what their ticks mean to `broker.machine.clock.cluster_time`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from itertools import count
 from types import SimpleNamespace
 from typing import NamedTuple, cast
 
-from broker.core import Core
-from broker.duties import Ticker
 from broker.machine import commands as c
-from broker.machine.entities import Clock
 from broker.machine.machine import Machine
+from broker.machine.state import Clock
+from broker.replication.controller import Core
+from broker.replication.timers import Ticker
 
 Call = Callable[[], None]
 EPOCH_US = 1_700_000_000_000_000

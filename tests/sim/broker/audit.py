@@ -7,7 +7,6 @@ memory is compared with it, and each confirmed message is looked for.
 
 from __future__ import annotations
 
-from broker.history import History
 from broker.machine.commands import (
     ACK,
     ACTIVATE,
@@ -19,13 +18,14 @@ from broker.machine.commands import (
     UNROUTABLE,
     Command,
 )
-from broker.machine.consumers import tags_up_to
 from broker.machine.effects import DeliverEffect
-from broker.machine.entities import Held
+from broker.machine.handlers.consumers import tags_up_to
 from broker.machine.machine import Machine
-from broker.replica import Replica
-from tests.sim.broker_clients import MessageId, message_id
-from tests.sim.broker_judge import BrokerJudge, Heard, Node, Told
+from broker.machine.state import Held
+from broker.replication.chain import History
+from broker.replication.replica import Replica
+from tests.sim.broker.clients import MessageId, message_id
+from tests.sim.broker.judge import BrokerJudge, Heard, Node, Told
 
 Copy = tuple[str, MessageId]  # a queue, and a message in it
 Place = tuple[int, int, int, int]  # position, connection, channel, delivery tag

@@ -37,7 +37,7 @@ from broker.machine.commands import (
     Sent,
 )
 from broker.machine.effects import ChannelError, Confirm, DeliverEffect, Effect, Reply
-from tests.sim.tape import Tape
+from tests.sim.world.random_tape import Tape
 
 MESSAGE = struct.Struct(">QQ")
 UNCONFIRMED_MAX = 50

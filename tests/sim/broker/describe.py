@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.sim.broker_upper import BrokerUpper
+    from tests.sim.broker.shell import BrokerUpper
 
 
 def why_not(upper: BrokerUpper) -> str:

@@ -1,4 +1,5 @@
-"""A disk that takes its time: `store.writer.StoreWriter` in virtual time, over the store in memory.
+"""A disk that takes its time: `store.commit_thread.StoreWriter` in virtual time, over the store in
+memory.
 
 One piece of work is in flight while the next gathers, as with the real writer.  What is in flight
 when the power goes is there as a whole afterwards, or not at all.
@@ -11,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from store.api import Meta
 from store.memory import MemoryStore
-from tests.sim.lag import SimLag
-from tests.sim.tape import Tape
+from tests.sim.world.disk_lag import SimLag
+from tests.sim.world.random_tape import Tape
 from vsync.types import record
 
 if TYPE_CHECKING:
-    from tests.sim.member import SimMember
+    from tests.sim.world.member import SimMember
 
 Call = Callable[[], None]
 POLL_S = 0.01

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from broker.history import History
 from broker.machine.effects import DeliverEffect
-from broker.replica import Applied, Item, Replica
+from broker.replication.chain import History
+from broker.replication.replica import Applied, Item, Replica
 from store.memory import MemoryDisk
-from tests.sim.broker_clients import MessageId
-from tests.sim.verdict import Violation
-from vsync.primary_events import Activated
-from vsync.quorum import majority
-from vsync.standing import ZERO_CHAIN
+from tests.sim.broker.clients import MessageId
+from tests.sim.checkers.violation import Violation
+from vsync.primary.events import Activated
+from vsync.primary.state_exchange import ZERO_CHAIN
+from vsync.quorum.voter_set import majority
 from vsync.types import RingId
 
 VIOLATIONS_MAX = 6

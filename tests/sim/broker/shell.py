@@ -1,7 +1,7 @@
 """One life of the real broker core above a simulated ring, with a disk and clients of its own.
 
-What `broker.member` is in the real world: it does what the core orders, in slices, late, and on a
-disk that may lose its last commit.  It follows that file line by line where it can.
+What `broker.process.member` is in the real world: it does what the core orders, in slices, late,
+and on a disk that may lose its last commit.  It follows that file line by line where it can.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.consensus import Verdict
-from broker.core import Core
-from broker.exits import Exit
-from broker.history import History
-from broker.identity import filled
-from broker.logbook import Logbook
+from broker.divergence.digest_vote import Verdict
+from broker.durability.data_directory import filled
+from broker.durability.recovery import checkpoint_head, recover
+from broker.exit_codes import Exit
 from broker.machine.effects import Confirm, DeliverEffect, Effect, Reply
+from broker.memberlog.recorder import Logbook
 from broker.memberlog.writer import MemberLogWriter
-from broker.promise import Promise
-from broker.recovery import checkpoint_head, recover
-from broker.replica import Applied, Replica
+from broker.replication.chain import History
+from broker.replication.controller import Core
+from broker.replication.promise import Promise
+from broker.replication.replica import Applied, Replica
 from store.api import Marker, Meta
 from store.memory import MemoryDisk, MemoryStore
-from tests.sim.broker_clients import SimClients, message_id
-from tests.sim.broker_disk import SimWriter
-from tests.sim.broker_health import SimHealth
-from tests.sim.broker_joining import SimJoining
-from tests.sim.broker_judge import Heard, Told
-from tests.sim.broker_words import why_not
-from tests.sim.member import SimMember
-from tests.sim.tap import Tap
-from vsync.events import Deliver, Direct, Note, Output, Transitional, View
-from vsync.primary_events import Activated
+from tests.sim.broker.clients import SimClients, message_id
+from tests.sim.broker.describe import why_not
+from tests.sim.broker.disk import SimWriter
+from tests.sim.broker.judge import Heard, Told
+from tests.sim.broker.transfer import SimJoining
+from tests.sim.broker.watchdogs import SimHealth
+from tests.sim.world.member import SimMember
+from tests.sim.world.tap import Tap
+from vsync.primary.events import Activated
+from vsync.totem.events import Deliver, Direct, Note, Output, Transitional, View
 from vsync.types import Guarantee, Member
 
 if TYPE_CHECKING:
-    from tests.sim.broker_stack import BrokerStack
+    from tests.sim.broker.stack import BrokerStack
 
 DIGEST_INTERVAL = 64
 HELD_BYTES_MAX = 2000  # small: who waits for a state often has to give up what it held
@@ -47,7 +47,7 @@ POLL_S = 0.01
 
 
 class BrokerUpper:
-    """A `broker.shell.Shell`, and an `Upper` of the simulator."""
+    """A `broker.replication.ports.Shell`, and an `Upper` of the simulator."""
 
     def __init__(self, stack: BrokerStack, member: SimMember, tap: Tap, disk: MemoryDisk) -> None:
         self.stack, self.member, self.tap, self.judge = stack, member, tap, stack.judge

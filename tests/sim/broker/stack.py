@@ -7,17 +7,17 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from broker.identity import filled
+from broker.durability.data_directory import filled
 from store.api import Meta
 from store.memory import MemoryDisk
-from tests.sim.broker_audit import Witness, audit
-from tests.sim.broker_judge import BrokerJudge
-from tests.sim.broker_nemesis import Spite
-from tests.sim.broker_upper import BrokerUpper
-from tests.sim.member import SimMember, Upper
-from tests.sim.tap import Tap
-from tests.sim.verdict import Violation
-from vsync.quorum import majority
+from tests.sim.broker.audit import Witness, audit
+from tests.sim.broker.judge import BrokerJudge
+from tests.sim.broker.shell import BrokerUpper
+from tests.sim.checkers.violation import Violation
+from tests.sim.faults.nemesis_broker import Spite
+from tests.sim.world.member import SimMember, Upper
+from tests.sim.world.tap import Tap
+from vsync.quorum.voter_set import majority
 
 
 class BrokerStack:

@@ -1,7 +1,8 @@
 """State transfer in virtual time: a copy of the donor's durable store, if the links allow it.
 
-The protocol itself (`broker.transfer`) has tests of its own; here it is two waits, for the copy and
-for its way, each of which a cut link, a dead donor or a new view can make come to nothing.
+The protocol itself (`broker.durability.transfer_protocol`) has tests of its own; here it is two
+waits, for the copy and for its way, each of which a cut link, a dead donor or a new view can make
+come to nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.recovery import recover
+from broker.durability.recovery import recover
 from store.api import Marker
 from store.memory import MemoryDisk, MemoryStore
 from vsync.types import Member, record
 
 if TYPE_CHECKING:
-    from tests.sim.broker_upper import BrokerUpper
+    from tests.sim.broker.shell import BrokerUpper
 
 
 @record
@@ -28,7 +29,7 @@ class Attempt:
 
 
 class SimJoining:
-    """What `broker.joining` is to a member."""
+    """What `broker.durability.transfer` is to a member."""
 
     def __init__(self, upper: BrokerUpper) -> None:
         self.upper = upper

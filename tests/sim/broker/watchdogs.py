@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.duties import Ticker
-from broker.lag import LagWatch
 from broker.machine.commands import (
     CHANNEL_OPEN,
     CONNECTION_OPEN,
@@ -24,13 +22,15 @@ from broker.machine.commands import (
     Publish,
     QueueDeclare,
 )
-from broker.machine.entities import Message
-from broker.replica import Applied
-from tests.sim.broker_clients import MESSAGE
-from vsync.node import Node
+from broker.machine.state import Message
+from broker.replication.replica import Applied
+from broker.replication.timers import Ticker
+from broker.watchdogs.disk_lag import LagWatch
+from tests.sim.broker.clients import MESSAGE
+from vsync.totem.node import Node
 
 if TYPE_CHECKING:
-    from tests.sim.broker_upper import BrokerUpper
+    from tests.sim.broker.shell import BrokerUpper
 
 BEAT_S = 0.1
 EARLY_S = 0.001
@@ -41,7 +41,7 @@ a view ends, all that was ordered and not safe yet is applied at once."""
 
 
 class SimHealth:
-    """What `broker.duties` and `broker.health` are to a member."""
+    """What `broker.replication.timers` and `broker.watchdogs.watchdogs` are to a member."""
 
     def __init__(self, upper: BrokerUpper) -> None:
         self.upper, self.world = upper, upper.world

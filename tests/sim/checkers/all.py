@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.sim.check_order import ORDER_CHECKERS
-from tests.sim.check_views import VIEW_CHECKERS
-from tests.sim.history import History
-from tests.sim.verdict import Violation
+from tests.sim.checkers.history import History
+from tests.sim.checkers.order import ORDER_CHECKERS
+from tests.sim.checkers.views import VIEW_CHECKERS
+from tests.sim.checkers.violation import Violation
 
 ALL_CHECKERS = ORDER_CHECKERS + VIEW_CHECKERS
 REPORTED_PER_CHECKER = 3

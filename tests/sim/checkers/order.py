@@ -7,8 +7,17 @@ large message) leave no trace in any log, so "no gap" is relative to what anybod
 
 from __future__ import annotations
 
-from tests.sim.history import Delivered, History, Installed, Item, Life, Passage, Submitted, Who
-from tests.sim.verdict import Violation, Violations
+from tests.sim.checkers.history import (
+    Delivered,
+    History,
+    Installed,
+    Item,
+    Life,
+    Passage,
+    Submitted,
+    Who,
+)
+from tests.sim.checkers.violation import Violation, Violations
 from vsync.types import NO_RING, Guarantee, RingId
 
 Place = tuple[RingId, int]

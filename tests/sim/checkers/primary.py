@@ -9,15 +9,15 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.sim.toylog import ToyLog
-from tests.sim.verdict import Violation
-from vsync.primary import Primary
-from vsync.primary_events import Activated
-from vsync.standing import ZERO_CHAIN
+from tests.sim.checkers.violation import Violation
+from tests.sim.stacks.toy_log import ToyLog
+from vsync.primary.component import Primary
+from vsync.primary.events import Activated
+from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.types import RingId
 
 if TYPE_CHECKING:
-    from tests.sim.replica import Replica
+    from tests.sim.stacks.primary import Replica
 
 VIOLATIONS_MAX = 5
 

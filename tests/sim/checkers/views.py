@@ -8,8 +8,8 @@ it still owes every safe message (S1, S2) before its own next regular configurat
 
 from __future__ import annotations
 
-from tests.sim.history import History, Installed, Life, Passage, Transited, Who
-from tests.sim.verdict import Violation, Violations
+from tests.sim.checkers.history import History, Installed, Life, Passage, Transited, Who
+from tests.sim.checkers.violation import Violation, Violations
 from vsync.types import NO_RING, Guarantee, RingId
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.sim.explore_world import Case
-from vsync.quorum import Terms, parse, voter_set
-from vsync.standing import ZERO_CHAIN, Standing
-from vsync.voters import change_to
+from tests.sim.explore.world import Case
+from vsync.primary.state_exchange import ZERO_CHAIN, Standing
+from vsync.quorum.reconfiguration import change_to
+from vsync.quorum.voter_set import Terms, parse, voter_set
 
 Entry = tuple[int, int, int]  # epoch, number in it, voters after it (index in `Rules.stages`)
 Log = tuple[Entry, ...]

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
 from typing import NamedTuple
 
-from tests.sim.abstract import COMMAND, PARTIAL, Crowd, Entry, Log, Model, Part, dark
-from vsync.activating import activate
-from vsync.quorum import parse
-from vsync.standing import Plan, Standing, Verdict, make_plan, refuse
+from tests.sim.explore.abstract_state import COMMAND, PARTIAL, Crowd, Entry, Log, Model, Part, dark
+from vsync.primary.activation import activate
+from vsync.primary.state_exchange import Plan, Standing, Verdict, make_plan, refuse
+from vsync.quorum.voter_set import parse
 from vsync.types import Member
 
 ENOUGH = 9

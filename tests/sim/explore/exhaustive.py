@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from tests.sim.abstract import Crowd, Log, Model, Part
-from tests.sim.abstract import dark as without_power
-from tests.sim.abstract_view import Ends
-from tests.sim.explore_world import Case
-from vsync.quorum import parse
+from tests.sim.explore.abstract_state import Crowd, Log, Model, Part
+from tests.sim.explore.abstract_state import dark as without_power
+from tests.sim.explore.abstract_view import Ends
+from tests.sim.explore.world import Case
+from vsync.quorum.voter_set import parse
 
 
 class Broken(Exception):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from tests.sim.toylog import LogEntry, next_order, order_at, steps_to
-from vsync.primary import Primary
-from vsync.primary_events import (
+from tests.sim.stacks.toy_log import LogEntry, next_order, order_at, steps_to
+from vsync.primary.component import Primary
+from vsync.primary.events import (
     Activated,
     Activation,
     DurableMark,
@@ -22,8 +22,8 @@ from vsync.primary_events import (
     Suspended,
     Transfer,
 )
-from vsync.quorum import Terms
-from vsync.standing import ZERO_CHAIN, Standing
+from vsync.primary.state_exchange import ZERO_CHAIN, Standing
+from vsync.quorum.voter_set import Terms
 from vsync.types import Member
 
 VOTERS = b"voters "

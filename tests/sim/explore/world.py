@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from itertools import chain, combinations
 from typing import NamedTuple
 
-from tests.sim.peer import Image, Peer, voters_item
-from vsync import voters
-from vsync.events import Deliver, Marks, Output, Transitional, View
-from vsync.primary import Primary
-from vsync.primary_events import ACTIVATE, APP, PROMISED, STATE, Activated
-from vsync.quorum import Terms, parse, voter_set
+from tests.sim.explore.peer import Image, Peer, voters_item
+from vsync.primary.component import Primary
+from vsync.primary.events import ACTIVATE, APP, PROMISED, STATE, Activated
+from vsync.quorum import reconfiguration
+from vsync.quorum.voter_set import Terms, parse, voter_set
+from vsync.totem.events import Deliver, Marks, Output, Transitional, View
 from vsync.types import Guarantee, Member, RingId
 
 MESSAGES_MAX = 400
@@ -234,9 +234,9 @@ class World:
         terms, level = peer.memory.voters, peer.primary.level_names
         if electorate.changing:
             if peer.primary.durable() >= peer.since:
-                item = voters_item(terms, voters.finished(terms))
+                item = voters_item(terms, reconfiguration.finished(terms))
         elif first and step.change and terms == self.case.terms:
-            joint = voters.change_to(terms, self.case.change)
+            joint = reconfiguration.change_to(terms, self.case.change)
             newcomers = set(parse(joint).names) - set(electorate.names)
             if parse(joint).quorate(level) and newcomers <= level:
                 item = voters_item(terms, joint)

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.sim.tape import Tape
-from vsync.messages import Kind
-from vsync.phases import Phase
+from tests.sim.world.random_tape import Tape
+from vsync.totem.phases import Phase
+from vsync.wire.messages import Kind
 
 if TYPE_CHECKING:
-    from tests.sim.member import SimMember
-    from tests.sim.net import Link
-    from tests.sim.world import World
+    from tests.sim.world.member import SimMember
+    from tests.sim.world.net import Link
+    from tests.sim.world.world import World
 
 FRAMES_MAX = 8
 WORST = {

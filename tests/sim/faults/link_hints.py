@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world.world import World
 
 KNOCKS = 6
 

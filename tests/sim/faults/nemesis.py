@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.sim.ambush import Ambush
-from tests.sim.nemesis_members import MemberTrouble
-from tests.sim.plan import ALL_EPISODES
-from tests.sim.strike import Strike
-from tests.sim.tape import Tape
+from tests.sim.faults.during_formation import Strike
+from tests.sim.faults.late_frames import Ambush
+from tests.sim.faults.nemesis_members import MemberTrouble
+from tests.sim.run.plan import ALL_EPISODES
+from tests.sim.world.random_tape import Tape
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world.world import World
 
 Pairs = list[tuple[str, str]]
 SELDOM = ("crash_all", "flood", "restart_storm", "pause_long")

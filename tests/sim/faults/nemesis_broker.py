@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.sim.tape import Tape
+from tests.sim.world.random_tape import Tape
 
 if TYPE_CHECKING:
-    from tests.sim.member import SimMember
-    from tests.sim.world import World
+    from tests.sim.world.member import SimMember
+    from tests.sim.world.world import World
 
 OCCASIONS = (
     "promise",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tests.sim.stack import Restorable, Wipeable
-from tests.sim.tape import Tape
+from tests.sim.stacks.stack import Restorable, Wipeable
+from tests.sim.world.random_tape import Tape
 from vsync.types import Guarantee
 
 if TYPE_CHECKING:
-    from tests.sim.member import SimMember
-    from tests.sim.world import World
+    from tests.sim.world.member import SimMember
+    from tests.sim.world.world import World
 
 HOUR_US = 3_600_000_000
 

@@ -1,8 +1,8 @@
 """Deliberate bugs of the protocol, to find out whether the simulator would have noticed.
 
 Each mutant is one small wrong line of the kind that real implementations had.  `broken(name)` is a
-context in which the protocol has that bug; `tests/unit/test_sim_mutants.py` names a seed for each,
-and `tests/unit/test_vsync_pitfalls_bite.py` a test without chance for some.
+context in which the protocol has that bug; `tests/unit/sim/test_mutants.py` names a seed for each,
+and `tests/unit/vsync/totem/test_pitfalls_bite.py` a test without chance for some.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from vsync import primary, quorum, standing
-from vsync.events import Deliver
-from vsync.formation import Formation
-from vsync.hearing import Hearing
-from vsync.membership import Gather
-from vsync.messages import Commit, CommitEntry, Data, Token
-from vsync.node import Node
-from vsync.packing import Reassembly, SendQueue
-from vsync.phases import Phase, Reason
-from vsync.primary_events import Ordered
-from vsync.recovery import Closing, Recovery
-from vsync.ring import Ring, Source, Visit
-from vsync.standing import Standing
+from vsync.primary import component, state_exchange
+from vsync.primary.events import Ordered
+from vsync.primary.state_exchange import Standing
+from vsync.primary.unstable import UndecidedMessages
+from vsync.quorum import voter_set
+from vsync.totem.events import Deliver
+from vsync.totem.membership.commit import Formation
+from vsync.totem.membership.connectivity import Hearing
+from vsync.totem.membership.recovery import Closing, Recovery
+from vsync.totem.membership.sets import Gather
+from vsync.totem.node import Node
+from vsync.totem.ordering.packing import Reassembly, SendQueue
+from vsync.totem.ordering.ring import Ring, Source, Visit
+from vsync.totem.ordering.window import Window
+from vsync.totem.phases import Phase, Reason
 from vsync.types import Guarantee, Member
-from vsync.undecided import UndecidedMessages
-from vsync.window import Window
+from vsync.wire.messages import Commit, CommitEntry, Data, Token
 
 Patches = Iterable[tuple[object, str, object]]
 
@@ -213,14 +214,16 @@ def old_life_lives_on() -> Patches:
 
 def minority_is_enough() -> Patches:
     """One voter makes a majority."""
-    yield quorum, "majority", lambda votes: 1
+    yield voter_set, "majority", lambda votes: 1
 
 
 def any_donor() -> Patches:
     """The donor is the first of the members, not the best of them."""
-    plan = standing.make_plan
+    plan = state_exchange.make_plan
 
-    def by_name(members: tuple[Member, ...], standings: dict[Member, Standing]) -> standing.Plan:
+    def by_name(
+        members: tuple[Member, ...], standings: dict[Member, Standing]
+    ) -> state_exchange.Plan:
         first = min((m for m in members if standings[m].filled), default=None)
         if first is None:
             return plan(members, standings)
@@ -230,43 +233,43 @@ def any_donor() -> Patches:
         }
         return plan(members, flat)
 
-    yield primary, "make_plan", by_name
+    yield component, "make_plan", by_name
 
 
 def epoch_stays() -> Patches:
     """A new primary goes on in the epoch of the old one."""
-    plan = standing.make_plan
+    plan = state_exchange.make_plan
 
-    def same(members: tuple[Member, ...], standings: dict[Member, Standing]) -> standing.Plan:
+    def same(members: tuple[Member, ...], standings: dict[Member, Standing]) -> state_exchange.Plan:
         made = plan(members, standings)
         return made._replace(epoch=max(1, made.epoch - 1))
 
-    yield primary, "make_plan", same
+    yield component, "make_plan", same
 
 
 def marks_of_anybody() -> Patches:
     """The durable mark is what the best voter has, not what a majority has."""
 
     def best(
-        _one: quorum.VoterSet, marks: Mapping[str, int], _level: Collection[str], _epoch: int
+        _one: voter_set.VoterSet, marks: Mapping[str, int], _level: Collection[str], _epoch: int
     ) -> int:
         return max(marks.values(), default=0)
 
-    yield quorum.VoterSet, "durable", best
+    yield voter_set.VoterSet, "durable", best
 
 
 def transitional_is_applied() -> Patches:
     """What is delivered in a transitional configuration is applied at once."""
-    on_app = primary.Primary._on_app
+    on_app = component.Primary._on_app
 
-    def eager(self: primary.Primary, d: Deliver, payload: bytes) -> None:
+    def eager(self: component.Primary, d: Deliver, payload: bytes) -> None:
         if d.transitional and self._undecided.take(d, payload):
             self._undecided.items.pop()
             self._events.append(Ordered(self.epoch, d.ring, d.seq, d.sender, payload))
         else:
             on_app(self, d, payload)
 
-    yield primary.Primary, "_on_app", eager
+    yield component.Primary, "_on_app", eager
 
 
 def undecided_is_dropped() -> Patches:
@@ -280,7 +283,7 @@ def undecided_is_dropped() -> Patches:
 
 def stores_beat_the_living() -> Patches:
     """The longest store is the donor, although its life did not see its last view to the end."""
-    worth = standing._worth
+    worth = state_exchange._worth
 
     def by_position(
         member: Member, ours: list[Member], standings: dict[Member, Standing]
@@ -289,7 +292,7 @@ def stores_beat_the_living() -> Patches:
         epoch, position, alike, undecided = rest
         return reach, True, epoch, position, alike, undecided
 
-    yield standing, "_worth", by_position
+    yield state_exchange, "_worth", by_position
 
 
 def half_safe() -> Patches:

@@ -1,9 +1,9 @@
 """Mutants that no seed will ever kill, and those that none has killed yet, each with the reason.
 
-The key is the mutant's name; `python -m tests.sim.mutate --table` drops entries whose mutant the
-code does not have any more.  `EQUIVALENT` says why no promise can depend on the change.  `UNSEEN`
-says of a survivor what hides it: another guard behind the one that is gone, a bound that is wider
-than the delay it causes, or something that the simulator does not do.
+The key is the mutant's name; `python -m tests.sim.mutation.run --table` drops entries whose mutant
+the code does not have any more.  `EQUIVALENT` says why no promise can depend on the change.
+`UNSEEN` says of a survivor what hides it: another guard behind the one that is gone, a bound that
+is wider than the delay it causes, or something that the simulator does not do.
 """
 
 from __future__ import annotations

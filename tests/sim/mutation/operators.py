@@ -16,19 +16,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MODULES = (
-    "vsync.ring",
-    "vsync.window",
-    "vsync.flow",
-    "vsync.membership",
-    "vsync.gathering",
-    "vsync.formation",
-    "vsync.recovery",
-    "vsync.node",
-    "vsync.standing",
-    "vsync.undecided",
-    "vsync.primary",
+    "vsync.totem.ordering.ring",
+    "vsync.totem.ordering.window",
+    "vsync.totem.ordering.flow_control",
+    "vsync.totem.membership.sets",
+    "vsync.totem.membership.gather",
+    "vsync.totem.membership.commit",
+    "vsync.totem.membership.recovery",
+    "vsync.totem.node",
+    "vsync.primary.state_exchange",
+    "vsync.primary.unstable",
+    "vsync.primary.component",
 )
 SILENT_FUNCTIONS = {"describe", "invariants", "__str__", "__repr__", "status"}
 SILENT_CALLS = {"_count", "_note", "_miss", "_tell", "count", "note", "Note", "format", "join"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.sim.equivalents import EQUIVALENT, UNSEEN
-from tests.sim.operators import ROOT, generate_all
+from tests.sim.mutation.equivalents import EQUIVALENT, UNSEEN
+from tests.sim.mutation.operators import ROOT, generate_all
 
 PATH = ROOT / "docs" / "MUTANTS.md"
 HAND = "by hand"
@@ -14,17 +14,18 @@ NOTICED = ("killed", "hangs")
 
 HEAD = """# Mutants: would the simulator notice?
 
-A mutant is the protocol with one small bug. Those *by hand* (`tests/sim/mutants.py`) are bugs that
-real implementations had; the others are made by operators over the syntax trees of the ring's and
-the primary layer's modules (`tests/sim/operators.py`): bounds off by one, comparisons turned round,
-guards and single conditions dropped, minimum and maximum swapped, assignments and calls skipped.
-Each runs the seeds 1, 2, 3, ..., cut to 4,000 events, in a process of its own until one fails that
-the real code passes.
+A mutant is the protocol with one small bug. Those *by hand* (`tests/sim/mutation/by_hand.py`) are
+bugs that real implementations had; the others are made by operators over the syntax trees of the
+ring's and the primary layer's modules (`tests/sim/mutation/operators.py`): bounds off by one,
+comparisons turned round, guards and single conditions dropped, minimum and maximum swapped,
+assignments and calls skipped. Each runs the seeds 1, 2, 3, ..., cut to 4,000 events, in a process
+of its own until one fails that the real code passes.
 
-    python -m tests.sim.mutate --list                      # what can be generated, what is known
-    python -m tests.sim.mutate --run --sample 200 --budget 120 --seeds-max 1000 --jobs 2
-    python -m tests.sim.mutate --run --survivors --budget 900    # survivors again, with more time
-    python -m tests.sim.mutate --table                     # this file, from tests/sim/mutants.jsonl
+    python -m tests.sim.mutation.run --list                      # what can be generated, what is
+    known python -m tests.sim.mutation.run --run --sample 200 --budget 120 --seeds-max 1000 --jobs 2
+    python -m tests.sim.mutation.run --run --survivors --budget 900    # survivors again, with more
+    time python -m tests.sim.mutation.run --table                     # this file, from
+    tests/sim/mutants.jsonl
 
 A run takes up where the last one stopped: what has a result is not run again. A mutant is named by
 what it changes, so its result holds while the code around it moves, and is dropped when that place
@@ -32,9 +33,9 @@ is gone. `hangs` means that a seed did not end within its processor time, which 
 as a failure. *Survived* says how many seeds it outlived so far, and what hides it; with *time* or
 *load* as the reason it is slower than the real one, and no bound is tight enough to show it.
 *Equivalent* ones change nothing that is promised. Both kinds of reasons are in
-`tests/sim/equivalents.py`. `--survivors` goes on behind the seeds that were outlived; `--killed`
-runs again what was killed, to see that it still is. `--budget` is in seconds of processor time, so
-results do not depend on what else the machine does.
+`tests/sim/mutation/equivalents.py`. `--survivors` goes on behind the seeds that were outlived;
+`--killed` runs again what was killed, to see that it still is. `--budget` is in seconds of
+processor time, so results do not depend on what else the machine does.
 """
 
 

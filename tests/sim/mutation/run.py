@@ -1,4 +1,5 @@
-"""Mutation runs: would the simulator notice?  `python -m tests.sim.mutate --run` and `--table`.
+"""Mutation runs: would the simulator notice?  `python -m tests.sim.mutation.run --run` and
+`--table`.
 
 Each mutant runs in a process of its own: the changed module is put in the place of the real one
 before anything imports it, then seeds run in order, cut short, until one fails.  A seed that also
@@ -7,7 +8,7 @@ stopped and taken up again at any time; `--table` makes docs/MUTANTS.md of it.
 
 A mutant is *killed* (a seed fails), *hangs* (a seed does not end: noticed as well), *survives* (the
 seeds or the time are used up), or is *equivalent*: it changes nothing that was promised, with the
-reason in `tests/sim/equivalents.py`.
+reason in `tests/sim/mutation/equivalents.py`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.sim.equivalents import EQUIVALENT
-from tests.sim.operators import MODULES, ROOT, Mutant, generate_all, mutated, sample
+from tests.sim.mutation.equivalents import EQUIVALENT
+from tests.sim.mutation.operators import MODULES, ROOT, Mutant, generate_all, mutated, sample
 
 LEDGER = ROOT / "tests" / "sim" / "mutants.jsonl"
 SEED_CPU_S = 40.0  # a seed that takes longer hangs; the slowest honest one takes a tenth
 STEPS_MIN, STEPS_MAX = 4000, 5000  # short runs: twice as many seeds in the same time
 HAND = "by hand"
-PRIMARY_MODULES = ("vsync.standing", "vsync.primary", "vsync.undecided")
+PRIMARY_MODULES = (
+    "vsync.primary.state_exchange",
+    "vsync.primary.component",
+    "vsync.primary.unstable",
+)
 
 
 def stacks_for(module: str) -> tuple[str, ...]:
@@ -78,11 +83,11 @@ def _try_seeds(
         sys.meta_path.insert(0, _Finder(module, name))
     with ExitStack() as stack:
         try:
-            from tests.sim.campaign import collect_seldom, options_for, plan_of, run_plan
+            from tests.sim.run.campaign import collect_seldom, options_for, plan_of, run_plan
 
             collect_seldom()
             if module == HAND and name:
-                from tests.sim.mutants import broken
+                from tests.sim.mutation.by_hand import broken
 
                 stack.enter_context(broken(name))
         except Exception as error:  # the module does not even load
@@ -101,7 +106,7 @@ def _try_seeds(
 
 def _stack_of(module: str, name: str, seed: int) -> str:
     if module == HAND:
-        from tests.sim.mutants import PRIMARY_MUTANTS
+        from tests.sim.mutation.by_hand import PRIMARY_MUTANTS
 
         above = any(mutant.__name__ == name for mutant in PRIMARY_MUTANTS)
         kinds: tuple[str, ...] = ("replica", "oracle") if above else ("ring", "replica")
@@ -143,7 +148,7 @@ def _one_seed(run: Callable[[], Any]) -> dict[str, Any] | None:
 def _child(
     module: str, name: str, only: str, first: int, last: int, seconds: float
 ) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.sim.mutate", "--one", module, name, only]
+    command = [sys.executable, "-m", "tests.sim.mutation.run", "--one", module, name, only]
     command += ["--seed-min", str(first), "--seeds-max", str(last), "--budget", str(seconds)]
     limit = 20 * (seconds + SEED_CPU_S)  # of wall clock, on a machine that does much else
     try:
@@ -193,7 +198,7 @@ def run_mutant(
 
 
 def by_hand() -> list[Mutant]:
-    from tests.sim.mutants import MUTANTS
+    from tests.sim.mutation.by_hand import MUTANTS
 
     return [
         Mutant(name, HAND, "", 0, HAND, " ".join((make.__doc__ or "").split()), "")
@@ -237,7 +242,7 @@ def _wanted(arguments: argparse.Namespace) -> Iterator[Mutant]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tests.sim.gate import commit  # imports the protocol, which a child must not have yet
+    from tests.sim.run.gate import commit  # imports the protocol, which a child must not have yet
 
     todo, known = list(_wanted(arguments)), read_ledger(arguments.ledger)
     print(f"{len(todo)} mutants to run, {arguments.jobs} at a time")
@@ -281,7 +286,7 @@ def list_mutants(arguments: argparse.Namespace) -> int:
 
 
 def parse(raw: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutation.run", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--list", action="store_true", help="show the mutants and what is known")
     what.add_argument("--generate", action="store_true", help="the same as --list")
@@ -314,7 +319,7 @@ def main(raw: list[str]) -> int:
     if arguments.run:
         return run(arguments)
     if arguments.table:
-        from tests.sim.mutants_doc import write_table
+        from tests.sim.mutation.report import write_table
 
         return write_table(read_ledger(arguments.ledger))
     return list_mutants(arguments)

@@ -1,4 +1,5 @@
-"""Seeds in a process of their own: `python -m tests.sim.batch STACK:SEED ...` prints JSON lines.
+"""Seeds in a process of their own: `python -m tests.sim.run.batch STACK:SEED ...` prints JSON
+lines.
 
 The parent chooses PYTHONHASHSEED, so every batch runs under another order of its hash tables, and
 a run that depends on it shows when it is repeated.  A batch that dies is a finding, too.
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.sim.campaign import (
+from tests.sim.run.campaign import (
     Outcome,
     collect_seldom,
     command_for,
@@ -24,7 +25,7 @@ from tests.sim.campaign import (
     run_seed,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BATCH_SEEDS = 20
 SEED_LIMIT_S = 120.0  # of wall clock, for the mean of a batch on a busy machine
 
@@ -39,7 +40,7 @@ class Job(NamedTuple):
 
 def run_batch(jobs: Sequence[Job], hash_seed: int) -> list[Outcome]:
     """Run the jobs in a fresh process under this hash seed."""
-    command = [sys.executable, "-m", "tests.sim.batch", *map(str, jobs)]
+    command = [sys.executable, "-m", "tests.sim.run.batch", *map(str, jobs)]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)}
     try:
         done = subprocess.run(

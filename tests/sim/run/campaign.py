@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.sim.broker_stack import BrokerStack
-from tests.sim.cores import make_node
-from tests.sim.groups import GroupStack
-from tests.sim.oracle import Oracle
-from tests.sim.plan import Plan, make_plan
-from tests.sim.runner import Result, Runner
-from tests.sim.stack import PlainStack, ReplicaStack, Stack
-from tests.sim.trace import Trace
-from tests.sim.world import NO_FAULTS
+from tests.sim.broker.stack import BrokerStack
+from tests.sim.run.plan import Plan, make_plan
+from tests.sim.run.runner import Result, Runner
+from tests.sim.stacks.groups import GroupStack
+from tests.sim.stacks.oracle import Oracle
+from tests.sim.stacks.stack import PlainStack, ReplicaStack, Stack
+from tests.sim.world.cores import make_node
+from tests.sim.world.trace import Trace
+from tests.sim.world.world import NO_FAULTS
 from vsync.types import record
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from vsync.phases import Phase as RingPhase
-from vsync.primary import Primary
+from vsync.primary.component import Primary
+from vsync.totem.phases import Phase as RingPhase
 
 if TYPE_CHECKING:
-    from tests.sim.member import SimMember
+    from tests.sim.world.member import SimMember
 
 Pair = tuple[str, str]
 

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from tests.sim.batch import ROOT, Job, differences, run_batches
-from tests.sim.campaign import Outcome, Summary, command_for
-from tests.sim.coverage import lines as coverage_lines
+from tests.sim.run.batch import ROOT, Job, differences, run_batches
+from tests.sim.run.campaign import Outcome, Summary, command_for
+from tests.sim.run.coverage import lines as coverage_lines
 
 FIXED = {"ring": 60, "replica": 120, "broker": 50, "oracle": 60, "groups": 10}
 FRESH_TURN = ("replica", "oracle", "ring", "broker", "replica")

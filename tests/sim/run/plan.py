@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tests.sim.net import Weather
-from tests.sim.tape import Tape
+from tests.sim.world.net import Weather
+from tests.sim.world.random_tape import Tape
 from vsync.types import record
 
 WEATHER_FAULTS = (
@@ -130,7 +130,7 @@ class Plan:
     fsync_s: float
     transfer_s: float
     primary: bool
-    # What a shrunk scenario leaves out of its seed; see `tests.sim.shrink`.
+    # What a shrunk scenario leaves out of its seed; see `tests.sim.run.shrink`.
     episodes: tuple[int, ...] | None = None  # the only ones that begin, by number; None is all
     strikes: tuple[int, ...] | None = None
     loaded: bool = True

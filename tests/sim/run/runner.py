@@ -12,20 +12,20 @@ import time
 import traceback
 from collections import Counter
 
-from tests.sim.checkers import check
-from tests.sim.history import Delivered, Installed, Submitted
-from tests.sim.load import Load
-from tests.sim.member import COMMIT_WORST_S, SimMember
-from tests.sim.nemesis import Nemesis
-from tests.sim.plan import COUNTED_CHANGES, COUNTED_KINDS, COUNTED_STEPS, Plan
-from tests.sim.stack import Stack
-from tests.sim.tape import Tape
-from tests.sim.trace import Trace
-from tests.sim.verdict import Violation
-from tests.sim.world import MakeCore, World
-from vsync.messages import Kind
-from vsync.phases import Phase
+from tests.sim.checkers.all import check
+from tests.sim.checkers.history import Delivered, Installed, Submitted
+from tests.sim.checkers.violation import Violation
+from tests.sim.faults.nemesis import Nemesis
+from tests.sim.run.plan import COUNTED_CHANGES, COUNTED_KINDS, COUNTED_STEPS, Plan
+from tests.sim.stacks.stack import Stack
+from tests.sim.world.load import Load
+from tests.sim.world.member import COMMIT_WORST_S, SimMember
+from tests.sim.world.random_tape import Tape
+from tests.sim.world.trace import Trace
+from tests.sim.world.world import MakeCore, World
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee, record
+from vsync.wire.messages import Kind
 
 PROBES_PER_MEMBER = 3
 REST_S = 2.0

@@ -15,9 +15,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.sim.campaign import Options, options_for, plan_of, run_plan
-from tests.sim.plan import Plan
-from tests.sim.runner import Result
+from tests.sim.run.campaign import Options, options_for, plan_of, run_plan
+from tests.sim.run.plan import Plan
+from tests.sim.run.runner import Result
 from vsync.types import record
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def read(path: Path) -> Scenario:
     wrong = sorted(fields.keys() - known.keys())
     if wrong:
         raise ValueError(
-            f"{path}: a scenario has no field {', '.join(wrong)}; see tests/sim/shrink"
+            f"{path}: a scenario has no field {', '.join(wrong)}; see tests/sim/run/shrink"
         )
     lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
     return Scenario(**lists)

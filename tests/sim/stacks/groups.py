@@ -18,13 +18,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.sim.history import Who
-from tests.sim.member import SimMember
-from tests.sim.tap import Tap, who
-from tests.sim.verdict import Violation
-from vsync.cpg import Groups
-from vsync.events import Output, Transitional, View
-from vsync.group_events import (
+from tests.sim.checkers.history import Who
+from tests.sim.checkers.violation import Violation
+from tests.sim.world.member import SimMember
+from tests.sim.world.tap import Tap, who
+from vsync.cpg.events import (
     Cause,
     Failed,
     GroupEvent,
@@ -34,6 +32,8 @@ from vsync.group_events import (
     Sent,
     Synced,
 )
+from vsync.cpg.groups import Groups
+from vsync.totem.events import Output, Transitional, View
 from vsync.types import NO_RING, Guarantee, Member, RingId
 
 EVERYBODY = "all"

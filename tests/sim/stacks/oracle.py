@@ -12,14 +12,14 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.sim.plan import Plan
-from tests.sim.tape import Tape
-from vsync.events import Deliver, Marks, Output, Transitional, View
-from vsync.phases import Phase
+from tests.sim.run.plan import Plan
+from tests.sim.world.random_tape import Tape
+from vsync.totem.events import Deliver, Marks, Output, Transitional, View
+from vsync.totem.phases import Phase
 from vsync.types import NO_RING, Guarantee, Member, RingId
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world.world import World
 
 QUEUE_MAX = 200
 
@@ -47,7 +47,7 @@ class Ring:
 
 
 class OracleCore:
-    """One life, as the oracle lets it be; the face of `vsync.node.Node`."""
+    """One life, as the oracle lets it be; the face of `vsync.totem.node.Node`."""
 
     def __init__(self, oracle: Oracle, me: Member) -> None:
         self.oracle, self.me = oracle, me

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.sim.member import SimMember
-from tests.sim.tap import Tap
-from tests.sim.tape import Tape
-from tests.sim.toylog import Disk, Image, ToyLog, steps_to
-from vsync.events import Output
-from vsync.primary import Primary
-from vsync.primary_events import (
+from tests.sim.stacks.toy_log import Disk, Image, ToyLog, steps_to
+from tests.sim.world.member import SimMember
+from tests.sim.world.random_tape import Tape
+from tests.sim.world.tap import Tap
+from vsync.primary.component import Primary
+from vsync.primary.events import (
     Activated,
     Activation,
     DurableMark,
@@ -29,12 +28,13 @@ from vsync.primary_events import (
     Suspended,
     Transfer,
 )
-from vsync.standing import Standing
+from vsync.primary.state_exchange import Standing
+from vsync.totem.events import Output
 from vsync.types import Guarantee
 
 if TYPE_CHECKING:
-    from tests.sim.judge import Judge
-    from tests.sim.world import World
+    from tests.sim.checkers.primary import Judge
+    from tests.sim.world.world import World
 
 
 class Replica:

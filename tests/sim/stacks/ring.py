@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.sim.tap import Tap
-from vsync.events import Output
+from tests.sim.world.tap import Tap
+from vsync.totem.events import Output
 from vsync.types import Guarantee
 
 

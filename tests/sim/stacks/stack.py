@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from tests.sim.judge import Judge
-from tests.sim.member import SimMember, Upper
-from tests.sim.plain import Plain
-from tests.sim.replica import Replica
-from tests.sim.tap import Tap
-from tests.sim.toylog import Disk, Image
-from tests.sim.verdict import Violation
-from vsync.quorum import majority
+from tests.sim.checkers.primary import Judge
+from tests.sim.checkers.violation import Violation
+from tests.sim.stacks.primary import Replica
+from tests.sim.stacks.ring import Plain
+from tests.sim.stacks.toy_log import Disk, Image
+from tests.sim.world.member import SimMember, Upper
+from tests.sim.world.tap import Tap
+from vsync.quorum.voter_set import majority
 
 
 class Stack(Protocol):

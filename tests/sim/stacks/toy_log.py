@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vsync.primary_events import Activation
-from vsync.standing import ZERO_CHAIN
+from vsync.primary.events import Activation
+from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.types import record
 
 

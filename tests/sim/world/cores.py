@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from tests.sim.plan import Plan
-from tests.sim.tap import Core
-from tests.sim.tape import Tape
-from vsync.config import RingConfig
-from vsync.events import Output
-from vsync.node import Node
-from vsync.phases import Phase
+from tests.sim.run.plan import Plan
+from tests.sim.world.random_tape import Tape
+from tests.sim.world.tap import Core
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Output
+from vsync.totem.node import Node
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member, RingId
 
 CLUSTER = "simulated"

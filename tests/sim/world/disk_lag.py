@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from store.writer import Lag
+from store.commit_thread import Lag
 
 
 class SimLag:

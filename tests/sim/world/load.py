@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.sim.tape import Tape
+from tests.sim.world.random_tape import Tape
 from vsync.types import Guarantee
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world.world import World
 
 
 class Load:

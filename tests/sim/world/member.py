@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from tests.sim.ringtrace import Recorder
-from tests.sim.tap import Tap
-from tests.sim.tape import Tape
-from vsync.events import Broadcast, Output, Send
+from tests.sim.world.random_tape import Tape
+from tests.sim.world.ringtrace import Recorder
+from tests.sim.world.tap import Tap
+from vsync.totem.events import Broadcast, Output, Send
 from vsync.types import Guarantee, Member
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world.world import World
 
 FRAMES_PER_TURN = 64
 COMMIT_WORST_S = 10.0  # a commit under way takes its time whatever heals meanwhile

@@ -12,11 +12,11 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable
 
-from tests.sim.tape import Tape
-from vsync.messages import Kind
+from tests.sim.world.random_tape import Tape
 from vsync.types import record
+from vsync.wire.messages import Kind
 
-CHECKED_FROM = 6  # version, kind, checksum; then the cluster's tag: see `vsync.codec`
+CHECKED_FROM = 6  # version, kind, checksum; then the cluster's tag: see `vsync.wire.codec`
 TAG_BYTES = 8
 LOST = {
     int(Kind.TOKEN): "loss_token",

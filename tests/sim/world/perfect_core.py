@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 import struct
 
-from tests.sim.plan import Plan
-from vsync.events import Broadcast, Deliver, Marks, Output, Send, View
-from vsync.messages import Kind
-from vsync.phases import Phase
+from tests.sim.run.plan import Plan
+from vsync.totem.events import Broadcast, Deliver, Marks, Output, Send, View
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member, RingId
+from vsync.wire.messages import Kind
 
 ASK, ORDER, MARK = 1, 2, 3
 HEAD = struct.Struct(">BBBIBB")  # version, kind, what, number, origin, guarantee

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vsync.events import Note, Output
-from vsync.node import Node
-from vsync.trace import ONLY_TRACED
-from vsync.tracefile import FLUSH_S, TraceFile
-from vsync.tracing import fact
+from vsync.io.traced_driver import FLUSH_S, TraceFile
+from vsync.totem.context import ONLY_TRACED
+from vsync.totem.events import Note, Output
+from vsync.totem.node import Node
+from vsync.totem.trace import fact
 from vsync.types import Member
 
 CLUSTER = "simulated"

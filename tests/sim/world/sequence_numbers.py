@@ -6,7 +6,7 @@ stands until it is given up, and forms again as if nothing had been.  No log sho
 
 from __future__ import annotations
 
-from vsync.node import Node
+from vsync.totem.node import Node
 from vsync.types import RingId
 
 

@@ -12,9 +12,18 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tests.sim.history import Delivered, Ended, Installed, Item, Life, Submitted, Transited, Who
-from tests.sim.ringtrace import Recorder
-from vsync.events import (
+from tests.sim.checkers.history import (
+    Delivered,
+    Ended,
+    Installed,
+    Item,
+    Life,
+    Submitted,
+    Transited,
+    Who,
+)
+from tests.sim.world.ringtrace import Recorder
+from vsync.totem.events import (
     Broadcast,
     Deliver,
     Direct,
@@ -25,8 +34,8 @@ from vsync.events import (
     Transitional,
     View,
 )
-from vsync.node import Node
-from vsync.phases import Phase
+from vsync.totem.node import Node
+from vsync.totem.phases import Phase
 from vsync.types import NO_RING, Guarantee, Member, RingId
 
 HEADER = struct.Struct(">1sIII")  # source, incarnation, number, checksum of the rest
@@ -35,7 +44,7 @@ FOREIGN = Item(("?", 0), 0, 0)
 
 
 class Core(Protocol):
-    """What the simulator needs of `vsync.node.Node`."""
+    """What the simulator needs of `vsync.totem.node.Node`."""
 
     @property
     def mark(self) -> int: ...

@@ -10,10 +10,10 @@ import hashlib
 from collections import deque
 from typing import NamedTuple
 
-from vsync.codec import Codec
 from vsync.errors import FrameError
-from vsync.messages import Data
 from vsync.types import Member
+from vsync.wire.codec import Codec
+from vsync.wire.messages import Data
 
 CLUSTER = "simulated"
 KEPT_RECORDS = 400

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from pathlib import Path
 
-from tests.sim.coverage import stage_of
-from tests.sim.hints import Hints
-from tests.sim.history import History
-from tests.sim.member import SimMember, Upper
-from tests.sim.net import Net
-from tests.sim.numbers import Numbers
-from tests.sim.plan import ALWAYS_ON, Plan, calm_of
-from tests.sim.stack import Stack
-from tests.sim.tap import Core, Tap
-from tests.sim.tape import Tape
-from tests.sim.trace import Trace
+from tests.sim.checkers.history import History
+from tests.sim.faults.link_hints import Hints
+from tests.sim.run.coverage import stage_of
+from tests.sim.run.plan import ALWAYS_ON, Plan, calm_of
+from tests.sim.stacks.stack import Stack
+from tests.sim.world.member import SimMember, Upper
+from tests.sim.world.net import Net
+from tests.sim.world.random_tape import Tape
+from tests.sim.world.sequence_numbers import Numbers
+from tests.sim.world.tap import Core, Tap
+from tests.sim.world.trace import Trace
 from vsync.types import Member
 
 NO_FAULTS = {

@@ -7,13 +7,13 @@ import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from vsync.config import RingConfig
-from vsync.driver import Driver
-from vsync.events import Deliver, Direct, Output, View
-from vsync.keys import Allowed, KeyPair, make_pair, public_text
-from vsync.node import Node
-from vsync.security import Curve, Security
-from vsync.transport import ZmqTransport
+from vsync.io.driver import Driver
+from vsync.io.keys import Allowed, KeyPair, make_pair, public_text
+from vsync.io.security import Curve, Security
+from vsync.io.transport import ZmqTransport
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Deliver, Direct, Output, View
+from vsync.totem.node import Node
 from vsync.types import Member
 
 CONFIG = RingConfig(token_timeout_ms=500, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50)

@@ -7,10 +7,10 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from vsync.driver import Driver
-from vsync.events import Note, Output
-from vsync.monitor import Told
-from vsync.transport import parse_address
+from vsync.io.driver import Driver
+from vsync.io.link_monitor import Told
+from vsync.io.transport import parse_address
+from vsync.totem.events import Note, Output
 from vsync.types import Guarantee, Member
 
 A = Member("a", 1, "127.0.0.1:7001")

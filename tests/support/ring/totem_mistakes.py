@@ -2,7 +2,7 @@
 
 Each generator yields (owner, attribute, replacement); `test_vsync_pitfalls_bite` says which pitfall
 each belongs to, and which test must not pass with it.  Those that the simulator is tried with as
-well are in `tests.sim.mutants`.
+well are in `tests.sim.mutation.by_hand`.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from collections.abc import Callable, Iterable
 from random import Random
 from struct import Struct
 
-from tests.sim.mutants import Patches
-from vsync import codec as codec_module
-from vsync import control, formation, packing
-from vsync.config import RingConfig
-from vsync.core import Core
-from vsync.hearing import Hearing
-from vsync.meeting import Meeting
-from vsync.membership import Gather, Shunned
-from vsync.messages import Commit, CommitEntry, Data, Join, Token
-from vsync.node import Node
-from vsync.phases import Phase
-from vsync.recovery import Recovery
-from vsync.ring import Ring, Source, Visit
+from tests.sim.mutation.by_hand import Patches
+from vsync.totem.config import RingConfig
+from vsync.totem.membership import commit
+from vsync.totem.membership.connectivity import Hearing
+from vsync.totem.membership.merge import Meeting
+from vsync.totem.membership.recovery import Recovery
+from vsync.totem.membership.sets import Gather, Shunned
+from vsync.totem.node import Node
+from vsync.totem.ordering import packing
+from vsync.totem.ordering.ring import Ring, Source, Visit
+from vsync.totem.ordering.window import Window
+from vsync.totem.phases import Phase
+from vsync.totem.state import Core
 from vsync.types import Member
-from vsync.window import Window
+from vsync.wire import codec as codec_module
+from vsync.wire import membership_codec
+from vsync.wire.messages import Commit, CommitEntry, Data, Join, Token
 
 
 def token_in_gather_is_used() -> Patches:
@@ -147,13 +149,13 @@ def recovered_frames_are_freed_at_once() -> Patches:
 
 
 def buffers_are_switched_early() -> Patches:
-    begin = formation.Formation._begin_recovery
+    begin = commit.Formation._begin_recovery
 
-    def early(self: formation.Formation, commit: Commit, now: float) -> None:
+    def early(self: commit.Formation, commit: Commit, now: float) -> None:
         self.assembly.forget()
         begin(self, commit, now)
 
-    yield formation.Formation, "_begin_recovery", early
+    yield commit.Formation, "_begin_recovery", early
 
 
 def believes_everybody() -> Patches:
@@ -256,7 +258,7 @@ def numbers_of_32_bits() -> Patches:
 
 
 def lengths_are_trusted() -> Patches:
-    yield control, "_list", lambda value, size=None: value
+    yield membership_codec, "_list", lambda value, size=None: value
 
 
 def pieces_overlap() -> Patches:
@@ -274,4 +276,4 @@ def nothing_is_forgotten() -> Patches:
 
 
 def array_of_16() -> Patches:
-    yield control, "MEMBERS_MAX", 16
+    yield membership_codec, "MEMBERS_MAX", 16

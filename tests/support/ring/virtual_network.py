@@ -10,10 +10,10 @@ import heapq
 import random
 from collections.abc import Callable
 
-from vsync.config import RingConfig
-from vsync.events import Broadcast, Deliver, Hail, Output, Send, Transitional, View
-from vsync.node import Node
-from vsync.phases import Phase
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Broadcast, Deliver, Hail, Output, Send, Transitional, View
+from vsync.totem.node import Node
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member
 
 Drop = Callable[[str, str, bytes], bool]

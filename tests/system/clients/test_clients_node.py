@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import admitted
-from tools.local_cluster import LocalCluster
+from tests.system.support.clusters import admitted
+from tools.demo.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.system
 

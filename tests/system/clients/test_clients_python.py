@@ -17,8 +17,8 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.message import Message
 
-from tests.system.harness import admitted
-from tools.local_cluster import BrokerProcess, LocalCluster
+from tests.system.support.clusters import admitted
+from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = pytest.mark.system
 

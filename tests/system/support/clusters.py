@@ -1,4 +1,4 @@
-"""Clusters of real brokers for system tests: fixtures over `tools.local_cluster`.
+"""Clusters of real brokers for system tests: fixtures over `tools.demo.local_cluster`.
 
 Data and logs live in the test's temporary directory; the report of a failing test shows the logs'
 ends (see `evidence`).  Every process is gone when the fixture is.
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from tools.local_cluster import LocalCluster
+from tools.demo.local_cluster import LocalCluster
 
 START_SECONDS = 30.0
 ADMITTED_SECONDS = 20.0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.local_cluster import BrokerProcess
+from tools.demo.local_cluster import BrokerProcess
 
 LINES = 100
 """Of each log at most so many, the last ones."""

@@ -1,4 +1,5 @@
-"""A broker that is made wrong on purpose: `python -m tests.system.sabotage OPTIONS OF QPIDD`.
+"""A broker that is made wrong on purpose: `python -m tests.system.support.faulty_broker OPTIONS OF
+QPIDD`.
 
 SABOTAGE in the environment says how, for publishes whose body holds a word:
 
@@ -16,13 +17,13 @@ import sys
 import threading
 from typing import cast
 
-import broker.core
-import broker.scrubber
+import broker.replication.controller
+import broker.selfcheck.scrubber
 from broker.machine import commands as c
 from broker.machine import machine as machines
 from broker.machine.commands import Command, Publish
-from broker.machine.entities import State
-from tools.qpidd import main
+from broker.machine.state import State
+from tools.commands.qpidd import main
 
 DIGEST_INTERVAL = 64
 PAUSE_S = 0.1
@@ -51,10 +52,10 @@ def install(how: str) -> None:
 
 
 if __name__ == "__main__":
-    defaults = broker.core.Core.__init__.__kwdefaults__
+    defaults = broker.replication.controller.Core.__init__.__kwdefaults__
     assert defaults is not None
     defaults["digest_interval"] = DIGEST_INTERVAL
-    broker.scrubber.PAUSE_S = PAUSE_S
+    broker.selfcheck.scrubber.PAUSE_S = PAUSE_S
     install(os.environ.get("SABOTAGE", ""))
     sys.argv[0] = "qpidd"
     main()

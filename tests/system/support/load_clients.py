@@ -14,10 +14,10 @@ import pika
 import pika.exceptions
 from pika.adapters.blocking_connection import BlockingChannel
 
-from broker.memberlog.client import ClientHistory, Session
-from broker.options import Address
-from tests.system.harness import admitted
-from tools.history import wall_us
+from broker.memberlog.client_history import ClientHistory, Session
+from broker.options.broker import Address
+from tests.system.support.clusters import admitted
+from tools.client.history import wall_us
 
 QUEUE = "hardship"
 PERSISTENT = pika.BasicProperties(delivery_mode=2)

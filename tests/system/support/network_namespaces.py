@@ -22,9 +22,9 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from broker.options import Address
-from tests.system.relay import Route
-from tools.local_cluster import HOST, BrokerProcess, LocalCluster
+from broker.options.broker import Address
+from tests.system.support.tcp_relay import Route
+from tools.demo.local_cluster import HOST, BrokerProcess, LocalCluster
 
 NET = "10.213.77"
 """The first three numbers of every member's address."""

@@ -1,6 +1,6 @@
 """The broker's own command, which dials other members through a relay.
 
-    python -m tests.system.detoured 127.0.0.1:1=127.0.0.1:2[,...] OPTIONS OF QPIDD
+    python -m tests.system.support.relayed_broker 127.0.0.1:1=127.0.0.1:2[,...] OPTIONS OF QPIDD
 
 A member tells the others the address at which it listens, so a relay in between must sit where the
 others dial.  The sockets of this process connect to the second address of a pair where they are
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import zmq
 
-from tools import qpidd
-from vsync import monitor
+from tools.commands import qpidd
+from vsync.io import link_monitor
 
 if TYPE_CHECKING:
     from zmq.sugar.socket import _SocketContext
 
 _detours: dict[str, str] = {}
-_knock = monitor.knock
+_knock = link_monitor.knock
 
 
 class DetouredSocket(zmq.Socket[bytes]):
@@ -57,7 +57,7 @@ def main() -> None:
     # The documented place for a default class of sockets; its declaration is too narrow.
     vars_of_context: Any = zmq.Context
     vars_of_context._socket_class = DetouredSocket
-    monitor.knock = detoured_knock
+    link_monitor.knock = detoured_knock
     qpidd.main()
 
 

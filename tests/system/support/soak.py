@@ -1,13 +1,13 @@
 """Run a three-member cluster under load through kills, stops and partitions, then judge it.
 
-    python -m tests.system.hardship --minutes 30 [--seed N]
+    python -m tests.system.support.soak --minutes 30 [--seed N]
 
-Real brokers, joined through a seeded relay (tests/system/relay.py), serve publishers and a
-consumer, which write down what they do.  Every few seconds something befalls the brokers, for a
-while; then all is healed, dead members are started again, and all three must serve together within
-a generous time.  In the end, every message whose publish was confirmed must have been received, and
-qpid-cluster-verify must find the members' logs consistent, and in them all that clients were told.
-Prints what it does, and the verdict in the last line.
+Real brokers, joined through a seeded relay (tests/system/support/tcp_relay.py), serve publishers
+and a consumer, which write down what they do.  Every few seconds something befalls the brokers, for
+a while; then all is healed, dead members are started again, and all three must serve together
+within a generous time.  In the end, every message whose publish was confirmed must have been
+received, and qpid-cluster-verify must find the members' logs consistent, and in them all that
+clients were told. Prints what it does, and the verdict in the last line.
 
 Exit status: 0 all held; 1 something did not (the logs are kept, and the line says where); 2 the
 logs could not be judged.
@@ -29,10 +29,10 @@ from pathlib import Path
 
 import pika.exceptions
 
-from broker.exits import Exit
-from tests.system.load import Load, take_the_rest
-from tests.system.relay import RelayedCluster
-from tools.local_cluster import BrokerProcess, ClusterTrouble, command, ended_by_sigterm
+from broker.exit_codes import Exit
+from tests.system.support.load_clients import Load, take_the_rest
+from tests.system.support.tcp_relay import RelayedCluster
+from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, command, ended_by_sigterm
 
 MEMBERS = 3
 TOGETHER_S = 120.0

@@ -30,7 +30,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 
-from tools.local_cluster import HOST, BrokerProcess, LocalCluster
+from tools.demo.local_cluster import HOST, BrokerProcess, LocalCluster
 
 PIECE_BYTES = 64 * 1024
 GREETING_BYTES, GREETING_BEGINS = 64, b"\xff"
@@ -213,7 +213,7 @@ class Relay:
         self._loop.close()
 
     def detours(self, source: int) -> str:
-        """Return the argument of `tests.system.detoured` for the member at this place."""
+        """Return the argument of `relayed_broker` for the member at this place."""
         doors = [(b, door) for (a, b), door in self._doors.items() if a == source]
         return ",".join(f"{self._targets[b]}={HOST}:{d.getsockname()[1]}" for b, d in doors)
 
@@ -295,7 +295,7 @@ class DetouredBroker(BrokerProcess):
 
     def program(self) -> list[str]:
         """Return the wrapper of the command."""
-        return [sys.executable, "-m", "tests.system.detoured", self._detours]
+        return [sys.executable, "-m", "tests.system.support.relayed_broker", self._detours]
 
 
 class RelayedCluster(LocalCluster):

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.system.harness import admitted
-from tools.local_cluster import ROOT
+from tests.system.support.clusters import admitted
+from tools.demo.local_cluster import ROOT
 
 REFUSED = Exception("(320) CONNECTION_FORCED - not part of the primary view")
 
@@ -17,7 +17,7 @@ SAMPLE = """
 import sys
 from pathlib import Path
 import pytest
-from tools.local_cluster import BrokerProcess
+from tools.demo.local_cluster import BrokerProcess
 
 class Talker(BrokerProcess):
     def program(self):

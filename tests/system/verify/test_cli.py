@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.memberlog.records import Durable
-from tests.system.logmaker import good_story
-from tests.system.sparking import shared_session
-from tests.system.spoils import change_an_outcome
-from tools import qpid_cluster_verify
-from tools.verify import session
+from tests.system.verify.corruption.corrupt_logs import change_an_outcome
+from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.support.spark_session import shared_session
+from tools.commands import qpid_cluster_verify
+from tools.verify import spark_session
 from tools.verify.findings import BadInput
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class TestWhatItNeeds:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         good_story().write(tmp_path)
-        monkeypatch.setattr(session, "find_spec", lambda name: None)
+        monkeypatch.setattr(spark_session, "find_spec", lambda name: None)
         result = run(str(tmp_path))
         assert result.exit_code == 2
         assert "pip install 'qpid-cluster-py[verify]'" in result.stderr
@@ -143,9 +143,9 @@ class TestWhatItNeeds:
     ) -> None:
         monkeypatch.delenv("JAVA_HOME", raising=False)
         monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(session, "find_spec", lambda name: None)
+        monkeypatch.setattr(spark_session, "find_spec", lambda name: None)
         with pytest.raises(BadInput, match=r"Java 17 .*\[verify\]"):
-            session.find_java(tmp_path)
+            spark_session.find_java(tmp_path)
 
     def test_an_old_java_is_not_taken(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -154,16 +154,16 @@ class TestWhatItNeeds:
         java.parent.mkdir()
         java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
         java.chmod(0o755)
-        assert session.java_version(java) == 11
-        assert session.java_version(tmp_path / "none") == 0
+        assert spark_session.java_version(java) == 11
+        assert spark_session.java_version(tmp_path / "none") == 0
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-        monkeypatch.setattr(session, "find_spec", lambda name: None)
+        monkeypatch.setattr(spark_session, "find_spec", lambda name: None)
         with pytest.raises(BadInput, match="Java 17"):
-            session.find_java(tmp_path)
+            spark_session.find_java(tmp_path)
 
     def test_the_java_of_the_wheel_is_wrapped(self, tmp_path: Path) -> None:
         wrapper = tmp_path / "java"
-        wrapper.write_text(session._JAVA_WRAPPER.format(java="/bin/echo"))
+        wrapper.write_text(spark_session._JAVA_WRAPPER.format(java="/bin/echo"))
         wrapper.chmod(0o755)
         given = [str(wrapper), "-a", "--add-modules=jdk.incubator.vector", "b c"]
         assert (
@@ -173,9 +173,16 @@ class TestWhatItNeeds:
 
 def test_the_command_itself_is_quiet(tmp_path: Path) -> None:
     good_story().write(tmp_path)
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-m", "tools.qpid_cluster_verify", "--master", "local[2]", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "tools.commands.qpid_cluster_verify",
+            "--master",
+            "local[2]",
+            str(tmp_path),
+        ],
         capture_output=True,
         text=True,
         check=False,

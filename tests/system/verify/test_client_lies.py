@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.memberlog.client import Session
+from broker.memberlog.client_history import Session
 from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Did
-from tests.system.clientcorner import Corner, judge
-from tests.system.clientmaker import Clients, Servers
-from tools.verify import clients as module
-from tools.verify import receipts
+from tests.system.verify.support.client_fixture import Corner, judge
+from tests.system.verify.support.make_client_histories import Clients, Servers
+from tools.verify.clients import check as module
+from tools.verify.clients import received
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-DOC = Path(__file__).parents[2] / "docs" / "MEMBERLOG.md"
+DOC = Path(__file__).parents[3] / "docs" / "MEMBERLOG.md"
 Said = tuple[int, int, int]
 Operator = Callable[[Said], list[Said]]
 OPERATORS: dict[str, Operator] = {
@@ -86,7 +86,7 @@ def found() -> frozenset[str]:
     truth(corner)
     corner.reader.queue = "the truth"
     with pytest.MonkeyPatch.context() as patch:
-        for one in (module, receipts):
+        for one in (module, received):
             patch.setattr(one, "FINDINGS_MAX", 1000)
         findings = judge(servers, clients).findings
     keys = [

@@ -11,11 +11,11 @@ from functools import cache
 
 import pytest
 
-from broker.machine.tape import Op
-from tests.system.clientcorner import Corner, judge
-from tests.system.clientmaker import Clients, Servers
-from tools.verify.asking import Known
-from tools.verify.clients import ClientReport
+from broker.machine.move_log import Op
+from tests.system.verify.support.client_fixture import Corner, judge
+from tests.system.verify.support.make_client_histories import Clients, Servers
+from tools.verify.clients.check import ClientReport
+from tools.verify.clients.lookup import Known
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -10,17 +10,17 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("numpy")
 
-from tests.system.movestory import plain_story
-from tests.system.sparking import shared_session
-from tests.system.violations import (
+from tests.system.verify.corruption.contract_violations import (
     cold_start_loses_a_persistent_one,
     delivered_to_two_at_once,
     older_one_is_overtaken,
     publish_becomes_nothing,
 )
+from tests.system.verify.support.recorded_story import plain_story
+from tests.system.verify.support.spark_session import shared_session
+from tools.verify.contract.rules import RULES
 from tools.verify.findings import BadInput
 from tools.verify.job import Wishes, verify
-from tools.verify.rules import RULES
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -71,6 +71,6 @@ def test_a_check_that_lost_rows_gives_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain_story().write_all(tmp_path)
-    monkeypatch.setattr("tools.verify.contract._take_fates", lambda *_: None)
+    monkeypatch.setattr("tools.verify.contract.job._take_fates", lambda *_: None)
     with pytest.raises(BadInput, match="were judged beside one another"):
         verify(shared_session(), [tmp_path])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.machine.commands import ACTIVATE
-from broker.memberlog.coding import FRAME, MAGIC, NO_LINK, encode, frame, next_link
+from broker.memberlog.codec import FRAME, MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import (
     VERSION,
@@ -29,9 +29,7 @@ from broker.memberlog.records import (
     ViewSeen,
     Vote,
 )
-from tests.system.logmaker import LogMaker, good_story
-from tests.system.sparking import shared_session
-from tests.system.spoils import (
+from tests.system.verify.corruption.corrupt_logs import (
     ACROSS_MEMBERS,
     A,
     Spoil,
@@ -42,6 +40,8 @@ from tests.system.spoils import (
     second_primary_in_one_epoch,
     swap_two_batches,
 )
+from tests.system.verify.support.make_logs import LogMaker, good_story
+from tests.system.verify.support.spark_session import shared_session
 from tools.verify.findings import BadInput
 from tools.verify.job import Report, verify
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.memberlog.files import pack
 from broker.memberlog.records import SUFFIX, Kind
-from tests.system.livelog import InBackground, LiveWriters
-from tests.system.logmaker import good_story
-from tests.system.sparking import shared_session
-from tests.system.sparkless import rows_in
-from tests.system.spoils import change_an_outcome
-from tools.local_cluster import ROOT
+from broker.memberlog.segments import pack
+from tests.system.verify.corruption.corrupt_logs import change_an_outcome
+from tests.system.verify.support.checks_without_spark import rows_in
+from tests.system.verify.support.live_logs import InBackground, LiveWriters
+from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.support.spark_session import shared_session
+from tools.demo.local_cluster import ROOT
 from tools.verify.findings import BadInput, Finding
-from tools.verify.follow import Look, follow
-from tools.verify.offsets import lives_below
+from tools.verify.input.offsets import lives_below
+from tools.verify.live.follow import Look, follow
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -126,7 +126,7 @@ def test_the_command_tells_and_ends_with_the_verdict(tmp_path: Path) -> None:
     maker.write(logs)
     words = ["--follow", "--json", "--master", "local[2]", str(logs)]
     with subprocess.Popen(
-        [sys.executable, "-m", "tools.qpid_cluster_verify", *words],
+        [sys.executable, "-m", "tools.commands.qpid_cluster_verify", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
     ) as command:  # fmt: skip
         assert command.stdout is not None

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.memberlog.client import ClientHistory
-from tests.system.harness import running_cluster, wait_until
-from tests.system.sparking import shared_session
-from tools.local_cluster import ROOT, LocalCluster, command
+from broker.memberlog.client_history import ClientHistory
+from tests.system.support.clusters import running_cluster, wait_until
+from tests.system.verify.support.spark_session import shared_session
+from tools.demo.local_cluster import ROOT, LocalCluster, command
 
 pytest.importorskip("pyspark")
 pytestmark = [

@@ -18,9 +18,9 @@ from typing import get_args
 import pytest
 
 from broker.memberlog.records import Checkpoint, Client, Queues, Record
-from tests.system.lies import Lie, Stage
-from tests.system.logmaker import good_story
-from tests.system.sparking import shared_session
+from tests.system.verify.corruption.corrupt_fields import Lie, Stage
+from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.support.spark_session import shared_session
 from tools.verify.findings import BadInput, Finding
 from tools.verify.job import verify
 
@@ -32,7 +32,7 @@ SAMPLE = 8  # lies that go through Spark in the everyday run
 SLOW_SAMPLE = 24  # in the slow one; a whole check takes seconds, so all of them only when asked for
 ALL = "ALL_LIES" in os.environ
 SEGMENT_BYTES = 1800  # a and b write two segments, the lives of c one each
-DOCUMENT = Path(__file__).parents[2] / "docs" / "MEMBERLOG.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "MEMBERLOG.md"
 
 CLOCK = "a clock may say anything; it draws the pictures of the report and proves nothing"
 LABEL = "a word for people; no promise is about it"
@@ -46,7 +46,7 @@ EPOCH = "only draws the line between superseded histories; chain and root are co
 CRASHED = "in the last segment of a life that did not stop in order"
 
 ELSEWHERE = (Queues, Checkpoint, Client)
-"""Told about in tests/unit/test_verify_contract_lies.py, as each field of a move is, and in
+"""Told about in tests/unit/verify/test_contract_lies.py, as each field of a move is, and in
 test_verify_clients.py."""
 
 # By key: never seen.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from broker.machine.commands import PUBLISH
 from broker.memberlog.records import Decided, Snapshot, ViewSeen
-from tests.system.logmaker import LogMaker, root_of
-from tests.system.sparkless import rows_in, sparkless_findings
-from tests.system.spoils import at, stood
+from tests.system.verify.corruption.corrupt_logs import at, stood
+from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
+from tests.system.verify.support.make_logs import LogMaker, root_of
 from tools.verify.findings import Finding
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)

@@ -12,20 +12,23 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.system.logmaker import good_story
-from tests.system.netns import why_not
-from tests.system.spoils import change_an_outcome
-from tools.local_cluster import ROOT
-from tools.verify.session import pack_code
+from tests.system.support.network_namespaces import why_not
+from tests.system.verify.corruption.corrupt_logs import change_an_outcome
+from tests.system.verify.support.make_logs import good_story
+from tools.demo.local_cluster import ROOT
+from tools.verify.spark_session import pack_code
 
 pytest.importorskip("pyspark")
-from tests.system.sparkcluster import MASTER as STANDALONE
-from tests.system.sparkcluster import SparkCluster
+from tests.system.verify.support.spark_cluster import MASTER as STANDALONE
+from tests.system.verify.support.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 MASTER = "local-cluster[2,1,1024]"
-RUN = "import sys; sys.path.insert(0, {root!r}); from tools.qpid_cluster_verify import main; main()"
+RUN = (
+    "import sys; sys.path.insert(0, {root!r}); "
+    "from tools.commands.qpid_cluster_verify import main; main()"
+)
 
 
 @pytest.mark.skipif(not why_not(), reason="three machines, below, are more than three processes")
@@ -74,4 +77,8 @@ def test_a_standalone_cluster_of_three_machines(tmp_path: Path) -> None:
 def test_the_code_is_packed_whole(tmp_path: Path) -> None:
     with ZipFile(pack_code(tmp_path / "code.zip")) as packed:
         names = set(packed.namelist())
-    assert {"tools/verify/parse.py", "broker/memberlog/reader.py", "vsync/quorum.py"} <= names
+    assert {
+        "tools/verify/input/parse.py",
+        "broker/memberlog/reader.py",
+        "vsync/quorum/voter_set.py",
+    } <= names

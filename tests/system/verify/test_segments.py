@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.logmaker import LogMaker, good_story
-from tests.system.sparkless import rows_in, sparkless_findings
-from tests.system.spoils import WITHIN_LIVES, Spoil
-from tools.verify import control, lives
+from tests.system.verify.corruption.corrupt_logs import WITHIN_LIVES, Spoil
+from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
+from tests.system.verify.support.make_logs import LogMaker, good_story
+from tools.verify.checks import lifetimes, views_and_segments
 from tools.verify.findings import Finding
-from tools.verify.rows import Row
+from tools.verify.input.rows import Row
 
 SIZES = [1, 700, 1 << 20]
 
@@ -77,15 +77,15 @@ def test_a_missing_segment_is_named(tmp_path: Path, segment_bytes: int) -> None:
     good_story().write(tmp_path, segment_bytes)
     paths = sorted((tmp_path / "b").iterdir())
     paths[2].unlink()
-    found = list(control.check_segments(rows_of(tmp_path)))
+    found = list(views_and_segments.check_segments(rows_of(tmp_path)))
     assert [f.property for f in found if isinstance(f, Finding)] == ["LOG"]
     assert "segment 2 is missing" in str(found)
 
 
 def test_confirms_find_their_publish_across_segments(tmp_path: Path) -> None:
     good_story().write(tmp_path, 1)
-    joined, _, _ = lives.join_segments(rows_of(tmp_path))
+    joined, _, _ = lifetimes.join_segments(rows_of(tmp_path))
     assert sum(life.unpaired for life in joined) == sum(life.confirms for life in joined) > 0
     good_story().write(tmp_path / "whole", 1 << 20)
-    joined, _, _ = lives.join_segments(rows_of(tmp_path / "whole"))
+    joined, _, _ = lifetimes.join_segments(rows_of(tmp_path / "whole"))
     assert sum(life.unpaired for life in joined) == 0

@@ -14,18 +14,17 @@ from random import Random
 
 import pytest
 
-from broker.memberlog.coding import FRAME
+from broker.memberlog.codec import FRAME
 from broker.memberlog.records import OF_CLIENT, Client
 from broker.memberlog.writer import MemberLogWriter
-from tests.system.livelog import LiveWriters
-from tests.system.logmaker import good_story
-from tests.system.sparkless import rows_in
-from tests.system.spoils import WITHIN_LIVES, Spoil
-from tools.verify import offsets
-from tools.verify.control import CONTROL_KINDS
+from tests.system.verify.corruption.corrupt_logs import WITHIN_LIVES, Spoil
+from tests.system.verify.support.checks_without_spark import rows_in
+from tests.system.verify.support.live_logs import LiveWriters
+from tests.system.verify.support.make_logs import good_story
+from tools.verify.checks.views_and_segments import CONTROL_KINDS
 from tools.verify.findings import BadInput, Finding
-from tools.verify.follow import unread
-from tools.verify.offsets import (
+from tools.verify.input import offsets
+from tools.verify.input.offsets import (
     Offsets,
     advance,
     lives_below,
@@ -34,9 +33,10 @@ from tools.verify.offsets import (
     settled_in,
     whole_records,
 )
-from tools.verify.parse import parse_segment
-from tools.verify.rows import FAULT, SEGMENT, Row
-from tools.verify.watch import Watch
+from tools.verify.input.parse import parse_segment
+from tools.verify.input.rows import FAULT, SEGMENT, Row
+from tools.verify.live.follow import unread
+from tools.verify.live.progress import Watch
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
 

@@ -8,8 +8,8 @@ from broker.amqp.events import (
     Faulted,
     Published,
 )
-from tests.unit.amqp_peer import heard, method, publish
-from tests.unit.amqp_rig import opened
+from tests.support.amqp_connection import opened
+from tests.support.amqp_peer import heard, method, publish
 
 
 def test_the_client_closes_the_connection() -> None:

@@ -13,9 +13,9 @@ from broker.amqp.events import (
     Published,
 )
 from broker.amqp.fields import decode_table, encode_table
-from broker.amqp.limits import Limits
-from tests.unit.amqp_peer import PERSISTENT, heard, method, publish
-from tests.unit.amqp_rig import expect_close, opened
+from broker.amqp.tuning import Limits
+from tests.support.amqp_connection import expect_close, opened
+from tests.support.amqp_peer import PERSISTENT, heard, method, publish
 
 
 def test_messages_come_whole_however_the_bytes_are_cut() -> None:

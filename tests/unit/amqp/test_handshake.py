@@ -8,8 +8,8 @@ from broker.amqp.events import (
     OpenAsked,
 )
 from broker.amqp.fields import Table, encode_table
-from tests.unit.amqp_peer import heard, method, start_ok, tune_ok
-from tests.unit.amqp_rig import expect_close, new
+from tests.support.amqp_connection import expect_close, new
+from tests.support.amqp_peer import heard, method, start_ok, tune_ok
 
 
 def test_the_handshake_step_by_step() -> None:

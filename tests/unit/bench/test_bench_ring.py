@@ -11,7 +11,7 @@ from pathlib import Path
 def test_three_processes_flood_the_ring_and_agree_on_the_order() -> None:
     command = [sys.executable, "-m", "tests.bench.ring", "--seconds", "0.3", "--json"]
     done = subprocess.run(
-        command, cwd=Path(__file__).parents[2], capture_output=True, timeout=90, check=False
+        command, cwd=Path(__file__).parents[3], capture_output=True, timeout=90, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
     members = json.loads(done.stdout)["members"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.consensus import CUTS_KEPT, SILENT_CUTS, DigestVote, Verdict
+from broker.divergence.digest_vote import CUTS_KEPT, SILENT_CUTS, DigestVote, Verdict
 
 GOOD = (1, b"c" * 16, 7)
 BAD = (1, b"d" * 16, 8)

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from broker.consensus import Value, Verdict
-from broker.dispute import ABSENT, FAILED, PROVEN, UNPROVEN, Dispute, Settlement, report_of
-from broker.exits import Exit
+from broker.divergence.digest_vote import Value, Verdict
+from broker.divergence.split_vote import (
+    ABSENT,
+    FAILED,
+    PROVEN,
+    UNPROVEN,
+    Dispute,
+    Settlement,
+    report_of,
+)
+from broker.durability.recovery import checkpoint_of
+from broker.exit_codes import Exit
 from broker.machine import commands as c
 from broker.machine.digest import MASK
 from broker.machine.machine import Machine
-from broker.recovery import checkpoint_of
-from broker.reexecution import reexecute
+from broker.selfcheck.reexecution import reexecute
 from store.memory import MemoryDisk, MemoryStore
-from tests.unit.core_rig import Bus
-from tests.unit.quarantine_rig import META, Author, publish, raising
-from tests.unit.test_core import formed, hello, same_everywhere
-from tests.unit.test_core import publish as publish_q
-from vsync.quorum import parse
+from tests.support.poisoned_store import META, Author, publish, raising
+from tests.support.scripted_views import Bus
+from tests.unit.replication.test_controller import formed, hello, same_everywhere
+from tests.unit.replication.test_controller import publish as publish_q
+from vsync.quorum.voter_set import parse
 
 GOOD = (1, b"c" * 16, 7)
 BAD = (1, b"d" * 16, 8)

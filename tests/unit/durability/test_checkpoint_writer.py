@@ -6,8 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 
-from broker.slices import AHEAD_BYTES_MAX, SLICE_S, Slices
-from store.writer import Checkpoint
+from broker.durability.checkpoint_writer import AHEAD_BYTES_MAX, SLICE_S, Slices
+from store.commit_thread import Checkpoint
 
 CHUNK = bytes(256 * 1024)
 

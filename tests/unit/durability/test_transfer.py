@@ -7,7 +7,15 @@ from hashlib import blake2b
 
 import pytest
 
-from broker.transfer import CHUNK_BYTES, GIVE_UP_S, Receiver, Sender, Tag, decode, encode
+from broker.durability.transfer_protocol import (
+    CHUNK_BYTES,
+    GIVE_UP_S,
+    Receiver,
+    Sender,
+    Tag,
+    decode,
+    encode,
+)
 from vsync.types import Member
 
 JOINER, DONOR = Member("j", 1, "j:1"), Member("d", 1, "d:1")

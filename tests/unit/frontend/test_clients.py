@@ -3,10 +3,10 @@
 import pytest
 
 from broker.amqp import codec
-from broker.gateway import random_name
+from broker.frontend.gateway import random_name
 from broker.machine import commands as c
-from tests.unit.amqp_peer import method, opening, publish, start_ok
-from tests.unit.gateway_loop import Loop, Peer
+from tests.support.amqp_peer import method, opening, publish, start_ok
+from tests.support.gateway_loop import Loop, Peer
 
 
 def calls(peer: Peer, *data: bytes) -> list[tuple[object, ...]]:

@@ -1,10 +1,10 @@
 """What the outbox may say, and in which order: confirms, answers that wait, deliveries, ends."""
 
 from broker.amqp import codec
-from broker.channel import Confirms
+from broker.frontend.channel import Confirms
 from broker.machine import commands as c
-from tests.unit.amqp_peer import Said, method, publish
-from tests.unit.gateway_loop import Loop, Peer
+from tests.support.amqp_peer import Said, method, publish
+from tests.support.gateway_loop import Loop, Peer
 
 TRANSIENT = codec.encode_properties({"delivery_mode": 1})
 

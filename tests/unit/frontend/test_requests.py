@@ -4,10 +4,10 @@ import pytest
 
 from broker.amqp import codec
 from broker.amqp.spec import METHODS
+from broker.frontend.methods import REQUESTS
 from broker.machine import commands as c
-from broker.requests import REQUESTS
-from tests.unit.amqp_peer import PERSISTENT, method, publish
-from tests.unit.gateway_loop import Loop, Peer
+from tests.support.amqp_peer import PERSISTENT, method, publish
+from tests.support.gateway_loop import Loop, Peer
 
 
 def calls(peer: Peer, *data: bytes) -> list[tuple[object, ...]]:
@@ -182,7 +182,7 @@ def test_transactions_and_confirms_exclude_each_other() -> None:
 
 
 def test_a_transaction_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.channel.TX_ITEMS_MAX", 3)
+    monkeypatch.setattr("broker.frontend.channel.TX_ITEMS_MAX", 3)
     peer = Loop().connect().open(1)
     peer.call(1, "tx.select")
     assert peer.publish(1, "q", b"1", b"2", b"3") == []
@@ -193,7 +193,7 @@ def test_a_transaction_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_transactions_of_a_client_are_bounded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker.client.TX_BYTES_MAX", 100)
+    monkeypatch.setattr("broker.frontend.client.TX_BYTES_MAX", 100)
     peer = Loop().connect().open(1, 2)
     for channel in (1, 2):
         peer.call(channel, "tx.select")

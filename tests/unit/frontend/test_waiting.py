@@ -1,9 +1,9 @@
 """Clients that come while it is not known whether this member may speak: they wait to know."""
 
-from broker.gateway import WAIT_S
+from broker.frontend.gateway import WAIT_S
 from broker.machine import commands as c
-from tests.unit.amqp_peer import method, opening
-from tests.unit.gateway_loop import Loop, Peer
+from tests.support.amqp_peer import method, opening
+from tests.support.gateway_loop import Loop, Peer
 
 OPEN_CHANNEL = method(1, "channel.open")
 DECLARE = method(1, "queue.declare", "q", False, False, False, False, False, {})

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.frames import Fuzz
 from tests.fuzz.parsers import case, targets
-from vsync.phases import Phase
+from vsync.totem.phases import Phase
 
 
 def test_broken_frames_do_nothing_to_the_decoder_or_to_a_node_in_any_phase() -> None:

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from broker.evidence import KEPT_MAX, Evidence
+from broker.durability.recovery import checkpoint_of, recover
+from broker.durability.startup import Unusable, resume
+from broker.incidents.incidents import KEPT_MAX, Evidence
+from broker.incidents.quarantine import KIND, ORDERED, RECOVERY, TRANSFER, Quarantine, declare
 from broker.machine import commands as c
-from broker.machine.poison import content_of
-from broker.machine.restore import SnapshotError
-from broker.quarantine import KIND, ORDERED, RECOVERY, TRANSFER, Quarantine, declare
-from broker.recovery import checkpoint_of, recover
-from broker.replica import ExecutionFailed, Withheld
-from broker.resume import Unusable, resume
+from broker.machine.handlers.poison import content_of
+from broker.machine.image.restore import SnapshotError
+from broker.replication.replica import ExecutionFailed, Withheld
 from store import schema
 from store.api import Marker
 from store.errors import StoreCorrupt
 from store.lmdb_store import LmdbStore
 from store.memory import MemoryDisk, MemoryStore
-from tests.unit.quarantine_rig import (
+from tests.support.poisoned_store import (
     META,
     POISON,
     VOTERS,
@@ -30,8 +30,8 @@ from tests.unit.quarantine_rig import (
     publish,
     raising,
 )
-from tools.qpid_cluster_store import main as store_tool
-from vsync.standing import Standing, Verdict, make_plan
+from tools.commands.qpid_cluster_store import main as store_tool
+from vsync.primary.state_exchange import Standing, Verdict, make_plan
 from vsync.types import Member
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.clock import ASTRAY_KEPT_US, GRACE_US, LEAD_US, STEP_US_MAX
-from broker.machine.entities import NOT_YET
+from broker.machine.clock.cluster_time import ASTRAY_KEPT_US, GRACE_US, LEAD_US, STEP_US_MAX
 from broker.machine.machine import Machine
-from tests.unit.clock_rig import (
+from broker.machine.state import NOT_YET
+from tests.support.clocks import (
     EXPIRES_IN_A_SECOND,
     SECOND,
     YEAR,
@@ -15,7 +15,7 @@ from tests.unit.clock_rig import (
     mortal,
     read_all,
 )
-from tests.unit.machine_rig import Rig
+from tests.support.three_machines import Rig
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from broker.machine import commands as c
 from broker.machine.effects import Confirm, DeliverEffect, GetOk, Reply, Return
-from tests.unit.machine_rig import Client, Rig
+from tests.support.three_machines import Client, Rig
 
 
 @pytest.fixture

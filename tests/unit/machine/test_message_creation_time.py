@@ -3,10 +3,10 @@
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.clock import GRACE_US, LAST, LEAD_US, dates_of
-from broker.machine.entities import NOT_YET, Clock
+from broker.machine.clock.cluster_time import GRACE_US, LAST, LEAD_US, dates_of
 from broker.machine.machine import Machine
-from tests.unit.clock_rig import (
+from broker.machine.state import NOT_YET, Clock
+from tests.support.clocks import (
     EXPIRES_IN_A_SECOND,
     SECOND,
     YEAR,
@@ -16,7 +16,7 @@ from tests.unit.clock_rig import (
     new_message,
     read_all,
 )
-from tests.unit.machine_rig import Rig
+from tests.support.three_machines import Rig
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from broker.machine import commands as c
 from broker.machine.effects import ConnectionError_
+from broker.machine.handlers.poison import KEPT_MAX, content_of
 from broker.machine.machine import Machine
-from broker.machine.poison import KEPT_MAX, content_of
-from tests.unit.machine_rig import EMPTY, Rig
+from tests.support.three_machines import EMPTY, Rig
 
 
 def publish(conn: int, number: int, body: bytes = b"poison") -> c.Publish:

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.clock import GRACE_US
+from broker.machine.clock.cluster_time import GRACE_US
 from broker.machine.effects import GetEmpty, GetOk
-from broker.machine.fields import headers_of
 from broker.machine.machine import Machine
-from tests.unit.machine_rig import Client, Rig
+from broker.machine.queueing.properties import headers_of
+from tests.support.three_machines import Client, Rig
 
 EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"
 

@@ -5,7 +5,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.effects import GetOk, SessionStarted
 from broker.machine.machine import Machine
-from tests.unit.machine_rig import EMPTY, MEMBERS, Client, Rig
+from tests.support.three_machines import EMPTY, MEMBERS, Client, Rig
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import msgpack
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.blob import BlobMalformed, pack_blob, unpack_blob
+from broker.machine.command_codec import BlobMalformed, pack_blob, unpack_blob
 from broker.machine.digest import ALGORITHM
+from broker.machine.image.restore import SnapshotError
+from broker.machine.image.snapshot import CHUNK_BYTES
 from broker.machine.machine import Machine
-from broker.machine.restore import SnapshotError
-from broker.machine.snapshot import CHUNK_BYTES
-from tests.unit.machine_rig import Rig
+from tests.support.three_machines import Rig
 
 
 def busy_rig() -> Rig:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.fields import encode_value, short_string
-from broker.machine.topology import topic_matches
-from tests.unit.machine_rig import EMPTY, Client, Rig
+from broker.machine.queueing.properties import encode_value, short_string
+from broker.machine.queueing.routing import topic_matches
+from tests.support.three_machines import EMPTY, Client, Rig
 
 
 @pytest.fixture

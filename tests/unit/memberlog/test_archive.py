@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.archivist import Archivist
 from broker.memberlog import archive
 from broker.memberlog.archive import Did, Policy, command_line, is_due, settled_in, tend
-from broker.memberlog.files import (
+from broker.memberlog.reader import Damaged, read_ends, read_segment
+from broker.memberlog.records import Durable
+from broker.memberlog.segments import (
     PACKED,
     UNFINISHED,
     ends_of,
@@ -28,12 +29,11 @@ from broker.memberlog.files import (
     segments_in,
     unpack,
 )
-from broker.memberlog.reader import Damaged, read_ends, read_segment
-from broker.memberlog.records import Durable
 from broker.memberlog.writer import MemberLogWriter
+from broker.process.log_archiver import Archivist
 
 DAY_S = 86_400
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def life(directory: Path, incarnation: int, segments: int, end: bool = True) -> MemberLogWriter:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from broker.memberlog import client as module
-from broker.memberlog.client import ClientHistory
+from broker.memberlog import client_history as module
+from broker.memberlog.client_history import ClientHistory
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import CLIENT_ROW, OF_CLIENT, Client, Did, Header
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.memberlog.coding import FRAME, MAGIC, NO_LINK, encode, frame, next_link
+from broker.memberlog.codec import FRAME, MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import (
     BrokenLink,
     Damaged,
@@ -31,7 +31,7 @@ from broker.memberlog.reader import (
 from broker.memberlog.records import VERSION, VERSION_MIN, Durable, End, Header, Stop
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def writer(directory: Path, segment_bytes: int = 1 << 20) -> MemberLogWriter:

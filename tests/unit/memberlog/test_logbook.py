@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.history import History
-from broker.logbook import QUEUES_PER_RECORD
 from broker.machine import commands as c
-from broker.machine.blob import pack_blob
+from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
-from broker.machine.tape import (
+from broker.machine.move_log import (
     BY_CLIENT,
     DELIVERED,
     ENQUEUED,
@@ -27,8 +25,8 @@ from broker.machine.tape import (
     spelled_out,
 )
 from broker.memberlog.archive import Policy, tend
-from broker.memberlog.files import open_segment, segments_in
 from broker.memberlog.reader import LogError, TornTail, read_segment
+from broker.memberlog.recorder import QUEUES_PER_RECORD
 from broker.memberlog.records import (
     STANDING_ROW,
     Batch,
@@ -40,11 +38,13 @@ from broker.memberlog.records import (
     Snapshot,
     Start,
 )
+from broker.memberlog.segments import open_segment, segments_in
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
-from broker.replica import ExecutionFailed, Item, Replica, items_of
-from tests.unit.logbook_scene import RING, Scene
-from tests.unit.moves_ledger import Ledger
-from vsync.primary_events import Activation
+from broker.replication.chain import History
+from broker.replication.replica import ExecutionFailed, Item, Replica, items_of
+from tests.support.memberlog_writer import RING, Scene
+from tests.support.move_ledger import Ledger
+from vsync.primary.events import Activation
 
 
 def test_a_life_begins_with_its_state_and_names_queues_before_it_speaks_of_them(
@@ -140,7 +140,7 @@ def test_a_transferred_state_is_told_whole(tmp_path: Path) -> None:
 
 def test_more_queues_than_one_record_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert QUEUES_PER_RECORD * 2 * 260 < 16 << 20
-    monkeypatch.setattr("broker.logbook.QUEUES_PER_RECORD", 2)
+    monkeypatch.setattr("broker.memberlog.recorder.QUEUES_PER_RECORD", 2)
     donor = Scene(tmp_path / "donor")
     donor.declare(*"abcde")
     scene = Scene(tmp_path / "joiner", "b")
@@ -160,7 +160,7 @@ def test_a_command_that_breaks_off_leaves_no_checkpoint_of_half_a_change(
     scene = Scene(tmp_path, segment_us=1)
     scene.declare("one")
     scene.publish("one")
-    monkeypatch.setattr("broker.machine.queues.heappush", None)
+    monkeypatch.setattr("broker.machine.queueing.queue.heappush", None)
     with pytest.raises(ExecutionFailed):
         scene.run(c.Get(c.GET, 1, 1, "one", False), c.Nack(c.NACK, 1, 1, 1, False, True))
     scene.now_us += 1
@@ -327,7 +327,7 @@ def test_all_that_one_member_held_returns_in_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many messages one command moves, the record can be read."""
-    monkeypatch.setattr("broker.memberlog.coding.LARGE_BYTES", 2000)
+    monkeypatch.setattr("broker.memberlog.codec.LARGE_BYTES", 2000)
     scene = Scene(tmp_path)
     scene.declare("one")
     for _ in range(9):

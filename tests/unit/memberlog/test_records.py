@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.machine.tape import BY_DEATH, DELIVERED, ENQUEUED, FLAG, MOVE, PASSED
-from broker.memberlog.coding import (
+from broker.machine.move_log import BY_DEATH, DELIVERED, ENQUEUED, FLAG, MOVE, PASSED
+from broker.memberlog.codec import (
     PACKED_MOVES_MIN,
     RecordMalformed,
     decode,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.options import OptionError, broker_options
+from broker.options.broker import OptionError, broker_options
 
 
 def options(size: int = 3, **given: str) -> dict[str, str]:

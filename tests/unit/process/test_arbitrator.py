@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.arbiter_record import FILE_NAME, ArbiterRecord, RecordFile
+from broker.process.arbitrator_record import FILE_NAME, ArbiterRecord, RecordFile
 from store.errors import StoreBusy, StoreError, StoreUnreadable
-from vsync.ballot import Voter, contradiction, first, hold
-from vsync.quorum import Terms
+from vsync.quorum.counting import Voter, contradiction, first, hold
+from vsync.quorum.voter_set import Terms
 from vsync.types import Member
 
 A, B, X = (Member(name, 1, f"{name}:1") for name in "abx")

@@ -9,16 +9,16 @@ from typing import cast
 
 import pytest
 
-from broker.core import Core
-from broker.exits import Exit
-from broker.newcomer import REFUSED_S, Newcomer, refusal_words
-from vsync.codec import WIRE_VERSION, Codec
-from vsync.config import RingConfig
-from vsync.hello import Doorstep, Hello, settings_of
-from vsync.keys import Allowed, make_pair, public_text
-from vsync.refusal import FOREIGN_FRAMES_MAX
-from vsync.security import Anonymous, Curve, Plain, Refused, Security
+from broker.exit_codes import Exit
+from broker.process.join_refusal import REFUSED_S, Newcomer, refusal_words
+from broker.replication.controller import Core
+from vsync.io.diagnosis import FOREIGN_FRAMES_MAX
+from vsync.io.keys import Allowed, make_pair, public_text
+from vsync.io.security import Anonymous, Curve, Plain, Refused, Security
+from vsync.totem.config import RingConfig
+from vsync.totem.membership.compatibility import Doorstep, Hello, settings_of
 from vsync.types import Member
+from vsync.wire.codec import WIRE_VERSION, Codec
 
 ME = Member("127.0.0.1:1", 100, "127.0.0.1:1")
 NOBODY = "127.0.0.1:9"  # the discard port: nothing answers there

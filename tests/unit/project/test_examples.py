@@ -16,10 +16,10 @@ from typing import IO, Any, cast
 
 import pytest
 
-from tests.unit.test_vsync_cpg import Office
-from vsync.group_events import GroupMessage, GroupView
+from tests.unit.vsync.cpg.test_cpg import Office
+from vsync.cpg.events import GroupMessage, GroupView
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "docs" / "examples" / "replicated_dict.py"
 ReplicatedDict: Callable[..., Any] = runpy.run_path(str(EXAMPLE))["ReplicatedDict"]
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = {"broker", "store", "tools", "vsync"}
 COMMANDS = {
-    "qpidd": "tools.qpidd:main",
-    "qpid-cluster": "tools.qpid_cluster:main",
-    "qpid-cluster-keys": "tools.qpid_cluster_keys:main",
-    "qpid-cluster-store": "tools.qpid_cluster_store:main",
-    "qpid-cluster-verify": "tools.qpid_cluster_verify:main",
-    "spout": "tools.spout:main",
-    "drain": "tools.drain:main",
-    "cpgtool": "tools.cpgtool:main",
-    "quorumtool": "tools.quorumtool:main",
-    "ringtrace": "tools.ringtrace:main",
+    "qpidd": "tools.commands.qpidd:main",
+    "qpid-cluster": "tools.commands.qpid_cluster:main",
+    "qpid-cluster-keys": "tools.commands.qpid_cluster_keys:main",
+    "qpid-cluster-store": "tools.commands.qpid_cluster_store:main",
+    "qpid-cluster-verify": "tools.commands.qpid_cluster_verify:main",
+    "spout": "tools.commands.spout:main",
+    "drain": "tools.commands.drain:main",
+    "cpgtool": "tools.commands.cpgtool:main",
+    "quorumtool": "tools.commands.quorumtool:main",
+    "ringtrace": "tools.commands.ringtrace:main",
 }
 
 

@@ -21,9 +21,9 @@ from broker.machine.commands import (
     QueueDeclare,
 )
 from broker.machine.effects import Confirm, DeliverEffect, GetOk
-from tests.unit.core_rig import Bus
-from vsync.events import Deliver, Marks, Transitional, View
-from vsync.primary_events import ACTIVATE
+from tests.support.scripted_views import Bus
+from vsync.primary.events import ACTIVATE
+from vsync.totem.events import Deliver, Marks, Transitional, View
 from vsync.types import Guarantee, RingId
 
 CLAIMS = 2

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from broker.history import History
 from broker.machine.machine import Machine
-from broker.replica import Replica
-from tests.unit.test_core import agree, formed, hello, publish, same_everywhere
-from vsync.events import Transitional
+from broker.replication.chain import History
+from broker.replication.replica import Replica
+from tests.unit.replication.test_controller import agree, formed, hello, publish, same_everywhere
+from vsync.totem.events import Transitional
 
 
 def test_a_replaced_state_means_a_new_session_although_the_view_fell_apart() -> None:

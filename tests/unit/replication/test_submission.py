@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from broker.machine.blob import pack_blob, unpack_blob
+from broker.machine.command_codec import pack_blob, unpack_blob
 from broker.machine.commands import ACK, PUBLISH, Ack, Command, Publish
-from broker.submission import BLOB_BYTES_TARGET, Submissions
+from broker.replication.submissions import BLOB_BYTES_TARGET, Submissions
 
 
 def ack(tag: int) -> Command:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from broker.duties import Duties
-from broker.exits import Exit
+from broker.exit_codes import Exit
 from broker.machine import commands as c
-from tests.unit.core_rig import Bus
+from broker.replication.timers import Duties
+from tests.support.scripted_views import Bus
 
 BEAT_S = 0.05
 MORTAL_S = b"\x01\x00\x041000"  # a second to live

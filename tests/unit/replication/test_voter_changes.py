@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.elections import ChangeRefused, Elections
 from broker.machine.commands import VOTERS, Voters
-from tests.unit.core_rig import Bus
-from vsync.events import Marks
-from vsync.quorum import Terms
+from broker.replication.voter_changes import ChangeRefused, Elections
+from tests.support.scripted_views import Bus
+from vsync.quorum.voter_set import Terms
+from vsync.totem.events import Marks
 
 
 class Cluster:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from broker.durability.recovery import checkpoint_of
 from broker.machine import commands as c
-from broker.machine.entities import Queue
+from broker.machine.image.scrub import Fault, Scrub
 from broker.machine.machine import Machine
-from broker.machine.scrub import Fault, Scrub
-from broker.recovery import checkpoint_of
-from broker.scrubber import SLICE_MESSAGES_MAX, DiskScrubber, MemoryScrubber
+from broker.machine.state import Queue
+from broker.selfcheck.scrubber import SLICE_MESSAGES_MAX, DiskScrubber, MemoryScrubber
 from store import schema
 from store.lmdb_store import LmdbStore
-from tests.unit.machine_rig import EMPTY, Rig
-from tests.unit.quarantine_rig import META, Author, flip_on_disk, publish
+from tests.support.poisoned_store import META, Author, flip_on_disk, publish
+from tests.support.three_machines import EMPTY, Rig
 
 MESSAGES = 40
 
@@ -237,7 +237,7 @@ def test_a_flipped_byte_on_disk_is_found_within_one_pass(tmp_path: Path, prefix:
 def test_a_checkpoint_that_takes_the_place_of_what_is_read_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.scrubber.DISK_SLICE_BYTES", 1)
+    monkeypatch.setattr("broker.selfcheck.scrubber.DISK_SLICE_BYTES", 1)
     store = disk(tmp_path)
     scrubber = DiskScrubber(store)
     assert scrubber.step() is None

@@ -9,22 +9,30 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from broker.care import DISPUTE, SCRUB, Care
-from broker.consensus import Value, Verdict
-from broker.dispute import PROVEN
+from broker.divergence.digest_vote import Value, Verdict
+from broker.divergence.judgement import Tribunal
+from broker.divergence.split_vote import PROVEN
+from broker.incidents.quarantine import KIND
 from broker.machine.commands import Command, Reexecuted
-from broker.promise import Promise
-from broker.quarantine import KIND
-from broker.replica import ExecutionFailed
-from broker.scrubber import DiskFault
-from broker.tribunal import Tribunal
+from broker.replication.promise import Promise
+from broker.replication.replica import ExecutionFailed
+from broker.selfcheck.scrubber import DiskFault
+from broker.selfcheck.supervisor import DISPUTE, SCRUB, Care
 from store.lmdb_store import LmdbStore
-from tests.unit.quarantine_rig import META, POISON, VOTERS, Author, flip_on_disk, publish, raising
+from tests.support.poisoned_store import (
+    META,
+    POISON,
+    VOTERS,
+    Author,
+    flip_on_disk,
+    publish,
+    raising,
+)
 
 if TYPE_CHECKING:
-    from broker.core import Core
-    from broker.keeper import Keeper
-    from broker.logbook import Logbook
+    from broker.durability.persister import Keeper
+    from broker.memberlog.recorder import Logbook
+    from broker.replication.controller import Core
 
 
 class FakeCore:
@@ -126,7 +134,7 @@ def test_memory_that_rots_ends_the_member_and_its_disk_is_believed(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G10."""
-    monkeypatch.setattr("broker.scrubber.PAUSE_S", 0.0)
+    monkeypatch.setattr("broker.selfcheck.scrubber.PAUSE_S", 0.0)
     patient = Patient(tmp_path, loop, VOTERS, 10_000)
     patient.beat(5)
     assert not patient.core.distrust
@@ -160,7 +168,7 @@ def test_a_disk_that_rots_is_helped_twice_and_then_left(
 def test_after_a_fault_the_disk_is_read_again_behind_the_fresh_checkpoint(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.care.DISK_PERIOD_S", 0.0)
+    monkeypatch.setattr("broker.selfcheck.supervisor.DISK_PERIOD_S", 0.0)
     patient = Patient(tmp_path, loop, VOTERS, 1)
     flip_on_disk(patient.store, b"l")
     while not patient.keeper.wishes:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.campaign import options_for, plan_of, run_plan
-from tests.sim.cores import make_node
-from tests.sim.numbers import Numbers
-from tests.sim.tape import Tape
-from vsync.node import Node
+from tests.sim.run.campaign import options_for, plan_of, run_plan
+from tests.sim.world.cores import make_node
+from tests.sim.world.random_tape import Tape
+from tests.sim.world.sequence_numbers import Numbers
+from vsync.totem.node import Node
 from vsync.types import Guarantee, Member
 
 

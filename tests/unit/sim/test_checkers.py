@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.sim.checkers import check
-from tests.sim.history import (
+from tests.sim.checkers.all import check
+from tests.sim.checkers.history import (
     Delivered,
     Ended,
     Entry,

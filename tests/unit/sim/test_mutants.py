@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.campaign import Options, run_seed
-from tests.sim.mutants import PRIMARY_MUTANTS, broken
+from tests.sim.mutation.by_hand import PRIMARY_MUTANTS, broken
+from tests.sim.run.campaign import Options, run_seed
 
 # Seeds that were cheap and found it; any of them will do, as the protocol goes on changing.
 KILLERS: dict[str, tuple[int, ...]] = {

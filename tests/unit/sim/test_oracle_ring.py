@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from tests.sim.oracle import Oracle, OracleCore
-from tests.sim.plan import make_plan
-from tests.sim.world import World
-from vsync.events import Marks
+from tests.sim.run.plan import make_plan
+from tests.sim.stacks.oracle import Oracle, OracleCore
+from tests.sim.world.world import World
+from vsync.totem.events import Marks
 from vsync.types import Member
 
 A, B = Member("a", 1, "1"), Member("b", 1, "2")

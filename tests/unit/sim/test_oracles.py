@@ -12,26 +12,26 @@ from typing import cast
 
 import pytest
 
-from broker.history import History
-from broker.replica import Applied, Item
+from broker.replication.chain import History
+from broker.replication.replica import Applied, Item
 from store.memory import MemoryDisk
-from tests.sim.broker_judge import BrokerJudge, Node
-from tests.sim.fake import FakeCore
-from tests.sim.groups import Conf, GroupJudge, Passed, Place
-from tests.sim.judge import Judge
-from tests.sim.member import SimMember, Upper
-from tests.sim.plain import Plain
-from tests.sim.plan import make_plan
-from tests.sim.runner import Result, Runner
-from tests.sim.stack import PlainStack
-from tests.sim.tap import HEADER, Core, Tap
-from tests.sim.toylog import Image, ToyLog
-from tests.sim.trace import Trace
-from vsync.group_events import GroupView, Level
-from vsync.phases import Phase
-from vsync.primary import Primary
-from vsync.primary_events import Activated, Activation
-from vsync.standing import ZERO_CHAIN
+from tests.sim.broker.judge import BrokerJudge, Node
+from tests.sim.checkers.primary import Judge
+from tests.sim.run.plan import make_plan
+from tests.sim.run.runner import Result, Runner
+from tests.sim.stacks.groups import Conf, GroupJudge, Passed, Place
+from tests.sim.stacks.ring import Plain
+from tests.sim.stacks.stack import PlainStack
+from tests.sim.stacks.toy_log import Image, ToyLog
+from tests.sim.world.member import SimMember, Upper
+from tests.sim.world.perfect_core import FakeCore
+from tests.sim.world.tap import HEADER, Core, Tap
+from tests.sim.world.trace import Trace
+from vsync.cpg.events import GroupView, Level
+from vsync.primary.component import Primary
+from vsync.primary.events import Activated, Activation
+from vsync.primary.state_exchange import ZERO_CHAIN
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member, RingId
 
 PLAN = next(

@@ -9,24 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim import mutate, shrink
-from tests.sim.batch import Job, differences, run_batch
-from tests.sim.campaign import Outcome, options_for, plan_of
-from tests.sim.coverage import FAULTS, PRIMARY_STAGES, STAGES, lines, possible
-from tests.sim.equivalents import EQUIVALENT, UNSEEN
-from tests.sim.gate import FIXED, fixed_jobs, fresh_start
-from tests.sim.mutants import broken
-from tests.sim.net import Net, Weather
-from tests.sim.operators import MODULES, generate, generate_all, mutated, sample
-from tests.sim.plan import ALL_FAULTS, EPISODE_FAULTS, make_plan
-from tests.sim.stack import covers
-from tests.sim.tape import Tape
-from tests.sim.toylog import Image, ToyLog
-from vsync.codec import Codec
+from tests.sim.mutation import run
+from tests.sim.mutation.by_hand import broken
+from tests.sim.mutation.equivalents import EQUIVALENT, UNSEEN
+from tests.sim.mutation.operators import MODULES, generate, generate_all, mutated, sample
+from tests.sim.run import shrink
+from tests.sim.run.batch import Job, differences, run_batch
+from tests.sim.run.campaign import Outcome, options_for, plan_of
+from tests.sim.run.coverage import FAULTS, PRIMARY_STAGES, STAGES, lines, possible
+from tests.sim.run.gate import FIXED, fixed_jobs, fresh_start
+from tests.sim.run.plan import ALL_FAULTS, EPISODE_FAULTS, make_plan
+from tests.sim.stacks.stack import covers
+from tests.sim.stacks.toy_log import Image, ToyLog
+from tests.sim.world.net import Net, Weather
+from tests.sim.world.random_tape import Tape
 from vsync.errors import FrameError
-from vsync.messages import NOBODY, Token
-from vsync.primary_events import Phase
+from vsync.primary.events import Phase
 from vsync.types import Member, RingId
+from vsync.wire.codec import Codec
+from vsync.wire.messages import NOBODY, Token
 
 # -- shrinking ------------------------------------------------------------------------------------
 
@@ -120,16 +121,18 @@ def test_every_mutant_has_a_name_and_compiles() -> None:
 def test_a_generated_mutant_is_killed_and_the_real_code_is_not() -> None:
     """Through the same processes as a mutation run."""
     mutant = next(
-        m for m in generate("vsync.window") if (m.function, m.operator) == ("Window.add", "negate")
+        m
+        for m in generate("vsync.totem.ordering.window")
+        if (m.function, m.operator) == ("Window.add", "negate")
     )
-    record = mutate.run_mutant(mutant, 2, 60.0, mutate.Baseline())
+    record = run.run_mutant(mutant, 2, 60.0, run.Baseline())
     assert record["verdict"] == "killed", record
 
 
 def test_every_survivor_has_a_reason() -> None:
     """None is left without a word, and none that was killed is called equivalent."""
-    present = {mutant.name for mutant in [*generate_all(), *mutate.by_hand()]}
-    known = {name: r["verdict"] for name, r in mutate.read_ledger().items() if name in present}
+    present = {mutant.name for mutant in [*generate_all(), *run.by_hand()]}
+    known = {name: r["verdict"] for name, r in run.read_ledger().items() if name in present}
     survivors = {name for name, verdict in known.items() if verdict == "survived"}
     assert not survivors - EQUIVALENT.keys() - UNSEEN.keys()
     assert EQUIVALENT.keys() & known.keys() <= survivors

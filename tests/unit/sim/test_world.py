@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from tests.sim.fake import FakeCore
-from tests.sim.plan import Plan, make_plan
-from tests.sim.runner import Result, Runner
-from tests.sim.stack import PlainStack
-from tests.sim.tap import Core
-from tests.sim.trace import Trace
-from vsync.events import Deliver, Output
+from tests.sim.run.plan import Plan, make_plan
+from tests.sim.run.runner import Result, Runner
+from tests.sim.stacks.stack import PlainStack
+from tests.sim.world.perfect_core import FakeCore
+from tests.sim.world.tap import Core
+from tests.sim.world.trace import Trace
+from vsync.totem.events import Deliver, Output
 from vsync.types import Guarantee, Member
 
 # Calm, but with three members that all have something to say.

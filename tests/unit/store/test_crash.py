@@ -12,7 +12,7 @@ from pathlib import Path
 from store.api import Meta
 from store.lmdb_store import LmdbStore
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KILLS = 12
 
 WRITER = """

@@ -16,7 +16,6 @@ from xxhash import xxh3_64_digest
 
 from store import schema
 from store.api import Marker, Meta
-from store.environment import inspect
 from store.errors import (
     NotWritable,
     StoreBusy,
@@ -28,6 +27,7 @@ from store.errors import (
     StoreUnreadable,
     StoreVersion,
 )
+from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 
 FRESH = Meta(cluster_name="prod", member="a", store_id="5eed")
@@ -292,7 +292,7 @@ def test_inspect_reads_a_store_in_use(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path, FRESH)
     store.put_meta(replace(FRESH, marker=Marker.DIRTY))
     script = (
-        "import sys; from pathlib import Path; from store.environment import inspect\n"
+        "import sys; from pathlib import Path; from store.lmdb_environment import inspect\n"
         "print(inspect(Path(sys.argv[1])).marker)"
     )
     assert run_python(script, str(tmp_path)).stdout == "Marker.DIRTY\n"
@@ -307,7 +307,7 @@ def run_python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
         capture_output=True,
         text=True,
         check=False,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         timeout=30,
     )

@@ -9,8 +9,8 @@ import pytest
 
 from store import swap
 from store.api import Marker, Meta
-from store.environment import inspect
 from store.errors import StoreMissing, StoreUnreadable
+from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 
 FRESH = Meta(cluster_name="prod", member="b", store_id="b-store")

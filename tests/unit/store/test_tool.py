@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from store.api import Marker, Meta
 from store.lmdb_store import LmdbStore
-from tools.qpid_cluster_store import main
+from tools.commands.qpid_cluster_store import main
 
 META = Meta(
     "prod", "a:5672", "5eed", cluster_id="ab" * 16, incarnation=7, voters=("a:5672", "b:5672"),
@@ -117,7 +117,7 @@ def test_usage() -> None:
 
 
 def test_a_store_in_use_can_be_read_and_not_marked(data_dir: Path) -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     script = (
         "import sys; from pathlib import Path; from store.lmdb_store import LmdbStore\n"
         "store = LmdbStore.open(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"

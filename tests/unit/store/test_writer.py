@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from store.api import Marker, Meta, Staging
+from store.commit_thread import CHECKPOINT_SLICE_BYTES, StoreWriter
 from store.errors import StoreError, StoreFailed, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
-from store.writer import CHECKPOINT_SLICE_BYTES, StoreWriter
 
 FRESH = Meta(cluster_name="prod", member="a", store_id="5eed")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.demo_text import Arrivals, Mixed, write_input
+from tools.demo.stream import Arrivals, Mixed, write_input
 
 
 def arrival(sequence: int, text: str = "x", *, redelivered: bool = False) -> str:

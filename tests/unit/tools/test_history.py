@@ -10,8 +10,8 @@ from xxhash import xxh3_64_intdigest
 
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Client, Did
-from tests.unit.test_tools_spout_drain import lines, run
-from tests.unit.toy_broker import ToyCluster
+from tests.support.toy_broker import ToyCluster
+from tests.unit.tools.test_spout_drain import lines, run
 
 
 def operations(directory: Path) -> list[tuple[int, int, int, int]]:

@@ -12,9 +12,9 @@ from broker.amqp import codec
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import CLIENT_ROW, Client, Did
 from tests.bench.load import Run, quantiles, run_load
-from tests.bench.load_clients import STAMP, Load
-from tests.unit.toy_broker import Stored, ToyCluster
-from tools.options import ToolError, brokers
+from tests.bench.support.load_clients import STAMP, Load
+from tests.support.toy_broker import Stored, ToyCluster
+from tools.cli.options import ToolError, brokers
 
 
 def small(toy: ToyCluster) -> Load:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.exits import Exit
+from broker.exit_codes import Exit
 from broker.memberlog.archive import Policy
-from broker.options import Address, BrokerOptions, OptionError, broker_options, parse_address
-from tools.options import ToolError, brokers, collect, read_option_file, resolve, run_command
-from tools.qpidd import qpidd as qpidd_command
+from broker.options.broker import Address, BrokerOptions, OptionError, broker_options, parse_address
+from tools.cli.options import ToolError, brokers, collect, read_option_file, resolve, run_command
+from tools.commands.qpidd import qpidd as qpidd_command
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_defaults_are_a_stand_alone_broker_that_serves_this_machine() -> None:
@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def qpidd(*arguments: str, flags: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """Run the command as a user would."""
     return subprocess.run(
-        [sys.executable, *flags, "-m", "tools.qpidd", *arguments],
+        [sys.executable, *flags, "-m", "tools.commands.qpidd", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -197,7 +197,7 @@ def test_what_escapes_the_broker_is_an_internal_error(monkeypatch: pytest.Monkey
     def broken(options: BrokerOptions) -> int:
         raise ZeroDivisionError(options.port)
 
-    monkeypatch.setattr("broker.server.run", broken)
+    monkeypatch.setattr("broker.process.server.run", broken)
     with pytest.raises(SystemExit) as ended:
         run_command(qpidd_command, ["--port", "0"])
     assert ended.value.code == Exit.INTERNAL

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.management import PREAMBLE, Json
+from tools.client.management import PREAMBLE, Json
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 Answerer = Callable[[dict[str, Json]], bytes]
 
 
@@ -79,7 +79,7 @@ class FakeBroker:
 def qpid_cluster(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     """Run the command as a user would."""
     return subprocess.run(
-        [sys.executable, "-m", "tools.qpid_cluster", *arguments],
+        [sys.executable, "-m", "tools.commands.qpid_cluster", *arguments],
         cwd=ROOT,
         input=typed,
         capture_output=True,

@@ -7,8 +7,8 @@ import time
 
 import zmq
 
-from tests.system.relay import Cutter, Relay
-from tools.local_cluster import HOST, free_ports
+from tests.system.support.tcp_relay import Cutter, Relay
+from tools.demo.local_cluster import HOST, free_ports
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
 

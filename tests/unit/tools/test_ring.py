@@ -14,14 +14,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.test_cluster import CONFIG, run
-from tools.cpgtool import cpgtool
-from tools.options import ToolError
-from tools.quorumtool import quorumtool
+from tests.unit.vsync.api.test_cluster import CONFIG, run
+from tools.cli.options import ToolError
+from tools.commands.cpgtool import cpgtool
+from tools.commands.quorumtool import quorumtool
 from vsync import Cluster, ConfigError, TransportError
-from vsync.asking import LINE_BYTES_MAX, AskingSession, Json, Refusal
-from vsync.quorum import parse
-from vsync.showing import quorum_shown
+from vsync.admin.protocol import LINE_BYTES_MAX, AskingSession, Json, Refusal
+from vsync.admin.views import quorum_shown
+from vsync.quorum.voter_set import parse
 from vsync.types import RingId
 
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.toy_broker import Stored, ToyCluster
+from tests.support.toy_broker import Stored, ToyCluster
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NO_PROPERTIES = b"\x00\x00"
 
 
 def start(name: str, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     """Start one of the two commands as a user would."""
     return subprocess.Popen(
-        [sys.executable, "-m", f"tools.{name}", *arguments],
+        [sys.executable, "-m", f"tools.commands.{name}", *arguments],
         cwd=ROOT,
         stdin=stdin,
         stdout=subprocess.PIPE,
@@ -218,8 +218,8 @@ def test_no_ack() -> None:
 def test_a_reader_that_leaves_and_an_input_that_is_closed() -> None:
     with ToyCluster() as toy:
         run("spout", "-b", toy.brokers, "-q", "q", typed=lines(50_000))
-        drain = f"{sys.executable} -m tools.drain -b {toy.brokers} -q q"
-        spout = f"{sys.executable} -m tools.spout -b {toy.brokers} -q q"
+        drain = f"{sys.executable} -m tools.commands.drain -b {toy.brokers} -q q"
+        spout = f"{sys.executable} -m tools.commands.spout -b {toy.brokers} -q q"
         for script, code, said in (
             (f"set -o pipefail; {drain} --quiet | head -1", 1, ""),
             (f"{spout} <&-", 66, "spout: the standard input is closed\n"),

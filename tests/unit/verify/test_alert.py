@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tools.qpid_cluster_verify import main
-from tools.verify.alert import ending, status, stop_signals, tell
+from tools.commands.qpid_cluster_verify import main
 from tools.verify.findings import Finding
-from tools.verify.follow import Look
-from tools.verify.watch import Lag, Progress
+from tools.verify.live.alert import ending, status, stop_signals, tell
+from tools.verify.live.follow import Look
+from tools.verify.live.progress import Lag, Progress
 
 FOUND = Finding("G14", "b", 1, 90, "another chain after PUBLISH")
 BEHIND = Lag("c", 2, 900, 100, 1.25, live=True)

@@ -12,17 +12,17 @@ pytest.importorskip("numpy")
 
 from broker.machine import commands as c
 from broker.memberlog.records import Batch, Checkpoint, Queues
-from tests.system.movemaker import LIVES, MoveMaker, contract_breaches
-from tests.system.movestory import plain_story
-from tests.system.violations import VIOLATIONS, Violation
-from tests.unit.machine_rig import Client
-from tools.qpid_cluster_verify import main
-from tools.verify.fates import FateWalk
-from tools.verify.moves import join
-from tools.verify.parts import Part
-from tools.verify.rules import RULES
-from tools.verify.sorting import MOVES_IN_BIN, arrange, bins_for, share_out, sort
-from tools.verify.walk import moves_within, walk
+from tests.support.three_machines import Client
+from tests.system.verify.corruption.contract_violations import VIOLATIONS, Violation
+from tests.system.verify.support.make_moves import LIVES, MoveMaker, contract_breaches
+from tests.system.verify.support.recorded_story import plain_story
+from tools.commands.qpid_cluster_verify import main
+from tools.verify.contract.message_lifecycle import FateWalk
+from tools.verify.contract.rules import RULES
+from tools.verify.contract.segment import moves_within, walk
+from tools.verify.contract.sorting import MOVES_IN_BIN, arrange, bins_for, share_out, sort
+from tools.verify.input.moves import join
+from tools.verify.input.ranges_of_file import Part
 
 EVERYTHING = [Part(1, 1 << 40)]
 
@@ -232,7 +232,7 @@ def wander(chance: random.Random, steps: int) -> MoveMaker:
 def test_a_log_that_is_wrong_throughout_does_not_fill_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tools.verify.fates.BREACHES_MAX", 2)
+    monkeypatch.setattr("tools.verify.contract.message_lifecycle.BREACHES_MAX", 2)
     maker = story()
     moves = join(list(moves_within(maker.lives[LIVES[0]], EVERYTHING)))
     moves.of = moves.of + moves.position  # no channel gives up what it holds

@@ -16,13 +16,13 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from broker.machine.tape import FLAG, MOVE, Op
+from broker.machine.move_log import FLAG, MOVE, Op
 from broker.memberlog.records import STANDING_ROW, Batch, Checkpoint, Queues, Record
-from tests.system.movemaker import LIVES, Row, contract_breaches, packed
-from tests.system.movestory import plain_story
+from tests.system.verify.support.make_moves import LIVES, Row, contract_breaches, packed
+from tests.system.verify.support.recorded_story import plain_story
 
 SEED = 20_261_121
-DOCUMENT = Path(__file__).parents[2] / "docs" / "MEMBERLOG.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "MEMBERLOG.md"
 FIELDS = ("index", "queue", "seq", "of", "detail")
 Lie = tuple[str, int, Record]  # key, place in the log, what stands there instead
 

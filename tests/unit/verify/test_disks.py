@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("numpy")
 
 from broker.memberlog.records import Durable, Inactive
-from tests.system.logmaker import LogMaker, good_story
-from tests.system.sparkless import rows_in, sparkless_findings
-from tests.system.spoils import at, last_of_epoch, take_too_much_for_durable
+from tests.system.verify.corruption.corrupt_logs import at, last_of_epoch, take_too_much_for_durable
+from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
+from tests.system.verify.support.make_logs import LogMaker, good_story
 from tools.verify.findings import Finding
 
 A, B = ("a", 1), ("b", 1)

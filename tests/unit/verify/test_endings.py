@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from broker.memberlog.coding import MAGIC, NO_LINK, encode, frame, next_link
+from broker.memberlog.codec import MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import Durable, End, Header, Record
-from tests.system.logmaker import good_story
-from tests.system.sparkless import rows_in, sparkless_findings
+from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
+from tests.system.verify.support.make_logs import good_story
 from tools.verify.findings import Finding
 
 

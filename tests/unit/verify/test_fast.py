@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from broker.memberlog.closing import MARKS_MAX, STEP, Tally, marks_of
-from broker.memberlog.coding import encode
+from broker.memberlog.codec import encode
 from broker.memberlog.reader import ENDS_BYTES, NotALog, read_ends, read_segment
 from broker.memberlog.records import Batch, End
+from broker.memberlog.segment_totals import MARKS_MAX, STEP, Tally, marks_of
 from broker.memberlog.writer import MemberLogWriter
-from tests.bench.verifylogs import write_logs
-from tests.system.logmaker import LogMaker, good_story
-from tools.qpid_cluster_verify import main
-from tools.verify.fast import compare_ends
+from tests.bench.support.verifylogs import write_logs
+from tests.system.verify.support.make_logs import LogMaker, good_story
+from tools.commands.qpid_cluster_verify import main
+from tools.verify.checks.fast import compare_ends
 from tools.verify.findings import BadInput
-from tools.verify.parse import parse_segment
-from tools.verify.rows import FAULT
+from tools.verify.input.parse import parse_segment
+from tools.verify.input.rows import FAULT
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.memberlog.client import ClientHistory
+from broker.memberlog.client_history import ClientHistory
 from broker.memberlog.records import Durable, Kind
 from broker.memberlog.writer import MemberLogWriter
+from tools.verify.checks.canonical_history import Gap
+from tools.verify.clients.histories import apart, is_history, known_by
 from tools.verify.findings import BadInput
-from tools.verify.histories import apart, is_history, known_by
-from tools.verify.rows import Row
-from tools.verify.witness import Gap
+from tools.verify.input.rows import Row
 
 
 def a_client(directory: Path) -> Path:

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("numpy")
 
 from broker.memberlog.records import Active, ViewSeen
-from tests.system.logmaker import LogMaker, good_story
-from tests.system.sparkless import rows_in
+from tests.system.verify.support.checks_without_spark import rows_in
+from tests.system.verify.support.make_logs import LogMaker, good_story
+from tools.verify.control_checks import judge_control
 from tools.verify.findings import Finding
-from tools.verify.judge import judge_control
 
 A, C = ("a", 1), ("c", 1)
 

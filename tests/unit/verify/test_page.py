@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from broker.machine.tape import BY_CLIENT, DELIVERED, FLAG, MEMBER_LOST, NACKED
+from broker.machine.move_log import BY_CLIENT, DELIVERED, FLAG, MEMBER_LOST, NACKED
+from tools.verify.coverage import Touched
 from tools.verify.findings import Finding
 from tools.verify.job import Counts, Report
-from tools.verify.page import page
-from tools.verify.story import Event, LifeStory, Slice, Span, Story
-from tools.verify.touched import Touched
-from tools.verify.traffic import Moved
+from tools.verify.report.html import page
+from tools.verify.report.timeline import Event, LifeStory, Slice, Span, Story
+from tools.verify.report.traffic import Moved
 
 BEGIN = 1_800_000_000_000_000
 SECOND = 1_000_000

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from broker.memberlog.archive import VERIFIED, Policy, tend
-from broker.memberlog.files import PACKED, open_segment
 from broker.memberlog.records import Durable
-from tests.system.logmaker import good_story
-from tests.system.test_verify_segments import rows_of
-from tools.verify import control, lives, point, segments
+from broker.memberlog.segments import PACKED, open_segment
+from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.test_segments import rows_of
+from tools.verify.checks import lifetimes, views_and_segments
 from tools.verify.findings import BadInput
-from tools.verify.parse import parse_segment
-from tools.verify.rows import SEGMENT, Row
+from tools.verify.input import segments
+from tools.verify.input.parse import parse_segment
+from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.live import checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +28,7 @@ def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def control_rows(directory: Path) -> list[Row]:
     """Return what the driver collects of all segments."""
-    return [row for row in rows_of(directory) if row.kind in control.CONTROL_KINDS]
+    return [row for row in rows_of(directory) if row.kind in views_and_segments.CONTROL_KINDS]
 
 
 def test_checking_on_collects_what_checking_all_does(tmp_path: Path) -> None:
@@ -38,20 +40,20 @@ def test_checking_on_collects_what_checking_all_does(tmp_path: Path) -> None:
     maker.write(tmp_path / "logs", segment_bytes=2000)
     everything = control_rows(tmp_path / "logs")
     file = tmp_path / "point"
-    settled, position = point.save(file, everything)
+    settled, position = checkpoint.save(file, everything)
     assert position == 200
     assert 4 < settled < len([row for row in everything if row.kind == SEGMENT])
-    saved = point.load(file)
+    saved = checkpoint.load(file)
     assert max(row.position or 0 for row in saved if row.kind == SEGMENT) <= position
-    left = point.unread(sorted((tmp_path / "logs").rglob("*.qml")), saved)
+    left = checkpoint.unread(sorted((tmp_path / "logs").rglob("*.qml")), saved)
     again = saved + [
         row
         for path in left
         for row in parse_segment(path.read_bytes(), str(path))
-        if row.kind in control.CONTROL_KINDS
+        if row.kind in views_and_segments.CONTROL_KINDS
     ]
     assert sorted(again, key=repr) == sorted(everything, key=repr)
-    assert lives.join_segments(again)[:2] == lives.join_segments(everything)[:2]
+    assert lifetimes.join_segments(again)[:2] == lifetimes.join_segments(everything)[:2]
 
 
 def test_what_one_member_has_not_on_disk_is_not_settled(tmp_path: Path) -> None:
@@ -59,17 +61,17 @@ def test_what_one_member_has_not_on_disk_is_not_settled(tmp_path: Path) -> None:
     b = "b", 1
     maker.lives[b] = [r for r in maker.lives[b] if not isinstance(r, Durable)]
     maker.write(tmp_path / "logs", segment_bytes=2000)
-    assert point.save(tmp_path / "point", control_rows(tmp_path / "logs")) == (0, 0)
+    assert checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs")) == (0, 0)
 
 
 def test_an_archived_segment_needs_not_be_there(tmp_path: Path) -> None:
     good_story(40).write(tmp_path / "logs", segment_bytes=2000)
-    point.save(tmp_path / "point", control_rows(tmp_path / "logs"))
-    saved = point.load(tmp_path / "point")
+    checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs"))
+    saved = checkpoint.load(tmp_path / "point")
     paths = sorted((tmp_path / "logs").rglob("*.qml"))
-    left = point.unread(paths, saved)
+    left = checkpoint.unread(paths, saved)
     kept = [path for path in paths if path in left]
-    assert point.unread(kept, saved) == kept
+    assert checkpoint.unread(kept, saved) == kept
 
 
 def test_what_a_saved_point_settles_a_member_may_drop_and_nothing_else(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_what_a_saved_point_settles_a_member_may_drop_and_nothing_else(tmp_path:
     ]
     maker.write(tmp_path / "logs", segment_bytes=2000)
     everything = control_rows(tmp_path / "logs")
-    count, _ = point.save(tmp_path / "point", everything)
+    count, _ = checkpoint.save(tmp_path / "point", everything)
     policy = Policy(keep_s=1)
     dropped = 0
     for member in "abc":
@@ -90,45 +92,47 @@ def test_what_a_saved_point_settles_a_member_may_drop_and_nothing_else(tmp_path:
         assert {did.what for did in done} <= {"compressed", "dropped", "kept unverified"}
     assert dropped == count > 4
     left = [path for path in (tmp_path / "logs").rglob("*.qml*") if path.name != VERIFIED]
-    saved = point.load(tmp_path / "point")
-    assert sorted(point.unread(left, saved)) == sorted(left)
+    saved = checkpoint.load(tmp_path / "point")
+    assert sorted(checkpoint.unread(left, saved)) == sorted(left)
     again = saved + [
         row
         for path in segments.find_segments([tmp_path / "logs"])
         for row in parse_segment(open_segment(path), str(path).removesuffix(PACKED))
-        if row.kind in control.CONTROL_KINDS
+        if row.kind in views_and_segments.CONTROL_KINDS
     ]
     assert sorted(again, key=repr) == sorted(everything, key=repr)
 
 
 def test_another_log_in_the_place_of_a_verified_one_is_refused(tmp_path: Path) -> None:
     good_story(40).write(tmp_path / "logs", segment_bytes=2000)
-    point.save(tmp_path / "point", control_rows(tmp_path / "logs"))
+    checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs"))
     good_story(40).write(tmp_path / "other", segment_bytes=2000, cluster="c2")
     with pytest.raises(BadInput, match="is not the segment that was verified"):
-        point.unread(sorted((tmp_path / "other").rglob("*.qml")), point.load(tmp_path / "point"))
+        checkpoint.unread(
+            sorted((tmp_path / "other").rglob("*.qml")), checkpoint.load(tmp_path / "point")
+        )
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 1, "rows": [1]}'])
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x").write_text(text)
     with pytest.raises(BadInput, match="is not a verified point"):
-        point.load(tmp_path / "x")
+        checkpoint.load(tmp_path / "x")
 
 
 def test_a_point_of_the_future_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_text('{"version": 2, "rows": []}')
     with pytest.raises(BadInput, match="version 2; this release reads version 1"):
-        point.load(tmp_path / "x")
+        checkpoint.load(tmp_path / "x")
     with pytest.raises(BadInput, match="No such file"):
-        point.load(tmp_path / "no")
+        checkpoint.load(tmp_path / "no")
 
 
 def test_lives_that_are_not_read_from_their_beginning(tmp_path: Path) -> None:
     good_story(40).write(tmp_path, segment_bytes=2000)
     rows = control_rows(tmp_path)
-    assert lives.begins(rows) == {}
+    assert lifetimes.begins(rows) == {}
     later = [row for row in rows if not (row.member == "a" and row.segment < 2)]
-    found = lives.begins(later)
+    found = lifetimes.begins(later)
     assert list(found) == [("a", 1)]
     assert 0 < found["a", 1] < 1 << 62

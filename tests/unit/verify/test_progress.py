@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tools.verify import progress
-from tools.verify.progress import ERASE, WIDTH, bar, moving
+from tools.verify.report import progress_bar
+from tools.verify.report.progress_bar import ERASE, WIDTH, bar, moving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,11 +48,11 @@ def test_how_far_a_step_is() -> None:
 
 def test_spark_is_asked() -> None:
     spark = cast("SparkSession", Spark())
-    assert progress.Stages(spark)() == (2, 3, 12)
+    assert progress_bar.Stages(spark)() == (2, 3, 12)
 
 
 def test_it_is_taken_away_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.001)
+    monkeypatch.setattr(progress_bar, "EVERY_SECONDS", 0.001)
     out = Terminal()
     with moving(lambda: (1, 2, 4), out):
         while "step 1" not in out.getvalue():
@@ -62,6 +62,6 @@ def test_it_is_taken_away_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("wanted", "out"), [(False, Terminal()), (True, io.StringIO())])
 def test_scripts_and_files_get_none(wanted: bool, out: io.StringIO) -> None:
-    with progress.progress(cast("SparkSession", None), wanted, out):
+    with progress_bar.progress(cast("SparkSession", None), wanted, out):
         pass
     assert out.getvalue() == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.verify.findings import BadInput
-from tools.verify.segments import TASK_BYTES, find_segments, share_out
+from tools.verify.input.segments import TASK_BYTES, find_segments, share_out
 
 
 def sized(directory: Path, *sizes: int) -> list[Path]:

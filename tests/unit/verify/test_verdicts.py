@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("numpy")
 
 from broker.memberlog.records import Batch, Inactive, Vote
-from tests.system.logmaker import Life, LogMaker, good_story
-from tests.system.sparkless import rows_in, sparkless_findings
-from tests.system.spoils import at
+from tests.system.verify.corruption.corrupt_logs import at
+from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
+from tests.system.verify.support.make_logs import Life, LogMaker, good_story
 from tools.verify.findings import Finding
 
 A, B, C, C2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)

@@ -25,14 +25,18 @@ from broker.memberlog.records import (
     Snapshot,
     ViewSeen,
 )
-from tests.system.logmaker import LogMaker, root_of
-from tests.system.movemaker import LIVES, MoveMaker
-from tests.system.sparkless import contract_findings, rows_in, sparkless_findings
-from tools.verify.control import Primary, begun, cuts
+from tests.system.verify.support.checks_without_spark import (
+    contract_findings,
+    rows_in,
+    sparkless_findings,
+)
+from tests.system.verify.support.make_logs import LogMaker, root_of
+from tests.system.verify.support.make_moves import LIVES, MoveMaker
+from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
+from tools.verify.checks.views_and_segments import Primary, begun, cuts
+from tools.verify.control_checks import judge_control
 from tools.verify.findings import Finding
-from tools.verify.judge import judge_control
-from tools.verify.rows import SEGMENT, EpochSums, Row, Run, nothing_said
-from tools.verify.witness import Gap, Stretch, gaps, plan
+from tools.verify.input.rows import SEGMENT, EpochSums, Row, Run, nothing_said
 
 LONG, SHORT = b"l" * 16, b"s" * 16
 

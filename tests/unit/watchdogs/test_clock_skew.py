@@ -1,6 +1,6 @@
 """Clocks that are apart: who is refused, who is named, what a slow answer is worth (G17)."""
 
-from broker.clocks import CHECK_S, PREFIX, ROUND_TRIP_S_MAX, WAIT_S, ClockWatch
+from broker.watchdogs.clock_skew import CHECK_S, PREFIX, ROUND_TRIP_S_MAX, WAIT_S, ClockWatch
 from vsync.types import Member
 
 BOUND_S = 10.0

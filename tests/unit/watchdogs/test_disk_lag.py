@@ -1,7 +1,7 @@
 """A disk that lags: first it slows the ring down, then its member leaves (decision 4.11)."""
 
-from broker.lag import HOLD_S_MAX, HOLD_S_MIN, LagWatch
-from store.writer import Lag
+from broker.watchdogs.disk_lag import HOLD_S_MAX, HOLD_S_MIN, LagWatch
+from store.commit_thread import Lag
 
 SECONDS, BYTES = 30.0, 1000
 BEAT_S = 0.05

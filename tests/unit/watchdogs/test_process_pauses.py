@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.stalls import QUIET_S, StallWatch
+from broker.watchdogs.process_pauses import QUIET_S, StallWatch
 
 
 def watch() -> StallWatch:

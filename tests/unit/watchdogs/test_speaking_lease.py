@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from broker.clients import Clients
-from broker.licence import Licence
-from vsync.lease import SLACK, Lease
+from broker.frontend.connections import Clients
+from broker.watchdogs.speaking_lease import Licence
+from vsync.totem.ordering.lease import SLACK, Lease
 from vsync.types import Member, RingId
 
 A, B = Member("a", 1, "a:1"), Member("b", 1, "b:1")

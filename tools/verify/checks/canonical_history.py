@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.memberlog.records import Kind
-from tools.verify.control import Primary, begun, cuts, runs_of
-from tools.verify.parts import ANY, Part
-from tools.verify.rows import FAULT, SEGMENT, Row, Run
+from tools.verify.checks.views_and_segments import Primary, begun, cuts, runs_of
+from tools.verify.input.ranges_of_file import ANY, Part
+from tools.verify.input.rows import FAULT, SEGMENT, Row, Run
 
 
 class Stretch(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.memberlog.coding import unpack_positions
+from broker.memberlog.codec import unpack_positions
 from broker.memberlog.records import Kind
-from tools.verify.control import Life
+from tools.verify.checks.views_and_segments import Life
 from tools.verify.findings import Finding
-from tools.verify.rows import ACCEPTED, UNPAIRED
+from tools.verify.input.rows import ACCEPTED, UNPAIRED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

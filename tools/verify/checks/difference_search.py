@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tools.verify.identity import ANCHORS, applied_while_active
-from tools.verify.rows import SPAN, SUMS, Row
+from tools.verify.checks.total_order import ANCHORS, applied_while_active
+from tools.verify.input.rows import SPAN, SUMS, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,7 @@ def find_doubts(scan: DataFrame, begin_inactive: list[str]) -> Doubts:
     """
     from pyspark.sql import functions as f
 
-    from tools.verify.source import expand
+    from tools.verify.input.source import expand
 
     sums = scan.filter(f.col("kind") == SUMS)
     inactive = ~applied_while_active(begin_inactive)

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from broker.memberlog.records import Kind
-from tools.verify.control import Life, Primary, lives_of
+from tools.verify.checks.view_changes import damaged
+from tools.verify.checks.views_and_segments import Life, Primary, lives_of
 from tools.verify.findings import Finding
-from tools.verify.passages import damaged
-from tools.verify.rows import Row
+from tools.verify.input.rows import Row
 
 AGREED, UNDECIDED = "agreed", "undecided"
 WORDS = (AGREED, "divergent", UNDECIDED)

@@ -14,12 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from broker.memberlog.records import Kind
-from tools.verify.control import Life, Primary, ends_of, lives_of
+from tools.verify.checks.lifetimes import Lived, begins
+from tools.verify.checks.view_changes import damaged
+from tools.verify.checks.views_and_segments import Life, Primary, ends_of, lives_of
 from tools.verify.findings import Finding
-from tools.verify.lives import Lived, begins
-from tools.verify.passages import damaged
-from tools.verify.rows import SEGMENT, Row
-from vsync.quorum import Electorate, parse
+from tools.verify.input.rows import SEGMENT, Row
+from vsync.quorum.voter_set import Electorate, parse
 
 UNKNOWN = 1 << 64  # above every position
 

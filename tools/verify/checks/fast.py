@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.memberlog.closing import marks_of
-from broker.memberlog.files import ends_of
 from broker.memberlog.reader import Ends, LogError
+from broker.memberlog.segment_totals import marks_of
+from broker.memberlog.segments import ends_of
 from tools.verify.findings import BadInput
-from tools.verify.segments import find_segments, size_of
+from tools.verify.input.segments import find_segments, size_of
 
 Life = tuple[str, int]
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from broker.memberlog.records import Kind
-from tools.verify.control import Life, Primary, ends_of, lives_of
+from tools.verify.checks.views_and_segments import Life, Primary, ends_of, lives_of
 from tools.verify.findings import Finding
-from tools.verify.rows import SEGMENT, EpochSums, Row, SegmentEnds, together
-from tools.verify.sequence import digest, foreign_batch, out_of_sequence
-from vsync.quorum import parse
+from tools.verify.input.log_sequence import digest, foreign_batch, out_of_sequence
+from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, together
+from vsync.quorum.voter_set import parse
 
 
 @dataclass(slots=True)

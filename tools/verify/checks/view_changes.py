@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker.memberlog.records import Kind
-from tools.verify.control import Life, Ring, lives_of, odd_ones, ring_of, stood
+from tools.verify.checks.views_and_segments import Life, Ring, lives_of, odd_ones, ring_of, stood
 from tools.verify.findings import Finding
-from tools.verify.rows import FAULT, SEGMENT, Row
+from tools.verify.input.rows import FAULT, SEGMENT, Row
 
 
 class Passage(NamedTuple):

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 
 from broker.memberlog.records import Kind
 from tools.verify.findings import BadInput, Finding
-from tools.verify.rows import FAULT, SEGMENT, UNREADABLE, Row, Run, SegmentEnds
-from vsync.quorum import parse
+from tools.verify.input.rows import FAULT, SEGMENT, UNREADABLE, Row, Run, SegmentEnds
+from vsync.quorum.voter_set import parse
 
 CONTROL_KINDS = (
     *(Kind.START, Kind.VIEW, Kind.ACTIVE, Kind.INACTIVE, Kind.SNAPSHOT, Kind.STOP),

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.machine.tape import MARK_MASK
+from broker.machine.move_log import MARK_MASK
 from broker.memberlog.records import Did
-from tools.verify.accounts import Account, settle_accounts
-from tools.verify.asking import FINDINGS_MAX, Known, finding, messages, times, who
+from tools.verify.clients.lookup import FINDINGS_MAX, Known, finding, messages, times, who
+from tools.verify.clients.published import Account, settle_accounts
+from tools.verify.clients.received import check_receipts
+from tools.verify.coverage import Touched
 from tools.verify.findings import Finding
-from tools.verify.receipts import check_receipts
-from tools.verify.touched import Touched
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

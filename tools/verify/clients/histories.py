@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.memberlog.records import OF_CLIENT, Kind
-from tools.verify.asking import FINDINGS_MAX, Known
-from tools.verify.clients import ClientReport, check_clients
-from tools.verify.control import Life
+from tools.verify.checks.canonical_history import Gap, Stretch
+from tools.verify.checks.views_and_segments import Life
+from tools.verify.clients.check import ClientReport, check_clients
+from tools.verify.clients.lookup import FINDINGS_MAX, Known
 from tools.verify.findings import BadInput, Finding
-from tools.verify.reading import HEADER_BYTES, header_of
-from tools.verify.rows import FAULT, Row
-from tools.verify.witness import Gap, Stretch
+from tools.verify.input.reader import HEADER_BYTES, header_of
+from tools.verify.input.rows import FAULT, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,7 +54,7 @@ def check_histories(
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
 
-    from tools.verify.source import read_table
+    from tools.verify.input.source import read_table
 
     if not told:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.machine.tape import MARK_MASK, Op
+from broker.machine.move_log import MARK_MASK, Op
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:

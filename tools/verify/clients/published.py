@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.machine.tape import BY_DEATH, CAUSE_SHIFT, FORGOTTEN, MARK_MASK, REJECTED, Op
+from broker.machine.move_log import BY_DEATH, CAUSE_SHIFT, FORGOTTEN, MARK_MASK, REJECTED, Op
 from broker.memberlog.records import Did
-from tools.verify.asking import FINDINGS_MAX, U64
+from tools.verify.clients.lookup import FINDINGS_MAX, U64
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:

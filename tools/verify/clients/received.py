@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.machine.tape import Op
+from broker.machine.move_log import Op
 from broker.memberlog.records import Did
-from tools.verify.asking import FINDINGS_MAX, Known, finding, messages, times, who
+from tools.verify.clients.lookup import FINDINGS_MAX, Known, finding, messages, times, who
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:

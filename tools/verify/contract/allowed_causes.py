@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from broker.machine import commands as c
-from broker.machine.tape import CAUSE_SHIFT, Op
-from tools.verify.moves import Bools
+from broker.machine.move_log import CAUSE_SHIFT, Op
+from tools.verify.input.moves import Bools
 
 ERRORS_FROM = 300  # outcomes from here on are reply codes, and end a channel or connection
 

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from broker.machine.tape import Op
+from broker.machine.move_log import Op
 from broker.memberlog.records import Batch, Queues, Record, Snapshot, Start
-from tools.verify.control import runs_of
+from tools.verify.checks.total_order import command_name
+from tools.verify.checks.views_and_segments import runs_of
+from tools.verify.contract.rules import RULES, Breach
 from tools.verify.findings import Finding
-from tools.verify.identity import command_name
-from tools.verify.moves import Moves, unpack
-from tools.verify.parts import Part, Place
-from tools.verify.rows import SEGMENT, Row
-from tools.verify.rules import RULES, Breach
+from tools.verify.input.moves import Moves, unpack
+from tools.verify.input.ranges_of_file import Part, Place
+from tools.verify.input.rows import SEGMENT, Row
 
 LINES_MAX = 12
 _BATCHES_MAX = 1024

@@ -16,17 +16,17 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tools.verify.conduct import Reach
-from tools.verify.control import Primary
-from tools.verify.fates import FateWalk, Recovery, judge_recoveries
+from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
+from tools.verify.checks.views_and_segments import Primary
+from tools.verify.contract.explain import Line, look_around, tell
+from tools.verify.contract.message_lifecycle import FateWalk, Recovery, judge_recoveries
+from tools.verify.contract.rules import REPLAYED, Breach, first_by_rule
+from tools.verify.contract.segment import Walked, moves_within, walk
+from tools.verify.contract.segment_rules import Reach
 from tools.verify.findings import Finding
-from tools.verify.parts import Part
-from tools.verify.reading import records_in
-from tools.verify.rows import SEGMENT, Row
-from tools.verify.rules import REPLAYED, Breach, first_by_rule
-from tools.verify.telling import Line, look_around, tell
-from tools.verify.walk import Walked, moves_within, walk
-from tools.verify.witness import Gap, Stretch, gaps, plan
+from tools.verify.input.ranges_of_file import Part
+from tools.verify.input.reader import records_in
+from tools.verify.input.rows import SEGMENT, Row
 
 if TYPE_CHECKING:
     import pyarrow
@@ -222,7 +222,7 @@ def _take_walked(walked: DataFrame, found: Contract) -> None:
 def _take_fates(spark: SparkSession, tasks: list[Task], found: Contract) -> None:
     from pyspark.sql import functions as f
 
-    from tools.verify.sorting import bins_for
+    from tools.verify.contract.sorting import bins_for
 
     missing = [gap.first << 20 for gap in found.gaps]
     witnesses = [task for task in tasks if task.parts]
@@ -257,7 +257,7 @@ class _Pieces:
         self._bins = bins
 
     def __call__(self, batches: Batches) -> Batches:
-        from tools.verify.sorting import share_out
+        from tools.verify.contract.sorting import share_out
 
         for task in _tasks_in(batches):
             for moves in moves_within(records_in(task.file), task.parts):
@@ -283,7 +283,7 @@ class _Fates:
         self._missing = missing
 
     def __call__(self, batches: Batches) -> Batches:
-        from tools.verify.sorting import arrange
+        from tools.verify.contract.sorting import arrange
 
         fates = FateWalk(self._missing)
         pieces = (one for batch in batches for one in zip(*batch.to_pydict().values(), strict=True))

@@ -17,9 +17,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.machine.tape import CAUSE_SHIFT, FORGOTTEN, LAPSED, QUEUE_DELETED, Op
-from tools.verify.moves import OPS_OF_QUEUES, Bools, Ints, Moves, join, position_of
-from tools.verify.rules import BREACHES_MAX, Breach
+from broker.machine.move_log import CAUSE_SHIFT, FORGOTTEN, LAPSED, QUEUE_DELETED, Op
+from tools.verify.contract.rules import BREACHES_MAX, Breach
+from tools.verify.input.moves import OPS_OF_QUEUES, Bools, Ints, Moves, join, position_of
 
 NEVER = -1
 _DELETED, _BY_COLD_START = QUEUE_DELETED >> CAUSE_SHIFT, FORGOTTEN >> CAUSE_SHIFT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.machine.tape import CAUSE_SHIFT, FLAG, MOVE
+from broker.machine.move_log import CAUSE_SHIFT, FLAG, MOVE
 from broker.memberlog.records import (
     STANDING_ROW,
     Batch,
@@ -12,9 +12,9 @@ from broker.memberlog.records import (
     Snapshot,
     Start,
 )
-from tools.verify.model import Model, Said, Wrong
-from tools.verify.moves import ORDINAL_MAX
-from tools.verify.rules import Breach
+from tools.verify.contract.queue_model import Model, Said, Wrong
+from tools.verify.contract.rules import Breach
+from tools.verify.input.moves import ORDINAL_MAX
 
 
 class Replay:

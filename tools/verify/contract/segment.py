@@ -7,11 +7,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from broker.memberlog.records import Batch, Checkpoint, Queues, Record, Snapshot, Start
-from tools.verify.conduct import Conduct, Reach
-from tools.verify.moves import Moves, join, unpack
-from tools.verify.parts import Part, Place
-from tools.verify.replay import Replay
-from tools.verify.rules import Breach, first_by_rule
+from tools.verify.contract.replay import Replay
+from tools.verify.contract.rules import Breach, first_by_rule
+from tools.verify.contract.segment_rules import Conduct, Reach
+from tools.verify.input.moves import Moves, join, unpack
+from tools.verify.input.ranges_of_file import Part, Place
 
 _BATCHES_MAX = 4096  # unpacked at once
 

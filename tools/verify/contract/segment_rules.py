@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from broker.machine import commands as c
-from broker.machine.tape import BY_DEATH, CAUSE_SHIFT, MARK_MASK, Op
+from broker.machine.move_log import BY_DEATH, CAUSE_SHIFT, MARK_MASK, Op
 from broker.memberlog.records import (
     STANDING_ROW,
     Batch,
@@ -23,11 +23,11 @@ from broker.memberlog.records import (
     Snapshot,
     Start,
 )
-from tools.verify.balance import Balance, Standing, breach_at
-from tools.verify.causes import ALLOWED, ENDS, ERRORS_FROM
-from tools.verify.moves import OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
-from tools.verify.parts import Part, Place
-from tools.verify.rules import BREACHES_MAX, Breach
+from tools.verify.contract.allowed_causes import ALLOWED, ENDS, ERRORS_FROM
+from tools.verify.contract.queue_balance import Balance, Standing, breach_at
+from tools.verify.contract.rules import BREACHES_MAX, Breach
+from tools.verify.input.moves import OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
+from tools.verify.input.ranges_of_file import Part, Place
 
 _NOT_TAKEN = tuple(code.to_bytes(2, "little") for code in (c.MALFORMED, c.OUT_OF_SEQUENCE))
 _COMMANDS_MAX = 1 << 18  # judged at once; bounds the memory

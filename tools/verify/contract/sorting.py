@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from broker.machine.tape import CAUSE_SHIFT, FLAG, Op
-from tools.verify.moves import OPS_OF_QUEUES, ORDINAL_BITS, ORDINAL_MAX, Ints, Moves
+from broker.machine.move_log import CAUSE_SHIFT, FLAG, Op
+from tools.verify.input.moves import OPS_OF_QUEUES, ORDINAL_BITS, ORDINAL_MAX, Ints, Moves
 
 MOVES_IN_BIN = 1 << 19  # some, when shared out evenly; sorting and judging takes some 100 MB then
 SHARES_MAX = 64  # of one queue

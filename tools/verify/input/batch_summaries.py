@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from broker.memberlog.coding import FRAME, decode
+from broker.memberlog.codec import FRAME, decode
 from broker.memberlog.reader import After
 from broker.memberlog.records import Batch, Vote
-from tools.verify.rows import SPAN, SUMS, FirstBatch, Row, Sums, signed
+from tools.verify.input.rows import SPAN, SUMS, FirstBatch, Row, Sums, signed
 
 RANGE_US = 200_000  # batches are summed up over no longer time, for the pictures
 Who = tuple[str, str, int, int]  # file, member, incarnation, segment

@@ -17,7 +17,7 @@ from broker.memberlog.records import (
     ViewSeen,
     Vote,
 )
-from tools.verify.rows import Row, signed
+from tools.verify.input.rows import Row, signed
 
 _KINDS: dict[type[Record], Kind] = {
     Start: Kind.START,

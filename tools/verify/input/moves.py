@@ -1,7 +1,7 @@
 # mypy: disable-error-code="import-untyped"
 """Moves of messages as columns: numpy arrays, a row a move, so that no move becomes an object.
 
-What a move means is in docs/MEMBERLOG.md; the bytes are those of broker/machine/tape.py.
+What a move means is in docs/MEMBERLOG.md; the bytes are those of broker/machine/move_log.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.machine.tape import CAUSE_SHIFT, FLAG, Op
+from broker.machine.move_log import CAUSE_SHIFT, FLAG, Op
 
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]

@@ -13,14 +13,14 @@ import re
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
-from broker.memberlog.coding import FRAME, MAGIC, RECORD_BYTES_MAX, RecordMalformed, decode
-from broker.memberlog.files import is_segment, one_of_each, open_segment, plain_name
+from broker.memberlog.codec import FRAME, MAGIC, RECORD_BYTES_MAX, RecordMalformed, decode
 from broker.memberlog.reader import After, LogError
 from broker.memberlog.records import OF_CLIENT, SUFFIX
+from broker.memberlog.segments import is_segment, one_of_each, open_segment, plain_name
 from tools.verify.findings import BadInput
-from tools.verify.ranges import Behind
-from tools.verify.reading import HEADER_BYTES, header_of
-from tools.verify.rows import SEGMENT, Row
+from tools.verify.input.batch_summaries import Behind
+from tools.verify.input.reader import HEADER_BYTES, header_of
+from tools.verify.input.rows import SEGMENT, Row
 
 STRETCH_BYTES = 32 << 20  # read of one life at a time, unless one record is longer
 _NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from xxhash import xxh3_128_intdigest
 
-from broker.memberlog.closing import Tally
-from broker.memberlog.coding import FRAME, pack_positions
+from broker.memberlog.codec import FRAME, pack_positions
 from broker.memberlog.reader import (
     Entry,
     LogError,
@@ -43,8 +42,19 @@ from broker.memberlog.records import (
     Stop,
     Vote,
 )
-from tools.verify.ranges import Behind, Range, Who, batch_row, counted, entrance, left_by
-from tools.verify.rows import (
+from broker.memberlog.segment_totals import Tally
+from tools.verify.input.batch_summaries import (
+    Behind,
+    Range,
+    Who,
+    batch_row,
+    counted,
+    entrance,
+    left_by,
+)
+from tools.verify.input.control_rows import control_rows
+from tools.verify.input.log_sequence import confirmable, digest, foreign_batch, out_of_sequence
+from tools.verify.input.rows import (
     ACCEPTED,
     FAULT,
     SEGMENT,
@@ -57,9 +67,7 @@ from tools.verify.rows import (
     nothing_said,
     run_on,
 )
-from tools.verify.segments import whose
-from tools.verify.sequence import confirmable, digest, foreign_batch, out_of_sequence
-from tools.verify.witnessed import control_rows
+from tools.verify.input.segments import whose
 
 FAULTS_MAX = 50  # of one segment; more say nothing new
 RECENT = 4096  # batches that a vote about one of them is compared with at once

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from broker.memberlog.reader import LogError, NotALog, OtherVersion, read_segment
 from broker.memberlog.records import Header, Record
-from tools.verify.segments import read_bytes
+from tools.verify.input.segments import read_bytes
 
 HEADER_BYTES = 4096  # a header is far shorter
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
-from broker.memberlog.files import is_segment, one_of_each, open_segment, plain_name
 from broker.memberlog.reader import Damaged
 from broker.memberlog.records import SUFFIX
+from broker.memberlog.segments import is_segment, one_of_each, open_segment, plain_name
 from tools.verify.findings import BadInput
 
 LITTLE_BYTES = 256 << 20

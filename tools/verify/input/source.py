@@ -23,15 +23,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from broker.memberlog.files import open_segment
 from broker.memberlog.reader import Damaged
+from broker.memberlog.segments import open_segment
 from tools.verify.findings import BadInput
-from tools.verify.parse import parse_segment, scan_segment
-from tools.verify.parts import Part
-from tools.verify.ranges import expand_sums
-from tools.verify.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
-from tools.verify.segments import find_segments, read_bytes, share_out, whose
-from tools.verify.tables import CLIENTS_SCHEMA, MOVES_SCHEMA, clients_of, moves_of
+from tools.verify.input.batch_summaries import expand_sums
+from tools.verify.input.parse import parse_segment, scan_segment
+from tools.verify.input.ranges_of_file import Part
+from tools.verify.input.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
+from tools.verify.input.segments import find_segments, read_bytes, share_out, whose
+from tools.verify.input.tables import CLIENTS_SCHEMA, MOVES_SCHEMA, clients_of, moves_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +75,7 @@ class MemberLogSource(DataSource):
 
         Option `settled`: JSON, by MEMBER.INCARNATION the last segment that is left out.
         """
-        from tools.verify.stream import MemberLogStream
+        from tools.verify.input.stream import MemberLogStream
 
         settled = json.loads(self.options.get("settled", "{}"))
         return MemberLogStream(self._places(), schema, settled)

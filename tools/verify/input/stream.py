@@ -15,9 +15,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from tools.verify.offsets import Offsets, Part, Settled, advance, parts, read_part
-from tools.verify.parse import parse_segment
-from tools.verify.source import to_arrow
+from tools.verify.input.offsets import Offsets, Part, Settled, advance, parts, read_part
+from tools.verify.input.parse import parse_segment
+from tools.verify.input.source import to_arrow
 
 OFFSETS = "lives"
 

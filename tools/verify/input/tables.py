@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow
 
-from broker.machine.tape import MOVE
+from broker.machine.move_log import MOVE
 from broker.memberlog.reader import Entry, LogError, NotALog, OtherVersion, read_segment
 from broker.memberlog.records import (
     CLIENT_ROW,
@@ -27,8 +27,8 @@ from broker.memberlog.records import (
     Snapshot,
     Start,
 )
-from tools.verify.moves import Ints, unpack
-from tools.verify.parts import Part, Place
+from tools.verify.input.moves import Ints, unpack
+from tools.verify.input.ranges_of_file import Part, Place
 
 ROWS_PER_BATCH = 1 << 16
 EVERYWHERE = (Part(0, (1 << 63) - 1),)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tools.verify import point
 from tools.verify.findings import PROPERTIES, BadInput, Finding
-from tools.verify.follow import Look, follow
-from tools.verify.segments import find_segments
+from tools.verify.input.segments import find_segments
+from tools.verify.live import checkpoint
+from tools.verify.live.follow import Look, follow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,9 +31,9 @@ def alert(spark: SparkSession, places: list[Path], as_json: bool, since: Path | 
 
     Raises `BadInput` also when nothing was verified.
     """
-    saved = [] if since is None else point.load(since)
+    saved = [] if since is None else checkpoint.load(since)
     if saved:
-        point.unread(find_segments(places), saved)  # are they the logs that were verified?
+        checkpoint.unread(find_segments(places), saved)  # are they the logs that were verified?
     consistent, last = True, None
     with stop_signals() as stop, tempfile.TemporaryDirectory(prefix="qpid-follow-") as scratch:
         for look in follow(spark, places, Path(scratch), stop.is_set, saved):

@@ -13,11 +13,11 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from broker.memberlog import files
+from broker.memberlog import segments as segment_files
 from broker.memberlog.reader import LogError
-from tools.verify.control import Life, ends_of
+from tools.verify.checks.views_and_segments import Life, ends_of
 from tools.verify.findings import BadInput
-from tools.verify.rows import SEGMENT, Row
+from tools.verify.input.rows import SEGMENT, Row
 
 VERSION = 1
 _HEX = ("chain", "blob_hash", "order", "kinds", "outcomes")  # bytes, in the file as hex
@@ -60,7 +60,7 @@ def unread(segments: list[Path], saved: list[Row]) -> list[Path]:
     left: list[Path] = []
     for path in segments:
         try:
-            ends = files.ends_of(path)
+            ends = segment_files.ends_of(path)
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror}") from error
         except LogError:

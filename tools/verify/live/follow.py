@@ -19,12 +19,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, cast
 
 from broker.memberlog.records import SUFFIX, Kind
-from tools.verify import control, identity
+from tools.verify.checks import total_order, views_and_segments
 from tools.verify.findings import BadInput, Finding
-from tools.verify.offsets import Offsets, Settled, lives_below, settled_in
-from tools.verify.rows import Row
-from tools.verify.segments import size_of
-from tools.verify.watch import KEPT, Progress, Watch
+from tools.verify.input.offsets import Offsets, Settled, lives_below, settled_in
+from tools.verify.input.rows import Row
+from tools.verify.input.segments import size_of
+from tools.verify.live.progress import KEPT, Progress, Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ class Follower:
         self._last: Look | None = None
         self._lock = Lock()  # the stream judges in a thread of its own
         self.watch = Watch()
-        self.watch.take(row for row in saved if row.kind in control.CONTROL_KINDS)
+        self.watch.take(row for row in saved if row.kind in views_and_segments.CONTROL_KINDS)
         self._forgotten = self.watch.verified()  # positions up to here are held no more
         self.failure: Exception | None = None
         self.began = False  # a stream that has shown nothing yet may be started again
@@ -104,7 +104,7 @@ class Follower:
 
     def _read_by(self, number: int) -> Offsets:
         """Return how far a look read; a version, and what Spark notes of itself, come first."""
-        from tools.verify.stream import OFFSETS
+        from tools.verify.input.stream import OFFSETS
 
         noted = (self.offsets / str(number)).read_text(encoding="utf-8").splitlines()[-1]
         return cast("Offsets", json.loads(noted)[OFFSETS])
@@ -113,13 +113,13 @@ class Follower:
         from pyspark.sql import functions as f
 
         watch, before = self.watch, self.watch.records
-        kinds = [int(kind) for kind in control.CONTROL_KINDS]
+        kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
         watch.take(Row(*row) for row in new.filter(f.col("kind").isin(kinds)).collect())
         found = watch.judge()
         if found and self._last is not None:  # told at once; nothing more is verified yet
             self.looks.put(replace(self._last, findings=found))
             found = []
-        compared = [int(kind) for kind in (Kind.BATCH, *identity.ANCHORS)]
+        compared = [int(kind) for kind in (Kind.BATCH, *total_order.ANCHORS)]
         rows = new.filter(f.col("kind").isin(compared))
         if self._held is not None:
             rows = self._held.unionByName(rows)
@@ -141,8 +141,8 @@ class Follower:
         watch = self.watch
         inactive, cuts = watch.begin_inactive, watch.cuts()
         begin = max(watch.begin(), self._forgotten + 1)
-        differences = identity.find_differences(rows, inactive, cuts, begin)
-        return identity.describe_differences(rows, differences, inactive, cuts)
+        differences = total_order.find_differences(rows, inactive, cuts, begin)
+        return total_order.describe_differences(rows, differences, inactive, cuts)
 
 
 def follow(
@@ -157,7 +157,7 @@ def follow(
     `saved` are the rows of a verified point, whose segments are left out.  Raises `BadInput` for
     what is no log, or of several clusters.
     """
-    from tools.verify.source import NAME, MemberLogSource
+    from tools.verify.input.source import NAME, MemberLogSource
 
     for place in places:
         if not place.is_dir():

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.memberlog.records import Kind
-from tools.verify import control, lives
-from tools.verify.control import Life, ends_of
+from tools.verify.checks import lifetimes, views_and_segments
+from tools.verify.checks.views_and_segments import Life, ends_of
+from tools.verify.control_checks import judge_control
 from tools.verify.findings import Finding
-from tools.verify.judge import judge_control
-from tools.verify.rows import FAULT, SEGMENT, Row, SegmentEnds, run_on, together
+from tools.verify.input.rows import FAULT, SEGMENT, Row, SegmentEnds, run_on, together
 
 KEPT = 4096
 """So many verified positions are held on to: votes and late members speak of them again."""
@@ -58,7 +58,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._ends: dict[Life, Row] = {}  # one SEGMENT row a life, about all that was read of it
-        self._carry: dict[Life, lives.Carry] = {}
+        self._carry: dict[Life, lifetimes.Carry] = {}
         self._rows: list[Row] = []  # what grows with views, and what is wrong
         self._inactive: dict[str, int] = {}  # what begins in no primary, and its last position
         self._told: set[tuple[str, ...]] = set()
@@ -82,7 +82,7 @@ class Watch:
                 if row.kind in (Kind.VIEW, Kind.ACTIVE):
                     row = self._placed(row)
                 self._rows.append(row)
-        control.check_input([*self._ends.values(), *self._rows])
+        views_and_segments.check_input([*self._ends.values(), *self._rows])
         self._verified = max(self._verified, self._watermark())
         kept = self._verified - KEPT
         self._inactive = {file: last for file, last in self._inactive.items() if last >= kept}
@@ -94,12 +94,14 @@ class Watch:
     def cuts(self) -> dict[int, int]:
         """Return, by epoch, where a later one began that does not know the rest."""
         ends = self._ends.values()
-        return control.cuts(ends, control.begun(ends, control.primaries(self._rows)))
+        return views_and_segments.cuts(
+            ends, views_and_segments.begun(ends, views_and_segments.primaries(self._rows))
+        )
 
     def begin(self) -> int:
         """Return the first position at which the logs at hand are of all lives."""
-        firsts = lives.begins(list(self._ends.values())).values()
-        return max((first for first in firsts if first < lives.NOWHERE), default=0)
+        firsts = lifetimes.begins(list(self._ends.values())).values()
+        return max((first for first in firsts if first < lifetimes.NOWHERE), default=0)
 
     def judge(self) -> list[Finding]:
         """Return what is new among the findings about lives, views and primaries.
@@ -190,10 +192,10 @@ class Watch:
         carry = self._carry.get(life)
         follows = before is not None or row.segment == 0
         if before is None or carry is None:
-            carry, merged = lives.Carry(), row  # `judge` compares its beginning with nothing
+            carry, merged = lifetimes.Carry(), row  # `judge` compares its beginning with nothing
         else:
             if any(ends["cluster"]):
-                control.check_input([before, row])
+                views_and_segments.check_input([before, row])
             merged = _folded(before, ends_of(before), row, ends)
             for what in _gap(before, row):
                 self._fault(life, "LOG", _position(row), what)
@@ -239,8 +241,8 @@ def _folded(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
     epochs = dict(one["epochs"])
     for name, sums in two["epochs"].items():
         epochs[name] = together(epochs.get(name, sums), sums)
-    runs = control.runs_of(before)
-    for run in control.runs_of(after):
+    runs = views_and_segments.runs_of(before)
+    for run in views_and_segments.runs_of(after):
         run_on(runs, run)
     ends: SegmentEnds = {
         **one,

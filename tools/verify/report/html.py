@@ -11,11 +11,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from html import escape
 
-from broker.machine.tape import Op
+from broker.machine.move_log import Op
 from tools.verify.findings import PROPERTIES, Finding
 from tools.verify.job import Report
-from tools.verify.story import SLICES, LifeStory, Slice, Story
-from tools.verify.traffic import Moved, causes
+from tools.verify.report.timeline import SLICES, LifeStory, Slice, Story
+from tools.verify.report.traffic import Moved, causes
 
 WIDTH, LEFT, RIGHT = 960, 110, 16
 LANE, CHART = 30, 120

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.memberlog.records import Kind
-from tools.verify.control import Life, lives_of
-from tools.verify.rows import SUMS, Row
-from tools.verify.traffic import Moved, count_moves
+from tools.verify.checks.views_and_segments import Life, lives_of
+from tools.verify.input.rows import SUMS, Row
+from tools.verify.report.traffic import Moved, count_moves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

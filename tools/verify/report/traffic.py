@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.machine.tape import CAUSE_SHIFT, FLAG, MOVE, Op
-from broker.memberlog.files import open_segment
+from broker.machine.move_log import CAUSE_SHIFT, FLAG, MOVE, Op
 from broker.memberlog.reader import LogError
 from broker.memberlog.records import Batch, Record
-from tools.verify.control import primaries
-from tools.verify.parts import Part, Place
-from tools.verify.reading import records_of
-from tools.verify.rows import Row
-from tools.verify.witness import plan
+from broker.memberlog.segments import open_segment
+from tools.verify.checks.canonical_history import plan
+from tools.verify.checks.views_and_segments import primaries
+from tools.verify.input.ranges_of_file import Part, Place
+from tools.verify.input.reader import records_of
+from tools.verify.input.rows import Row
 
 if TYPE_CHECKING:
     import pyarrow
@@ -36,7 +36,7 @@ _CAUSES: dict[tuple[int, int], str] = {
 
 
 class Moved(NamedTuple):
-    """So many moves of a kind in one slice of time; `what` as in broker/machine/tape.py."""
+    """So many moves of a kind in one slice of time; `what` as in broker/machine/move_log.py."""
 
     number: int
     what: int

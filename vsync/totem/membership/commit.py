@@ -6,16 +6,16 @@ kind and the phase, and dropped.
 
 from __future__ import annotations
 
-from vsync.core import Core
 from vsync.errors import FrameError
-from vsync.events import Broadcast, Transitional, View
-from vsync.membership import Forming, filled
-from vsync.messages import Commit, Content, Data, Token
-from vsync.phases import Phase, Reason
-from vsync.recovery import Recovery
-from vsync.ring import Ring
-from vsync.trace import Timer, names
+from vsync.totem.context import Timer, names
+from vsync.totem.events import Broadcast, Transitional, View
+from vsync.totem.membership.recovery import Recovery
+from vsync.totem.membership.sets import Forming, filled
+from vsync.totem.ordering.ring import Ring
+from vsync.totem.phases import Phase, Reason
+from vsync.totem.state import Core
 from vsync.types import Member
+from vsync.wire.messages import Commit, Content, Data, Token
 
 
 class Formation(Core):

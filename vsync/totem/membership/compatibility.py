@@ -23,11 +23,11 @@ from zlib import crc32
 
 import msgpack
 
-from vsync.codec import WIRE_VERSION, Codec
-from vsync.config import RingConfig
 from vsync.errors import ConfigError
-from vsync.events import Hail
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Hail
 from vsync.types import Member
+from vsync.wire.codec import WIRE_VERSION, Codec
 
 HELLO_EVERY_S: Final = 0.25
 HELLOS_MAX: Final = 32

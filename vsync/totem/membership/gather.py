@@ -5,12 +5,12 @@ Who is asked, who is believed, when it is enough; the sets themselves are leaves
 
 from __future__ import annotations
 
-from vsync.formation import Formation
-from vsync.membership import Gather, Verdict, first_commit
-from vsync.messages import Join
-from vsync.phases import Phase, Reason
-from vsync.trace import Timer, names
+from vsync.totem.context import Timer, names
+from vsync.totem.membership.commit import Formation
+from vsync.totem.membership.sets import Gather, Verdict, first_commit
+from vsync.totem.phases import Phase, Reason
 from vsync.types import Member, RingId
+from vsync.wire.messages import Join
 
 BRIEF_JOINS = 6
 """So many join intervals are waited for a link of which it is known that it is broken."""

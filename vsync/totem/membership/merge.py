@@ -1,19 +1,20 @@
 """Strangers and other rings: who is met, and for what a ring is given up.
 
 A ring that works is given up for strangers only if a larger view is in sight: a clique of linked
-members, each of which gains by it (`vsync.hearing`).  So where some links are broken the members
-settle in views that stay, and heal when the links do.  What a link is worth for data, hearing
-cannot know; a stranger that was tried in vain is therefore shunned for a growing while as well.
+members, each of which gains by it (`vsync.totem.membership.connectivity`).  So where some links are
+broken the members settle in views that stay, and heal when the links do.  What a link is worth for
+data, hearing cannot know; a stranger that was tried in vain is therefore shunned for a growing
+while as well.
 """
 
 from __future__ import annotations
 
-from vsync.gathering import Gathering
-from vsync.messages import Join, Merge
-from vsync.phases import Phase, Reason
-from vsync.ring import Ring
-from vsync.trace import Timer, names
+from vsync.totem.context import Timer, names
+from vsync.totem.membership.gather import Gathering
+from vsync.totem.ordering.ring import Ring
+from vsync.totem.phases import Phase, Reason
 from vsync.types import Member
+from vsync.wire.messages import Join, Merge
 
 
 class Meeting(Gathering):

@@ -1,18 +1,19 @@
 """Members whose link broke: a short check, long before the token is missed.
 
 The transport's hints come in here.  A hint is never proof: only a member whose host refuses a
-connection *and* that is not heard during the whole check is given up (`vsync.suspicion`).  What is
-left undecided, such as a host that says nothing, is the token timeout's.
+connection *and* that is not heard during the whole check is given up
+(`vsync.totem.membership.failure_detector`).  What is left undecided, such as a host that says
+nothing, is the token timeout's.
 """
 
 from __future__ import annotations
 
-from vsync.meeting import Meeting
-from vsync.messages import Alive, Probe
-from vsync.phases import Phase, Reason
-from vsync.suspicion import Finding
-from vsync.trace import Timer
+from vsync.totem.context import Timer
+from vsync.totem.membership.failure_detector import Finding
+from vsync.totem.membership.merge import Meeting
+from vsync.totem.phases import Phase, Reason
 from vsync.types import Member
+from vsync.wire.messages import Alive, Probe
 
 
 class Checking(Meeting):

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from vsync.messages import CommitEntry, Content, Data, Token
-from vsync.packing import Packed
-from vsync.ring import Ring
+from vsync.totem.ordering.packing import Packed
+from vsync.totem.ordering.ring import Ring
 from vsync.types import NO_RING, Guarantee
+from vsync.wire.messages import CommitEntry, Content, Data, Token
 
 
 class Closing(NamedTuple):

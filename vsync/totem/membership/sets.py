@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from vsync.control import MEMBERS_MAX
-from vsync.messages import Commit, CommitEntry, Join
 from vsync.types import Member, RingId
+from vsync.wire.membership_codec import MEMBERS_MAX
+from vsync.wire.messages import Commit, CommitEntry, Join
 
 
 class Verdict(Enum):

@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from vsync.codec import (
+from vsync.errors import PayloadTooLarge
+from vsync.types import Guarantee, Member
+from vsync.wire.codec import (
     FRAGMENT_HEAD_BYTES,
     ITEM_OVERHEAD,
     ITEMS_MAX,
     fragment_head,
     read_fragment_head,
 )
-from vsync.errors import PayloadTooLarge
-from vsync.messages import Content
-from vsync.types import Guarantee, Member
+from vsync.wire.messages import Content
 
 Packed = tuple[Content, Guarantee, list[bytes]]
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from vsync.codec import data_body, data_overhead, ring_block
-from vsync.config import RingConfig
-from vsync.flow import Flow, allowance
-from vsync.messages import NOBODY, Content, Data, Token
-from vsync.packing import Packed
+from vsync.totem.config import RingConfig
+from vsync.totem.ordering.flow_control import Flow, allowance
+from vsync.totem.ordering.packing import Packed
+from vsync.totem.ordering.window import Window
 from vsync.types import Guarantee, Member, RingId
-from vsync.window import Window
+from vsync.wire.codec import data_body, data_overhead, ring_block
+from vsync.wire.messages import NOBODY, Content, Data, Token
 
 
 class Source(Protocol):

@@ -7,7 +7,7 @@ an absurd number in a frame costs nothing.
 
 from __future__ import annotations
 
-from vsync.messages import Data
+from vsync.wire.messages import Data
 
 
 class Window:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.machine.tape import FLAG, Op
+from broker.machine.move_log import FLAG, Op
 from broker.memberlog.records import Batch
-from tests.system.movemaker import LIVES, MoveMaker, Row
-from tests.system.movestory import (
+from tests.system.verify.support.make_moves import LIVES, MoveMaker, Row
+from tests.system.verify.support.recorded_story import (
     change_standing,
     checkpoint_of,
     first_move,

@@ -11,16 +11,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from broker.memberlog.closing import Tally
-from broker.memberlog.coding import MAGIC, NO_LINK, encode, frame, next_link
+from broker.memberlog.codec import MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import MARK_BYTES, Batch, Confirm, End, Header, Record, Vote
-from tests.system.logmaker import Life, LogMaker
-from tests.system.sparkless import rows_in, sparkless_findings
+from broker.memberlog.segment_totals import Tally
+from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
+from tests.system.verify.support.make_logs import Life, LogMaker
+from tools.verify.checks.digest_votes import WORDS
 from tools.verify.findings import BadInput, Finding
-from tools.verify.parse import parse_segment
-from tools.verify.rows import Row
-from tools.verify.verdicts import WORDS
+from tools.verify.input.parse import parse_segment
+from tools.verify.input.rows import Row
 
 LIE_NO_POSITION = range(-2, -2)
 Segments = list[list[Record]]

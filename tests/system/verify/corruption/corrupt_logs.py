@@ -19,7 +19,7 @@ from broker.memberlog.records import (
     ViewSeen,
     Vote,
 )
-from tests.system.logmaker import Life, LogMaker, moves_of
+from tests.system.verify.support.make_logs import Life, LogMaker, moves_of
 
 A, B, C, C2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
 Spoil = Callable[[LogMaker], tuple[str, str, int]]

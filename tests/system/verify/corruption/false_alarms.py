@@ -1,6 +1,7 @@
 """Run the check over the logs of simulated clusters under faults: it must accuse none of them.
 
-    python -m tests.system.false_alarms --seeds 1-1000 [--stack oracle] [--spark] [--keep DIR]
+    python -m tests.system.verify.corruption.false_alarms --seeds 1-1000 [--stack oracle] [--spark]
+    [--keep DIR]
 
 Each seed's brokers write their member logs.  They are judged by everything that needs no Spark, in
 this process; with --spark by the whole check, in one session for all of them.  A seed that the
@@ -21,11 +22,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.sim.campaign import Options, run_seed
-from tests.system.sparkless import contract_findings, rows_in
+from tests.sim.run.campaign import Options, run_seed
+from tests.system.verify.support.checks_without_spark import contract_findings, rows_in
+from tools.verify.checks.canonical_history import gaps, plan
+from tools.verify.control_checks import judge_control
 from tools.verify.findings import BadInput, Finding
-from tools.verify.judge import judge_control
-from tools.verify.witness import gaps, plan
 
 Check = Callable[[Path], tuple[Counter[str], list[Finding]]]
 EVERY = 50
@@ -88,7 +89,7 @@ def _without_spark() -> Iterator[Check]:
 @contextmanager
 def _with_spark() -> Iterator[Check]:
     from tools.verify.job import verify
-    from tools.verify.session import spark_session
+    from tools.verify.spark_session import spark_session
 
     with spark_session("local[2]", verbose=False, little=True) as spark:
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tools.verify.conduct import Reach, judge_reaches
-from tools.verify.contract import merge, tasks_for
-from tools.verify.control import Primary
-from tools.verify.fates import FateWalk, judge_recoveries
+from tools.verify.checks.canonical_history import gaps, plan
+from tools.verify.checks.views_and_segments import Primary
+from tools.verify.contract.explain import Line, look_around, tell
+from tools.verify.contract.job import merge, tasks_for
+from tools.verify.contract.message_lifecycle import FateWalk, judge_recoveries
+from tools.verify.contract.rules import Breach
+from tools.verify.contract.segment import moves_within, walk
+from tools.verify.contract.segment_rules import Reach, judge_reaches
+from tools.verify.contract.sorting import sort
+from tools.verify.control_checks import judge_control
 from tools.verify.findings import Finding
-from tools.verify.judge import judge_control
-from tools.verify.moves import Moves, join
-from tools.verify.parse import parse_segment
-from tools.verify.reading import records_in
-from tools.verify.rows import Row
-from tools.verify.rules import Breach
-from tools.verify.segments import read_bytes
-from tools.verify.sorting import sort
-from tools.verify.telling import Line, look_around, tell
-from tools.verify.walk import moves_within, walk
-from tools.verify.witness import gaps, plan
+from tools.verify.input.moves import Moves, join
+from tools.verify.input.parse import parse_segment
+from tools.verify.input.reader import records_in
+from tools.verify.input.rows import Row
+from tools.verify.input.segments import read_bytes
 
 
 def rows_in(files: Iterable[Path]) -> list[Row]:

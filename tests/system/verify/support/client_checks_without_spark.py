@@ -1,7 +1,7 @@
 """What clients wrote against what members did, without Spark: counts in dictionaries.
 
-A second, simpler form of `tools.verify.clients` for logs that fit into memory: it knows confirms
-and receipts only, and judges logs that tell the whole history.
+A second, simpler form of `tools.verify.clients.check` for logs that fit into memory: it knows
+confirms and receipts only, and judges logs that tell the whole history.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.machine.tape import CAUSE_SHIFT, FLAG, MARK_MASK, MOVE, Op
-from broker.memberlog.files import open_segment
+from broker.machine.move_log import CAUSE_SHIFT, FLAG, MARK_MASK, MOVE, Op
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Batch, Client, Did
-from tests.system.sparkless import rows_in
-from tools.verify.histories import apart, known_by
-from tools.verify.judge import judge_control
-from tools.verify.parts import Part, Place
-from tools.verify.segments import find_segments
-from tools.verify.witness import gaps, plan
+from broker.memberlog.segments import open_segment
+from tests.system.verify.support.checks_without_spark import rows_in
+from tools.verify.checks.canonical_history import gaps, plan
+from tools.verify.clients.histories import apart, known_by
+from tools.verify.control_checks import judge_control
+from tools.verify.input.ranges_of_file import Part, Place
+from tools.verify.input.segments import find_segments
 
 
 class Heard(NamedTuple):

@@ -6,10 +6,10 @@ history and judged at once.
 
 from __future__ import annotations
 
-from tests.system.clientmaker import Clients, Message, Servers
-from tests.system.sparking import shared_session
-from tools.verify.asking import Known
-from tools.verify.clients import ClientReport, check_clients
+from tests.system.verify.support.make_client_histories import Clients, Message, Servers
+from tests.system.verify.support.spark_session import shared_session
+from tools.verify.clients.check import ClientReport, check_clients
+from tools.verify.clients.lookup import Known
 
 ALL = Known(begin=True, end=True, whole=True)
 

@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 from broker.memberlog.records import Record
 from broker.memberlog.writer import MemberLogWriter
-from tests.system.logmaker import LogMaker
+from tests.system.verify.support.make_logs import LogMaker
 
 
 class LiveWriters:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from broker.machine.tape import Op
-from broker.memberlog.client import ClientHistory, Session
+from broker.machine.move_log import Op
+from broker.memberlog.client_history import ClientHistory, Session
 from broker.memberlog.records import CLIENT_ROW, REDELIVERED
-from tools.verify.rows import signed
+from tools.verify.input.rows import signed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,7 +171,7 @@ class Clients(ClientHistory):
 
     def table(self, spark: SparkSession) -> DataFrame:
         """Return the operations as Spark gets them, one record each."""
-        from tools.verify.tables import CLIENTS_SCHEMA
+        from tools.verify.input.tables import CLIENTS_SCHEMA
 
         rows = [
             ("f", name, 1, session.number, session.queue, lsn, 0, what & ~REDELIVERED,

@@ -11,9 +11,8 @@ import struct
 from hashlib import blake2b
 from pathlib import Path
 
-from broker.history import History
 from broker.machine.commands import ACK, ACTIVATE, OK, PUBLISH, TX_COMMIT, UNROUTABLE
-from broker.machine.tape import BY_CLIENT, INDEX_MASK, row
+from broker.machine.move_log import BY_CLIENT, INDEX_MASK, row
 from broker.memberlog.records import (
     Active,
     Batch,
@@ -29,6 +28,7 @@ from broker.memberlog.records import (
     Vote,
 )
 from broker.memberlog.writer import MemberLogWriter
+from broker.replication.chain import History
 
 VOTERS = ("a", "b", "c")
 Life = tuple[str, int]

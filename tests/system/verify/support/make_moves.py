@@ -12,9 +12,9 @@ from pathlib import Path
 
 from broker.machine import commands as c
 from broker.machine.commands import Command
-from broker.machine.entities import Queue
 from broker.machine.machine import Machine
-from broker.machine.tape import MOVE
+from broker.machine.move_log import MOVE
+from broker.machine.state import Queue
 from broker.memberlog.records import (
     STANDING_ROW,
     Active,
@@ -27,15 +27,15 @@ from broker.memberlog.records import (
     Record,
     ViewSeen,
 )
-from tests.system.logmaker import VOTERS, Life, LogMaker
-from tests.unit.machine_rig import MEMBERS, Rig
-from tools.verify.conduct import judge_reaches
-from tools.verify.fates import FateWalk, judge_recoveries
-from tools.verify.moves import join
-from tools.verify.parts import Part
-from tools.verify.rules import Breach
-from tools.verify.sorting import sort
-from tools.verify.walk import moves_within, walk
+from tests.support.three_machines import MEMBERS, Rig
+from tests.system.verify.support.make_logs import VOTERS, Life, LogMaker
+from tools.verify.contract.message_lifecycle import FateWalk, judge_recoveries
+from tools.verify.contract.rules import Breach
+from tools.verify.contract.segment import moves_within, walk
+from tools.verify.contract.segment_rules import judge_reaches
+from tools.verify.contract.sorting import sort
+from tools.verify.input.moves import join
+from tools.verify.input.ranges_of_file import Part
 
 LIVES: tuple[Life, ...] = tuple((name, 1) for name in MEMBERS)
 Row = tuple[int, int, int, int, int, int]

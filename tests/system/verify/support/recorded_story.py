@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.machine import commands as c
-from broker.machine.tape import MOVE, Op
+from broker.machine.move_log import MOVE, Op
 from broker.memberlog.records import STANDING_ROW, Batch, Checkpoint, Record
-from tests.system.movemaker import LIVES, MoveMaker, Row
+from tests.system.verify.support.make_moves import LIVES, MoveMaker, Row
 
 
 def plain_story() -> MoveMaker:

@@ -16,8 +16,8 @@ from types import TracebackType
 
 import pyspark
 
-from tests.system.netns import Network, host
-from tools.verify.session import find_java
+from tests.system.support.network_namespaces import Network, host
+from tools.verify.spark_session import find_java
 
 PORT = 7077
 PATIENCE_S = 120.0

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tools.verify.session import spark_session
+from tools.verify.spark_session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

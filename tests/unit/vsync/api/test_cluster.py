@@ -27,10 +27,10 @@ from vsync import (
     RingConfig,
     TransportError,
 )
-from vsync.driver import Driver
-from vsync.group import Told
-from vsync.node import Node
-from vsync.transport import ZmqTransport
+from vsync.api.group import Told
+from vsync.io.driver import Driver
+from vsync.io.transport import ZmqTransport
+from vsync.totem.node import Node
 from vsync.types import Member
 
 CONFIG = RingConfig(token_timeout_ms=500, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50)

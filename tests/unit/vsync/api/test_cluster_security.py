@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.ring_lives import Warden, free_addresses, keys_for, until
-from tests.unit.test_cluster import CONFIG, read_messages
+from tests.support.ring.ring_over_sockets import Warden, free_addresses, keys_for, until
+from tests.unit.vsync.api.test_cluster import CONFIG, read_messages
 from vsync import SAFE, Cluster, Group, RingConfig
-from vsync.keys import KeyPair, make_pair
-from vsync.security import Curve, Plain, Security
+from vsync.io.keys import KeyPair, make_pair
+from vsync.io.security import Curve, Plain, Security
 from vsync.types import Member
 
 pytestmark = pytest.mark.timeout(240)

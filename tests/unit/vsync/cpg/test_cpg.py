@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.cpg import Groups
-from vsync.durability import Durability, majority
+from tests.support.ring.virtual_network import Net
+from vsync.cpg.durability import Durability, majority
+from vsync.cpg.events import Failed, GroupEvent, GroupMessage, GroupView, Level, Sent, Synced
+from vsync.cpg.groups import Groups
 from vsync.errors import GroupError, PayloadTooLarge
-from vsync.group_events import Failed, GroupEvent, GroupMessage, GroupView, Level, Sent, Synced
 from vsync.types import Guarantee, Member
 
 

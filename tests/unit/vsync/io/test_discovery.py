@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from vsync import discovery
-from vsync.discovery import (
+from vsync.io import discovery
+from vsync.io.discovery import (
     Announcement,
     Beacon,
     Discovery,
@@ -17,7 +17,7 @@ from vsync.discovery import (
     cluster_tag,
     default_group,
 )
-from vsync.transport import TransportError
+from vsync.io.transport import TransportError
 
 TAG = cluster_tag("sales")
 GOOD = Announcement(TAG, "a", "127.0.0.1:5400")

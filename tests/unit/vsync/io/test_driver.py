@@ -7,14 +7,14 @@ import asyncio
 import pytest
 import uvloop
 
-from tests.unit.driver_bench import A, B, Bench, FakeNode, note, run, until
-from vsync import driver as driver_module
-from vsync.driver import FRAMES_A_TURN, Driver
+from tests.support.ring.scripted_transport import A, B, Bench, FakeNode, note, run, until
 from vsync.errors import PayloadTooLarge
-from vsync.events import Broadcast, Deliver, Direct, Marks, Note, Output, Send
-from vsync.node import Node
-from vsync.ringnode import RingNode
-from vsync.transport import ZmqTransport
+from vsync.io import driver as driver_module
+from vsync.io.driver import FRAMES_A_TURN, Driver
+from vsync.io.ring_node import RingNode
+from vsync.io.transport import ZmqTransport
+from vsync.totem.events import Broadcast, Deliver, Direct, Marks, Note, Output, Send
+from vsync.totem.node import Node
 from vsync.types import Member
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.options import OptionError, broker_options
-from broker.peers import ring_security
-from broker.security_options import is_loopback
-from vsync.codec import Codec, claimed_name
-from vsync.keys import (
+from broker.options.broker import OptionError, broker_options
+from broker.options.security import is_loopback
+from broker.process.ring_setup import ring_security
+from vsync.io.keys import (
     REREAD_S,
     Allowed,
     KeyPair,
@@ -23,11 +22,12 @@ from vsync.keys import (
     read_secret,
     secret_text,
 )
-from vsync.messages import Datagram
-from vsync.security import Curve, Plain
+from vsync.io.security import Curve, Plain
 from vsync.types import Member
+from vsync.wire.codec import Codec, claimed_name
+from vsync.wire.messages import Datagram
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 CLUSTER = {"cluster-name": "shop"}
 
 
@@ -279,7 +279,7 @@ def test_keys_of_another_member_are_refused(tmp_path: Path) -> None:
 
 def keys(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tools.qpid_cluster_keys", *arguments],
+        [sys.executable, "-m", "tools.commands.qpid_cluster_keys", *arguments],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=30,
     )  # fmt: skip
 

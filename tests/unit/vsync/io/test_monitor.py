@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable
 
 import zmq
 
-from tests.unit.driver_bench import until
-from vsync.config import RingConfig
-from vsync.driver import Driver
-from vsync.events import Output, View
-from vsync.link import Link
-from vsync.monitor import LinkMonitor, knock
-from vsync.node import Node
-from vsync.security import Anonymous
-from vsync.transport import ZmqTransport
+from tests.support.ring.scripted_transport import until
+from vsync.io.driver import Driver
+from vsync.io.link_monitor import LinkMonitor, knock
+from vsync.io.peer_link import Link
+from vsync.io.security import Anonymous
+from vsync.io.transport import ZmqTransport
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Output, View
+from vsync.totem.node import Node
 from vsync.types import Member
 
 Hints = list[tuple[str, bool]]

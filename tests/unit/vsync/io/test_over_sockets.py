@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.ring_lives import ANYWHERE, Life, together, until
+from tests.support.ring.ring_over_sockets import ANYWHERE, Life, together, until
 from vsync.types import Guarantee
 
 

@@ -13,21 +13,21 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.sim.campaign import Options, run_seed
-from tests.unit.test_cluster import CONFIG, kill, run, together
-from tests.unit.test_tools_ring import tool
-from tests.unit.vsync_net import Net
-from tools.options import ToolError
-from tools.ringtrace import Views, parsed, ringtrace
+from tests.sim.run.campaign import Options, run_seed
+from tests.support.ring.virtual_network import Net
+from tests.unit.tools.test_ring import tool
+from tests.unit.vsync.api.test_cluster import CONFIG, kill, run, together
+from tools.cli.options import ToolError
+from tools.commands.ringtrace import Views, parsed, ringtrace
 from vsync import Cluster
-from vsync.events import Deliver, Marks, Note, Send
-from vsync.phases import Phase
-from vsync.trace import TRACED
-from vsync.tracefile import TraceError, TraceFile, Tracer, trace_op
-from vsync.tracing import KINDS, Digest, Fact, Fields, fact
+from vsync.io.traced_driver import TraceError, TraceFile, Tracer, trace_op
+from vsync.totem.context import TRACED
+from vsync.totem.events import Deliver, Marks, Note, Send
+from vsync.totem.phases import Phase
+from vsync.totem.trace import KINDS, Digest, Fact, Fields, fact
 from vsync.types import Guarantee, Member, RingId
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 ME = Member("a", 1, "a:1")
 
 
@@ -233,7 +233,16 @@ def test_following_a_trace_over_its_rotation(tmp_path: Path) -> None:
     file = TraceFile(path, ME, "test", lambda: 1.0, bytes_max=4000)
     file.open()
     file.flush()
-    command = [sys.executable, "-m", "tools.ringtrace", "-f", "--json", "-k", "view", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "tools.commands.ringtrace",
+        "-f",
+        "--json",
+        "-k",
+        "view",
+        str(path),
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for start in range(0, 120, 30):  # some three files

@@ -9,13 +9,20 @@ from pathlib import Path
 
 import zmq
 
-from tests.unit.ring_lives import Life, Warden, free_addresses, keys_for, together, until
-from vsync.codec import Codec
-from vsync.keys import make_pair
-from vsync.link import REDIAL_S, Link
-from vsync.messages import Datagram, Join, Merge
-from vsync.security import Plain, Refused, Security
+from tests.support.ring.ring_over_sockets import (
+    Life,
+    Warden,
+    free_addresses,
+    keys_for,
+    together,
+    until,
+)
+from vsync.io.keys import make_pair
+from vsync.io.peer_link import REDIAL_S, Link
+from vsync.io.security import Plain, Refused, Security
 from vsync.types import Member, RingId
+from vsync.wire.codec import Codec
+from vsync.wire.messages import Datagram, Join, Merge
 
 Story = Callable[[Path], Awaitable[None]]
 

@@ -1,7 +1,7 @@
 """A member that cannot keep up slows the whole ring down, and loses nobody (decision 4.11)."""
 
-from tests.unit.vsync_net import Net
-from vsync.config import RingConfig
+from tests.support.ring.virtual_network import Net
+from vsync.totem.config import RingConfig
 
 
 def rotations(net: Net, seconds: float) -> int:

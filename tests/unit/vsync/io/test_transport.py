@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from vsync.transport import (
+from vsync.io.transport import (
     HIGH_WATER_FRAMES,
     Transport,
     TransportError,

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.config import RingConfig
-from vsync.messages import Data, Kind, Token
+from tests.support.ring.virtual_network import Net
+from vsync.totem.config import RingConfig
 from vsync.types import Guarantee
+from vsync.wire.messages import Data, Kind, Token
 
 AHEAD = [0, 1, 4, 16]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.config import RingConfig
+from tests.support.ring.virtual_network import Net
 from vsync.errors import ConfigError
-from vsync.events import Note
-from vsync.messages import Kind
-from vsync.phases import Phase
-from vsync.suspicion import Finding, Suspicion
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Note
+from vsync.totem.membership.failure_detector import Finding, Suspicion
+from vsync.totem.phases import Phase
 from vsync.types import Member
+from vsync.wire.messages import Kind
 
 B, C = (Member(n, 1, f"{n}:1") for n in "bc")
 CONFIG = RingConfig()

@@ -7,16 +7,16 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.unit import test_vsync_detection as detection
-from tests.unit import test_vsync_links as links
-from tests.unit.vsync_net import Net
-from vsync.checking import Checking
-from vsync.gathering import Gathering
-from vsync.hearing import Hearing, Row, largest_clique
-from vsync.membership import Gather
-from vsync.messages import Join
-from vsync.suspicion import Finding, Suspicion
+from tests.support.ring.virtual_network import Net
+from tests.unit.vsync.membership import test_detection as detection
+from tests.unit.vsync.membership import test_links as links
+from vsync.totem.membership.connectivity import Hearing, Row, largest_clique
+from vsync.totem.membership.failure_detector import Finding, Suspicion
+from vsync.totem.membership.gather import Gathering
+from vsync.totem.membership.probing import Checking
+from vsync.totem.membership.sets import Gather
 from vsync.types import Member
+from vsync.wire.messages import Join
 
 Bite = tuple[object, str, object, Callable[[], object]]
 _findings, _heard, _gain = Suspicion.findings, Suspicion.heard, Hearing.gain

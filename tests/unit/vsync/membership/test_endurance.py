@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.unit.vsync_net import Net
+from tests.support.ring.virtual_network import Net
 
 CHANGES = 10_000
 SAMPLES = 5

@@ -11,13 +11,12 @@ from zlib import crc32
 import msgpack
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.codec import WIRE_VERSION, Codec
-from vsync.config import RingConfig
+from tests.support.ring.virtual_network import Net
 from vsync.errors import FrameError
-from vsync.events import Hail
-from vsync.greeting import read_mechanism
-from vsync.hello import (
+from vsync.io.zmtp_greeting import read_mechanism
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Hail
+from vsync.totem.membership.compatibility import (
     HELLO_EVERY_S,
     HELLOS_MAX,
     STRANGERS_MAX,
@@ -27,9 +26,10 @@ from vsync.hello import (
     settings_hash,
     settings_of,
 )
-from vsync.messages import Join, Merge, Message, Wake
-from vsync.node import Node
+from vsync.totem.node import Node
 from vsync.types import Member, RingId
+from vsync.wire.codec import WIRE_VERSION, Codec
+from vsync.wire.messages import Join, Merge, Message, Wake
 
 A, B = Member("a", 1, "a:1"), Member("b", 2, "b:1")
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.config import RingConfig
-from vsync.events import Note
-from vsync.gathering import BRIEF_JOINS
-from vsync.hearing import Hearing, largest_clique
-from vsync.phases import Phase
+from tests.support.ring.virtual_network import Net
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Note
+from vsync.totem.membership.connectivity import Hearing, largest_clique
+from vsync.totem.membership.gather import BRIEF_JOINS
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member
 
 STRIDE = int(os.environ.get("EXPLORE_STRIDE", "71"))

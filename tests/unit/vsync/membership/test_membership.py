@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.config import RingConfig
-from vsync.control import MEMBERS_MAX
+from tests.support.ring.virtual_network import Net
 from vsync.errors import ProtocolBug
-from vsync.membership import Gather, Shunned, Verdict
-from vsync.messages import Join, Kind, Merge
-from vsync.node import Node
-from vsync.phases import MOVES, Phase, Reason, after
-from vsync.trace import Timer
+from vsync.totem.config import RingConfig
+from vsync.totem.context import Timer
+from vsync.totem.membership.sets import Gather, Shunned, Verdict
+from vsync.totem.node import Node
+from vsync.totem.phases import MOVES, Phase, Reason, after
 from vsync.types import Member, RingId
+from vsync.wire.membership_codec import MEMBERS_MAX
+from vsync.wire.messages import Join, Kind, Merge
 
 A, B, C, D = (Member(n, 1, f"{n}:1") for n in "abcd")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from vsync.codec import data_body, ring_block
-from vsync.config import RingConfig
-from vsync.messages import CommitEntry, Content, Data
-from vsync.recovery import Recovery
-from vsync.ring import Ring
+from vsync.totem.config import RingConfig
+from vsync.totem.membership.recovery import Recovery
+from vsync.totem.ordering.ring import Ring
 from vsync.types import NO_RING, Guarantee, Member, RingId
+from vsync.wire.codec import data_body, ring_block
+from vsync.wire.messages import CommitEntry, Content, Data
 
 A, B, C, D = (Member(n, 1, f"{n}:1") for n in "abcd")
 OLD, NEW = RingId(3, "a", 1), RingId(4, "a", 1)

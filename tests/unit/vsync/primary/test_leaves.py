@@ -6,17 +6,17 @@ import random
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.codec import FRAGMENT_HEAD_BYTES, fragment_head
-from vsync.config import RingConfig
+from tests.support.ring.virtual_network import Net
 from vsync.errors import ConfigError, PayloadTooLarge
-from vsync.events import Direct
-from vsync.flow import Flow, allowance
-from vsync.messages import NOBODY, Content, Data, Token
-from vsync.packing import Reassembly, SendQueue
-from vsync.ring import Ring
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Direct
+from vsync.totem.ordering.flow_control import Flow, allowance
+from vsync.totem.ordering.packing import Reassembly, SendQueue
+from vsync.totem.ordering.ring import Ring
+from vsync.totem.ordering.window import Window
 from vsync.types import Guarantee, Member, RingId
-from vsync.window import Window
+from vsync.wire.codec import FRAGMENT_HEAD_BYTES, fragment_head
+from vsync.wire.messages import NOBODY, Content, Data, Token
 
 A, B, C = (Member(n, 1, f"{n}:1") for n in "abc")
 RING = RingId(1, "a", 1)

@@ -10,13 +10,13 @@ from collections import Counter
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.codec import Codec, data_body, ring_block
-from vsync.events import Broadcast, Deliver, Output, Send, View
-from vsync.hello import settings_hash, settings_of
-from vsync.messages import Content, Kind
-from vsync.node import Node
+from tests.support.ring.virtual_network import Net
+from vsync.totem.events import Broadcast, Deliver, Output, Send, View
+from vsync.totem.membership.compatibility import settings_hash, settings_of
+from vsync.totem.node import Node
 from vsync.types import Guarantee, Member
+from vsync.wire.codec import Codec, data_body, ring_block
+from vsync.wire.messages import Content, Kind
 
 
 class Tape(Net):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vsync.standing import ZERO_CHAIN, Standing, Verdict, make_plan
+from vsync.primary.state_exchange import ZERO_CHAIN, Standing, Verdict, make_plan
 from vsync.types import Member
 
 A, B, C, D, E = (Member(n, 1, f"{n}:1") for n in "abcde")
@@ -83,8 +83,8 @@ def test_a_first_start_that_was_cut_short_may_be_repeated_by_all() -> None:
 
 
 def test_a_first_start_is_not_repeated_without_those_who_may_have_begun_to_serve() -> None:
-    """G7, G8: found by `tests.sim.explore`: b and c may serve, a only promised; a, d and another
-    newcomer must not form a second cluster of the same name."""
+    """G7, G8: found by `tests.sim.explore`: b and c may serve, a only promised; a, d and
+    another newcomer must not form a second cluster of the same name."""
     empty = standing(filled=False)
     plan = make_plan((A, D, E), {A: standing(0, 0, promised=1), D: empty, E: empty})
     assert plan.verdict is Verdict.WAIT

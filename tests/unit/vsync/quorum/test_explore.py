@@ -11,9 +11,9 @@ import os
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.config import RingConfig
-from vsync.events import Deliver, Output, Transitional, View
+from tests.support.ring.virtual_network import Net
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Deliver, Output, Transitional, View
 from vsync.types import Guarantee, RingId
 
 STRIDE = int(os.environ.get("EXPLORE_STRIDE", "71"))

@@ -7,14 +7,14 @@ from itertools import combinations
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.durability import Durability
-from vsync.events import Deliver, Marks
-from vsync.group_events import Sent
-from vsync.marks import durable_up_to
-from vsync.messages import Kind
-from vsync.quorum import parse
+from tests.support.ring.virtual_network import Net
+from vsync.cpg.durability import Durability
+from vsync.cpg.events import Sent
+from vsync.quorum.durable_position import durable_up_to
+from vsync.quorum.voter_set import parse
+from vsync.totem.events import Deliver, Marks
 from vsync.types import Guarantee, Member
+from vsync.wire.messages import Kind
 
 
 def test_the_position_that_some_sufficient_set_has_reached() -> None:
@@ -106,7 +106,7 @@ def test_a_mark_is_told_when_everybody_delivered_what_it_stands_for(seed: int) -
 
     The primary layer prefers a state with its undecided messages to one that comes from a disk, and
     would give up what only the disk has.  A mark that came by a shorter way than the token would
-    make that forget confirmed commands (`tests.sim.exhaust` finds how).
+    make that forget confirmed commands (`tests.sim.explore.exhaustive` finds how).
     """
     names = "abcde"[: 2 + seed % 4]
     net = InstantDisks(names, seed)

@@ -7,9 +7,9 @@ from itertools import chain, combinations, product
 
 import pytest
 
-from vsync import voters
 from vsync.errors import ConfigError
-from vsync.quorum import Record, Terms, VoterSet, majority, parse, voter_set
+from vsync.quorum import reconfiguration as change
+from vsync.quorum.voter_set import Record, Terms, VoterSet, majority, parse, voter_set
 
 
 def subsets(names: tuple[str, ...]) -> list[frozenset[str]]:
@@ -85,7 +85,7 @@ def test_a_set_under_which_two_groups_could_act_is_refused_with_both(
 ) -> None:
     """G7: the reason, and the two sets as a counter-example."""
     with pytest.raises(ConfigError, match=words):
-        voters.checked(voter_set(tuple(terms.split())))
+        change.checked(voter_set(tuple(terms.split())))
 
 
 def test_the_check_agrees_with_looking_at_all_pairs_of_subsets() -> None:
@@ -173,30 +173,30 @@ def test_any_change_one_step_at_a_time_meets_what_was_before_and_after() -> None
     names = ("a", "b", "c", "d")
     old = ("a", "b", "c", "@auto_tie_breaker=a")
     for new in (
-        voters.added(old, "d"), voters.removed(old, "b"), voters.replaced(old, "c", "d"),
-        voters.with_votes(old, "b", 3), voters.with_expected(old, 3),
+        change.added(old, "d"), change.removed(old, "b"), change.replaced(old, "c", "d"),
+        change.with_votes(old, "b", 3), change.with_expected(old, 3),
     ):  # fmt: skip
-        during = parse(voters.change_to(old, new))
+        during = parse(change.change_to(old, new))
         parts = subsets(names)
         for left, right in product(parts, parts):
             if during.quorate(left) and (parse(old).quorate(right) or parse(new).quorate(right)):
                 assert left & right, (new, left, right)
-        assert voters.finished((*during.sets[0].terms, "->", *new)) == new
+        assert change.finished((*during.sets[0].terms, "->", *new)) == new
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda t: voters.added(t, "b"), "b votes already"),
-        (lambda t: voters.removed(t, "z"), "z does not vote; the voters are a, b, c, x"),
-        (lambda t: voters.replaced(t, "a", "b"), "b votes already; remove a instead"),
-        (lambda t: voters.replaced(t, "x", "d"), "x is an arbitrator and d holds data"),
-        (lambda t: voters.replaced(t, "a", "d", arbitrator=True), "a holds data and d is an arb"),
-        (lambda t: voters.added(t, "y", arbitrator=True), "x is the arbitrator already"),
-        (lambda t: voters.with_expected(t, 1), "two groups could act apart"),
-        (lambda t: voters.change_to((*t, "->", "a"), t), "another change"),
-        (lambda t: voters.removed((*t, "->", "a"), "a"), "another change"),
-        (lambda t: voters.change_to(t, t), "change nothing"),
+        (lambda t: change.added(t, "b"), "b votes already"),
+        (lambda t: change.removed(t, "z"), "z does not vote; the voters are a, b, c, x"),
+        (lambda t: change.replaced(t, "a", "b"), "b votes already; remove a instead"),
+        (lambda t: change.replaced(t, "x", "d"), "x is an arbitrator and d holds data"),
+        (lambda t: change.replaced(t, "a", "d", arbitrator=True), "a holds data and d is an arb"),
+        (lambda t: change.added(t, "y", arbitrator=True), "x is the arbitrator already"),
+        (lambda t: change.with_expected(t, 1), "two groups could act apart"),
+        (lambda t: change.change_to((*t, "->", "a"), t), "another change"),
+        (lambda t: change.removed((*t, "->", "a"), "a"), "another change"),
+        (lambda t: change.change_to(t, t), "change nothing"),
     ],
 )  # fmt: skip
 def test_a_change_that_cannot_be_is_refused_in_one_sentence(make: object, words: str) -> None:
@@ -207,20 +207,20 @@ def test_a_change_that_cannot_be_is_refused_in_one_sentence(make: object, words:
 
 def test_the_arbitrator_comes_and_goes_like_any_voter() -> None:
     plain: Terms = ("a", "b")
-    three = voters.added(plain, "x", arbitrator=True)
+    three = change.added(plain, "x", arbitrator=True)
     assert three == ("a", "b", "@arbitrator=x")
-    assert voters.replaced(three, "x", "y", arbitrator=True) == ("a", "b", "@arbitrator=y")
-    assert voters.removed(three, "x") == plain
-    assert voters.with_votes(three, "x", 1) == three
+    assert change.replaced(three, "x", "y", arbitrator=True) == ("a", "b", "@arbitrator=y")
+    assert change.removed(three, "x") == plain
+    assert change.with_votes(three, "x", 1) == three
 
 
 def test_last_man_standing_shrinks_while_a_quorum_is_left() -> None:
     terms: Terms = ("a", "b", "c", "d", "@last_man_standing=10000")
-    smaller = voters.with_away(terms, ["d"])
+    smaller = change.with_away(terms, ["d"])
     assert parse(smaller).quorate(["a", "b"])
     assert not parse(smaller).quorate(["a", "d"])
-    assert voters.with_away(smaller, []) == terms
-    assert voters.removed(smaller, "d") == ("a", "b", "c", "@last_man_standing=10000")
+    assert change.with_away(smaller, []) == terms
+    assert change.removed(smaller, "d") == ("a", "b", "c", "@last_man_standing=10000")
 
 
 def wish(**given: object) -> Terms:
@@ -228,30 +228,30 @@ def wish(**given: object) -> Terms:
         "votes": {}, "arbitrator": "", "expected": 0, "two_node": False, "wait_for_all": False,
         "tie_breaker": (), "standing_ms": 0,
     }  # fmt: skip
-    return voters.wish_of(**{**plain, **given})  # type: ignore[arg-type]
+    return change.wish_of(**{**plain, **given})  # type: ignore[arg-type]
 
 
 def test_a_first_start_takes_who_is_there_and_what_all_asked_for() -> None:
     asked = wish(votes={"a": 2}, arbitrator="x", wait_for_all=True)
     assert asked == ("a=2", "@arbitrator=x", "@wait_for_all")
-    terms = voters.first_voters("abc", asked)
+    terms = change.first_voters("abc", asked)
     assert terms == ("a=2", "b", "c", "@arbitrator=x", "@wait_for_all")
     with pytest.raises(ConfigError, match="votes are set for a, but here are b, c"):
-        voters.first_voters("bc", asked)
-    voters.check_wish(3, asked)
+        change.first_voters("bc", asked)
+    change.check_wish(3, asked)
     with pytest.raises(ConfigError, match=r"\{member 1\} and \{member 2\}"):
-        voters.check_wish(2, wish(two_node=True))
+        change.check_wish(2, wish(two_node=True))
     with pytest.raises(ConfigError, match="only 1 vote"):
-        voters.check_wish(1, wish(votes={"a": 2, "b": 2}))
-    assert voters.first_voters("abc", wish()) == ("a", "b", "c")
+        change.check_wish(1, wish(votes={"a": 2, "b": 2}))
+    assert change.first_voters("abc", wish()) == ("a", "b", "c")
 
 
 def test_options_that_contradict_the_cluster_are_named_with_its_own() -> None:
     given: Terms = ("a=2", "b", "@auto_tie_breaker=lowest", "@away=b")
-    assert not voters.mismatch(wish(tie_breaker=("lowest",), votes={"a": 2, "z": 5}), given)
-    assert "--cluster-auto-tie-breaker=lowest" in voters.mismatch(wish(), given)
-    assert "none of the quorum options" in voters.mismatch(wish(), given)
-    votes = voters.mismatch(wish(tie_breaker=("lowest",), votes={"a": 3}), given)
+    assert not change.mismatch(wish(tie_breaker=("lowest",), votes={"a": 2, "z": 5}), given)
+    assert "--cluster-auto-tie-breaker=lowest" in change.mismatch(wish(), given)
+    assert "none of the quorum options" in change.mismatch(wish(), given)
+    votes = change.mismatch(wish(tie_breaker=("lowest",), votes={"a": 3}), given)
     assert votes == ("this member was started with 3 votes for a, the cluster's voter set has 2")
 
 

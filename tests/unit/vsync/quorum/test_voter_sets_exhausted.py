@@ -1,6 +1,7 @@
 """Every layer of steps, complete, for each voter set; and that mistakes in the rules are found.
 
-Everyday a layer or two; `slow` goes as deep as a minute allows, `python -m tests.sim.explore` on.
+Everyday a layer or two; `slow` goes as deep as a minute allows, `python -m
+tests.sim.explore` on.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.sim import abstract_view
-from tests.sim.abstract import ACTIVATION, COMMAND, PARTIAL
-from tests.sim.exhaust import Broken, Search
-from tests.sim.explore import CASES
-from tests.sim.explore_world import Case
-from tests.unit import test_quorum_explore as known
-from vsync import quorum, standing
-from vsync.quorum import Electorate
-from vsync.standing import Plan, Standing, make_plan
+from tests.sim.explore import abstract_view
+from tests.sim.explore.__main__ import CASES
+from tests.sim.explore.abstract_state import ACTIVATION, COMMAND, PARTIAL
+from tests.sim.explore.exhaustive import Broken, Search
+from tests.sim.explore.world import Case
+from tests.unit.vsync.quorum import test_voter_sets_explored as known
+from vsync.primary import state_exchange
+from vsync.primary.state_exchange import Plan, Standing, make_plan
+from vsync.quorum import voter_set
+from vsync.quorum.voter_set import Electorate
 from vsync.types import Member
 
 SMALL = ("two", "three", "two_node", "tie-two", "moved", "removed")
@@ -72,19 +74,19 @@ def position_first(patches: ExitStack) -> None:
         one = standings[member]
         return one.position, one.complete, one.reach
 
-    patches.enter_context(patch.object(standing, "_worth", worth))
+    patches.enter_context(patch.object(state_exchange, "_worth", worth))
 
 
 def small_formation(patches: ExitStack) -> None:
     """One vote less forms a view; what is durable counts as ever."""
-    real = quorum.VoterSet.quorate
+    real = voter_set.VoterSet.quorate
 
-    def fewer(self: quorum.VoterSet, names: Collection[str]) -> bool:
+    def fewer(self: voter_set.VoterSet, names: Collection[str]) -> bool:
         more = [name for name in self.names if name not in names][:1]
         return bool(names) and real(self, {*names, *more})
 
     def plan(members: tuple[Member, ...], standings: dict[Member, Standing]) -> Plan:
-        with patch.object(quorum.VoterSet, "quorate", fewer):
+        with patch.object(voter_set.VoterSet, "quorate", fewer):
             return make_plan(members, standings)
 
     patches.enter_context(patch.object(abstract_view, "make_plan", plan))

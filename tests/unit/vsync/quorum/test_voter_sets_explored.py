@@ -11,12 +11,12 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.sim.exhaust import Broken
-from tests.sim.explore import CASES, explore, walk
-from tests.sim.explore_world import Case
-from vsync import quorum, voters
-from vsync.primary import Primary
-from vsync.quorum import Electorate, Record, Terms, VoterSet
+from tests.sim.explore.__main__ import CASES, explore, walk
+from tests.sim.explore.exhaustive import Broken
+from tests.sim.explore.world import Case
+from vsync.primary.component import Primary
+from vsync.quorum import reconfiguration, voter_set
+from vsync.quorum.voter_set import Electorate, Record, Terms, VoterSet
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -117,7 +117,7 @@ def change_in_one_step(patches: ExitStack) -> Case:
     def at_once(_terms: Terms, new: Terms) -> Terms:
         return new
 
-    patches.enter_context(patch.object(voters, "change_to", at_once))
+    patches.enter_context(patch.object(reconfiguration, "change_to", at_once))
     return CASES["moved"]
 
 
@@ -136,7 +136,7 @@ def change_before_it_is_durable(patches: ExitStack) -> Case:
 def lower_quorum(patches: ExitStack) -> Case:
     """One vote less is enough."""
     patches.enter_context(patch.object(VoterSet, "flaw", lambda _self: ""))
-    patches.enter_context(patch.object(quorum, "majority", lambda votes: max(1, votes // 2)))
+    patches.enter_context(patch.object(voter_set, "majority", lambda votes: max(1, votes // 2)))
     return CASES["five"]
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 
-from vsync.counting import DROPS, EVENTS
-from vsync.membership import Verdict
-from vsync.phases import Phase
-from vsync.suspicion import Finding
+from vsync.totem.counters import DROPS, EVENTS
+from vsync.totem.membership.failure_detector import Finding
+from vsync.totem.membership.sets import Verdict
+from vsync.totem.phases import Phase
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 COUNTING_ENUMS: tuple[type[Enum], ...] = (Verdict, Finding)
 NOT_COUNTED = {"bad_identity"}  # raised while the codec is built: the caller's own name
 WORD = re.compile(r"[a-z]+(_[a-z]+)+|void|turns|asked|malformed|retransmitted|suspected")
@@ -54,7 +54,11 @@ def counted(path: Path) -> Iterator[str]:
                 yield from literals(name)
             case ast.Return(value=ast.expr() as name):
                 yield from (text for text in literals(name) if WORD.fullmatch(text))
-            case ast.Dict(keys=keys) if path.name in ("driver.py", "transport.py", "monitor.py"):
+            case ast.Dict(keys=keys) if path.name in (
+                "driver.py",
+                "transport.py",
+                "link_monitor.py",
+            ):
                 for key in keys:
                     yield from (t for t in literals(key or node) if WORD.fullmatch(t))
             case _:
@@ -63,8 +67,8 @@ def counted(path: Path) -> Iterator[str]:
 
 def all_counted() -> dict[str, str]:
     """Name to the module that counts it."""
-    found = {name: path.name for path in (ROOT / "vsync").glob("*.py") for name in counted(path)
-             if path.name != "counting.py"}  # fmt: skip
+    found = {name: path.name for path in (ROOT / "vsync").rglob("*.py") for name in counted(path)
+             if path.name != "counters.py"}  # fmt: skip
     for enum in COUNTING_ENUMS:
         found |= {str(one.value): enum.__name__ for one in enum}
     return {name: place for name, place in found.items() if name and name not in NOT_COUNTED}
@@ -72,7 +76,7 @@ def all_counted() -> dict[str, str]:
 
 def test_every_counter_is_explained() -> None:
     unknown = {n: where for n, where in all_counted().items() if n not in {**DROPS, **EVENTS}}
-    assert not unknown, f"say in vsync/counting.py what these count: {unknown}"
+    assert not unknown, f"say in vsync/totem/counters.py what these count: {unknown}"
 
 
 def test_every_explanation_has_its_counter() -> None:

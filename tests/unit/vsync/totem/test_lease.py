@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.lease import SLACK, Lease
-from vsync.phases import Phase
+from tests.support.ring.virtual_network import Net
+from vsync.totem.ordering.lease import SLACK, Lease
+from vsync.totem.phases import Phase
 from vsync.types import Member, RingId
 
 A, B, C = (Member(n, 1, f"{n}:1") for n in "abc")

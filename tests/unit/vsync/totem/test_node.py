@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.vsync_net import Net
+from tests.support.ring.virtual_network import Net
 from vsync.errors import PayloadTooLarge
-from vsync.events import Marks, View
-from vsync.messages import Kind
-from vsync.phases import Phase
+from vsync.totem.events import Marks, View
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee
+from vsync.wire.messages import Kind
 
 
 def same_order(net: Net, *names: str) -> list[bytes]:

@@ -10,12 +10,12 @@ import random
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.config import RingConfig
-from vsync.messages import Kind, Token
-from vsync.node import Node
-from vsync.phases import Phase
+from tests.support.ring.virtual_network import Net
+from vsync.totem.config import RingConfig
+from vsync.totem.node import Node
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee
+from vsync.wire.messages import Kind, Token
 
 
 def agree(net: Net, *names: str) -> list[bytes]:

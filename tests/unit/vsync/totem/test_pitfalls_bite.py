@@ -14,16 +14,16 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.sim import mutants
-from tests.sim.mutants import Patches
-from tests.unit import pitfall_mistakes as mistakes
-from tests.unit import test_vsync_codec as codec_tests
-from tests.unit import test_vsync_leaves as leaves
-from tests.unit import test_vsync_membership as membership
-from tests.unit import test_vsync_node as nodes
-from tests.unit import test_vsync_pitfalls as pitfalls
-from tests.unit import test_vsync_pitfalls_views as views
-from tests.unit import test_vsync_recovery as recoveries
+from tests.sim.mutation import by_hand
+from tests.sim.mutation.by_hand import Patches
+from tests.support.ring import totem_mistakes as mistakes
+from tests.unit.vsync.membership import test_membership as membership
+from tests.unit.vsync.membership import test_recovery as recoveries
+from tests.unit.vsync.primary import test_leaves as leaves
+from tests.unit.vsync.totem import test_node as nodes
+from tests.unit.vsync.totem import test_pitfalls as pitfalls
+from tests.unit.vsync.totem import test_pitfalls_views as views
+from tests.unit.vsync.wire import test_codec as codec_tests
 
 
 class Bite(NamedTuple):
@@ -49,14 +49,14 @@ def every(test: Callable[..., None]) -> Callable[[], None]:
 BITES = (
     Bite(
         1,
-        mutants.old_life_lives_on,
+        by_hand.old_life_lives_on,
         views.test_1_a_representative_that_restarts_is_in_the_next_ring_at_once,
     ),
     Bite(2, mistakes.token_in_gather_is_used, views.test_2_a_regular_token_in_gather_is_not_used),
     Bite(
-        3, mutants.any_commit_token, views.test_3_the_commit_token_of_an_aborted_attempt_is_refused
+        3, by_hand.any_commit_token, views.test_3_the_commit_token_of_an_aborted_attempt_is_refused
     ),
-    Bite(3, mutants.any_commit_token, views.test_3_a_commit_token_for_other_members_is_refused),
+    Bite(3, by_hand.any_commit_token, views.test_3_a_commit_token_for_other_members_is_refused),
     Bite(
         4,
         mistakes.old_state_is_saved_again,
@@ -84,7 +84,7 @@ BITES = (
     ),
     Bite(
         12,
-        mutants.transition_by_name,
+        by_hand.transition_by_name,
         recoveries.test_12_the_same_name_with_another_old_ring_does_not_come_along,
     ),
     Bite(
@@ -92,8 +92,8 @@ BITES = (
         mistakes.no_room_for_the_wrapping,
         lambda: pitfalls.test_13_a_full_frame_survives_wrapping(0),
     ),
-    Bite(14, mutants.holes_ignored, lambda: pitfalls.test_14_holes_at_the_end_of_a_ring(True)),
-    Bite(14, mutants.data_in_commit, views.test_a_frame_that_comes_in_commit_is_not_taken),
+    Bite(14, by_hand.holes_ignored, lambda: pitfalls.test_14_holes_at_the_end_of_a_ring(True)),
+    Bite(14, by_hand.data_in_commit, views.test_a_frame_that_comes_in_commit_is_not_taken),
     Bite(
         15,
         mistakes.recovered_frames_are_freed_at_once,
@@ -101,7 +101,7 @@ BITES = (
     ),
     Bite(
         17,
-        mutants.fragments_survive,
+        by_hand.fragments_survive,
         leaves.test_17_a_half_sent_payload_starts_again_and_half_received_ones_are_forgotten,
     ),
     Bite(
@@ -132,7 +132,7 @@ BITES = (
     ),
     Bite(24, mistakes.leaves_without_a_word, nodes.test_a_clean_leave_takes_no_timeout),
     Bite(
-        25, mutants.first_token_twice, pitfalls.test_25_duplicate_commit_tokens_start_one_ring_once
+        25, by_hand.first_token_twice, pitfalls.test_25_duplicate_commit_tokens_start_one_ring_once
     ),
     Bite(
         26,
@@ -169,7 +169,7 @@ BITES = (
     Bite(34, mistakes.pieces_overlap, lambda: leaves.test_pieces_make_the_whole_again(200)),
     Bite(35, mistakes.nothing_is_forgotten, pitfalls.test_35_reconfigurations_leave_nothing_behind),
     Bite(36, mistakes.array_of_16, pitfalls.test_23_36_many_members_in_any_order),
-    Bite(37, mutants.token_of_any_ring, views.test_37_a_token_of_another_ring_touches_nothing),
+    Bite(37, by_hand.token_of_any_ring, views.test_37_a_token_of_another_ring_touches_nothing),
 )
 
 

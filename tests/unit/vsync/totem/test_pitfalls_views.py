@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.test_vsync_pitfalls import aborting, agree
-from tests.unit.vsync_net import Net
-from vsync.config import RingConfig
-from vsync.events import Deliver, View
-from vsync.messages import Commit, Content, Data, Kind, Token
-from vsync.phases import Phase
-from vsync.ring import Ring
+from tests.support.ring.virtual_network import Net
+from tests.unit.vsync.totem.test_pitfalls import aborting, agree
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Deliver, View
+from vsync.totem.ordering.ring import Ring
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee, RingId
+from vsync.wire.messages import Commit, Content, Data, Kind, Token
 
 
 def ring_of(net: Net, name: str) -> Ring:

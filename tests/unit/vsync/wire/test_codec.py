@@ -9,12 +9,14 @@ from zlib import crc32
 import msgpack
 import pytest
 
-from vsync.codec import COUNT_MAX, SENT_MAX, Codec, data_body, fragment_head, ring_block
-from vsync.config import RingConfig
 from vsync.errors import FrameError
-from vsync.events import Direct
-from vsync.hello import settings_hash, settings_of
-from vsync.messages import (
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Direct
+from vsync.totem.membership.compatibility import settings_hash, settings_of
+from vsync.totem.node import Node
+from vsync.types import NO_RING, Guarantee, Member, RingId
+from vsync.wire.codec import COUNT_MAX, SENT_MAX, Codec, data_body, fragment_head, ring_block
+from vsync.wire.messages import (
     NOBODY,
     Alive,
     Commit,
@@ -30,8 +32,6 @@ from vsync.messages import (
     Token,
     Wake,
 )
-from vsync.node import Node
-from vsync.types import NO_RING, Guarantee, Member, RingId
 
 A, B, C = (Member(n, i, f"{n}:1") for i, n in enumerate("abc", 1))
 SETTINGS = settings_hash(settings_of(RingConfig()))

@@ -11,14 +11,14 @@ import tracemalloc
 
 import pytest
 
-from tests.unit.vsync_net import Net
-from vsync.codec import FRAGMENT_HEAD_BYTES, ITEM_OVERHEAD, fragment_head
-from vsync.config import RingConfig
+from tests.support.ring.virtual_network import Net
 from vsync.errors import PayloadTooLarge
-from vsync.messages import Kind
-from vsync.packing import Reassembly, SendQueue
-from vsync.phases import Phase
+from vsync.totem.config import RingConfig
+from vsync.totem.ordering.packing import Reassembly, SendQueue
+from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member
+from vsync.wire.codec import FRAGMENT_HEAD_BYTES, ITEM_OVERHEAD, fragment_head
+from vsync.wire.messages import Kind
 
 A, B = (Member(n, 1, f"{n}:1") for n in "ab")
 G = Guarantee.AGREED

@@ -7,15 +7,15 @@ from dataclasses import fields
 from pathlib import Path
 
 from tests.protocol_tables import PAGE, renewed
-from tests.unit.test_vsync_pitfalls_bite import BITES
-from vsync.config import RingConfig
-from vsync.messages import Kind
-from vsync.phases import MOVES
+from tests.unit.vsync.totem.test_pitfalls_bite import BITES
+from vsync.totem.config import RingConfig
+from vsync.totem.phases import MOVES
+from vsync.wire.messages import Kind
 
 TEXT = PAGE.read_text(encoding="utf-8")
 SOURCES = {
-    path.stem.removeprefix("test_vsync_"): path.read_text(encoding="utf-8")
-    for path in Path(__file__).parent.glob("test_vsync_*.py")
+    path.stem.removeprefix("test_"): path.read_text(encoding="utf-8")
+    for path in Path(__file__).parents[1].rglob("test_*.py")
 }
 
 

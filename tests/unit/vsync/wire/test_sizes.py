@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from vsync.codec import COUNT_MAX, WANTED_MAX, Codec, wire_bytes_max
-from vsync.config import RingConfig
-from vsync.control import MEMBERS_MAX, RING_SEQ_MAX
-from vsync.hello import settings_hash, settings_of
-from vsync.messages import Commit, CommitEntry, Join, Merge, Message, Token
+from vsync.totem.config import RingConfig
+from vsync.totem.membership.compatibility import settings_hash, settings_of
 from vsync.types import Member, RingId
+from vsync.wire.codec import COUNT_MAX, WANTED_MAX, Codec, wire_bytes_max
+from vsync.wire.membership_codec import MEMBERS_MAX, RING_SEQ_MAX
+from vsync.wire.messages import Commit, CommitEntry, Join, Merge, Message, Token
 
 MOST = (1 << 64) - 1
 

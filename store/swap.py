@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from store.api import Marker, Meta
-from store.environment import DATA_NAME, inspect
+from store.directory_lock import explain, sync_directory, sync_file
 from store.errors import StoreError, StoreMissing, StoreUnreadable
+from store.lmdb_environment import DATA_NAME, inspect
 from store.lmdb_store import LmdbStore
-from store.lock import explain, sync_directory, sync_file
 
 STORE_NAME = "store"
 JOINING_NAME = "store.joining"

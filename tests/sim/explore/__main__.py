@@ -1,6 +1,7 @@
 """Every way in which views may come, break and come again, up to a bound, for each voter set.
 
-    python -m tests.sim.explore [--case NAME] [--layers N] [--closely N] [--states N] [--walks N]
+    python -m tests.sim.explore [--case NAME] [--layers N] [--closely N] [--states N]
+    [--walks N]
 
 Three ways.  *Layers* (`exhaust`): members are what matters of them for votes, and every state that
 can be reached in so many steps is looked at; complete to the depth that is said, without bounds but
@@ -26,9 +27,9 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from tests.sim.abstract import COMMAND, PARTIAL
-from tests.sim.exhaust import Broken, Search
-from tests.sim.explore_world import Case, Step, World
+from tests.sim.explore.abstract_state import COMMAND, PARTIAL
+from tests.sim.explore.exhaustive import Broken, Search
+from tests.sim.explore.world import Case, Step, World
 
 CASES = {
     "three": Case(("a", "b", "c")),

@@ -1,0 +1,1 @@
+"""Digest votes: who computed something else, and what becomes of it (pure)."""

@@ -1,0 +1,1 @@
+"""What a member keeps on disk, finds there at its start, and copies from a donor."""

@@ -1,0 +1,1 @@
+"""Client connections: sockets, channels, AMQP methods in, replies and deliveries out."""

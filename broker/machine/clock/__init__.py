@@ -1,0 +1,1 @@
+"""Cluster time, and the voters whose clocks and votes it rests on."""

@@ -1,0 +1,1 @@
+"""The whole state as records: snapshot, restore, scrubbing, invariants."""

@@ -1,0 +1,1 @@
+"""Queues, routing, dispatch to consumers, dead letters."""

@@ -1,0 +1,1 @@
+"""Scrubbing and re-execution beside a running member."""

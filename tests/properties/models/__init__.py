@@ -1,0 +1,1 @@
+"""Plain models that the real code is compared with."""

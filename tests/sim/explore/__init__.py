@@ -1,0 +1,1 @@
+"""Exhaustive walks over small models of the primary layer."""

@@ -1,0 +1,1 @@
+"""What the simulator does to members, links, disks and clocks."""

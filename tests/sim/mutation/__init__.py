@@ -1,0 +1,1 @@
+"""Protocols with one bug each, and whether the simulator notices."""

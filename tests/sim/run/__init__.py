@@ -1,0 +1,1 @@
+"""Running seeds: one, many, a gate, a campaign; shrinking what failed."""

@@ -1,0 +1,1 @@
+"""What is stacked upon the ring in a simulation: nothing, groups, a log."""

@@ -1,0 +1,1 @@
+"""Virtual time, network, members and load, all drawn from one seed."""

@@ -1,0 +1,1 @@
+"""Other people's AMQP clients against a real cluster."""

@@ -1,0 +1,1 @@
+"""Real processes for system tests: clusters, relays, load, namespaces."""

@@ -1,0 +1,1 @@
+"""The consistency check on logs of real and simulated members."""

@@ -1,0 +1,1 @@
+"""Logs, histories and Spark sessions for tests of the check."""

@@ -1,0 +1,1 @@
+"""A thin AMQP and management client."""

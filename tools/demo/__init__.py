@@ -1,0 +1,1 @@
+"""Three brokers, real input, one killed in mid-stream, everything checked."""

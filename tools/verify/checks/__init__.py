@@ -1,0 +1,1 @@
+"""Checks of what members ordered, agreed and stored."""

@@ -1,0 +1,1 @@
+"""Checks of what clients were told against what members logged."""

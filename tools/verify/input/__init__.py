@@ -1,0 +1,1 @@
+"""Member logs and client histories as rows."""

@@ -1,0 +1,1 @@
+"""The check beside a running cluster: following logs, saved checkpoints, alerts."""

@@ -1,0 +1,1 @@
+"""Questions to a running member of a ring, and the answers."""

@@ -1,0 +1,1 @@
+"""Process groups on the ring, after corosync's CPG."""

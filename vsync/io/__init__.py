@@ -1,0 +1,1 @@
+"""The only sockets, event loop and files of vsync."""

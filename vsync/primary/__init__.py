@@ -1,0 +1,1 @@
+"""The primary component: state exchange, epochs, activation, the durable mark (pure)."""

@@ -1,0 +1,1 @@
+"""Voter sets, counting of votes, reconfiguration: arithmetic only."""

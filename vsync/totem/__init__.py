@@ -1,0 +1,1 @@
+"""The Totem single-ring protocol, sans-I/O."""

@@ -1,0 +1,1 @@
+"""Totem's membership protocol: gather, commit, recovery, failure detection."""

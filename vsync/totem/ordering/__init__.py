@@ -1,0 +1,1 @@
+"""Totem's ordering protocol: token, window, flow control, packing."""

@@ -1,0 +1,1 @@
+"""Frames of the ring: values, and bytes both ways."""
