@@ -23,7 +23,7 @@ from store.errors import StoreError, StoreFailed, StoreStuck
 CHECKPOINT_SLICE_BYTES = 1 << 20
 
 
-class Lag(NamedTuple):
+class CommitLag(NamedTuple):
     """What was submitted and is not durable yet: how much, and since when the oldest of it waits
     (the loop's time; meaningless when nothing waits)."""
 
@@ -43,7 +43,7 @@ class _Work:
     submitted: int  # how many submissions are durable when this is
 
 
-class Checkpoint:
+class CheckpointJob:
     """A checkpoint on its way to the disk: chunks come from the loop, whenever it has some."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Checkpoint:
             return chunks, self.complete
 
 
-class StoreWriter:
+class CommitThread:
     """Owns the writing side of `store` from construction to `close`.
 
     Callbacks run on `loop`.  `on_durable(position)` follows each commit that moved the position.
@@ -105,7 +105,7 @@ class StoreWriter:
         self._last = store.meta.position
         self._meta: Meta | None = None
         self._metas_done: list[Callable[[], object]] = []
-        self._checkpoints: deque[Checkpoint] = deque()
+        self._checkpoints: deque[CheckpointJob] = deque()
         # On the loop's side: (number, time, bytes) of each submission that is not durable.
         self._waiting: deque[tuple[int, float, int]] = deque()
         self._submitted = self._waiting_bytes = 0
@@ -144,7 +144,7 @@ class StoreWriter:
             self._note(0)
             self._wake.notify()
 
-    def begin_checkpoint(self, position: int, done: Callable[[], object]) -> Checkpoint:
+    def begin_checkpoint(self, position: int, done: Callable[[], object]) -> CheckpointJob:
         """Write a checkpoint of the state at `position` beside the commits; then call `done`.
 
         `position` must have been submitted.  The caller puts the chunks into what is returned.
@@ -152,7 +152,7 @@ class StoreWriter:
         with self._wake:
             self._refuse_if_over()
             assert position <= self._last
-            checkpoint = Checkpoint(position, done, self._wake)
+            checkpoint = CheckpointJob(position, done, self._wake)
             self._checkpoints.append(checkpoint)
             return checkpoint
 
@@ -171,10 +171,10 @@ class StoreWriter:
         with self._wake:
             return self._last - self._first + 1 if self._entries else 0
 
-    def lag(self) -> Lag:
+    def lag(self) -> CommitLag:
         """Return how far the disk is behind.  To be asked on the loop."""
         waiting = self._waiting
-        return Lag(len(waiting), self._waiting_bytes, waiting[0][1] if waiting else 0.0)
+        return CommitLag(len(waiting), self._waiting_bytes, waiting[0][1] if waiting else 0.0)
 
     def close(self) -> None:
         """Commit what was submitted, then end the thread.  The store stays open.
@@ -262,7 +262,7 @@ class StoreWriter:
     def _next_slice(self) -> bool:
         return bool(self._checkpoints) and self._checkpoints[0].ready
 
-    def _advance(self, checkpoint: Checkpoint) -> bool:
+    def _advance(self, checkpoint: CheckpointJob) -> bool:
         """Write one slice; True when the checkpoint is in force and there is something to trim."""
         if checkpoint.position > self._store.meta.position:
             return False  # its positions come with the commit that is still being gathered

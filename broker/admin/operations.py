@@ -9,13 +9,13 @@ from typing import Protocol
 from broker.admin.ring_queries import groups_of, primary_fact, quorum_of
 from broker.admin.status import status_of
 from broker.exit_codes import Exit
-from broker.frontend.connections import Clients
-from broker.frontend.management import Json, Refusal
+from broker.frontend.connections import Connections
+from broker.frontend.management import Json, QueryRefused
 from broker.machine.commands import SHUTDOWN, Shutdown
-from broker.replication.controller import Core
-from broker.replication.timers import Duties
+from broker.replication.controller import Controller
+from broker.replication.timers import Timers
 from broker.replication.voter_changes import ChangeRefused
-from broker.watchdogs.watchdogs import Health
+from broker.watchdogs.watchdogs import Watchdogs
 from vsync.io.traced_driver import TracedDriver, trace_op
 from vsync.types import Member
 
@@ -33,11 +33,11 @@ class Stoppable(Protocol):
         """What runs the ring."""
 
     @property
-    def health(self) -> Health:
+    def watchdogs(self) -> Watchdogs:
         """What is watched of this member."""
 
     @property
-    def duties(self) -> Duties:
+    def timers(self) -> Timers:
         """What it does because time passes; the voters change there."""
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
@@ -56,12 +56,14 @@ class Stoppable(Protocol):
         """Return how far a state transfer to this member is; empty when there is none."""
 
 
-class Attendant:
+class Operations:
     """Answers operators for one member."""
 
-    def __init__(self, shell: Stoppable, core: Core, clients: Clients, cluster: str) -> None:
-        self._shell, self._core, self._clients, self._cluster = shell, core, clients, cluster
-        shell.driver.tracer.watch(lambda: primary_fact(core))
+    def __init__(
+        self, shell: Stoppable, controller: Controller, clients: Connections, cluster: str
+    ) -> None:
+        self._shell, self._core, self._clients, self._cluster = shell, controller, clients, cluster
+        shell.driver.tracer.watch(lambda: primary_fact(controller))
 
     def login(self, user: str, password: str, peer: str) -> bool:
         """Whether these credentials are good."""
@@ -70,7 +72,7 @@ class Attendant:
     def status(self) -> Json:
         """Return the answer to `status`."""
         return status_of(
-            self._core, self._cluster, self._shell.progress(), self._shell.health.status()
+            self._core, self._cluster, self._shell.progress(), self._shell.watchdogs.status()
         )
 
     def groups(self) -> Json:
@@ -106,7 +108,7 @@ class Attendant:
                         lambda to=member: self._shell.send_direct(to, STOP_DATAGRAM),  # type: ignore[misc]
                     )
                 return
-        raise Refusal("no-such-member", f"no member of this view has the id {name}")
+        raise QueryRefused("no-such-member", f"no member of this view has the id {name}")
 
     def shutdown(self) -> str:
         """Order the clean stop of all."""
@@ -120,34 +122,36 @@ class Attendant:
 
         So is an arbitrator, which does not read what is ordered.
         """
-        core = self._core
-        with_state = core.primary.level_names - core.primary.mark.without_data
-        for member in core.primary.members:
+        controller = self._core
+        with_state = controller.primary.level_names - controller.primary.mark.without_data
+        for member in controller.primary.members:
             if member.name not in with_state:
                 self._shell.send_direct(member, STOP_DATAGRAM)
 
     def change_voters(self, action: str, name: str, by: str, votes: int) -> tuple[str, ...]:
         """Order a change of the voters; return the terms that will be in force."""
         self._demand_active()
-        elections = self._shell.duties.elections
+        voter_changes = self._shell.timers.voter_changes
         try:
             match action:
                 case "add":
-                    return elections.add(name)
+                    return voter_changes.add(name)
                 case "remove":
-                    return elections.remove(name)
+                    return voter_changes.remove(name)
                 case "replace":
-                    return elections.replace(name, by)
+                    return voter_changes.replace(name, by)
                 case "votes":
-                    return elections.votes(name, votes)
+                    return voter_changes.votes(name, votes)
                 case "expected":
-                    return elections.expected(votes)
+                    return voter_changes.expected(votes)
                 case _:
-                    raise Refusal("bad-request", f"no change of the voters is called '{action}'")
+                    raise QueryRefused(
+                        "bad-request", f"no change of the voters is called '{action}'"
+                    )
         except ChangeRefused as refused:
-            raise Refusal("refused", str(refused)) from None
+            raise QueryRefused("refused", str(refused)) from None
 
     def _demand_active(self) -> None:
         if not self._core.speaking:
             reason = self._core.halted or self._core.primary.reason
-            raise Refusal("not-active", f"this member is not active: {reason}")
+            raise QueryRefused("not-active", f"this member is not active: {reason}")

@@ -2,50 +2,50 @@
 
 from __future__ import annotations
 
-from broker.replication.controller import Core
+from broker.replication.controller import Controller
 from vsync.admin.protocol import Json
 from vsync.admin.views import groups_shown, quorum_shown
 from vsync.quorum.voter_set import parse
 
 
-def groups_of(core: Core, cluster: str) -> Json:
+def groups_of(controller: Controller, cluster: str) -> Json:
     """Return the answer to `groups`: brokers are one group, of those that have the state."""
-    primary = core.primary
+    primary = controller.primary
     level = [m for m in primary.members if primary.active and m.name in primary.level_names]
     return groups_shown(
         cluster,
-        core.me,
+        controller.me,
         primary.ring,
         primary.members,
         {cluster or "stand-alone": level} if level else {},
-        core.replica.history.position,
+        controller.replica.history.position,
         settled=primary.active,
     )
 
 
-def quorum_of(core: Core, cluster: str) -> Json:
+def quorum_of(controller: Controller, cluster: str) -> Json:
     """Return the answer to `quorum`: a broker may act in a primary view that it is level in."""
-    primary = core.primary
+    primary = controller.primary
     present = {m.name for m in primary.members}
     return quorum_shown(
         cluster,
-        core.me.name,
+        controller.me.name,
         primary.ring,
         present,
-        parse(core.promise.voters),
-        acting=core.speaking and not core.halted,
-        reason=core.halted or primary.reason,
+        parse(controller.promise.voters),
+        acting=controller.speaking and not controller.halted,
+        reason=controller.halted or primary.reason,
     )
 
 
-def primary_fact(core: Core) -> dict[str, str | int | float]:
+def primary_fact(controller: Controller) -> dict[str, str | int | float]:
     """Return where the primary layer stands, as the trace writes it down."""
-    primary = core.primary
+    primary = controller.primary
     return {
         "ring": str(primary.ring),
         "now": primary.phase.value,
         "why": primary.reason,
         "epoch": primary.epoch,
         "level": ",".join(sorted(primary.level_names)),
-        "speaking": int(core.speaking),
+        "speaking": int(controller.speaking),
     }

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from broker.frontend.management import Json
-from broker.replication.controller import Core
-from vsync.primary.events import Phase
+from broker.replication.controller import Controller
+from vsync.primary.events import PrimaryPhase
 from vsync.quorum.voter_set import parse
 
 DISTRIBUTION = "qpid-cluster-py"
@@ -26,74 +26,78 @@ def counters_of(**parts: Mapping[str, int]) -> dict[str, int]:
     return {f"{part}.{k}": v for part, found in parts.items() for k, v in found.items()}
 
 
-def status_of(core: Core, cluster_name: str, progress: str, health: Json) -> Json:
+def status_of(controller: Controller, cluster_name: str, progress: str, watchdogs: Json) -> Json:
     """Return the answer to `status`: the cluster as this member sees it."""
-    primary = core.primary
+    primary = controller.primary
     labels, marks = primary.labels(), primary.marks()
     here = {m.name: m for m in primary.members}
-    here.setdefault(core.me.name, core.me)
+    here.setdefault(controller.me.name, controller.me)
     members: list[Json] = []
-    electorate = parse(core.promise.voters)
+    electorate = parse(controller.promise.voters)
     for name in sorted({*here, *electorate.names}):
         state = "DOWN"
         if name in here:
             level = primary.active and name in primary.level_names
             state = "ACTIVE" if level else "JOINING"
-        position = core.replica.history.position if name == core.me.name else marks.get(name, 0)
+        position = (
+            controller.replica.history.position
+            if name == controller.me.name
+            else marks.get(name, 0)
+        )
         if name in primary.mark.without_data:
             position = 0  # what it marks is an epoch
         members.append(
             {
                 "id": name,
-                "url": core.label if name == core.me.name else labels.get(name, ""),
+                "url": controller.label if name == controller.me.name else labels.get(name, ""),
                 "state": state,
                 "voter": name in electorate.names,
                 "votes": electorate.latest.votes_of((name,)) if electorate.sets else 0,
                 "arbitrator": name in primary.mark.without_data | electorate.arbitrators,
                 "position": position,
-                "local": name == core.me.name,
+                "local": name == controller.me.name,
             }
         )
-    word, reason = _status_word(core)
+    word, reason = _status_word(controller)
     return {
         "cluster": cluster_name,
-        "cluster_id": core.promise.cluster_id,
+        "cluster_id": controller.promise.cluster_id,
         "status": word,
         "size": sum(1 for m in members if m["state"] != "DOWN"),
-        "epoch": core.replica.history.epoch,
-        "position": core.replica.history.position,
+        "epoch": controller.replica.history.epoch,
+        "position": controller.replica.history.position,
         "members": members,
         "voters": list(electorate.names),
-        "voter_set": list(core.promise.voters),
-        "quorum": _quorum(core),
-        "reason": core.halted or progress or reason,
+        "voter_set": list(controller.promise.voters),
+        "quorum": _quorum(controller),
+        "reason": controller.halted or progress or reason,
         "version": version(),
-        **health,
+        **watchdogs,
     }
 
 
-def _quorum(core: Core) -> Json:
+def _quorum(controller: Controller) -> Json:
     """The votes by the set in force, or the one that is coming."""
-    electorate = parse(core.promise.voters)
+    electorate = parse(controller.promise.voters)
     if not electorate.sets:
         return {"expected_votes": 0, "total_votes": 0, "quorum": 0, "quorate": False}
     latest = electorate.latest
-    present = latest.votes_of(core.primary.level_names)
+    present = latest.votes_of(controller.primary.level_names)
     return {
         "expected_votes": latest.total,
         "total_votes": present,
         "quorum": latest.quorum,
-        "quorate": core.primary.active,
+        "quorate": controller.primary.active,
     }
 
 
-def _status_word(core: Core) -> tuple[str, str]:
-    primary = core.primary
-    if core.halted:
-        return "INQUORATE", core.halted
-    if core.speaking and primary.level:
+def _status_word(controller: Controller) -> tuple[str, str]:
+    primary = controller.primary
+    if controller.halted:
+        return "INQUORATE", controller.halted
+    if controller.speaking and primary.level:
         return "ACTIVE", ""
-    if primary.phase is Phase.INQUORATE:
-        waiting = not core.promise.cluster_id
+    if primary.phase is PrimaryPhase.INQUORATE:
+        waiting = not controller.promise.cluster_id
         return ("WAITING" if waiting else "INQUORATE"), primary.reason
     return "JOINING", primary.reason

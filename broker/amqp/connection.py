@@ -27,20 +27,20 @@ from broker.amqp.events import (
     OpenAsked,
 )
 from broker.amqp.fields import Table, Value, clip
-from broker.amqp.frame_reader import Inbound, Phase
+from broker.amqp.frame_reader import FrameReader, ReaderPhase
 from broker.amqp.heartbeat import Heartbeat
 from broker.amqp.sasl import MECHANISMS, credentials_of
 from broker.amqp.spec import Method, decode_method
-from broker.amqp.tuning import Authenticate, Identity, Limits, has_capability, negotiate
+from broker.amqp.tuning import Authenticate, Limits, ServerIdentity, has_capability, negotiate
 
 _SETTLE = {codec.ACK_INDEX: "basic.ack"}
 
 
-class ServerConnection(Inbound):
+class ServerConnection(FrameReader):
     """Call `receive` with what was read, `wake` when `next_timer` is due; send `take_output`."""
 
     def __init__(
-        self, authenticate: Authenticate, limits: Limits, identity: Identity, now: float
+        self, authenticate: Authenticate, limits: Limits, identity: ServerIdentity, now: float
     ) -> None:
         super().__init__(limits)
         self.out = bytearray()
@@ -64,11 +64,11 @@ class ServerConnection(Inbound):
                 return []
             data = bytes(self._rest)
             self._rest = bytearray()
-        if self.phase is Phase.CLOSED:
+        if self.phase is ReaderPhase.CLOSED:
             return []
         try:
-            at = self._on_protocol_header(data) if self.phase is Phase.HEADER else 0
-            if self.phase not in (Phase.CLOSED, Phase.HEADER):
+            at = self._on_protocol_header(data) if self.phase is ReaderPhase.HEADER else 0
+            if self.phase not in (ReaderPhase.CLOSED, ReaderPhase.HEADER):
                 at = self.on_frames(data, at)
             self._rest += data[at:]
         except ProtocolFault as fault:
@@ -84,9 +84,9 @@ class ServerConnection(Inbound):
 
     def next_timer(self) -> float | None:
         """When `wake` wants to be called."""
-        if self.phase is Phase.CLOSED:
+        if self.phase is ReaderPhase.CLOSED:
             return None
-        beat = self._heartbeat.next_timer() if self.phase is Phase.OPEN else None
+        beat = self._heartbeat.next_timer() if self.phase is ReaderPhase.OPEN else None
         if self._deadline is None or beat is None:
             return beat if self._deadline is None else self._deadline
         return min(self._deadline, beat)
@@ -94,11 +94,11 @@ class ServerConnection(Inbound):
     def wake(self, now: float) -> list[Event]:
         """Called at or after `next_timer()`."""
         self._now = now
-        if self.phase is Phase.CLOSED:
+        if self.phase is ReaderPhase.CLOSED:
             return []
         if self._deadline is not None and now >= self._deadline:
             self._end(Faulted(errors.CONNECTION_FORCED, f"time limit: {self.phase.value}"))
-        elif self.phase is Phase.OPEN:
+        elif self.phase is ReaderPhase.OPEN:
             if self._heartbeat.is_silent(now):
                 self._end(Faulted(errors.CONNECTION_FORCED, "missed heartbeats from client"))
             elif self._heartbeat.is_due(now):
@@ -116,11 +116,11 @@ class ServerConnection(Inbound):
     @property
     def has_ended(self) -> bool:
         """Nothing more will be said: close the socket once the output is out."""
-        return self.phase is Phase.CLOSED
+        return self.phase is ReaderPhase.CLOSED
 
     def say(self, channel: int, method: str, args: tuple[Value, ...] = ()) -> None:
         """One method, unless we have said our last word."""
-        if self.phase is not Phase.CLOSING and self.phase is not Phase.CLOSED:
+        if self.phase is not ReaderPhase.CLOSING and self.phase is not ReaderPhase.CLOSED:
             codec.append_method(self.out, channel, method, args)
 
     def accept_open(self) -> None:
@@ -129,21 +129,21 @@ class ServerConnection(Inbound):
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Say why and wait a while for the client to agree. `text` as it goes out."""
-        if self.phase is Phase.LEAVING:
+        if self.phase is ReaderPhase.LEAVING:
             self.close_ok()  # it wants to go anyway
-        if self.phase is Phase.HEADER:
-            self.phase = Phase.CLOSED  # nobody knows yet whether it speaks AMQP
-        if self.phase in (Phase.CLOSED, Phase.CLOSING):
+        if self.phase is ReaderPhase.HEADER:
+            self.phase = ReaderPhase.CLOSED  # nobody knows yet whether it speaks AMQP
+        if self.phase in (ReaderPhase.CLOSED, ReaderPhase.CLOSING):
             return
         self.say(0, "connection.close", (code, clip(text), class_id, method_id))
-        self.phase, self._deadline = Phase.CLOSING, self._now + self.limits.closing_s
+        self.phase, self._deadline = ReaderPhase.CLOSING, self._now + self.limits.closing_s
         self.channels.clear()
 
     def close_ok(self) -> None:
         """The answer to `CloseAsked`."""
-        if self.phase is Phase.LEAVING:
+        if self.phase is ReaderPhase.LEAVING:
             self.say(0, "connection.close-ok")
-            self.phase = Phase.CLOSED
+            self.phase = ReaderPhase.CLOSED
 
     def doom_channel(self, number: int) -> None:
         """Discard what the client still says on this channel; `close_channel` follows."""
@@ -177,7 +177,7 @@ class ServerConnection(Inbound):
     # -- methods ---------------------------------------------------------------------------------
 
     def on_method(self, number: int, data: bytes, start: int, end: int) -> None:
-        if self.phase is Phase.LEAVING:
+        if self.phase is ReaderPhase.LEAVING:
             return
         channel = self.channels.get(number)
         settles = _SETTLE.get(data[start : start + 4])
@@ -187,9 +187,9 @@ class ServerConnection(Inbound):
         method, values = decode_method(data, start, end)
         if number == 0 or method.class_id == 10:
             self._on_connection_method(number, method, values)
-        elif self.phase is Phase.OPEN:
+        elif self.phase is ReaderPhase.OPEN:
             self._on_channel_method(number, channel, method, values, data[start:end])
-        elif self.phase is not Phase.CLOSING:
+        elif self.phase is not ReaderPhase.CLOSING:
             raise _misplaced(method, f"before connection.open ({self.phase.value})")
 
     def _on_connection_method(self, number: int, method: Method, args: tuple[Value, ...]) -> None:
@@ -198,7 +198,7 @@ class ServerConnection(Inbound):
         handler = _HANDLERS.get((self.phase, method.name))
         if handler is not None:
             handler(self, args)
-        elif self.phase is not Phase.CLOSING:
+        elif self.phase is not ReaderPhase.CLOSING:
             raise _misplaced(method, f"while the server {self.phase.value}")
 
     def _on_channel_method(
@@ -273,7 +273,7 @@ class ServerConnection(Inbound):
             return 0
         args = (0, 9, self._identity.properties(), " ".join(MECHANISMS).encode(), b"en_US")
         self.say(0, "connection.start", args)
-        self.phase = Phase.START
+        self.phase = ReaderPhase.START
         return 8
 
     def _on_start_ok(self, args: tuple[Value, ...]) -> None:
@@ -289,7 +289,7 @@ class ServerConnection(Inbound):
             return
         self.user = user
         limits = self.limits
-        self.phase = Phase.TUNE
+        self.phase = ReaderPhase.TUNE
         self.say(
             0, "connection.tune", (limits.channel_max, limits.frame_bytes_max, limits.heartbeat_s)
         )
@@ -298,11 +298,11 @@ class ServerConnection(Inbound):
         tuned = negotiate(self.limits, args)
         self._channel_max, self.frame_bytes_max = tuned.channel_max, tuned.frame_bytes_max
         self._heartbeat = Heartbeat(tuned.heartbeat_s, self._now)
-        self.phase = Phase.OPENING
+        self.phase = ReaderPhase.OPENING
 
     def _on_open(self, args: tuple[Value, ...]) -> None:
         """Open at once: clients may go on talking before they have read our answer."""
-        self.phase, self._deadline = Phase.OPEN, None
+        self.phase, self._deadline = ReaderPhase.OPEN, None
         self._heartbeat.start(self._now)
         vhost = cast("str", args[0])
         self.events.append(OpenAsked(vhost, self.user, self.client_properties))
@@ -313,42 +313,44 @@ class ServerConnection(Inbound):
 
     def _on_close(self, args: tuple[Value, ...]) -> None:
         self.channels.clear()
-        self.phase, self._deadline = Phase.LEAVING, self._now + self.limits.closing_s
+        self.phase, self._deadline = ReaderPhase.LEAVING, self._now + self.limits.closing_s
         self.events.append(CloseAsked(cast("int", args[0]), cast("str", args[1])))
 
     def _on_early_close(self, _args: tuple[Value, ...]) -> None:
         codec.append_method(self.out, 0, "connection.close-ok")
-        self.phase = Phase.CLOSED
+        self.phase = ReaderPhase.CLOSED
 
     def _on_close_ok(self, _args: tuple[Value, ...]) -> None:
-        self.phase = Phase.CLOSED
+        self.phase = ReaderPhase.CLOSED
 
     def _on_fault(self, fault: ProtocolFault) -> None:
-        if self.phase in (Phase.CLOSING, Phase.LEAVING):
-            self.phase = Phase.CLOSED  # whoever talks nonsense after a close gets no second one
+        if self.phase in (ReaderPhase.CLOSING, ReaderPhase.LEAVING):
+            self.phase = (
+                ReaderPhase.CLOSED
+            )  # whoever talks nonsense after a close gets no second one
             return
         text = reply_text(fault.code, fault.text)
         self.close(fault.code, text, fault.class_id, fault.method_id)
         self.events.append(Faulted(fault.code, text))
 
     def _end(self, event: Faulted) -> None:
-        self.phase = Phase.CLOSED
+        self.phase = ReaderPhase.CLOSED
         self.channels.clear()
         self.events.append(event)
 
 
 _Handler = Callable[[ServerConnection, tuple[Value, ...]], None]
-_HANDLERS: dict[tuple[Phase, str], _Handler] = {
-    (Phase.START, "connection.start-ok"): ServerConnection._on_start_ok,
-    (Phase.TUNE, "connection.tune-ok"): ServerConnection._on_tune_ok,
-    (Phase.OPENING, "connection.open"): ServerConnection._on_open,
-    (Phase.OPEN, "connection.update-secret"): ServerConnection._on_update_secret,
-    (Phase.START, "connection.close"): ServerConnection._on_early_close,
-    (Phase.TUNE, "connection.close"): ServerConnection._on_early_close,
-    (Phase.OPENING, "connection.close"): ServerConnection._on_early_close,
-    (Phase.OPEN, "connection.close"): ServerConnection._on_close,
-    (Phase.CLOSING, "connection.close"): ServerConnection._on_early_close,
-    (Phase.CLOSING, "connection.close-ok"): ServerConnection._on_close_ok,
+_HANDLERS: dict[tuple[ReaderPhase, str], _Handler] = {
+    (ReaderPhase.START, "connection.start-ok"): ServerConnection._on_start_ok,
+    (ReaderPhase.TUNE, "connection.tune-ok"): ServerConnection._on_tune_ok,
+    (ReaderPhase.OPENING, "connection.open"): ServerConnection._on_open,
+    (ReaderPhase.OPEN, "connection.update-secret"): ServerConnection._on_update_secret,
+    (ReaderPhase.START, "connection.close"): ServerConnection._on_early_close,
+    (ReaderPhase.TUNE, "connection.close"): ServerConnection._on_early_close,
+    (ReaderPhase.OPENING, "connection.close"): ServerConnection._on_early_close,
+    (ReaderPhase.OPEN, "connection.close"): ServerConnection._on_close,
+    (ReaderPhase.CLOSING, "connection.close"): ServerConnection._on_early_close,
+    (ReaderPhase.CLOSING, "connection.close-ok"): ServerConnection._on_close_ok,
 }
 
 

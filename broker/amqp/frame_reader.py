@@ -26,7 +26,7 @@ _CACHE_MAX = 512
 _CACHED_BYTES_MAX = 256  # what is longer hardly repeats
 
 
-class Phase(Enum):
+class ReaderPhase(Enum):
     HEADER = "waits for the protocol header"
     START = "waits for connection.start-ok"
     TUNE = "waits for connection.tune-ok"
@@ -37,12 +37,12 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
-class Inbound(ABC):
+class FrameReader(ABC):
     """What comes in. Whoever inherits handles the methods."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.phase = Phase.HEADER
+        self.phase = ReaderPhase.HEADER
         self.frame_bytes_max = errors.FRAME_MIN_BYTES  # until both sides have tuned
         self.channels: dict[int, ChannelIn] = {}
         self.events: list[Event] = []
@@ -90,7 +90,7 @@ class Inbound(ABC):
                 address = addresses.get(data[start:end])
                 if address is None:
                     self.on_method(number, data, start, end)
-                    if self.phase is Phase.CLOSED:
+                    if self.phase is ReaderPhase.CLOSED:
                         return size
                     continue
                 channel = channels.get(number)
@@ -148,12 +148,14 @@ class Inbound(ABC):
         if kind not in (codec.HEADER, codec.BODY):
             text = f"frame of unknown type {kind} on channel {number}"
             raise ProtocolFault(errors.FRAME_ERROR, text)
-        if self.phase in (Phase.CLOSING, Phase.LEAVING):
+        if self.phase in (ReaderPhase.CLOSING, ReaderPhase.LEAVING):
             return
         channel = self.channels.get(number)
         if channel is None:
             text = f"content frame on channel {number}, which is not open"
-            code = errors.CHANNEL_ERROR if self.phase is Phase.OPEN else errors.UNEXPECTED_FRAME
+            code = (
+                errors.CHANNEL_ERROR if self.phase is ReaderPhase.OPEN else errors.UNEXPECTED_FRAME
+            )
             raise ProtocolFault(code, text)
         if channel.state is not ChannelState.OPEN:
             return

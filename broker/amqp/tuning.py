@@ -33,7 +33,7 @@ class Limits(NamedTuple):
     assembly_bytes_max: int = 64 * 1024 * 1024  # announced bodies under way on all channels
 
 
-class Identity(NamedTuple):
+class ServerIdentity(NamedTuple):
     """How this server names itself to clients."""
 
     product: str = "qpid-cluster-py"

@@ -38,7 +38,7 @@ SILENT_CUTS = 3
 """Who let the others vote at so many later positions is not waited for any more."""
 
 
-class Verdict(NamedTuple):
+class DigestVerdict(NamedTuple):
     """The decision about one position.  `split`: all spoke, votes differ, and none has won."""
 
     position: int
@@ -86,7 +86,7 @@ class DigestVote:
         """Whether an item that moved the position from `before` to `after` ends at a cut."""
         return before // self.interval != after // self.interval
 
-    def vote(self, member: str, position: int, value: Value) -> list[Verdict]:
+    def vote(self, member: str, position: int, value: Value) -> list[DigestVerdict]:
         """Count one member's ordered vote; return what it decides that was not decided before."""
         self._latest[member] = max(position, self._latest.get(member, 0))
         self._votes.setdefault(position, {})[member] = value
@@ -100,14 +100,14 @@ class DigestVote:
                 return []
             if end.firm or member not in self.voters:
                 self.counters["divergent"] += 1
-                return [Verdict(position, end.value, (member,), False, {member: value})]
+                return [DigestVerdict(position, end.value, (member,), False, {member: value})]
             # Not enough voters off probation were for it, but nobody objected; now somebody does.
             del self._ended[position]
         found = [self._judge(at) for at in sorted(self._votes) if at not in self._ended]
         self._forget()
         return [verdict for verdict in found if verdict is not None]
 
-    def _judge(self, position: int) -> Verdict | None:
+    def _judge(self, position: int) -> DigestVerdict | None:
         votes = self._votes[position]
         held = self._held(position)
         awaited = any(self._awaits(name, position, votes) for name in self._present)
@@ -118,12 +118,12 @@ class DigestVote:
                 divergent = tuple(name for name, vote in votes.items() if vote != value)
                 self.counters["divergent" if divergent else "agreed"] += 1
                 self._acquit(position)
-                return Verdict(position, value, divergent, False, dict(votes))
+                return DigestVerdict(position, value, divergent, False, dict(votes))
         if len(held) < 2 or awaited:
             return None
         self._ended[position] = _End(None, False)
         self.counters["split"] += 1
-        return Verdict(position, None, (), True, dict(votes))
+        return DigestVerdict(position, None, (), True, dict(votes))
 
     def _held(self, position: int) -> dict[Value, set[str]]:
         """The voters that hold each value, in the order of their names."""

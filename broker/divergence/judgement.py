@@ -6,22 +6,22 @@ is the same at every member that applies the same order; these two are what it m
 
 from __future__ import annotations
 
-from broker.divergence.digest_vote import DigestVote, Value, Verdict
-from broker.divergence.split_vote import Dispute, Settlement
+from broker.divergence.digest_vote import DigestVerdict, DigestVote, Value
+from broker.divergence.split_vote import Settlement, SplitVote
 from broker.machine.commands import Reexecuted
 from vsync.primary.events import Activation
 from vsync.quorum.voter_set import Terms
 
 
-class Tribunal:
+class Judgement:
     """One member's view of who computed something else."""
 
     def __init__(self, me: str, voters: Terms, interval: int) -> None:
         self.me, self.interval = me, interval
         self.votes = DigestVote(voters, interval, ())
-        self.dispute: Dispute | None = None
+        self.split_vote: SplitVote | None = None
         self.fenced = ""  # why this member may say nothing, however many it is together with
-        self.guilty = ""  # why this member must stop
+        self.diverged = ""  # why this member must stop
         self.disk_is_right = False  # of a guilty member: its store, executed again, is the agreed
         self.resumes = False  # of an unfenced member: it need not wait for another view
         self.agreed = 0
@@ -37,12 +37,12 @@ class Tribunal:
             activation.voters, self.interval,
             tuple(name for name, *_ in members), tuple(name for name, _, fresh in members if fresh),
         )  # fmt: skip
-        if self.dispute is not None:
+        if self.split_vote is not None:
             self.fenced = (
-                f"no majority of the voters agreed about position {self.dispute.position}, and the "
-                "view changed; the members vote again"
+                f"no majority of the voters agreed about position {self.split_vote.position}, and "
+                "the view changed; the members vote again"
             )
-        self.dispute = None
+        self.split_vote = None
 
     def replaced(self) -> None:
         """This member goes on from another's state: what was agreed of the old one is void."""
@@ -53,14 +53,14 @@ class Tribunal:
         """What was decided since this member started."""
         return {k: n + self._before.get(k, 0) for k, n in self.votes.counters.items()}
 
-    def vote(self, member: str, position: int, value: Value) -> list[Verdict]:
+    def vote(self, member: str, position: int, value: Value) -> list[DigestVerdict]:
         """Count one ordered vote."""
         verdicts = self.votes.vote(member, position, value)
         for verdict in verdicts:
             if verdict.split:
                 self._open(verdict)
             elif self.me in verdict.divergent:
-                self.guilty = (
+                self.diverged = (
                     f"this member computed something else at position {verdict.position} than "
                     "the majority"
                 )
@@ -69,12 +69,12 @@ class Tribunal:
                 self._free(resumes=True)
         return verdicts
 
-    def _open(self, verdict: Verdict) -> None:
-        if self.dispute is None:
-            self.dispute = Dispute(verdict, self.votes.electorate, self.votes.arbitrators)
-            self.fenced, self.resumes = self.dispute.reason, False
-        elif self.dispute.position == verdict.position:
-            self.dispute.votes.update(verdict.votes)  # somebody spoke late
+    def _open(self, verdict: DigestVerdict) -> None:
+        if self.split_vote is None:
+            self.split_vote = SplitVote(verdict, self.votes.electorate, self.votes.arbitrators)
+            self.fenced, self.resumes = self.split_vote.reason, False
+        elif self.split_vote.position == verdict.position:
+            self.split_vote.votes.update(verdict.votes)  # somebody spoke late
 
     def take_settlements(self) -> list[Settlement]:
         """Return how disputes ended since the last call."""
@@ -83,23 +83,23 @@ class Tribunal:
 
     def report(self, member: str, said: Reexecuted) -> None:
         """Count one ordered report about the dispute."""
-        dispute = self.dispute
-        if dispute is None:
+        split_vote = self.split_vote
+        if split_vote is None:
             return
-        settlement = dispute.report(member, said)
+        settlement = split_vote.report(member, said)
         if settlement is None:
-            self.fenced = self.fenced and dispute.reason
+            self.fenced = self.fenced and split_vote.reason
             return
         self._settlements.append(settlement)
-        self.dispute = None
+        self.split_vote = None
         if self.me in settlement.culprits:
-            self.guilty = settlement.reason
-            self.disk_is_right = dispute.proves_disk(self.me, settlement)
+            self.diverged = settlement.reason
+            self.disk_is_right = split_vote.proves_disk(self.me, settlement)
         elif settlement.value is not None:
             self._free(resumes=settlement.goes_on)
         else:
             self.fenced = settlement.reason
 
     def _free(self, *, resumes: bool) -> None:
-        if self.fenced and self.dispute is None:
+        if self.fenced and self.split_vote is None:
             self.fenced, self.resumes = "", resumes

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.divergence.digest_vote import Value, Verdict
+from broker.divergence.digest_vote import DigestVerdict, Value
 from broker.machine.commands import REEXECUTED, Reexecuted
 from vsync.quorum.voter_set import Electorate
 
@@ -39,11 +39,14 @@ class Settlement(NamedTuple):
     reason: str
 
 
-class Dispute:
+class SplitVote:
     """One split vote, and what the members say of it."""
 
     def __init__(
-        self, verdict: Verdict, electorate: Electorate, arbitrators: frozenset[str] = frozenset()
+        self,
+        verdict: DigestVerdict,
+        electorate: Electorate,
+        arbitrators: frozenset[str] = frozenset(),
     ) -> None:
         """`arbitrators`: those of the voters that are in the view."""
         assert verdict.split
@@ -79,13 +82,13 @@ class Dispute:
             self._reason(culprits, unproven, value),
         )  # fmt: skip
 
-    def proves_disk(self, culprit: str, settlement: Settlement) -> bool:
+    def proves_disk(self, diverged_member: str, settlement: Settlement) -> bool:
         """Whether the culprit's store gives the agreed state: only its memory was wrong.
 
         Where its outcomes differed, its store has recorded them in its chain.
         """
-        said, value = self._reports[culprit], settlement.value
-        recorded = self.votes[culprit][1]
+        said, value = self._reports[diverged_member], settlement.value
+        recorded = self.votes[diverged_member][1]
         return (
             value is not None
             and said[2] == PROVEN

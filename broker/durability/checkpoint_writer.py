@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 
-from store.commit_thread import Checkpoint
+from store.commit_thread import CheckpointJob
 
 SLICE_S = 0.002
 PAUSE_S = 0.004
@@ -19,14 +19,14 @@ PAUSE_S = 0.004
 AHEAD_BYTES_MAX = 4 << 20
 
 
-class Slices:
+class CheckpointWriter:
     """Feeds one checkpoint.  `on_error` is called when packing fails, which is ours."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         steps: Iterator[bytes],
-        checkpoint: Checkpoint,
+        checkpoint: CheckpointJob,
         on_error: Callable[[Exception], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

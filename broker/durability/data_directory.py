@@ -23,7 +23,7 @@ STORE_DIR = "store"
 LOG_DIR = "memberlog"
 
 
-class Identity:
+class DataDirectory:
     """One member's data directory, opened for one life of the broker."""
 
     def __init__(self, options: BrokerOptions) -> None:

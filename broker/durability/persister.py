@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from broker.durability.checkpoint_writer import Slices
+from broker.durability.checkpoint_writer import CheckpointWriter
 from broker.durability.recovery import checkpoint_in_steps, checkpoint_of
 from broker.durability.transfer import adopt
 from broker.replication.promise import Promise
-from broker.replication.replica import Commit, Replica
+from broker.replication.replica import AppliedBatch, Replica
 from store.api import Marker, Meta
-from store.commit_thread import StoreWriter
+from store.commit_thread import CommitThread
 from store.errors import StoreError, StoreFailed, StoreStuck
 from store.lmdb_store import LmdbStore
 
@@ -28,7 +28,7 @@ PATIENCE_S = 10.0
 """How long a member that ends waits for its disk."""
 
 
-class Keeper:
+class Persister:
     """The durable half of a member.  `on_durable(position)` follows each commit."""
 
     def __init__(
@@ -49,17 +49,17 @@ class Keeper:
         self._checkpoint_bytes = 0
         self._checkpointing = False
         self._wished = False
-        self._slices: Slices | None = None
+        self._slices: CheckpointWriter | None = None
         self.hold_checkpoints = False  # what is disputed is re-executed from the present one
         self.writer = self._new_writer()
 
-    def _new_writer(self) -> StoreWriter:
+    def _new_writer(self) -> CommitThread:
         def on_durable(position: int) -> None:
             # A commit of a store that was replaced meanwhile says nothing about the new one.
             if self.writer is writer:
                 self._on_durable(position)
 
-        writer = StoreWriter(self.store, self._loop, on_durable, self._on_failed)
+        writer = CommitThread(self.store, self._loop, on_durable, self._on_failed)
         return writer
 
     def keep(self, replica: Replica, promise: Promise) -> None:
@@ -78,7 +78,7 @@ class Keeper:
         """Make a checkpoint as soon as there is none under way."""
         self._wished = True
 
-    def _submit(self, commit: Commit, promise: Promise) -> None:
+    def _submit(self, commit: AppliedBatch, promise: Promise) -> None:
         history = commit.history
         self.meta = replace(
             self.meta, state_epoch=history.epoch, position=history.position,
@@ -103,7 +103,7 @@ class Keeper:
             self._on_failed(StoreFailed(f"a checkpoint of position {position} failed: {error!r}"))
 
         checkpoint = self.writer.begin_checkpoint(position, done)
-        slices = Slices(self._loop, checkpoint_in_steps(replica), checkpoint, failed)
+        slices = CheckpointWriter(self._loop, checkpoint_in_steps(replica), checkpoint, failed)
         self._slices = slices
 
     def promise(self, promise: Promise, done: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ from vsync.types import Member
 log = logging.getLogger("qpidd.join")
 
 
-class Donations:
+class TransferDonor:
     """Serves copies of this member's store to joiners."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Donations:
             self._drop(tid)
 
 
-class Joining:
+class TransferJoiner:
     """Fetches a state from a donor into DIR/store.joining and verifies it there."""
 
     def __init__(

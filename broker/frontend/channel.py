@@ -20,7 +20,7 @@ TX_ITEMS_MAX = 10_000
 """Of one transaction."""
 
 
-class Doom(NamedTuple):
+class PendingClose(NamedTuple):
     """The gateway ends the channel: spoken when the machine has answered all that came before."""
 
     code: int
@@ -40,7 +40,7 @@ class LocalAnswer(NamedTuple):
 Spoken: TypeAlias = Reply | DeliverEffect | GetOk | GetEmpty | ChannelError | LocalAnswer
 
 
-class Held(NamedTuple):
+class HeldReply(NamedTuple):
     """Something that waits until `position` is durable, and for what is held before it."""
 
     position: int
@@ -72,9 +72,21 @@ class LocalChannel:
     """One open channel of a client of this member."""
 
     __slots__ = (
-        "answered", "answers", "asked", "blocking", "confirms", "doom",
-        "durable_need", "held", "last_queue", "prefetch", "publish_no", "recovers", "transaction",
-        "unreported", "wants_confirms",
+        "answered",
+        "answers",
+        "asked",
+        "blocking",
+        "confirms",
+        "durable_need",
+        "held",
+        "last_queue",
+        "pending_close",
+        "prefetch",
+        "publish_no",
+        "recovers",
+        "transaction",
+        "unreported",
+        "wants_confirms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -83,14 +95,14 @@ class LocalChannel:
         self.wants_confirms = False
         self.publish_no = 0
         self.transaction: Transaction | None = None
-        self.doom: Doom | None = None
+        self.pending_close: PendingClose | None = None
         # Answers: how many were asked of the machine, how many came, which ones are our own.
         self.asked = 0
         self.answered = 0
         self.answers: deque[LocalAnswer] = deque()
         self.recovers: deque[bool] = deque()  # of each recover under way: wants its answer
         # What may not be spoken yet, in order.
-        self.held: deque[Held] = deque()
+        self.held: deque[HeldReply] = deque()
         self.blocking = 0  # how many of `held` no delivery may overtake
         self.durable_need = 0  # the highest position that something here waits or waited for
         self.confirms = Confirms()

@@ -20,7 +20,7 @@ from broker.amqp.events import (
 )
 from broker.amqp.fields import Value
 from broker.amqp.tuning import has_capability
-from broker.frontend.channel import TX_BYTES_MAX, Doom, Held, LocalAnswer, LocalChannel
+from broker.frontend.channel import TX_BYTES_MAX, HeldReply, LocalAnswer, LocalChannel, PendingClose
 from broker.frontend.methods import REQUESTS
 from broker.machine.commands import (
     CHANNEL_CLOSE,
@@ -140,7 +140,7 @@ class Client:
         if channel.asked > channel.answered:
             channel.answers.append(answer)
         elif channel.held:
-            channel.held.append(Held(0, answer))
+            channel.held.append(HeldReply(0, answer))
         else:
             self.say(number, method, args)
 
@@ -157,8 +157,8 @@ class Client:
         """End one channel. The client hears it after the answers to all that it said before: the
         machine closes the channel in its order, and its close-ok is our turn."""
         channel = self.channels[number]
-        if channel.doom is None:
-            channel.doom = Doom(code, reply_text(code, text), class_id, method_id)
+        if channel.pending_close is None:
+            channel.pending_close = PendingClose(code, reply_text(code, text), class_id, method_id)
             self.connection.doom_channel(number)
             self.gateway.commands.append(ChannelClose(CHANNEL_CLOSE, self.conn, number))
 
@@ -200,7 +200,7 @@ class Client:
             if type(event) is Published:
                 number, exchange, key, flags, properties, body, user_id = event
                 channel = channels.get(number)
-                if channel is None or channel.doom is not None:
+                if channel is None or channel.pending_close is not None:
                     continue
                 is_rare = channel.transaction is not None or user_id is not None
                 if is_rare and not self._may_publish(number, channel, event):
@@ -217,7 +217,7 @@ class Client:
                 )  # fmt: skip
             elif type(event) is Called:
                 channel = channels.get(event.channel)
-                if channel is not None and channel.doom is None:
+                if channel is not None and channel.pending_close is None:
                     REQUESTS[event.method](self, event.channel, channel, event.args)
             else:
                 self._on_rare(event)
@@ -266,7 +266,7 @@ class Client:
                     self.say(number, "channel.open-ok")
             case ChannelCloseAsked(number):
                 channel = self.channels.get(number)
-                if channel is not None and channel.doom is None:
+                if channel is not None and channel.pending_close is None:
                     commands.append(ChannelClose(CHANNEL_CLOSE, self.conn, number))
             case Oversized(number, size):
                 if number in self.channels:

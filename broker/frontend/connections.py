@@ -32,7 +32,7 @@ def is_loopback(peer: str) -> bool:
 class ClientLink:
     """One client's transport and its half in the gateway."""
 
-    def __init__(self, owner: Clients, client: Client, transport: asyncio.Transport) -> None:
+    def __init__(self, owner: Connections, client: Client, transport: asyncio.Transport) -> None:
         self.client, self.transport = client, transport
         self.full = False  # the transport takes no more for now
         self.reading = True
@@ -97,7 +97,7 @@ class ClientLink:
             self.client.reading(on, time.monotonic())
 
 
-class Clients:
+class Connections:
     """All clients of one member, with their sockets."""
 
     def __init__(

@@ -47,7 +47,7 @@ from collections.abc import Callable, Mapping
 
 from broker.amqp import errors
 from broker.amqp.errors import reply_text
-from broker.amqp.tuning import Identity, Limits, has_capability
+from broker.amqp.tuning import Limits, ServerIdentity, has_capability
 from broker.frontend.client import Client
 from broker.machine.commands import Command
 
@@ -82,7 +82,7 @@ class Gateway:
         self.member = member
         self.session = 0
         self.holding = True  # kept by the outbox
-        self.undecided = False  # whether it holds for good
+        self.unstable = False  # whether it holds for good
         self.paused = False  # kept by the shell
         self.clients: dict[int, Client] = {}  # those that the machine knows, by connection number
         self.commands: list[Command] = []
@@ -92,7 +92,7 @@ class Gateway:
         self.new_name = new_name
         self.vhosts = vhosts
         self.limits = limits or Limits()
-        self.identity = Identity(member=member, cluster=cluster)
+        self.identity = ServerIdentity(member=member, cluster=cluster)
         self.blocked_because = ""
         self._users = dict(users or {})
         self._log = log
@@ -170,8 +170,8 @@ class Gateway:
     def decide(self, *, soon: bool) -> None:
         """Once per turn, before `take_writable`: let in or refuse those that wait, unless it is
         open still whether this member may speak soon."""
-        self.undecided = self.holding and soon
-        if self._waiting and not self.undecided:
+        self.unstable = self.holding and soon
+        if self._waiting and not self.unstable:
             waiting, self._waiting = self._waiting, {}
             for client in waiting:
                 client.settle()
@@ -205,7 +205,7 @@ class Gateway:
             text = reply_text(errors.NOT_ALLOWED, f"vhost '{vhost}' not found")
             client.refuse(errors.NOT_ALLOWED, text)
             return 0
-        if self.session and self.holding and self.undecided:
+        if self.session and self.holding and self.unstable:
             self._waiting[client] = None
             return None
         if not self.session or self.holding:

@@ -11,11 +11,11 @@ from typing import Protocol
 from vsync.admin.protocol import PREAMBLE as PREAMBLE
 from vsync.admin.protocol import AskingSession, Op
 from vsync.admin.protocol import Json as Json
-from vsync.admin.protocol import Refusal as Refusal
+from vsync.admin.protocol import QueryRefused as QueryRefused
 
 
 class Managed(Protocol):
-    """What a member answers.  Each may raise `Refusal`."""
+    """What a member answers.  Each may raise `QueryRefused`."""
 
     def login(self, user: str, password: str, peer: str) -> bool:
         """Whether these credentials let `peer` manage this broker."""
@@ -65,14 +65,14 @@ class ManagementSession(AskingSession):
     def _login(self, request: Json) -> None:
         user, password = request.get("user", "guest"), request.get("password", "guest")
         if not isinstance(user, str) or not isinstance(password, str):
-            raise Refusal("bad-request", "user and password must be text")
+            raise QueryRefused("bad-request", "user and password must be text")
         if not self._member.login(user, password, self._peer):
-            raise Refusal("access-refused", f"user '{user}' may not manage this broker")
+            raise QueryRefused("access-refused", f"user '{user}' may not manage this broker")
 
     def _stop(self, request: Json) -> Json:
         name = request.get("id")
         if not isinstance(name, str):
-            raise Refusal("bad-request", "stop needs the id of a member")
+            raise QueryRefused("bad-request", "stop needs the id of a member")
         self._member.stop_member(name)
         return {"id": name}
 
@@ -80,7 +80,7 @@ class ManagementSession(AskingSession):
         action, name, by = (request.get(key, "") for key in ("action", "id", "by"))
         votes = request.get("votes", 0)
         if not (isinstance(action, str) and isinstance(name, str) and isinstance(by, str)):
-            raise Refusal("bad-request", "action, id and by must be text")
+            raise QueryRefused("bad-request", "action, id and by must be text")
         if type(votes) is not int or not 0 <= votes <= 1_000_000:
-            raise Refusal("bad-request", "votes must be a whole number from 0 to 1000000")
+            raise QueryRefused("bad-request", "votes must be a whole number from 0 to 1000000")
         return {"voter_set": list(self._member.change_voters(action, name, by, votes))}

@@ -29,7 +29,7 @@ from typing import cast
 
 from broker.amqp import codec
 from broker.amqp.tuning import has_capability
-from broker.frontend.channel import Doom, Held, LocalAnswer, LocalChannel, Spoken
+from broker.frontend.channel import HeldReply, LocalAnswer, LocalChannel, PendingClose, Spoken
 from broker.frontend.client import OUTPUT_BYTES_MAX, Client
 from broker.frontend.frames import keep_address, keep_short, write_confirms, write_content
 from broker.frontend.gateway import Gateway
@@ -148,7 +148,7 @@ class Outbox:
     def _hold_back(
         self, client: Client, number: int, channel: LocalChannel, position: int, spoken: Spoken
     ) -> None:
-        channel.held.append(Held(position, spoken))
+        channel.held.append(HeldReply(position, spoken))
         channel.blocking += _is_blocking(spoken)
         self._holding[channel] = (client, number)
 
@@ -276,8 +276,10 @@ class Outbox:
     ) -> None:
         """The machine has closed the channel: nothing of it comes any more. What it has confirmed
         or answered until then is said first."""
-        if channel.doom is None:
-            channel.doom = Doom(0, "", 0, 0)  # whatever the client still says is not for us
+        if channel.pending_close is None:
+            channel.pending_close = PendingClose(
+                0, "", 0, 0
+            )  # whatever the client still says is not for us
         self._in_order(client, number, channel, channel.durable_need, effect)
 
     def _on_connection_error(self, _position: int, effect: ConnectionError_) -> None:
@@ -321,7 +323,7 @@ class Outbox:
                 if channel.recovers.popleft():
                     client.say(number, spoken.method)
             case Reply(method="channel.close-ok"):
-                self._end(client, number, channel, channel.doom)
+                self._end(client, number, channel, channel.pending_close)
             case GetOk():
                 _, _, tag, redelivered, exchange, key, count, properties, body, no_ack = spoken
                 about = (tag, redelivered, exchange, key, count)
@@ -332,18 +334,22 @@ class Outbox:
             case GetEmpty():
                 client.say(number, "basic.get-empty")
             case ChannelError(_, _, code, text, class_id, method_id):
-                self._end(client, number, channel, Doom(code, text, class_id, method_id))
+                self._end(client, number, channel, PendingClose(code, text, class_id, method_id))
             case Reply(method=method, args=args) | LocalAnswer(method=method, args=args):
                 client.say(number, method, args)
 
-    def _end(self, client: Client, number: int, channel: LocalChannel, doom: Doom | None) -> None:
+    def _end(
+        self, client: Client, number: int, channel: LocalChannel, pending_close: PendingClose | None
+    ) -> None:
         if channel in self._fresh:
             del self._fresh[channel]
             write_confirms(client, number, channel)
         client.forget_channel(number)
-        if doom is not None and doom.code:
-            self._gateway.note("refused", f"client {client.peer}: channel {number}: {doom.text}")
-            client.connection.close_channel(number, *doom)
+        if pending_close is not None and pending_close.code:
+            self._gateway.note(
+                "refused", f"client {client.peer}: channel {number}: {pending_close.text}"
+            )
+            client.connection.close_channel(number, *pending_close)
         else:
             client.connection.channel_close_ok(number)
         self._gateway.mark_writable(client)

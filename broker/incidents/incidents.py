@@ -31,7 +31,7 @@ _NAME = re.compile(r"(\d{4,})-([a-z]+)")
 Facts = dict[str, object]
 
 
-class Evidence:
+class Incidents:
     """The evidence of one data directory."""
 
     def __init__(self, data_dir: Path) -> None:

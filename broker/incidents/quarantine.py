@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from broker.incidents.incidents import Evidence, Facts
+from broker.incidents.incidents import Facts, Incidents
 from broker.machine.commands import ACTIVATE, CLASSES, POISONED, Poisoned
 from broker.machine.handlers.poison import content_of
 from broker.replication.replica import ExecutionFailed
@@ -32,7 +32,7 @@ ORDERED, RECOVERY, TRANSFER = "order", "recovery", "transfer"
 """When the command was executed: as it was ordered, from the own store, from a donor's copy."""
 
 
-class Record(NamedTuple):
+class QuarantineRecord(NamedTuple):
     """One quarantined command, as the evidence tells it."""
 
     path: Path
@@ -54,7 +54,7 @@ class Record(NamedTuple):
 class Quarantine:
     """The quarantined commands of one member."""
 
-    def __init__(self, evidence: Evidence, release: str) -> None:
+    def __init__(self, evidence: Incidents, release: str) -> None:
         self._evidence, self._release = evidence, release
         self.records = [
             record
@@ -95,7 +95,7 @@ class Quarantine:
             f"({facts['error']}); it is quarantined, the evidence is in {path}"
         )
 
-    def adopt(self, record: Record) -> None:
+    def adopt(self, record: QuarantineRecord) -> None:
         """The own store holds a command that failed here before: from now on that stops it too."""
         facts = next(facts for path, facts in self._evidence.all(KIND) if path == record.path)
         self._evidence.amend(record.path, {**facts, "during": RECOVERY})
@@ -123,16 +123,16 @@ class Quarantine:
         """Return the position that the checkpoint of a transferred state must have reached."""
         return max((r.position for r in self.records if self._binding(r)), default=0)
 
-    def of(self, order: bytes) -> Record | None:
+    def of(self, order: bytes) -> QuarantineRecord | None:
         """Return the newest record of an item."""
         return next((r for r in reversed(self.records) if r.order == order), None)
 
-    def _binding(self, record: Record) -> bool:
+    def _binding(self, record: QuarantineRecord) -> bool:
         """Another release, or an operator's word, is a reason to try once more."""
         return record.release == self._release and not record.retry and not record.skip
 
 
-def declare(evidence: Evidence, *, skip: bool) -> list[Record]:
+def declare(evidence: Incidents, *, skip: bool) -> list[QuarantineRecord]:
     """Note an operator's word on each record that it can be said of; return these."""
     told = []
     for path, facts in evidence.all(KIND):
@@ -147,7 +147,7 @@ def declare(evidence: Evidence, *, skip: bool) -> list[Record]:
     return told
 
 
-def _record(path: Path, facts: Facts) -> Record | None:
+def _record(path: Path, facts: Facts) -> QuarantineRecord | None:
     match facts:
         case {
             "position": int(position),
@@ -164,7 +164,7 @@ def _record(path: Path, facts: Facts) -> Record | None:
                 hashes = bytes.fromhex(order), bytes.fromhex(content)
             except ValueError:
                 return None
-            return Record(
+            return QuarantineRecord(
                 path, position, index, hashes[0], command, of_kind, hashes[1], during, release,
                 *told,
             )  # fmt: skip

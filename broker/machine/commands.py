@@ -338,7 +338,7 @@ class Activate(NamedTuple):
     cluster_id: str
 
 
-class Digest(NamedTuple):
+class DigestClaim(NamedTuple):
     """A member's claim about its own state; compared by the replica, a no-op for the machine."""
 
     kind: int
@@ -419,7 +419,7 @@ Command: TypeAlias = (
     | Sent
     | TxCommit
     | Activate
-    | Digest
+    | DigestClaim
     | Tick
     | Shutdown
     | Poisoned
@@ -452,7 +452,7 @@ CLASSES: dict[int, type[Command]] = {
     SENT: Sent,
     TX_COMMIT: TxCommit,
     ACTIVATE: Activate,
-    DIGEST: Digest,
+    DIGEST: DigestClaim,
     TICK: Tick,
     SHUTDOWN: Shutdown,
     POISONED: Poisoned,

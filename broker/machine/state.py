@@ -112,7 +112,7 @@ class Queue:
         number: int,
         durable: bool,
         auto_delete: bool,
-        owner: "Connection | None",
+        owner: "ConnectionRecord | None",
         arguments: Table,
     ) -> None:
         self.vhost = vhost
@@ -175,7 +175,7 @@ class Vhost:
         self.routes: dict[tuple[str, str], Route] = {}  # cache: empty after any topology change
 
 
-class Connection:
+class ConnectionRecord:
     __slots__ = ("channels", "exclusive", "key", "local", "peer", "user", "vhost")
 
     def __init__(
@@ -251,7 +251,7 @@ class Channel:
         "unsent",
     )
 
-    def __init__(self, connection: Connection, number: int, salt: int) -> None:
+    def __init__(self, connection: ConnectionRecord, number: int, salt: int) -> None:
         self.connection = connection
         self.key = (*connection.key, number)
         self.local = connection.local
@@ -370,7 +370,7 @@ class State:
         self.next_queue = 1
         self.sessions: dict[str, SessionRecord] = {}
         self.vhosts: dict[str, Vhost] = {}
-        self.connections: dict[tuple[int, int], Connection] = {}
+        self.connections: dict[tuple[int, int], ConnectionRecord] = {}
         self.channels: dict[tuple[int, int, int], Channel] = {}
         self.expiring: dict[int, Queue] = {}  # queues with a ready message that can expire
         self.leased: dict[int, Queue] = {}  # queues that expire when unused, and are unused

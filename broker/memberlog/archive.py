@@ -50,7 +50,7 @@ class Policy(NamedTuple):
     drop_unverified: bool = False
 
 
-class Did(NamedTuple):
+class ArchiveResult(NamedTuple):
     """One thing that was done, or could not be."""
 
     what: str  # one of the words above
@@ -60,7 +60,7 @@ class Did(NamedTuple):
     why: str = ""
 
 
-def tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[Did]:
+def tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[ArchiveResult]:
     """Compress and drop what is due in a directory; the segment named `current` is being written.
 
     It and what may have come after it are left alone.  Waits while another process is at it.
@@ -97,7 +97,7 @@ def _life_and_number(name: str) -> tuple[str, int]:
     return life, int(number) if number.isdigit() else -1
 
 
-def _tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[Did]:
+def _tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[ArchiveResult]:
     for leftover in directory.glob(f"*{UNFINISHED}"):  # of a process that was killed
         leftover.unlink()
     for path in directory.glob(f"*{PACKED}"):
@@ -122,11 +122,13 @@ def settled_in(path: Path) -> Settled:
         raise ValueError(f"{path} is not a verified point of --save: {error!r}") from error
 
 
-def _attempt(path: Path, step: Callable[..., Did | None], *arguments: Path) -> Iterator[Did]:
+def _attempt(
+    path: Path, step: Callable[..., ArchiveResult | None], *arguments: Path
+) -> Iterator[ArchiveResult]:
     try:
         done = step(*arguments)
     except (OSError, LogError) as error:
-        done = Did(FAILED, path.name, 0, 0, str(error))
+        done = ArchiveResult(FAILED, path.name, 0, 0, str(error))
     if done is not None:
         yield done
 
@@ -138,7 +140,7 @@ def _sync(path: Path) -> None:
     sync_directory(path.parent)
 
 
-def _compress(path: Path) -> Did | None:
+def _compress(path: Path) -> ArchiveResult | None:
     _sync(path)
     if ends_of(path).end is None:
         return None  # cut by a crash: what follows may be wanted byte by byte
@@ -165,20 +167,20 @@ def _compress(path: Path) -> Did | None:
     sync_directory(path.parent)
     path.unlink()
     sync_directory(path.parent)
-    return Did(COMPRESSED, path.name, len(data), len(packed))
+    return ArchiveResult(COMPRESSED, path.name, len(data), len(packed))
 
 
-def _finish(plain: Path, packed: Path) -> Did | None:
+def _finish(plain: Path, packed: Path) -> ArchiveResult | None:
     """Both forms are there: a process was killed before it took the plain one away."""
     data = plain.read_bytes()
     if open_segment(packed) != data:
         raise OSError(f"{packed.name} does not hold what {plain.name} does; remove one of the two")
     plain.unlink()
     sync_directory(plain.parent)
-    return Did(COMPRESSED, plain.name, len(data), packed.stat().st_size)
+    return ArchiveResult(COMPRESSED, plain.name, len(data), packed.stat().st_size)
 
 
-def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[Did]:
+def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[ArchiveResult]:
     """From the oldest on, and within a life never one after one that stays."""
     paths = segments_in(directory)
     left = sum(path.stat().st_size for path in paths)
@@ -186,7 +188,7 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
         settled = settled_in(directory / VERIFIED)
     except ValueError as error:
         settled = frozenset()
-        yield Did(FAILED, VERIFIED, 0, 0, str(error))
+        yield ArchiveResult(FAILED, VERIFIED, 0, 0, str(error))
     stays: set[str] = set()  # lives of which something stays
     for path in sorted(paths, key=lambda path: path.stat().st_mtime):
         stat, life = path.stat(), plain_name(path.name).rsplit(".", 2)[0]
@@ -201,14 +203,14 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
             verified = _key(ends_of(path)) in settled
         except (OSError, LogError) as error:
             verified = False
-            yield Did(FAILED, path.name, stat.st_size, stat.st_size, str(error))
+            yield ArchiveResult(FAILED, path.name, stat.st_size, stat.st_size, str(error))
         if not verified and not policy.drop_unverified:
             stays.add(life)
-            yield Did(KEPT_UNVERIFIED, path.name, stat.st_size, stat.st_size)
+            yield ArchiveResult(KEPT_UNVERIFIED, path.name, stat.st_size, stat.st_size)
             continue
         path.unlink()
         left -= stat.st_size
-        yield Did(DROPPED if verified else DROPPED_UNVERIFIED, path.name, stat.st_size, 0)
+        yield ArchiveResult(DROPPED if verified else DROPPED_UNVERIFIED, path.name, stat.st_size, 0)
     sync_directory(directory)
 
 

@@ -30,16 +30,16 @@ from broker.memberlog.records import (
     Batch,
     Checkpoint,
     Client,
-    Confirm,
+    ConfirmRecord,
     Decided,
     Did,
     Durable,
     End,
     Header,
     Inactive,
-    Kind,
     Queues,
     Record,
+    RecordKind,
     Snapshot,
     Start,
     Stop,
@@ -57,23 +57,23 @@ PACKED_MOVES_MIN = 12
 _LZ4_RATIO_MAX = 255
 _pack: Callable[[tuple[object, ...]], bytes] = msgpack.Packer().pack  # one for all: half the cost
 
-_KIND_OF: dict[type[Record], Kind] = {
-    Header: Kind.HEADER,
-    Start: Kind.START,
-    ViewSeen: Kind.VIEW,
-    Active: Kind.ACTIVE,
-    Inactive: Kind.INACTIVE,
-    Decided: Kind.DECIDED,
-    Batch: Kind.BATCH,
-    Confirm: Kind.CONFIRM,
-    Snapshot: Kind.SNAPSHOT,
-    Durable: Kind.DURABLE,
-    Stop: Kind.STOP,
-    Vote: Kind.VOTE,
-    End: Kind.END,
-    Queues: Kind.QUEUES,
-    Checkpoint: Kind.CHECKPOINT,
-    Client: Kind.CLIENT,
+_KIND_OF: dict[type[Record], RecordKind] = {
+    Header: RecordKind.HEADER,
+    Start: RecordKind.START,
+    ViewSeen: RecordKind.VIEW,
+    Active: RecordKind.ACTIVE,
+    Inactive: RecordKind.INACTIVE,
+    Decided: RecordKind.DECIDED,
+    Batch: RecordKind.BATCH,
+    ConfirmRecord: RecordKind.CONFIRM,
+    Snapshot: RecordKind.SNAPSHOT,
+    Durable: RecordKind.DURABLE,
+    Stop: RecordKind.STOP,
+    Vote: RecordKind.VOTE,
+    End: RecordKind.END,
+    Queues: RecordKind.QUEUES,
+    Checkpoint: RecordKind.CHECKPOINT,
+    Client: RecordKind.CLIENT,
 }
 
 
@@ -84,7 +84,7 @@ class RecordMalformed(ValueError):
 def encode(lsn: int, record: Record) -> bytes:
     """Return the payload of a record."""
     kind = _KIND_OF[type(record)]
-    if isinstance(record, Confirm):
+    if isinstance(record, ConfirmRecord):
         # Confirms that waited and others leave in one turn, in no order of positions.
         packed = pack_positions(sorted(record.positions))
         free = None if record.transient is None else pack_positions(sorted(record.transient))
@@ -104,7 +104,7 @@ def decode(payload: bytes | memoryview) -> tuple[int, Record]:
         build, types, check = _SHAPES[fields[0]]
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise RecordMalformed(f"not a record: {error}") from error
-    if build is Confirm:
+    if build is ConfirmRecord:
         return _confirm(fields)
     if build is Batch:
         fields = (*fields[:-1], unpack_moves(fields[-1]))
@@ -260,7 +260,7 @@ def _check_client(record: Client) -> None:
         raise RecordMalformed("a client's history that is cut or of an unknown kind")
 
 
-def _confirm(fields: tuple[object, ...]) -> tuple[int, Confirm]:
+def _confirm(fields: tuple[object, ...]) -> tuple[int, ConfirmRecord]:
     """Build what is packed, and may lack its last field."""
     try:
         _, lsn, epoch, durable_mark, packed, free = fields
@@ -271,10 +271,10 @@ def _confirm(fields: tuple[object, ...]) -> tuple[int, Confirm]:
     if lsn < 0:
         raise RecordMalformed(f"lsn {lsn} is below zero")
     if free is None:
-        return lsn, Confirm(epoch, durable_mark, unpack_positions(packed))
+        return lsn, ConfirmRecord(epoch, durable_mark, unpack_positions(packed))
     if type(free) is not bytes:
         raise RecordMalformed("a confirm with fields of other types")
-    return lsn, Confirm(epoch, durable_mark, unpack_positions(packed), unpack_positions(free))
+    return lsn, ConfirmRecord(epoch, durable_mark, unpack_positions(packed), unpack_positions(free))
 
 
 _QUEUE_TYPES = [int, str, str, bool, int]
@@ -289,29 +289,29 @@ def _shape(record: type[Record], *types: type, check: Callable[..., None] | None
 
 
 _SHAPES: dict[int, _Shape] = {
-    Kind.HEADER: _shape(
+    RecordKind.HEADER: _shape(
         Header, _INT, _STR, _STR, _STR, _INT, _INT, _BYTES, _STR, _INT, _STR, check=_check_header
     ),
-    Kind.START: _shape(Start, _INT, _INT, _BYTES, _INT),
-    Kind.VIEW: _shape(ViewSeen, _INT, _STR, _BOOL, _TUPLE),
-    Kind.ACTIVE: _shape(Active, _INT, _INT, _STR, _INT, _BYTES, _TUPLE, _TUPLE, _BOOL),
-    Kind.INACTIVE: _shape(Inactive, _STR),
-    Kind.BATCH: _shape(
+    RecordKind.START: _shape(Start, _INT, _INT, _BYTES, _INT),
+    RecordKind.VIEW: _shape(ViewSeen, _INT, _STR, _BOOL, _TUPLE),
+    RecordKind.ACTIVE: _shape(Active, _INT, _INT, _STR, _INT, _BYTES, _TUPLE, _TUPLE, _BOOL),
+    RecordKind.INACTIVE: _shape(Inactive, _STR),
+    RecordKind.BATCH: _shape(
         Batch,
         *(_INT, _INT, _INT, _INT, _INT, _STR, _INT, _INT, _INT),
         *(_BYTES, _BYTES, _BYTES, _BYTES, _INT, _BYTES, _BYTES),
         check=_check_batch,
     ),
-    Kind.CONFIRM: _shape(Confirm),
-    Kind.SNAPSHOT: _shape(Snapshot, _INT, _INT, _BYTES, _INT, _STR),
-    Kind.DURABLE: _shape(Durable, _INT),
-    Kind.STOP: _shape(Stop, _STR, _INT, _BYTES),
-    Kind.VOTE: _shape(Vote, _INT, _BYTES, _INT, _STR),
-    Kind.DECIDED: _shape(Decided, _INT),
-    Kind.END: _shape(
+    RecordKind.CONFIRM: _shape(ConfirmRecord),
+    RecordKind.SNAPSHOT: _shape(Snapshot, _INT, _INT, _BYTES, _INT, _STR),
+    RecordKind.DURABLE: _shape(Durable, _INT),
+    RecordKind.STOP: _shape(Stop, _STR, _INT, _BYTES),
+    RecordKind.VOTE: _shape(Vote, _INT, _BYTES, _INT, _STR),
+    RecordKind.DECIDED: _shape(Decided, _INT),
+    RecordKind.END: _shape(
         End, _INT, _INT, _BYTES, _INT, _INT, _INT, _INT, _INT, _INT, _BYTES, check=_check_end
     ),
-    Kind.QUEUES: _shape(Queues, _TUPLE, check=_check_queues),
-    Kind.CHECKPOINT: _shape(Checkpoint, _INT, _INT, _INT, _BYTES, check=_check_checkpoint),
-    Kind.CLIENT: _shape(Client, _INT, _STR, _INT, _BYTES, check=_check_client),
+    RecordKind.QUEUES: _shape(Queues, _TUPLE, check=_check_queues),
+    RecordKind.CHECKPOINT: _shape(Checkpoint, _INT, _INT, _INT, _BYTES, check=_check_checkpoint),
+    RecordKind.CLIENT: _shape(Client, _INT, _STR, _INT, _BYTES, check=_check_client),
 }

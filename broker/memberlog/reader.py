@@ -28,7 +28,7 @@ from broker.memberlog.codec import (
     decode,
     next_link,
 )
-from broker.memberlog.records import HASH_ALG, VERSION, VERSION_MIN, End, Header, Kind, Record
+from broker.memberlog.records import HASH_ALG, VERSION, VERSION_MIN, End, Header, Record, RecordKind
 
 ENDS_BYTES = 16 << 10  # a closing record with all its marks is less than half of this
 RESYNC_BYTES = 1 << 20  # hardly a record is longer, so a good one starts within
@@ -267,7 +267,7 @@ def _check_version(payload: bytes, source: str, offset: int) -> None:
         kind, _, version = fields[0], fields[1], fields[2]
     except (ValueError, TypeError, IndexError, msgpack.UnpackException):
         return
-    if kind == Kind.HEADER and version not in range(VERSION_MIN, VERSION + 1):
+    if kind == RecordKind.HEADER and version not in range(VERSION_MIN, VERSION + 1):
         what = (
             f"format version {version}; this release reads {VERSION_MIN} to {VERSION}: "
             "check it with the release that wrote it"

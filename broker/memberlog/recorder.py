@@ -17,7 +17,7 @@ from broker.memberlog.records import (
     Active,
     Batch,
     Checkpoint,
-    Confirm,
+    ConfirmRecord,
     Decided,
     Durable,
     Inactive,
@@ -38,7 +38,7 @@ from vsync.types import Member, RingId
 QUEUES_PER_RECORD = 20_000  # with the longest names 10 MiB: a reader takes up to 16
 
 
-class Logbook:
+class Recorder:
     """Turns what happens to a member into records of its log."""
 
     def __init__(self, writer: MemberLogWriter) -> None:
@@ -102,7 +102,7 @@ class Logbook:
 
     def confirmed(self, epoch: int, durable_mark: int, positions: list[int]) -> None:
         """Clients of this member were told that these publishes are safe for good."""
-        self._writer.append(Confirm(epoch, durable_mark, tuple(positions), ()))
+        self._writer.append(ConfirmRecord(epoch, durable_mark, tuple(positions), ()))
 
     def durable(self, position: int) -> None:
         """The own store holds everything up to `position`."""

@@ -26,7 +26,7 @@ CLIENT_ROW = struct.Struct("<BQQ")
 REDELIVERED = 0x80
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The closed list of what a member log can say."""
 
     HEADER = 1
@@ -126,7 +126,7 @@ class Batch(NamedTuple):
     moves: bytes  # what the commands did to messages: rows of broker.machine.move_log.MOVE
 
 
-class Confirm(NamedTuple):
+class ConfirmRecord(NamedTuple):
     """Publishes of this member's own clients were confirmed to them, named by position."""
 
     epoch: int
@@ -231,7 +231,7 @@ Record: TypeAlias = (
     | Inactive
     | Decided
     | Batch
-    | Confirm
+    | ConfirmRecord
     | Snapshot
     | Durable
     | Stop

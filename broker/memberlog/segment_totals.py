@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 
 from broker.machine.move_log import moves_in
-from broker.memberlog.records import Batch, Confirm, End, Record, Snapshot, Start
+from broker.memberlog.records import Batch, ConfirmRecord, End, Record, Snapshot, Start
 
 STEP = 1024  # positions between marks, doubled whenever a segment has more than MARKS_MAX
 MARKS_MAX = 256
@@ -46,7 +46,7 @@ class Tally:
             self._latest = record
             if first + commands > self._next:
                 self._mark(record)
-        elif isinstance(record, Confirm):
+        elif isinstance(record, ConfirmRecord):
             self._confirms += len(record.positions)
         elif isinstance(record, Start | Snapshot):
             self._latest, self._stands = None, (record.position, record.chain)

@@ -22,8 +22,8 @@ from broker.machine.version import MACHINE_VERSION
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator_record import ArbiterRecord, RecordFile
 from broker.process.ring_setup import discovery_for
-from broker.watchdogs.clock_skew import PREFIX, ClockWatch
-from broker.watchdogs.speaking_lease import Licence
+from broker.watchdogs.clock_skew import PREFIX, ClockSkew
+from broker.watchdogs.speaking_lease import SpeakingLease
 from vsync.io.driver import Driver
 from vsync.io.transport import Transport
 from vsync.primary.component import Primary
@@ -32,11 +32,11 @@ from vsync.primary.events import (
     Activation,
     Holders,
     Inquorate,
+    NeverJoins,
     PersistEpoch,
     PrimaryEvent,
-    Refused,
 )
-from vsync.primary.state_exchange import ZERO_CHAIN, Standing
+from vsync.primary.state_exchange import ZERO_CHAIN, StateReport
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Direct, Output, View
 from vsync.totem.node import Node
@@ -68,9 +68,9 @@ class Arbitrator:
         self.primary = Primary(self.me, self)
         self._options, self._file = options, file
         self._record = file.record  # as it will be when all that was handed over is written
-        self._licence = Licence(self.node.lease)
+        self._licence = SpeakingLease(self.node.lease)
         # It only answers: a newcomer waits for the clocks of all members of its view.
-        self._clocks = ClockWatch(
+        self._clocks = ClockSkew(
             self.me, options.bounds.clock_s, self.driver.send_direct, _wall_us, lambda: self._ran
         )
         self._writer = ThreadPoolExecutor(1)
@@ -118,10 +118,10 @@ class Arbitrator:
 
     # -- asked by the primary layer --------------------------------------------------------------
 
-    def standing(self) -> Standing:
+    def state_report(self) -> StateReport:
         """Return what its record is worth."""
         record = self._record
-        return Standing(
+        return StateReport(
             filled=record.epoch > 0, live=False, ran=self._ran, patient=False,
             cluster_id=record.cluster_id, proposal="", voters=record.voters,
             size=self._options.cluster_size, promised_epoch=record.promised_epoch,
@@ -175,7 +175,7 @@ class Arbitrator:
                 self._write(record, lambda: self.driver.set_mark(epoch))
             case Inquorate(reason):
                 log.info("not in the primary view: %s", reason)
-            case Refused(reason):
+            case NeverJoins(reason):
                 self.stop(Exit.DATA, reason)
             case _:
                 pass  # commands, and what becomes of them, are for members with data

@@ -3,7 +3,7 @@
     {"format": 1, "cluster_name": ..., "member": ..., "incarnation": ..., "cluster_id": ...,
      "promised_epoch": ..., "epoch": ..., "holders": [...], "voters": [...]}
 
-`epoch` and `holders` are the record that its vote rests on (`vsync.quorum.voter_set.Record`).
+`epoch` and `holders` are the record that its vote rests on (`vsync.quorum.voter_set.EpochRecord`).
 """
 
 from __future__ import annotations

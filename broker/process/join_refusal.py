@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from broker.exit_codes import Exit
-from broker.replication.controller import Core
+from broker.replication.controller import Controller
 from vsync.io.diagnosis import Lack, misfit, refusal
-from vsync.io.security import Refused, Security
-from vsync.totem.membership.compatibility import Doorstep
+from vsync.io.security import KeyRefused, Security
+from vsync.totem.membership.compatibility import Handshake
 from vsync.types import Member
 
 REMEDIES = {
@@ -26,39 +26,39 @@ REFUSED_S = 2.0
 """A refusal must last: keys may be on their way to the others."""
 
 
-class Ring(Protocol):
+class RingStatus(Protocol):
     """What is looked at of the ring."""
 
     me: Member
-    doorstep: Doorstep
+    handshake: Handshake
 
     @property
     def counters(self) -> Mapping[str, int]:
         """What was counted, drops by reason among it."""
 
 
-class Transport(Protocol):
+class TransportStatus(Protocol):
     """What is looked at of the connections."""
 
     security: Security
 
     @property
-    def refusals(self) -> dict[str, Refused]:
+    def refusals(self) -> dict[str, KeyRefused]:
         """The peers that were reached and do not talk to this member."""
 
 
-class Newcomer:
+class JoinRefusal:
     """Called a few times a second with the loop's time."""
 
     def __init__(
         self,
-        core: Core,
-        ring: Ring,
-        transport: Transport,
+        controller: Controller,
+        ring: RingStatus,
+        transport: TransportStatus,
         stop: Callable[[Exit, str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self._core, self._ring, self._transport = core, ring, transport
+        self._core, self._ring, self._transport = controller, ring, transport
         self._stop, self._warn = stop, warn
         self._refused_since = 0.0
         self._warned = ""
@@ -68,7 +68,7 @@ class Newcomer:
         if self._core.ran or len(self._core.primary.members) > 1:
             self._refused_since = 0.0
             return
-        if other := misfit(self._ring.me, self._ring.doorstep, self._ring.counters):
+        if other := misfit(self._ring.me, self._ring.handshake, self._ring.counters):
             self._stop(Exit.PROTOCOL, f"cannot join: {other}")
             return
         refusals = self._transport.refusals
@@ -88,7 +88,7 @@ class Newcomer:
                 self._warn(sentence)
 
 
-def refusal_words(me: Member, security: Security, address: str, why: Refused) -> str:
+def refusal_words(me: Member, security: Security, address: str, why: KeyRefused) -> str:
     """What an operator needs to know: who, which keys, and what to do."""
     lack, sentence = refusal(me, security, address, why)
     remedy = REMEDIES.get(lack, "")

@@ -22,16 +22,16 @@ from broker.memberlog.archive import (
     DROPPED_UNVERIFIED,
     FAILED,
     KEPT_UNVERIFIED,
-    Did,
+    ArchiveResult,
     Policy,
     command_line,
     is_due,
 )
-from broker.memberlog.recorder import Logbook
+from broker.memberlog.recorder import Recorder
 from broker.memberlog.writer import MemberLogWriter
 
 if TYPE_CHECKING:
-    from broker.durability.data_directory import Identity
+    from broker.durability.data_directory import DataDirectory
     from broker.options.broker import BrokerOptions
     from store.api import Meta
 
@@ -39,7 +39,7 @@ log = logging.getLogger("qpidd.memberlog")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-class Archivist:
+class LogArchiver:
     """Runs `broker.memberlog.archive` for one directory."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Archivist:
         assert process.stdout is not None
         kept: set[str] = set()
         async for line in process.stdout:
-            self._take(Did(**json.loads(line)), kept)
+            self._take(ArchiveResult(**json.loads(line)), kept)
         code = await process.wait()
         self.counters["segments_kept_unverified"] = len(kept)
         self._told &= kept
@@ -120,7 +120,7 @@ class Archivist:
             self.counters["archive_failures"] += 1
             log.error("the process that compresses the member log ended with status %d", code)
 
-    def _take(self, did: Did, kept: set[str]) -> None:
+    def _take(self, did: ArchiveResult, kept: set[str]) -> None:
         counters = self.counters
         counters["bytes_saved"] += did.before - did.after
         if did.what == COMPRESSED:
@@ -146,11 +146,11 @@ class Archivist:
 
 def open_books(
     options: BrokerOptions,
-    identity: Identity,
+    identity: DataDirectory,
     meta: Meta,
     wall_us: Callable[[], int],
     loop: asyncio.AbstractEventLoop,
-) -> tuple[Logbook, Archivist]:
+) -> tuple[Recorder, LogArchiver]:
     """Open the log of this life, and have closed segments seen to.  Raises LogWriteFailed."""
     wish = options.memberlog
     # A name that was promised to before anything was held may be of a start that came to nothing.
@@ -159,6 +159,6 @@ def open_books(
         identity.log_dir, options.cluster_name, cluster_id, identity.name,
         identity.incarnation, wall_us, wish.segment_bytes, segment_us=wish.segment_us,
     )  # fmt: skip
-    archivist = Archivist(identity.log_dir, lambda: writer.path, wish.policy, loop)
-    writer.closed = archivist.closed
-    return Logbook(writer), archivist
+    archiver = LogArchiver(identity.log_dir, lambda: writer.path, wish.policy, loop)
+    writer.closed = archiver.closed
+    return Recorder(writer), archiver

@@ -14,32 +14,32 @@ import time
 import uuid
 from collections.abc import Callable
 
-from broker.admin.operations import STOP_DATAGRAM, Attendant
+from broker.admin.operations import STOP_DATAGRAM, Operations
 from broker.admin.status import counters_of
-from broker.divergence.digest_vote import Verdict
+from broker.divergence.digest_vote import DigestVerdict
 from broker.durability import transfer
-from broker.durability.data_directory import Identity
-from broker.durability.persister import Keeper
+from broker.durability.data_directory import DataDirectory
+from broker.durability.persister import Persister
 from broker.durability.startup import resume
 from broker.durability.transfer_protocol import Tag, decode, is_transfer
 from broker.exit_codes import Exit
-from broker.frontend.connections import Clients
+from broker.frontend.connections import Connections
 from broker.machine.effects import Effect
 from broker.machine.version import MACHINE_VERSION
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
-from broker.process.join_refusal import Newcomer
+from broker.process.join_refusal import JoinRefusal
 from broker.process.log_archiver import open_books
 from broker.process.ring_setup import discovery_for, ring_driver
 from broker.process.shutdown import close_books
 from broker.replication.chain import History
-from broker.replication.controller import Core
+from broker.replication.controller import Controller
 from broker.replication.promise import Promise
 from broker.replication.replica import Replica
-from broker.replication.timers import Duties
-from broker.selfcheck.supervisor import Care
-from broker.watchdogs.speaking_lease import Licence
-from broker.watchdogs.watchdogs import BEAT_S, Health
+from broker.replication.timers import Timers
+from broker.selfcheck.supervisor import Supervisor
+from broker.watchdogs.speaking_lease import SpeakingLease
+from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
 from vsync.io.transport import ZmqTransport
@@ -64,7 +64,7 @@ class BrokerMember:
     def __init__(
         self,
         options: BrokerOptions,
-        identity: Identity,
+        identity: DataDirectory,
         transport: ZmqTransport,
         loop: asyncio.AbstractEventLoop,
         url: str,
@@ -72,48 +72,50 @@ class BrokerMember:
         self.options, self.identity, self.loop, self.url = options, identity, loop, url
         self.done: asyncio.Future[Exit] = loop.create_future()
         self.stopping = ""
-        self.care = Care(identity.data_dir, identity.name)
-        replica, filled = resume(identity.store, self.care.quarantine)
+        self.supervisor = Supervisor(identity.data_dir, identity.name)
+        replica, filled = resume(identity.store, self.supervisor.quarantine)
         meta = identity.begin()
         config = RingConfig(payload_version=MACHINE_VERSION)
         self.transport = transport
         self.me = Member(identity.name, identity.incarnation, self.transport.address)
         self.node = Node(self.me, identity.ring_name, config, random.Random())
-        self.licence = Licence(self.node.lease)
+        self.speaking_lease = SpeakingLease(self.node.lease)
         self.driver = ring_driver(options, identity, self.node, transport, self._on_output, loop)
         self.discovery = discovery_for(options, self.me, log.warning)
-        self.keeper = Keeper(
+        self.persister = Persister(
             identity.data_dir, identity.store, meta, loop, self._on_durable, self._on_store_failed
         )
-        self.logbook, self.archivist = open_books(options, identity, meta, _wall_us, loop)
-        self.logbook.start(replica.history if filled else History(), replica.machine)
-        replica.log = self.logbook
-        self.clients = Clients(
+        self.recorder, self.archiver = open_books(options, identity, meta, _wall_us, loop)
+        self.recorder.start(replica.history if filled else History(), replica.machine)
+        replica.log = self.recorder
+        self.clients = Connections(
             identity.name, options.cluster_name, self._schedule, loop.call_later,
             logging.getLogger("qpidd.client").info,
         )  # fmt: skip
-        self.core = Core(
+        self.controller = Controller(
             self.me, self, replica,
             Promise(meta.cluster_id, meta.voters, meta.promised_epoch),
             filled=filled, size=options.cluster_size,
             proposal=uuid.uuid4().hex,
             patient=options.clustered, label=url, wish=options.wish,
         )  # fmt: skip
-        self.care.attend(self.core, self.keeper, self.logbook, options.scrub_rate, loop)
-        self.donations = transfer.Donations(
-            identity.data_dir, lambda: self.keeper.store, loop, self.send_direct,
-            self.keeper.wish_checkpoint,
+        self.supervisor.attend(
+            self.controller, self.persister, self.recorder, options.scrub_rate, loop
+        )
+        self.donations = transfer.TransferDonor(
+            identity.data_dir, lambda: self.persister.store, loop, self.send_direct,
+            self.persister.wish_checkpoint,
         )  # fmt: skip
-        self.joining = transfer.Joining(
-            identity.data_dir, lambda: self.keeper.meta, loop, self.send_direct,
-            self._state_ready, self._transfer_failed, self.care.quarantine,
+        self.joining = transfer.TransferJoiner(
+            identity.data_dir, lambda: self.persister.meta, loop, self.send_direct,
+            self._state_ready, self._transfer_failed, self.supervisor.quarantine,
         )  # fmt: skip
         self.counters: dict[str, int] = {"turns": 0, "datagrams_of_strangers": 0}
         self._pumping = False
-        self.health = Health(self, options.bounds)
-        newcomer = Newcomer(self.core, self.node, transport, self.stop, log.error)
-        self.duties = Duties(self.core, newcomer, self.stop, loop.time())
-        self.attendant = Attendant(self, self.core, self.clients, options.cluster_name)
+        self.watchdogs = Watchdogs(self, options.bounds)
+        newcomer = JoinRefusal(self.controller, self.node, transport, self.stop, log.error)
+        self.timers = Timers(self.controller, newcomer, self.stop, loop.time())
+        self.operations = Operations(self, self.controller, self.clients, options.cluster_name)
         self._beat_handle: asyncio.TimerHandle | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ class BrokerMember:
         self.driver.start()
         if self.discovery is not None:
             self.discovery.start(self._found)
-        self.archivist.tend()
+        self.archiver.tend()
         self._beat()
 
     def _ring_closed(self, closed: asyncio.Future[None]) -> None:
@@ -157,21 +159,21 @@ class BrokerMember:
         self.clients.drop_all("the broker is stopping")
         if self._beat_handle is not None:
             self._beat_handle.cancel()
-        if code is Exit.OK and self.core.shutdown_position:
+        if code is Exit.OK and self.controller.shutdown_position:
             await asyncio.sleep(LINGER_S)
-            self.attendant.farewell()
+            self.operations.farewell()
         if self.discovery is not None:
             self.discovery.stop()
         self.driver.leave()
         self.joining.abort()
         self.donations.close()
         code = await close_books(
-            self.core, self.keeper, self.logbook, code, reason, inconsistent=inconsistent
+            self.controller, self.persister, self.recorder, code, reason, inconsistent=inconsistent
         )
-        await self.archivist.stop()
+        await self.archiver.stop()
         self.driver.stop(FAREWELL_MS)
-        self.identity.store = self.keeper.store
-        if not self.keeper.stuck:
+        self.identity.store = self.persister.store
+        if not self.persister.stuck:
             self.identity.close()
         return code
 
@@ -186,20 +188,20 @@ class BrokerMember:
             return
         if isinstance(output, View):
             log.info("view %s: %s", output.ring, ", ".join(m.name for m in output.members))
-            self.logbook.view(output.ring, output.members, regular=True)
-            self.health.on_view(output.members)
+            self.recorder.view(output.ring, output.members, regular=True)
+            self.watchdogs.on_view(output.members)
         elif isinstance(output, Transitional):
-            self.logbook.view(output.ring, output.members, regular=False)
-        if self.stopping and not self.core.shutdown_position:
+            self.recorder.view(output.ring, output.members, regular=False)
+        if self.stopping and not self.controller.shutdown_position:
             return
         try:
-            self.core.on_output(output)
+            self.controller.on_output(output)
         except Exception as error:  # ours: see _pump
             self._broken(error)
             return
         # Control messages of the primary layer go out at once; applying waits for its slice.
-        if not isinstance(output, Deliver) or not self.core.busy:
-            self.core.flush()
+        if not isinstance(output, Deliver) or not self.controller.busy:
+            self.controller.flush()
         self._schedule()
 
     def _on_direct(self, direct: Direct) -> None:
@@ -207,7 +209,7 @@ class BrokerMember:
             self.counters["datagrams_of_strangers"] += 1
         elif direct.payload == STOP_DATAGRAM:
             self.stop(Exit.OK, f"stopped by an operator through {direct.sender.name}")
-        elif not self.health.takes(direct) and is_transfer(direct.payload):
+        elif not self.watchdogs.takes(direct) and is_transfer(direct.payload):
             if (message := decode(direct.payload)) and message[0] in (Tag.ASK, Tag.GET, Tag.DONE):
                 self.donations.sender.on_message(direct.sender, *message, self.loop.time())
             else:
@@ -228,38 +230,42 @@ class BrokerMember:
         self._pumping = False
         if self.stopping:
             return
-        core, clock = self.core, time.perf_counter
+        controller, clock = self.controller, time.perf_counter
         deadline = clock() + SLICE_S
         try:
-            while core.busy and clock() < deadline:
-                core.step()
+            while controller.busy and clock() < deadline:
+                controller.step()
         except Exception as error:  # ours, whatever it is: this member must not go on (decision 4)
             self._broken(error)
             return
-        if not core.halted and (commands := self.clients.take_commands()):
-            core.admit(commands)
-        self.keeper.keep(self.core.replica, self.core.promise)
+        if not controller.halted and (commands := self.clients.take_commands()):
+            controller.admit(commands)
+        self.persister.keep(self.controller.replica, self.controller.promise)
         self._speak()
-        self.clients.throttle(full=core.submissions.full or bool(core.halted))
+        self.clients.throttle(full=controller.submissions.full or bool(controller.halted))
         self.counters["turns"] += 1
-        if core.busy or (self.clients.gateway.has_work and not core.halted):
+        if controller.busy or (self.clients.gateway.has_work and not controller.halted):
             self._schedule()
 
     def _broken(self, error: Exception) -> None:
-        self.stop(Exit.INTERNAL, self.care.failed(error))
+        self.stop(Exit.INTERNAL, self.supervisor.failed(error))
 
     def _speak(self) -> None:
         try:
-            self.logbook.flush()  # first: what a client was told must be there to be looked up
+            self.recorder.flush()  # first: what a client was told must be there to be looked up
         except LogWriteFailed as error:
             return self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
-        soon = self.core.undecided
-        confirmed = self.clients.flush(speaking=self.licence.covers(self.core), soon=soon)
+        soon = self.controller.unstable
+        confirmed = self.clients.flush(
+            speaking=self.speaking_lease.covers(self.controller), soon=soon
+        )
         if confirmed:
-            self.logbook.confirmed(self.core.primary.epoch, self.clients.durable_mark, confirmed)
+            self.recorder.confirmed(
+                self.controller.primary.epoch, self.clients.durable_mark, confirmed
+            )
 
     def _on_durable(self, position: int) -> None:
-        self.logbook.durable(position)
+        self.recorder.durable(position)
         self.driver.set_mark(position)
 
     def _on_store_failed(self, error: StoreError) -> None:
@@ -271,9 +277,9 @@ class BrokerMember:
         self.joining.wake()
         self.donations.sender.wake(now)
         self.clients.wake(time.monotonic())
-        self.duties.wake(now)
-        self.care.wake()
-        self.health.wake()
+        self.timers.wake(now)
+        self.supervisor.wake()
+        self.watchdogs.wake()
         self._schedule()
         self._beat_handle = self.loop.call_later(BEAT_S, self._beat)
 
@@ -285,40 +291,40 @@ class BrokerMember:
 
     def persist_promise(self, promise: Promise) -> None:
         """Make the promise durable behind everything that was applied."""
-        self.health.when_clock_is_right(lambda: self._persist(promise))
+        self.watchdogs.when_clock_is_right(lambda: self._persist(promise))
 
     def _persist(self, promise: Promise) -> None:
-        self.keeper.keep(self.core.replica, promise)
-        self.keeper.promise(promise, lambda: self._promised(promise.promised_epoch))
+        self.persister.keep(self.controller.replica, promise)
+        self.persister.promise(promise, lambda: self._promised(promise.promised_epoch))
 
     def _promised(self, epoch: int) -> None:
-        wait_s = self.licence.silent_in(self.core.primary.members)
-        self.loop.call_later(wait_s, self.core.epoch_persisted, epoch)
+        wait_s = self.speaking_lease.silent_in(self.controller.primary.members)
+        self.loop.call_later(wait_s, self.controller.epoch_persisted, epoch)
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Fetch the donor's state."""
-        self.health.when_clock_is_right(lambda: self.joining.begin(donor, base))
+        self.watchdogs.when_clock_is_right(lambda: self.joining.begin(donor, base))
 
     def abort_transfer(self) -> None:
         """Drop a transfer under way."""
-        self.health.when_clock_is_right(self.joining.abort)
+        self.watchdogs.when_clock_is_right(self.joining.abort)
 
     def _transfer_failed(self, reason: str) -> None:
         log.warning("state transfer failed, trying again: %s", reason)
-        self.loop.call_later(0.5, self.core.transfer_failed)
+        self.loop.call_later(0.5, self.controller.transfer_failed)
 
     def _state_ready(self, replica: Replica, joined: LmdbStore) -> None:
-        if self.stopping or not self.core.fits(replica):
+        if self.stopping or not self.controller.fits(replica):
             joined.close()
             self._transfer_failed("it does not meet what was ordered meanwhile")
             return
-        donor = self.core.transfer_donor
+        donor = self.controller.transfer_donor
         durable = replica.history.position  # what was ordered meanwhile is applied, but not on disk
         try:
-            self.keeper.adopt(joined)
-            self.logbook.snapshot(replica.history, replica.machine, donor)
-            replica.log = self.logbook
-            self.core.state_installed(replica)
+            self.persister.adopt(joined)
+            self.recorder.snapshot(replica.history, replica.machine, donor)
+            replica.log = self.recorder
+            self.controller.state_installed(replica)
         except Exception as error:  # the switch of stores failed, or applying did: see _pump
             self._broken(error)
             return
@@ -336,30 +342,30 @@ class BrokerMember:
     def hold(self, reason: str) -> None:
         """Say nothing to clients."""
         log.info("not in the primary view: %s", reason)
-        self.logbook.inactive(reason)
+        self.recorder.inactive(reason)
 
     def speak(self) -> None:
         """This member serves."""
-        log.info("serving in %s", self.core.replica.history)
+        log.info("serving in %s", self.controller.replica.history)
 
     def session_started(self, session: int) -> None:
         """Connections of an older session are void."""
         self.clients.session_started(session)
-        self.core.admit([*self.care.quarantine.reports()])
+        self.controller.admit([*self.supervisor.quarantine.reports()])
 
     def decided(self, epoch: int) -> None:
         """Note that what follows is older than the primary view."""
-        self.logbook.decided(epoch)
+        self.recorder.decided(epoch)
 
     def activated(self, event: Activated, base: History | None) -> None:
         """Note the primary view."""
         after = f"after position {base.position}" if base is not None else "as received"
         log.info("primary view of epoch %d, %s", event.activation.epoch, after)
-        self.logbook.activated(event, base)
+        self.recorder.activated(event, base)
 
-    def voted(self, verdict: Verdict) -> None:
+    def voted(self, verdict: DigestVerdict) -> None:
         """Note a verdict."""
-        self.care.voted(verdict)
+        self.supervisor.voted(verdict)
 
     def now_us(self) -> int:
         """Return the wall clock."""
@@ -369,9 +375,9 @@ class BrokerMember:
 
     def terminate(self) -> None:
         """The process was asked to end: the last member shuts the cluster down, others leave."""
-        alone = len(self.node.members) == 1 and self.core.speaking
-        if alone and not self.core.shutdown_position:
-            self.attendant.shutdown()
+        alone = len(self.node.members) == 1 and self.controller.speaking
+        if alone and not self.controller.shutdown_position:
+            self.operations.shutdown()
         else:
             self.stop(Exit.OK, "asked to terminate")
 
@@ -387,11 +393,11 @@ class BrokerMember:
         """Return the counters of all parts, prefixed by the part."""
         return counters_of(
             member=self.counters, ring=self.node.counters, transport=self.transport.counters,
-            core=self.core.counters, primary=self.core.primary.counters,
-            replica=self.core.replica.counters,
-            store=self.keeper.counters(), votes=self.core.tribunal.counters,
-            clients=self.clients.counters, memberlog=self.archivist.counters,
-            care=self.care.all_counters(), **self.health.counters,
+            controller=self.controller.counters, primary=self.controller.primary.counters,
+            replica=self.controller.replica.counters,
+            store=self.persister.counters(), votes=self.controller.judgement.counters,
+            clients=self.clients.counters, memberlog=self.archiver.counters,
+            supervisor=self.supervisor.all_counters(), **self.watchdogs.counters,
         )  # fmt: skip
 
 

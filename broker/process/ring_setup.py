@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.durability.data_directory import Identity
+from broker.durability.data_directory import DataDirectory
 from broker.options.broker import BrokerOptions
 from vsync.io.discovery import Beacon, Discovery, StaticPeers
 from vsync.io.keys import Allowed, KeyTrouble, read_secret
@@ -64,7 +64,7 @@ def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> ZmqTr
 
 def ring_driver(
     options: BrokerOptions,
-    identity: Identity,
+    identity: DataDirectory,
     node: Node,
     transport: ZmqTransport,
     on_output: Callable[[Output], None],

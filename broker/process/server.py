@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import cast
 
-from broker.durability.data_directory import Identity
+from broker.durability.data_directory import DataDirectory
 from broker.exit_codes import Exit
 from broker.frontend.connections import ClientLink
 from broker.frontend.management import PREAMBLE, ManagementSession
@@ -64,7 +64,7 @@ class ClientProtocol(asyncio.Protocol):
             self._first += data
             if PREAMBLE.startswith(self._first[:8]):
                 if len(self._first) >= len(PREAMBLE):
-                    self._management = ManagementSession(self._member.attendant, self._peer)
+                    self._management = ManagementSession(self._member.operations, self._peer)
                     self._answer(self._first[len(PREAMBLE) :])
                 return
             assert self._transport is not None
@@ -146,7 +146,7 @@ async def _serve(options: BrokerOptions) -> Exit:
         if options.clustered:
             log.info("ring on %s, %s", transport.address, transport.security.describe())
         with _opening():
-            identity = Identity(options)
+            identity = DataDirectory(options)
         try:
             port = server.sockets[0].getsockname()[1]
             url = options.cluster_url.replace(":0", f":{port}") if not options.port else ""
@@ -161,7 +161,7 @@ async def _serve(options: BrokerOptions) -> Exit:
         await server.start_serving()
         log.info("listening for clients on %s:%d", options.interface, port)
         code = await member.done
-        if member.keeper.stuck:
+        if member.persister.stuck:
             logging.shutdown()
             os._exit(code)  # a thread is in the disk: nothing of this process can be tidied up
     finally:
@@ -212,7 +212,7 @@ def _opening() -> Iterator[None]:
 
 def _member(
     options: BrokerOptions,
-    identity: Identity,
+    identity: DataDirectory,
     transport: ZmqTransport,
     loop: asyncio.AbstractEventLoop,
     url: str,

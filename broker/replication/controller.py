@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from broker.divergence.judgement import Tribunal
+from broker.divergence.judgement import Judgement
 from broker.exit_codes import Exit
 from broker.machine.command_codec import pack_blob
-from broker.machine.commands import DIGEST, Command, Digest
+from broker.machine.commands import DIGEST, Command, DigestClaim
 from broker.replication.catch_up import HELD_BYTES_MAX, CatchUp
 from broker.replication.chain import History
 from broker.replication.ports import Shell
@@ -27,15 +27,15 @@ from vsync.primary.events import (
     DurableMark,
     Holders,
     Inquorate,
+    NeverJoins,
     Ordered,
     PersistEpoch,
-    Phase,
     PrimaryEvent,
-    Refused,
+    PrimaryPhase,
     Suspended,
     Transfer,
 )
-from vsync.primary.state_exchange import Standing
+from vsync.primary.state_exchange import StateReport
 from vsync.quorum.voter_set import Terms
 from vsync.totem.events import Output, View
 from vsync.types import Member
@@ -46,7 +46,7 @@ DIGEST_INTERVAL = 4096
 """Positions between two digest votes."""
 
 
-class Core:
+class Controller:
     """One member's decisions."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Core:
         self._held_bytes_max = held_bytes_max
         self.primary = Primary(me, self)
         self.submissions = Submissions(self._send, pack_blob, shell.now_us)
-        self.tribunal = Tribunal(me.name, promise.voters, digest_interval)
+        self.judgement = Judgement(me.name, promise.voters, digest_interval)
         self.voters_since = 0  # the position at which the present voters began to vote
         self._released = 0
         self.ran = False
@@ -76,10 +76,10 @@ class Core:
 
     # -- asked by the primary layer --------------------------------------------------------------
 
-    def standing(self) -> Standing:
+    def state_report(self) -> StateReport:
         """Return what this member's state is worth."""
         history, promise = self.replica.history, self.promise
-        return Standing(
+        return StateReport(
             self.filled, self.ran, self.ran, self.patient, promise.cluster_id, self.proposal,
             promise.voters, self.size, promise.promised_epoch,
             history.epoch, history.position, history.chain, history.order, self.label,
@@ -144,7 +144,7 @@ class Core:
                     self.shell.abort_transfer()
             case Holders():
                 raise AssertionError("only an arbitrator keeps a record")
-            case Refused(reason):
+            case NeverJoins(reason):
                 self.shell.stop(Exit.DATA, reason)
         self.flush()
 
@@ -186,7 +186,7 @@ class Core:
         activation = event.activation
         promised = max(activation.epoch, self.promise.promised_epoch)
         self.promise = Promise(activation.cluster_id, activation.voters, promised)
-        self.tribunal.entered(activation)
+        self.judgement.entered(activation)
         self.ran = True
         if event.ring == self.primary.ring:  # else of a view before, and decided only now
             self.shell.activated(event, base)
@@ -205,7 +205,7 @@ class Core:
         if self.replica.shutdown_id and not self.shutdown_position:
             self.shutdown_position = history.position
             self.submissions.suspend()
-        if self.tribunal.votes.is_cut(before, history.position):
+        if self.judgement.votes.is_cut(before, history.position):
             self._claim()
         self._follow_voters()
         if self.primary.durable() > self._released:
@@ -230,31 +230,31 @@ class Core:
 
     def _claim(self) -> None:
         """Say what this member computed, for the others to compare."""
-        voters, history = self.tribunal.votes.voters, self.replica.history
+        voters, history = self.judgement.votes.voters, self.replica.history
         if self.primary.level and max(len(voters), len(self.primary.level_names)) > 1:
             claim = (history.epoch, history.position, history.chain, self.replica.machine.root())
-            self.admit([Digest(DIGEST, *claim)])
+            self.admit([DigestClaim(DIGEST, *claim)])
 
     def _count_votes(self) -> None:
-        tribunal = self.tribunal
+        judgement = self.judgement
         digests, self.replica.digests = self.replica.digests, []
         for member, (_, epoch, position, chain, root) in digests:
-            for verdict in tribunal.vote(member, position, (epoch, chain, root)):
+            for verdict in judgement.vote(member, position, (epoch, chain, root)):
                 self.shell.voted(verdict)
         reports, self.replica.reports = self.replica.reports, []
         for member, said in reports:
-            tribunal.report(member, said)
-        if tribunal.guilty:
-            self.distrusted(tribunal.guilty, disk=not tribunal.disk_is_right)
-        elif tribunal.fenced and not self.halted:
+            judgement.report(member, said)
+        if judgement.diverged:
+            self.distrusted(judgement.diverged, disk=not judgement.disk_is_right)
+        elif judgement.fenced and not self.halted:
             # Own commands, digests among them, still take their place in the order: who is right
             # is found out there. The shell takes no more of clients.
             self.silence()
-            self.shell.hold(tribunal.fenced)
-        elif self.halted and not tribunal.fenced and tribunal.resumes and self.primary.level:
+            self.shell.hold(judgement.fenced)
+        elif self.halted and not judgement.fenced and judgement.resumes and self.primary.level:
             self.halted, self._in_session = "", True
             self._begin_to_speak()
-        self.halted = tribunal.fenced
+        self.halted = judgement.fenced
 
     def distrusted(self, reason: str, *, disk: bool) -> None:
         """This member is wrong: it stops and says nothing more; with `disk` its store is wrong."""
@@ -295,9 +295,9 @@ class Core:
             self.shell.speak()
 
     @property
-    def undecided(self) -> bool:
+    def unstable(self) -> bool:
         """Whether it may be speaking soon: no view that is decided leaves it out."""
-        return not self.halted and self.primary.phase is not Phase.INQUORATE
+        return not self.halted and self.primary.phase is not PrimaryPhase.INQUORATE
 
     def silence(self) -> None:
         """Say nothing more in this view, not even what waits to be said."""
@@ -318,7 +318,7 @@ class Core:
     def patience_ended(self) -> None:
         """No running cluster was found in time: forming one is fine with this member."""
         self.patient = False
-        self.primary.standing_changed()
+        self.primary.state_report_changed()
         self.flush()
 
     def transfer_failed(self) -> None:
@@ -341,7 +341,7 @@ class Core:
         contained, later = self._catch_up.split(replica.history)
         self.replica, self._catch_up = replica, None
         self.primary.state_replaced()
-        self.tribunal.replaced()
+        self.judgement.replaced()
         self.filled = True
         plan = self.primary.plan
         if plan is not None:  # whose state this is holds even if the view is over by now

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.divergence.digest_vote import Verdict
+from broker.divergence.digest_vote import DigestVerdict
 from broker.exit_codes import Exit
 from broker.machine.effects import Effect
 from broker.replication.chain import History
@@ -55,7 +55,7 @@ class Shell(Protocol):
     def decided(self, epoch: int) -> None:
         """Record that the primary view of `epoch` decided what is applied next."""
 
-    def voted(self, verdict: Verdict) -> None:
+    def voted(self, verdict: DigestVerdict) -> None:
         """Record a verdict on a digest."""
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:

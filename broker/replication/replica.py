@@ -1,9 +1,9 @@
 """The apply loop: an ordered item in; machine, chains, store entry, log record and effects out.
 
 The replica is pure: it touches no disk and no socket.  What it makes durable it hands out as
-`Commit`s, what clients must see as effects with their position, what the member log must say as
-calls on the log.  Restart, join and ordinary running apply items through the same method, so that
-a state is always a checkpoint and the items after it (decision 9).
+`AppliedBatch`s, what clients must see as effects with their position, what the member log must say
+as calls on the log.  Restart, join and ordinary running apply items through the same method, so
+that a state is always a checkpoint and the items after it (decision 9).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.machine.commands import (
     Activate,
     ActiveMember,
     Command,
-    Digest,
+    DigestClaim,
     Reexecuted,
     Shutdown,
 )
@@ -94,7 +94,7 @@ class Applied(NamedTuple):
     declared: list[Queue]  # queues that began in it
 
 
-class Commit(NamedTuple):
+class AppliedBatch(NamedTuple):
     """The next piece to make durable: `entry` covers positions `first` to `last`."""
 
     entry: bytes
@@ -119,7 +119,7 @@ class Replica:
         self.history = history
         self.log: AppliedLog | None = None
         self.effects: list[tuple[int, Effect]] = []
-        self.digests: list[tuple[str, Digest]] = []
+        self.digests: list[tuple[str, DigestClaim]] = []
         self.reports: list[tuple[str, Reexecuted]] = []
         self.shutdown_id = ""
         self.own_blob_no = 0  # the last own blob that was applied in the present session
@@ -215,7 +215,7 @@ class Replica:
             kind = command[0]
             if kind >= ACTIVATE:
                 if kind == DIGEST:
-                    self.digests.append((sender, cast("Digest", command)))
+                    self.digests.append((sender, cast("DigestClaim", command)))
                 elif kind == REEXECUTED:
                     self.reports.append((sender, cast("Reexecuted", command)))
                 elif kind == SHUTDOWN:
@@ -255,12 +255,12 @@ class Replica:
         place = (item.epoch, tuple(item.ring), item.seq, item.sender)
         self._parts.append(msgpack.packb((RECORD_VERSION, first, kind, *place, body)))
 
-    def cut(self) -> Commit | None:
+    def cut(self) -> AppliedBatch | None:
         """Return all that was applied since the last cut as one commit, or None."""
         if not self._parts:
             return None
         parts, self._parts = self._parts, []
-        return Commit(b"".join(parts), self._parts_first, self.history.position, self.history)
+        return AppliedBatch(b"".join(parts), self._parts_first, self.history.position, self.history)
 
     # -- the layer below asks --------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.machine.commands import VOTERS, Voters
-from broker.replication.controller import Core
+from broker.replication.controller import Controller
 from vsync.errors import ConfigError
 from vsync.quorum import reconfiguration as change
 from vsync.quorum.voter_set import Terms, parse
@@ -21,43 +21,48 @@ class ChangeRefused(Exception):
     """A change of the voters that must not be, in one sentence."""
 
 
-class Elections:
+class VoterChanges:
     """One member's part in changing the voter set."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, controller: Controller) -> None:
+        self._core = controller
         self._missing_since: dict[str, float] = {}
         self._asked: tuple[int, Terms] = (0, ())
 
     def wake(self, now: float) -> None:
         """Finish a change that is durable; count out who is away for long, if the set says so."""
-        core = self._core
-        terms = core.promise.voters
+        controller = self._core
+        terms = controller.promise.voters
         electorate = parse(terms)
-        level = core.primary.level_names
+        level = controller.primary.level_names
         voting = sorted(level.intersection(electorate.data_names))
-        if not (core.speaking and core.primary.level and voting and voting[0] == core.me.name):
+        if not (
+            controller.speaking
+            and controller.primary.level
+            and voting
+            and voting[0] == controller.me.name
+        ):
             self._missing_since = {}
             return
         if electorate.changing:
-            if core.primary.durable() >= core.voters_since:
+            if controller.primary.durable() >= controller.voters_since:
                 self._order(change.finished(terms))
         elif electorate.latest.standing_ms:
             self._mind_the_missing(now)
 
     def _order(self, after: Terms) -> None:
         """Order one step; once in an epoch, as what was submitted there will be ordered there."""
-        core = self._core
-        before = core.promise.voters
-        if self._asked != (core.primary.epoch, before):
-            self._asked = (core.primary.epoch, before)
-            core.admit([Voters(VOTERS, before, after)])
+        controller = self._core
+        before = controller.promise.voters
+        if self._asked != (controller.primary.epoch, before):
+            self._asked = (controller.primary.epoch, before)
+            controller.admit([Voters(VOTERS, before, after)])
 
     # -- last man standing -----------------------------------------------------------------------
 
     def _mind_the_missing(self, now: float) -> None:
-        core = self._core
-        terms, level = core.promise.voters, core.primary.level_names
+        controller = self._core
+        terms, level = controller.promise.voters, controller.primary.level_names
         one = parse(terms).latest
         since = self._missing_since
         self._missing_since = {n: since.get(n, now) for n in sorted(one.votes) if n not in level}

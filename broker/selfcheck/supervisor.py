@@ -12,16 +12,16 @@ import math
 from pathlib import Path
 
 from broker.admin.status import version
-from broker.divergence.digest_vote import Value, Verdict
+from broker.divergence.digest_vote import DigestVerdict, Value
 from broker.divergence.split_vote import FAILED, report_of
-from broker.durability.persister import Keeper
-from broker.incidents.incidents import Evidence, Facts
+from broker.durability.persister import Persister
+from broker.incidents.incidents import Facts, Incidents
 from broker.incidents.quarantine import ORDERED, Quarantine
 from broker.machine.clock.voters import voter_names
 from broker.machine.image.scrub import Fault
 from broker.machine.state import QueueRow
-from broker.memberlog.recorder import Logbook
-from broker.replication.controller import Core
+from broker.memberlog.recorder import Recorder
+from broker.replication.controller import Controller
 from broker.replication.replica import ExecutionFailed, Withheld
 from broker.selfcheck.reexecution import Reexecution, reexecute
 from broker.selfcheck.scrubber import DiskFault, DiskScrubber, MemoryScrubber
@@ -37,27 +37,27 @@ DISK_FAULTS_MAX = 3
 """A disk that rots so often is not written to any more."""
 
 
-class Care:
+class Supervisor:
     """One member's evidence, and what it does to find out whether to trust itself."""
 
     def __init__(self, data_dir: Path, member: str) -> None:
         self.member = member
-        self.evidence = Evidence(data_dir)
+        self.evidence = Incidents(data_dir)
         self.quarantine = Quarantine(self.evidence, version())
         self.counters: dict[str, int] = {
             "executions_failed": 0, "disputes": 0, "reexecuted": 0, "convictions": 0,
         }  # fmt: skip
-        self._disputed: Verdict | None = None  # to be re-executed when it is durable
+        self._disputed: DigestVerdict | None = None  # to be re-executed when it is durable
         self._looked_into = 0
 
     def attend(
-        self, core: Core, keeper: Keeper, logbook: Logbook, scrub_rate: int,
+        self, controller: Controller, persister: Persister, recorder: Recorder, scrub_rate: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
         """Begin, once the member is put together."""
-        self._core, self._keeper, self._logbook, self._loop = core, keeper, logbook, loop
+        self._core, self._keeper, self._logbook, self._loop = controller, persister, recorder, loop
         self._memory = MemoryScrubber(scrub_rate, loop.time())
-        self._disk = DiskScrubber(keeper.store)
+        self._disk = DiskScrubber(persister.store)
         self._disk_due = loop.time() if scrub_rate else math.inf
         self._disk_faults = self._disk_waits_for = 0
 
@@ -79,7 +79,7 @@ class Care:
         verdict = self._disputed
         if verdict is not None and self._keeper.store.meta.position >= verdict.position:
             self._reexecute(verdict)
-        for settlement in self._core.tribunal.take_settlements():
+        for settlement in self._core.judgement.take_settlements():
             log.critical("%s", settlement.reason)
             self._looked_into = 0
             self.counters["convictions"] += len(settlement.culprits)
@@ -97,10 +97,10 @@ class Care:
     # -- scrubbing -------------------------------------------------------------------------------
 
     def _scrub(self) -> None:
-        core, now = self._core, self._loop.time()
-        if core.replica.broken or not core.filled:
+        controller, now = self._core, self._loop.time()
+        if controller.replica.broken or not controller.filled:
             return
-        fault = self._memory.wake(core.replica.machine, now)
+        fault = self._memory.wake(controller.replica.machine, now)
         if fault is not None:
             self._on_memory_fault(fault)
         if now >= self._disk_due and self._keeper.checkpoints >= self._disk_waits_for:
@@ -115,7 +115,7 @@ class Care:
         history = self._core.replica.history
         facts: Facts = {
             "member": self.member, "where": fault.where, "what": fault.what,
-            "now": str(history), "agreed": self._core.tribunal.agreed,
+            "now": str(history), "agreed": self._core.judgement.agreed,
             "root": f"{self._core.replica.machine.root():016x}",
             "queues": _rows(self._core.replica.machine.queue_rows()),
         }  # fmt: skip
@@ -153,7 +153,7 @@ class Care:
 
     # -- votes -----------------------------------------------------------------------------------
 
-    def voted(self, verdict: Verdict) -> None:
+    def voted(self, verdict: DigestVerdict) -> None:
         """Note a verdict; find out more where it is split."""
         if verdict.divergent:
             log.critical(
@@ -168,27 +168,27 @@ class Care:
         if verdict.split:
             self._on_split(verdict)
 
-    def _on_split(self, verdict: Verdict) -> None:
-        dispute = self._core.tribunal.dispute
+    def _on_split(self, verdict: DigestVerdict) -> None:
+        split_vote = self._core.judgement.split_vote
         said = {name: _words(value) for name, value in verdict.votes.items()}
         log.critical("digest vote at position %d is split: %s", verdict.position, said)
-        if dispute is None or dispute.position != verdict.position:
+        if split_vote is None or split_vote.position != verdict.position:
             return  # an earlier one is being settled
         self._keeper.hold_checkpoints = True
         if self.member in verdict.votes and self._looked_into != verdict.position:
             self.counters["disputes"] += 1
             self._disputed, self._looked_into = verdict, verdict.position
 
-    def _reexecute(self, verdict: Verdict) -> None:
+    def _reexecute(self, verdict: DigestVerdict) -> None:
         """On a worker thread, while the ring runs on."""
         self._disputed = None
         future = self._loop.run_in_executor(
             None, reexecute, self.member, self._keeper.store, verdict.position,
-            self._core.tribunal.agreed,
+            self._core.judgement.agreed,
         )  # fmt: skip
         future.add_done_callback(lambda done: self._reexecuted(verdict, done))
 
-    def _reexecuted(self, verdict: Verdict, done: asyncio.Future[Reexecution]) -> None:
+    def _reexecuted(self, verdict: DigestVerdict, done: asyncio.Future[Reexecution]) -> None:
         position, error = verdict.position, done.exception()
         if error is not None:  # whatever it was: this member cannot reproduce itself
             log.critical("re-executing the own store failed", exc_info=error)
@@ -200,13 +200,13 @@ class Care:
         log.critical("%s; the evidence is in %s", found.reason, path)
         self._core.admit([report_of(position, found.verdict, found.chain, found.root)])
 
-    def _facts(self, verdict: Verdict, found: Reexecution | None = None) -> Facts:
+    def _facts(self, verdict: DigestVerdict, found: Reexecution | None = None) -> Facts:
         facts: Facts = {
             "member": self.member,
             "position": verdict.position,
             "votes": {name: _words(value) for name, value in verdict.votes.items()},
             "majority": _words(verdict.value),
-            "agreed": self._core.tribunal.agreed,
+            "agreed": self._core.judgement.agreed,
             "now": str(self._core.replica.history),
             "queues_now": _rows(self._core.replica.machine.queue_rows()),
         }

@@ -38,7 +38,7 @@ class Reading(NamedTuple):
     runs: bool  # whether it has been part of a primary view
 
 
-class ClockWatch:
+class ClockSkew:
     """One member's view of all clocks."""
 
     def __init__(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from store.commit_thread import Lag
+from store.commit_thread import CommitLag
 
 SOFT_SHARE = 0.1
 """The first bound, as a share of the last one."""
@@ -22,7 +22,7 @@ PAUSE_S = 0.5
 """When nobody looked for so long this process was stopped: the disk is not to blame."""
 
 
-class LagWatch:
+class DiskLag:
     """Judges one disk, a few times a second."""
 
     def __init__(
@@ -37,7 +37,7 @@ class LagWatch:
         self._looked_at: float | None = None
         self._ran_since = 0.0
 
-    def look(self, lag: Lag, now: float) -> str:
+    def look(self, lag: CommitLag, now: float) -> str:
         """Throttle as the lag demands; return why this member must leave, or nothing."""
         if self._looked_at is None or now - self._looked_at > PAUSE_S:
             self._ran_since = now

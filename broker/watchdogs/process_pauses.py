@@ -15,7 +15,7 @@ QUIET_S = 1.0
 """For so long after a sentence the next pauses are only counted."""
 
 
-class StallWatch:
+class ProcessPauses:
     """Judges one loop, which is expected to call `look` every `every_s`."""
 
     def __init__(self, every_s: float, bound_s: float) -> None:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Collection
 
-from broker.replication.controller import Core
+from broker.replication.controller import Controller
 from vsync.totem.ordering.lease import Lease
 from vsync.types import Member, RingId
 
@@ -25,7 +25,7 @@ def awake_clock() -> float:
     return time.monotonic()
 
 
-class Licence:
+class SpeakingLease:
     """Asked before every word.  The clocks are given; both count seconds."""
 
     def __init__(
@@ -48,12 +48,16 @@ class Licence:
         self._ahead = ahead
         return self._lease.holds(ring, now, self._slept_until)
 
-    def covers(self, core: Core) -> bool:
+    def covers(self, controller: Controller) -> bool:
         """Whether the member with this core may speak.
 
         The end of a view is known here before the core has worked through what came before it.
         """
-        return core.speaking and core.primary.active and self.holds(core.primary.ring)
+        return (
+            controller.speaking
+            and controller.primary.active
+            and self.holds(controller.primary.ring)
+        )
 
     def silent_in(self, members: Collection[Member]) -> float:
         """Return in how many seconds all that are not in `members` have fallen silent.

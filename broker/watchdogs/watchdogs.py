@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.durability.persister import Keeper
+from broker.durability.persister import Persister
 from broker.exit_codes import Exit
 from broker.frontend.management import Json
-from broker.memberlog.recorder import Logbook
+from broker.memberlog.recorder import Recorder
 from broker.options.broker import Bounds
-from broker.replication.controller import Core
-from broker.watchdogs.clock_skew import PREFIX, ClockWatch
-from broker.watchdogs.disk_lag import LagWatch
-from broker.watchdogs.process_pauses import StallWatch
+from broker.replication.controller import Controller
+from broker.watchdogs.clock_skew import PREFIX, ClockSkew
+from broker.watchdogs.disk_lag import DiskLag
+from broker.watchdogs.process_pauses import ProcessPauses
 from vsync.totem.events import Direct
 from vsync.totem.node import Node
 from vsync.types import Member
@@ -29,16 +29,16 @@ from vsync.types import Member
 log = logging.getLogger("qpidd")
 
 BEAT_S = 0.1
-"""How often `Health.wake` is called."""
+"""How often `Watchdogs.wake` is called."""
 
 
 class Watched(Protocol):
     """What is watched: the shell of a member."""
 
     me: Member
-    core: Core
-    keeper: Keeper
-    logbook: Logbook
+    controller: Controller
+    persister: Persister
+    recorder: Recorder
     node: Node
     loop: asyncio.AbstractEventLoop
 
@@ -52,16 +52,20 @@ class Watched(Protocol):
         """Stop this member."""
 
 
-class Health:
+class Watchdogs:
     """One member's watches."""
 
     def __init__(self, member: Watched, bounds: Bounds) -> None:
         self._member = member
-        self.clocks = ClockWatch(
-            member.me, bounds.clock_s, member.send_direct, member.now_us, lambda: member.core.ran
+        self.clocks = ClockSkew(
+            member.me,
+            bounds.clock_s,
+            member.send_direct,
+            member.now_us,
+            lambda: member.controller.ran,
         )
-        self.disk = LagWatch(bounds.lag_s, bounds.backlog_bytes, member.node.set_throttle)
-        self.stalls = StallWatch(BEAT_S, member.node.lease.seconds)
+        self.disk = DiskLag(bounds.lag_s, bounds.backlog_bytes, member.node.set_throttle)
+        self.stalls = ProcessPauses(BEAT_S, member.node.lease.seconds)
         self._waiting: list[Callable[[], None]] = []
         self._said: dict[str, str] = {}
 
@@ -104,13 +108,13 @@ class Health:
 
     def wake(self) -> None:
         """Do what is due."""
-        writing_s = self._member.logbook.writing_s
+        writing_s = self._member.recorder.writing_s
         if stall := self.stalls.look(time.monotonic(), time.thread_time(), writing_s):
             log.warning("%s", stall)
         now = self._now()
         self.clocks.wake(now)
         self._go_on()
-        reason = self.disk.look(self._member.keeper.writer.lag(), now)
+        reason = self.disk.look(self._member.persister.writer.lag(), now)
         self._say()
         if reason:
             self._member.stop(Exit.DISK, reason)
@@ -133,7 +137,7 @@ class Health:
 
     def status(self) -> Json:
         """Return this part of the answer to `status`."""
-        lag = self._member.keeper.writer.lag()
+        lag = self._member.persister.writer.lag()
         return {
             "alarms": list(self.alarms.values()),
             "clock_off_ms": {n: round(s * 1000) for n, s in sorted(self.clocks.off_s().items())},

@@ -14,7 +14,7 @@ import time
 from broker.amqp import codec
 from broker.amqp.connection import ServerConnection
 from broker.amqp.fields import Value
-from broker.amqp.tuning import Identity, Limits
+from broker.amqp.tuning import Limits, ServerIdentity
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
 from broker.machine.effects import Confirm, DeliverEffect, Effect
@@ -38,7 +38,7 @@ def opening(*channels: int) -> bytes:
 
 
 def parse(stream: bytes) -> float:
-    connection = ServerConnection(lambda *_: True, Limits(), Identity(), 0.0)
+    connection = ServerConnection(lambda *_: True, Limits(), ServerIdentity(), 0.0)
     connection.receive(opening(1), 0.0)
     connection.accept_open()
     started = time.process_time()

@@ -26,7 +26,7 @@ from broker.memberlog.client_history import ClientHistory, Session
 from tests.bench.support.load_clients import BODY_BYTES_MIN, Consumer, Load, Producer
 from tools.cli.options import ToolError, brokers, run_command
 from tools.client import history as histories
-from tools.client.amqp_client import Connection, ConnectionLost, Refused
+from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost
 
 RATE_POLL_MS, FULL_POLL_MS = 2, 50
 """With a rate, time alone may be the reason to send; without one, only an answer is."""
@@ -48,7 +48,7 @@ class Run:
         self.producers = [
             Producer(load, place, self._session(place)) for place in range(load.producers)
         ]
-        self._all: dict[int, Connection] = {
+        self._all: dict[int, AmqpConnection] = {
             one.fileno(): one for one in (*self.consumers, *self.producers)
         }
         self._poll = select.poll()
@@ -142,7 +142,7 @@ class Run:
                 if isinstance(connection, Producer):
                     connection.settle(time.monotonic())
 
-    def _send(self, descriptor: int, connection: Connection) -> None:
+    def _send(self, descriptor: int, connection: AmqpConnection) -> None:
         connection.send_now()
         if bool(connection.out) != (descriptor in self._writing):
             if connection.out:
@@ -196,7 +196,7 @@ def run_load(load: Load, history: str | None = None) -> dict[str, object]:
             run = Run(load, kept)
             report = run.measure()
             run.close()
-    except (ConnectionLost, Refused) as problem:
+    except (ConnectionLost, BrokerRefused) as problem:
         raise ToolError(str(problem)) from None
     return report
 

@@ -33,7 +33,7 @@ from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
 from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, MOVE, row
-from broker.memberlog.recorder import Logbook
+from broker.memberlog.recorder import Recorder
 from broker.memberlog.segments import pack, segments_in
 from broker.memberlog.writer import MemberLogWriter
 from broker.replication.chain import History
@@ -62,12 +62,12 @@ def item(seq: int, body: bytes | Activation) -> Item:
     return Item(1, RING, seq, "a", body)
 
 
-def prepared(directory: Path | None) -> tuple[Replica, Logbook | None, int]:
+def prepared(directory: Path | None) -> tuple[Replica, Recorder | None, int]:
     """A replica of member b with a consumer on a connection of a's; its log, and a's session."""
     replica = Replica("b", Machine("b"), History())
     book = None
     if directory is not None:
-        book = Logbook(MemberLogWriter(directory, "bench", "c1", "b", 1, lambda: 1, 1 << 40))
+        book = Recorder(MemberLogWriter(directory, "bench", "c1", "b", 1, lambda: 1, 1 << 40))
         book.start(replica.history, replica.machine)
         replica.log = book
     members = (("a", 1, True), ("b", 1, True))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.support.ring.virtual_network import Net
 from vsync.totem.config import RingConfig
-from vsync.wire.messages import Kind
+from vsync.wire.messages import FrameKind
 
 DEFAULT_MEMBERS = [3, 5, 9, 16, 24, 32, 48, 64]
 PATIENCE_S = 120.0
@@ -86,9 +86,9 @@ def measure(members: int, seed: int) -> Row:
     for name in names:
         net.boot(name)
     form_ms = timed(net, joined(net, names))
-    form_joins = meter.count[Kind.JOIN]
+    form_joins = meter.count[FrameKind.JOIN]
     form_rings = max(node.ring.seq for node in net.nodes.values())
-    join_bytes, commit_bytes = meter.largest[Kind.JOIN], meter.largest[Kind.COMMIT]
+    join_bytes, commit_bytes = meter.largest[FrameKind.JOIN], meter.largest[FrameKind.COMMIT]
 
     net.run(0.02)
     hop, start = hops(net, names[0]), net.now
@@ -106,10 +106,10 @@ def measure(members: int, seed: int) -> Row:
     net.crash(gone, noticed=True)
     killed_ms = timed(net, joined(net, rest))
     net.run(1.0)
-    before = meter.count[Kind.JOIN]
+    before = meter.count[FrameKind.JOIN]
     net.boot(gone)
     enter_ms = timed(net, joined(net, names))
-    enter_joins = meter.count[Kind.JOIN] - before
+    enter_joins = meter.count[FrameKind.JOIN] - before
     net.run(1.0)
     net.nodes[gone].leave(net.now)
     net.flush(gone)
@@ -121,7 +121,7 @@ def measure(members: int, seed: int) -> Row:
     net.run(1.0)
     net.crash(gone)
     silent_ms = timed(net, joined(net, rest))
-    token = meter.largest[Kind.TOKEN]
+    token = meter.largest[FrameKind.TOKEN]
     return Row(
         members,
         form_ms,

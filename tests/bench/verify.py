@@ -36,7 +36,7 @@ import pyarrow
 from xxhash import xxh3_64_intdigest
 
 from broker.memberlog.reader import read_segment
-from broker.memberlog.records import Batch, Kind
+from broker.memberlog.records import Batch, RecordKind
 from tests.bench.support.verifylogs import write_logs
 from tools.verify.checks.fast import compare_ends
 from tools.verify.input.rows import signed
@@ -141,7 +141,7 @@ def by_plain(directory: Path) -> Outcome:
         differ = f.lit(False)
         for name in FACTS[1:]:
             differ = differ | (f.min(name) != f.max(name))
-        grouped = rows.filter(f.col("kind") == int(Kind.BATCH)).groupBy("last")
+        grouped = rows.filter(f.col("kind") == int(RecordKind.BATCH)).groupBy("last")
         found = grouped.agg(differ.alias("differ")).filter("differ").select("last").collect()
         return Outcome(sorted(row[0] for row in found), time.perf_counter() - began)
 

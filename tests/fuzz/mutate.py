@@ -11,7 +11,7 @@ from vsync.totem.node import Node
 from vsync.types import Guarantee, RingId
 from vsync.wire.codec import data_body, fragment_head, ring_block, token_body
 from vsync.wire.membership_codec import commit_body
-from vsync.wire.messages import NOBODY, Commit, CommitEntry, Content, Kind, Token
+from vsync.wire.messages import NOBODY, CommitEntry, CommitToken, Content, FrameKind, Token
 
 U64 = (1 << 64) - 1
 NUMBERS = (0, 1, 2, 3, 7, 63, 64, 127, 128, 255, 256, 1023, 1024, 4096, 0x7FFF, 0xFFFF, 0x10000)
@@ -161,21 +161,21 @@ class Forger:
         choice = rng.random()
         if isinstance(message, Token) and choice < 0.5:
             return codec.encode(mutate_token(rng, message))
-        if kind in (Kind.JOIN, Kind.COMMIT) and choice < 0.6:
-            start = 17 + body[16] if kind is Kind.COMMIT else 0
+        if kind in (FrameKind.JOIN, FrameKind.COMMIT) and choice < 0.6:
+            start = 17 + body[16] if kind is FrameKind.COMMIT else 0
             body = body[:start] + mutate_packed(rng, body[start:])
         elif choice < 0.97:
             body = mutate(rng, body, rng.choice(self._corpus)[1])
         if rng.random() < 0.02:
-            kind = rng.choice(list(Kind))
+            kind = rng.choice(list(FrameKind))
         return codec.frame(kind, body)
 
 
-def aimed(rng: random.Random, node: Node) -> tuple[Kind, bytes]:
+def aimed(rng: random.Random, node: Node) -> tuple[FrameKind, bytes]:
     """A token, data or commit token of the very ring that the node is in."""
     ring = node.recovery.ring if node.recovery is not None else node.current
     if ring is None or rng.random() < 0.05:
-        return Kind.WAKE, ring_block(RingId(number(rng), "c", number(rng) % 9))
+        return FrameKind.WAKE, ring_block(RingId(number(rng), "c", number(rng) % 9))
     if node.forming is not None and rng.random() < 0.3:
         forming = node.forming
         entry = CommitEntry(ring.id, number(rng), number(rng), number(rng), number(rng), ())
@@ -183,8 +183,8 @@ def aimed(rng: random.Random, node: Node) -> tuple[Kind, bytes]:
         entry = entry._replace(safe=low, aru=middle, high=high)
         hop = rng.choice((forming.expect, number(rng) & 0xFFFF))
         entries = tuple(rng.choice((None, entry)) for _ in forming.members)
-        commit = Commit(forming.ring, forming.members, hop, entries)
-        return Kind.COMMIT, ring_block(forming.ring) + bytes(commit_body(commit))
+        commit = CommitToken(forming.ring, forming.members, hop, entries)
+        return FrameKind.COMMIT, ring_block(forming.ring) + bytes(commit_body(commit))
     high = ring.window.high
     if rng.random() < 0.5:
         token = Token(
@@ -193,7 +193,7 @@ def aimed(rng: random.Random, node: Node) -> tuple[Kind, bytes]:
         )  # fmt: skip
         if rng.random() < 0.8:
             token = mutate_token(rng, token)
-        return Kind.TOKEN, token_body(token)
+        return FrameKind.TOKEN, token_body(token)
     content = rng.choice(list(Content))
     items: tuple[bytes, ...] = tuple(rng.randbytes(rng.randrange(40)) for _ in range(3))
     if content is Content.FRAGMENT:
@@ -208,4 +208,4 @@ def aimed(rng: random.Random, node: Node) -> tuple[Kind, bytes]:
     origin = rng.choice((0, 1, 2, number(rng) & 0xFFFF))
     guarantee = rng.choice(list(Guarantee))
     body = data_body(ring_block(ring.id), seq & ((1 << 64) - 1), origin, content, guarantee, items)
-    return Kind.DATA, body
+    return FrameKind.DATA, body

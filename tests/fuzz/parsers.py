@@ -25,7 +25,7 @@ from typing import NamedTuple, get_origin, get_type_hints
 from zlib import crc32
 
 from broker.amqp.connection import ServerConnection
-from broker.amqp.tuning import Identity, Limits
+from broker.amqp.tuning import Limits, ServerIdentity
 from broker.durability.transfer_protocol import (
     CHUNK_BYTES,
     WINDOW_CHUNKS,
@@ -49,7 +49,7 @@ from vsync.admin.protocol import AskingSession
 from vsync.io.discovery import Announcement
 from vsync.io.zmtp_greeting import read_mechanism
 from vsync.totem.config import RingConfig
-from vsync.totem.membership.compatibility import Doorstep, Hello, settings_of
+from vsync.totem.membership.compatibility import Handshake, Hello, settings_of
 from vsync.types import Member
 from vsync.wire.codec import WIRE_VERSION, Codec
 
@@ -93,7 +93,7 @@ def beacon(_: random.Random, data: bytes) -> str:
 def hello(_: random.Random, data: bytes) -> str:
     config = RingConfig()
     codec = Codec(A._replace(name="me"), "prod", 32_768, b"sets")
-    return Doorstep(A._replace(name="me"), "prod", config, codec).on_hello(data, 1.0)[0]
+    return Handshake(A._replace(name="me"), "prod", config, codec).on_hello(data, 1.0)[0]
 
 
 def greeting(_: random.Random, data: bytes) -> str:
@@ -125,7 +125,7 @@ def transfer(rng: random.Random, data: bytes) -> str:
 
 def amqp(rng: random.Random, data: bytes) -> str:
     """A whole conversation of a client, broken, in pieces."""
-    connection = ServerConnection(lambda *_: True, Limits(), Identity(), 0.0)
+    connection = ServerConnection(lambda *_: True, Limits(), ServerIdentity(), 0.0)
     at = 0
     while at < len(data):
         step = rng.choice((1, 7, 100, 4_096, 100_000))

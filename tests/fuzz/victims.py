@@ -12,9 +12,9 @@ from vsync.totem.node import Node
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee
 from vsync.wire.codec import Codec
-from vsync.wire.messages import Content, Data, Kind, Message
+from vsync.wire.messages import Content, Data, FrameKind, Message
 
-Corpus = list[tuple[Kind, bytes, Message]]
+Corpus = list[tuple[FrameKind, bytes, Message]]
 FRAMES_A_KIND = 40
 
 
@@ -41,7 +41,7 @@ class Recorder(Net):
 
     def flush(self, name: str) -> None:
         node = self.nodes[name]
-        for output in node.desk.out:
+        for output in node.context.out:
             if isinstance(output, Send | Broadcast):
                 self.frames_sent.append(output.frame)
         super().flush(name)
@@ -126,7 +126,7 @@ def _corpus(frames: list[bytes], codec: Codec) -> Corpus:
         if isinstance(message, Data):
             label += f" {Content(message.content).name}"
         by_kind.setdefault(label, []).append((envelope.kind, frame[envelope.start :], message))
-    for label in [kind.name for kind in Kind if kind is not Kind.DATA]:
+    for label in [kind.name for kind in FrameKind if kind is not FrameKind.DATA]:
         assert label in by_kind, f"the recording has no {label}"
     chosen: Corpus = []
     for found in by_kind.values():

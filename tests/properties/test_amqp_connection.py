@@ -7,25 +7,29 @@ from broker.amqp import codec
 from broker.amqp.connection import ServerConnection
 from broker.amqp.events import CloseAsked, Event, Faulted, OpenAsked, Published
 from broker.amqp.fields import Value
-from broker.amqp.frame_reader import Phase
+from broker.amqp.frame_reader import ReaderPhase
 from broker.amqp.spec import METHODS, Method
-from broker.amqp.tuning import Identity, Limits
+from broker.amqp.tuning import Limits, ServerIdentity
 from tests.support.amqp_peer import PERSISTENT, heard, method, publish, start_ok, tune_ok
 
-PREFIXES: dict[Phase, bytes] = {Phase.HEADER: b""}
-PREFIXES[Phase.START] = codec.PROTOCOL_HEADER
-PREFIXES[Phase.TUNE] = PREFIXES[Phase.START] + start_ok()
-PREFIXES[Phase.OPENING] = PREFIXES[Phase.TUNE] + tune_ok()
-PREFIXES[Phase.OPEN] = PREFIXES[Phase.OPENING] + method(0, "connection.open", "/")
-PREFIXES[Phase.LEAVING] = PREFIXES[Phase.OPEN] + method(0, "connection.close", 200, "", 0, 0)
-PREFIXES[Phase.CLOSING] = PREFIXES[Phase.OPEN] + method(9, "basic.ack", 1, False)
-PREFIXES[Phase.CLOSED] = PREFIXES[Phase.START] + method(0, "connection.close", 200, "", 0, 0)
+PREFIXES: dict[ReaderPhase, bytes] = {ReaderPhase.HEADER: b""}
+PREFIXES[ReaderPhase.START] = codec.PROTOCOL_HEADER
+PREFIXES[ReaderPhase.TUNE] = PREFIXES[ReaderPhase.START] + start_ok()
+PREFIXES[ReaderPhase.OPENING] = PREFIXES[ReaderPhase.TUNE] + tune_ok()
+PREFIXES[ReaderPhase.OPEN] = PREFIXES[ReaderPhase.OPENING] + method(0, "connection.open", "/")
+PREFIXES[ReaderPhase.LEAVING] = PREFIXES[ReaderPhase.OPEN] + method(
+    0, "connection.close", 200, "", 0, 0
+)
+PREFIXES[ReaderPhase.CLOSING] = PREFIXES[ReaderPhase.OPEN] + method(9, "basic.ack", 1, False)
+PREFIXES[ReaderPhase.CLOSED] = PREFIXES[ReaderPhase.START] + method(
+    0, "connection.close", 200, "", 0, 0
+)
 
 
-def reach(phase: Phase, *channels: int) -> ServerConnection:
-    connection = ServerConnection(lambda *_: True, Limits(), Identity(), 0.0)
+def reach(phase: ReaderPhase, *channels: int) -> ServerConnection:
+    connection = ServerConnection(lambda *_: True, Limits(), ServerIdentity(), 0.0)
     connection.receive(PREFIXES[phase], 0.0)
-    if phase is Phase.OPEN:
+    if phase is ReaderPhase.OPEN:
         connection.receive(b"".join(method(number, "channel.open") for number in channels), 0.0)
     assert connection.phase is phase
     return connection
@@ -36,34 +40,36 @@ def zero(row: Method) -> tuple[Value, ...]:
     return tuple(values.get(field.type, 0) for field in row.fields if not field.reserved)
 
 
-def check(connection: ServerConnection, before: Phase, events: list[Event]) -> None:
+def check(connection: ServerConnection, before: ReaderPhase, events: list[Event]) -> None:
     """What holds after anything that a client says."""
     out = bytes(connection.take_output())
-    if out[:4] == b"AMQP" and before is Phase.HEADER and connection.has_ended:
+    if out[:4] == b"AMQP" and before is ReaderPhase.HEADER and connection.has_ended:
         return
     said = heard(out)
     faults = [event for event in events if isinstance(event, Faulted)]
     assert len(faults) <= 1
     if faults:
         assert events[-1] is faults[0]
-        assert connection.phase in (Phase.CLOSING, Phase.CLOSED)
+        assert connection.phase in (ReaderPhase.CLOSING, ReaderPhase.CLOSED)
         assert not connection.channels
-        if connection.phase is Phase.CLOSING:
+        if connection.phase is ReaderPhase.CLOSING:
             assert [one.method for one in said][-1] == "connection.close"
     if connection.has_ended:
         assert connection.next_timer() is None
         assert connection.receive(b"more", 1.0) == []
 
 
-@given(st.sampled_from(list(Phase)), st.sampled_from(list(METHODS.values())), st.integers(0, 3))
+@given(
+    st.sampled_from(list(ReaderPhase)), st.sampled_from(list(METHODS.values())), st.integers(0, 3)
+)
 @settings(max_examples=400)
-def test_every_method_in_every_phase(phase: Phase, row: Method, channel: int) -> None:
+def test_every_method_in_every_phase(phase: ReaderPhase, row: Method, channel: int) -> None:
     connection = reach(phase, 1, 2)
-    if phase is Phase.OPEN:
+    if phase is ReaderPhase.OPEN:
         connection.close_channel(2, 404, "NOT_FOUND - x", 0, 0)
     connection.take_output()
     events = connection.receive(method(channel, row.name, *zero(row)), 0.0)
-    if phase in (Phase.LEAVING, Phase.CLOSED):
+    if phase in (ReaderPhase.LEAVING, ReaderPhase.CLOSED):
         assert events == []
     check(connection, phase, events)
 
@@ -86,9 +92,9 @@ def _frame(kind: int, channel: int, payload: bytes) -> bytes:
     return bytes(out)
 
 
-@given(st.sampled_from(list(Phase)), pieces, st.integers(1, 60))
+@given(st.sampled_from(list(ReaderPhase)), pieces, st.integers(1, 60))
 @settings(max_examples=400)
-def test_any_bytes_in_any_phase(phase: Phase, said: list[bytes], step: int) -> None:
+def test_any_bytes_in_any_phase(phase: ReaderPhase, said: list[bytes], step: int) -> None:
     connection = reach(phase, 1, 2)
     connection.take_output()
     stream = b"".join(said)
@@ -106,7 +112,7 @@ def test_any_bytes_in_any_phase(phase: Phase, said: list[bytes], step: int) -> N
 @settings(max_examples=300)
 def test_how_the_bytes_are_cut_does_not_matter(said: list[bytes], step: int) -> None:
     stream = b"".join(said)
-    whole, cut = reach(Phase.OPEN, 1, 2), reach(Phase.OPEN, 1, 2)
+    whole, cut = reach(ReaderPhase.OPEN, 1, 2), reach(ReaderPhase.OPEN, 1, 2)
     events = whole.receive(stream, 0.0)
     others: list[Event] = []
     for at in range(0, len(stream), step):
@@ -125,7 +131,7 @@ def test_how_the_bytes_are_cut_does_not_matter(said: list[bytes], step: int) -> 
 def test_every_message_comes_whole(
     messages: list[tuple[int, bytes]], step: int, frame_max: int
 ) -> None:
-    connection = reach(Phase.OPEN, 1, 2)
+    connection = reach(ReaderPhase.OPEN, 1, 2)
     stream = b"".join(
         publish(channel, "e", "k", body, frame_max=frame_max) for channel, body in messages
     )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.divergence.digest_vote import Verdict
+from broker.divergence.digest_vote import DigestVerdict
 from broker.divergence.split_vote import report_of
 from broker.exit_codes import Exit
 from broker.machine import commands as c
@@ -56,11 +56,11 @@ class Court(Bus):
             store.commit(commit.entry, commit.first, commit.last, meta)
             self.shells[name].disk_history = h
 
-    def on_split(self, name: str, verdict: Verdict) -> None:
+    def on_split(self, name: str, verdict: DigestVerdict) -> None:
         """What `care` does."""
         self.keep(name)
         core = self.cores[name]
-        found = reexecute(name, self.stores[name], verdict.position, core.tribunal.agreed)
+        found = reexecute(name, self.stores[name], verdict.position, core.judgement.agreed)
         said = report_of(verdict.position, found.verdict, found.chain, found.root)
         self.later.append(lambda: core.admit([said]))
 
@@ -85,7 +85,7 @@ def real_disks() -> Iterator[None]:
         else:
             flush(self)
 
-    def heard(self: RigShell, verdict: Verdict) -> None:
+    def heard(self: RigShell, verdict: DigestVerdict) -> None:
         voted(self, verdict)
         if verdict.split and isinstance(self.bus, Court):
             self.bus.on_split(self.me.name, verdict)
@@ -136,20 +136,20 @@ SHAPES = [(3, 3), (3, 2), (5, 5), (5, 4), (5, 3), (2, 2)]
 @given(
     shape=st.sampled_from(SHAPES),
     fault=st.sampled_from(FAULTS),
-    culprit=st.integers(0, 4),
+    diverged_member=st.integers(0, 4),
     before=st.integers(1, 4),
     after=st.integers(0, 3),
     votes_first=st.booleans(),
 )
 def test_the_wrong_member_is_named_and_no_other(
-    shape: tuple[int, int], fault: Callable[[Machine], None], culprit: int, before: int,
+    shape: tuple[int, int], fault: Callable[[Machine], None], diverged_member: int, before: int,
     after: int, votes_first: bool,
 ) -> None:  # fmt: skip
     """G10: whether a majority out-votes it or nobody can, with and without a voter that is down."""
     size, present = shape
     court = Court(size, present)
     names = court.present.split()
-    wrong = names[culprit % present]
+    wrong = names[diverged_member % present]
     say = court.cores["a"].admit
     say([publish(number) for number in range(1, before + 1)])
     court.run(court.present)

@@ -3,7 +3,7 @@
 from broker.amqp import errors
 from broker.amqp.connection import ServerConnection
 from broker.amqp.events import ChannelOpened, Event, Faulted, OpenAsked
-from broker.amqp.tuning import Identity, Limits
+from broker.amqp.tuning import Limits, ServerIdentity
 from tests.support.amqp_peer import Said, heard, method, opening
 
 
@@ -11,7 +11,7 @@ def new(limits: Limits | None = None) -> ServerConnection:
     def authenticate(user: str, password: str) -> bool:
         return (user, password) == ("guest", "guest")
 
-    return ServerConnection(authenticate, limits or Limits(), Identity(member="a"), 0.0)
+    return ServerConnection(authenticate, limits or Limits(), ServerIdentity(member="a"), 0.0)
 
 
 def opened(

@@ -10,7 +10,7 @@ from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
 from broker.memberlog.reader import read_segment
-from broker.memberlog.recorder import Logbook
+from broker.memberlog.recorder import Recorder
 from broker.memberlog.records import Batch, Record
 from broker.memberlog.segments import open_segment, segments_in
 from broker.memberlog.writer import MemberLogWriter
@@ -31,7 +31,7 @@ class Scene:
         self.writer = MemberLogWriter(
             directory, "prod", "c1", local, 1, lambda: self.now_us, segment_us=segment_us
         )
-        self.book = Logbook(self.writer)
+        self.book = Recorder(self.writer)
         self.book.start(self.replica.history, self.replica.machine)
         self.replica.log = self.book
         self.seq = 0

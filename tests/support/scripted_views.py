@@ -6,13 +6,13 @@ views and transitional configurations exactly as told.  Disks are instant unless
 
 from __future__ import annotations
 
-from broker.divergence.digest_vote import Verdict
+from broker.divergence.digest_vote import DigestVerdict
 from broker.exit_codes import Exit
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
 from broker.replication.catch_up import HELD_BYTES_MAX
 from broker.replication.chain import History
-from broker.replication.controller import Core
+from broker.replication.controller import Controller
 from broker.replication.promise import Promise
 from broker.replication.replica import Replica
 from vsync.primary.events import Activated
@@ -32,7 +32,7 @@ class RigShell:
         self.sessions: list[int] = []
         self.held: list[str] = []
         self.stopped: tuple[Exit, str] | None = None
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[DigestVerdict] = []
         self.decisions: list[int] = []
         self.transfers: list[tuple[Member, int]] = []
         self.instant_transfers = True
@@ -53,7 +53,7 @@ class RigShell:
             self.bus.later.append(lambda: self.core.epoch_persisted(promise.promised_epoch))
 
     @property
-    def core(self) -> Core:
+    def core(self) -> Controller:
         return self.bus.cores[self.me.name]
 
     def flush_disk(self) -> None:
@@ -97,7 +97,7 @@ class RigShell:
     def activated(self, event: Activated, base: History | None) -> None:
         pass
 
-    def voted(self, verdict: Verdict) -> None:
+    def voted(self, verdict: DigestVerdict) -> None:
         self.verdicts.append(verdict)
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
@@ -111,7 +111,7 @@ class Bus:
     """A scripted ring."""
 
     def __init__(self) -> None:
-        self.cores: dict[str, Core] = {}
+        self.cores: dict[str, Controller] = {}
         self.shells: dict[str, RigShell] = {}
         self.queue: list[tuple[Member, bytes]] = []
         self.later: list[object] = []
@@ -139,7 +139,7 @@ class Bus:
             replica = Replica(name, Machine.restore(name, chunks), former.history)
             shell.disk_history = former.history
         self.shells[name] = shell
-        self.cores[name] = Core(
+        self.cores[name] = Controller(
             me, shell, replica, shell.disk, filled=bool(shell.disk.cluster_id), size=size,
             proposal=f"cluster-{name}", patient=False, label=name, wish=wish,
             held_bytes_max=held_bytes_max,

@@ -28,7 +28,7 @@ from broker.amqp.events import (
     Published,
 )
 from broker.amqp.fields import Value, encode_short_string
-from broker.amqp.tuning import Identity, Limits
+from broker.amqp.tuning import Limits, ServerIdentity
 from vsync.types import record
 
 HOST = "127.0.0.1"
@@ -49,7 +49,7 @@ class Link(asyncio.Protocol):
     def __init__(self, cluster: ToyCluster, place: int) -> None:
         self.cluster, self.place = cluster, place
         self.amqp = ServerConnection(
-            lambda user, password: password != "wrong", Limits(), Identity(), time.monotonic()
+            lambda user, password: password != "wrong", Limits(), ServerIdentity(), time.monotonic()
         )
         self.queue = ""
         self.prefetch = 0

@@ -2,8 +2,8 @@
 
 What arrives is collected in `deliveries`, `acks`, `returns`; whoever calls `pump` takes it from
 there.  What is to be sent is collected too and leaves in `pump`, in as few writes as possible.  The
-client knows no retry: `ConnectionLost` says that another broker may do, `Refused` that none will.
-`tools.client.failover` walks a list of brokers.
+client knows no retry: `ConnectionLost` says that another broker may do, `BrokerRefused` that none
+will. `tools.client.failover` walks a list of brokers.
 
 It exists because our tools move hundreds of thousands of messages, and a general client library
 costs a hundred microseconds for each.
@@ -43,7 +43,7 @@ class ConnectionLost(Exception):
     """This connection is of no more use; what was not confirmed may or may not be there."""
 
 
-class Refused(Exception):
+class BrokerRefused(Exception):
     """The broker said no, and every broker of the cluster would: a wrong name, right or option."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -81,7 +81,7 @@ class Returned(NamedTuple):
     body: bytes
 
 
-class Ack(NamedTuple):
+class AckMode(NamedTuple):
     """A publisher confirm: up to `number` if `multiple`; `accepted` is False for a nack."""
 
     number: int
@@ -89,14 +89,14 @@ class Ack(NamedTuple):
     accepted: bool
 
 
-class Connection:
+class AmqpConnection:
     """One open connection with one open channel.  Close it, or drop it when it is lost."""
 
     def __init__(self, broker: Address, login: Login | None = None) -> None:
         self.broker = broker
         self.login = login or Login()
         self.deliveries: list[Delivery] = []
-        self.acks: list[Ack] = []
+        self.acks: list[AckMode] = []
         self.returns: list[Returned] = []
         self.out = bytearray()
         """Bytes to send; append whole frames only."""
@@ -160,7 +160,7 @@ class Connection:
         try:
             self._send(0, "connection.close", (200, "done", 0, 0))
             self._await("connection.close-ok")
-        except (ConnectionLost, Refused):
+        except (ConnectionLost, BrokerRefused):
             pass
         finally:
             self.drop()
@@ -186,7 +186,7 @@ class Connection:
             found = self.call(
                 "queue.declare", (queue, True, False, False, False, False, {}), "queue.declare-ok"
             )
-        except Refused as refusal:
+        except BrokerRefused as refusal:
             if refusal.code != 404:
                 raise
             self.open_channel()
@@ -311,7 +311,7 @@ class Connection:
         if data.startswith(b"AMQP"):
             if len(data) < len(codec.PROTOCOL_HEADER):
                 return 0
-            raise Refused(0, f"{self.broker} speaks another version of AMQP")
+            raise BrokerRefused(0, f"{self.broker} speaks another version of AMQP")
         frames, at = codec.split_frames(data, 0, self.frame_max)
         for kind, channel, start, end in frames:
             if kind == codec.METHOD:
@@ -319,9 +319,9 @@ class Connection:
                 if index == codec.DELIVER_INDEX:
                     self._deliver = codec.decode_deliver(data, start, end)
                 elif index == codec.ACK_INDEX and channel:
-                    self.acks.append(Ack(*codec.decode_ack(data, start, end), True))
+                    self.acks.append(AckMode(*codec.decode_ack(data, start, end), True))
                 elif index == codec.NACK_INDEX and channel:
-                    self.acks.append(Ack(*codec.decode_ack(data, start, end), False))
+                    self.acks.append(AckMode(*codec.decode_ack(data, start, end), False))
                 else:
                     self._on_method(channel, data, start, end)
             elif kind == codec.HEADER:
@@ -363,10 +363,10 @@ class Connection:
                 reason = f"{self.broker}: {args[1]!s}"
                 if args[0] in TRANSIENT_CODES:
                     raise ConnectionLost(reason)
-                raise Refused(_whole(args[0]), reason)
+                raise BrokerRefused(_whole(args[0]), reason)
             case "channel.close":
                 self._send(CHANNEL, "channel.close-ok", ())
-                raise Refused(_whole(args[0]), f"{self.broker}: {args[1]!s}")
+                raise BrokerRefused(_whole(args[0]), f"{self.broker}: {args[1]!s}")
             case "connection.blocked":
                 self.blocked = str(args[0]) or "no reason given"
             case "connection.unblocked":
@@ -375,7 +375,9 @@ class Connection:
                 self.blocked = "" if args[0] else "flow control"
                 self._send(channel, "channel.flow-ok", args)
             case "basic.cancel":
-                raise Refused(404, f"{self.broker}: the queue went away, the consumer with it")
+                raise BrokerRefused(
+                    404, f"{self.broker}: the queue went away, the consumer with it"
+                )
             case name:
                 self._answers.append((name, args))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from broker.options.broker import Address
-from tools.client.amqp_client import Connection, ConnectionLost, Login
+from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login
 
 BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX = 0.1, 2.0
 
@@ -18,7 +18,7 @@ def connect_any(
     patience_seconds: float,
     first: int = 0,
     told: Callable[[str], None] = lambda _: None,
-) -> tuple[Connection, int]:
+) -> tuple[AmqpConnection, int]:
     """Connect to the first broker that takes us, from place `first` on, round after round.
 
     Rounds are spaced by a growing, jittered pause; after `patience_seconds` ConnectionLost tells
@@ -31,7 +31,7 @@ def connect_any(
         for step in range(len(brokers)):
             place = (first + step) % len(brokers)
             try:
-                return Connection(brokers[place], login), place
+                return AmqpConnection(brokers[place], login), place
             except ConnectionLost as lost:
                 reasons.append(str(lost))
                 told(str(lost))
@@ -41,7 +41,7 @@ def connect_any(
         pause = min(2 * pause, BACKOFF_SECONDS_MAX)
 
 
-class Route:
+class BrokerList:
     """A client's way along its list of brokers, kept from one connection to the next."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Route:
         self._place = 0
         self._was_connected = False
 
-    def connect(self) -> Connection:
+    def connect(self) -> AmqpConnection:
         """Connect to the next broker that takes us; ConnectionLost when patience ends."""
         connection, self._place = connect_any(
             self._brokers, self._login, self._patience, self._place, self._told
@@ -67,7 +67,7 @@ class Route:
         self._was_connected = True
         return connection
 
-    def lost(self, connection: Connection, reason: str) -> None:
+    def lost(self, connection: AmqpConnection, reason: str) -> None:
         """The connection broke: tell why, and begin with the next broker."""
         connection.drop()
         self._told(reason)

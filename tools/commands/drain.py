@@ -24,8 +24,8 @@ from broker.options.broker import Address
 from tools.cli.options import ToolError, brokers, os_reason, run_command
 from tools.cli.progress import Progress
 from tools.client import history as histories
-from tools.client.amqp_client import Connection, ConnectionLost, Delivery, Login, Refused
-from tools.client.failover import Route
+from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost, Delivery, Login
+from tools.client.failover import BrokerList
 
 PUMP_SECONDS = 0.5
 EPILOG = """\b
@@ -99,7 +99,7 @@ class Drain:
         history: ClientHistory | None,
     ) -> None:
         self.received = self.redelivered = self.repeated = 0
-        self.route = Route(addresses, login, patience_seconds, progress.note)
+        self.route = BrokerList(addresses, login, patience_seconds, progress.note)
         self._queue = queue
         self._output, self._form = output, form
         self._count, self._idle_seconds = count, idle_seconds
@@ -141,7 +141,7 @@ class Drain:
                 connection.close()
                 raise
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: AmqpConnection) -> None:
         while not self.complete:
             if connection.deliveries:
                 self._write(connection)
@@ -155,7 +155,7 @@ class Drain:
             connection.pump(wait)
             self._progress.show(self.received, f"{self.redelivered} redelivered")
 
-    def _write(self, connection: Connection) -> None:
+    def _write(self, connection: AmqpConnection) -> None:
         """Write all that came, make sure that it is out, and only then ack it."""
         batch, connection.deliveries = connection.deliveries, []
         self._heard_at = time.monotonic()
@@ -283,7 +283,7 @@ def drain(
             job.run()
         except ConnectionLost as lost:
             raise ToolError(str(lost), Exit.UNAVAILABLE) from None
-        except Refused as refusal:
+        except BrokerRefused as refusal:
             raise ToolError(str(refusal)) from None
         finally:
             progress.clear()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from broker.incidents.incidents import Evidence
-from broker.incidents.quarantine import Quarantine, Record, declare
+from broker.incidents.incidents import Incidents
+from broker.incidents.quarantine import Quarantine, QuarantineRecord, declare
 from store.api import Marker, Meta
 from store.directory_lock import lock_holder
 from store.errors import StoreBusy, StoreError, StoreMissing, StoreUnreadable
@@ -106,8 +106,8 @@ def main(
         raise click.UsageError("--sole-voter goes with -c")
     try:
         path = find_store(directory)
-        evidence = Evidence(path.parent)
-        told: list[Record] = []
+        evidence = Incidents(path.parent)
+        told: list[QuarantineRecord] = []
         if word is not None:
             meta, told = declare_quarantined(path, evidence, word)
             changed = True
@@ -131,7 +131,7 @@ def main(
             click.echo("marked clean" if changed else "was clean already, nothing changed")
 
 
-class Refused(StoreError):
+class StoreRefused(StoreError):
     """A declaration that would not help."""
 
 
@@ -145,7 +145,7 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
             return meta, False
         if meta.marker in (Marker.EMPTY, Marker.JOINING):
             what = f"{path} is {meta.marker.value}: it holds no state that could be kept"
-            raise Refused(what)
+            raise StoreRefused(what)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         declared = (
             f"{at}: an operator declared this {meta.marker.value} store clean at position "
@@ -170,14 +170,16 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
         store.close()
 
 
-def declare_quarantined(path: Path, evidence: Evidence, word: str) -> tuple[Meta, list[Record]]:
+def declare_quarantined(
+    path: Path, evidence: Incidents, word: str
+) -> tuple[Meta, list[QuarantineRecord]]:
     """Note an operator's word on quarantined commands, in the evidence and in the note."""
     store = LmdbStore.open(path)
     try:
         told = declare(evidence, skip=word == "skip")
         if not told:
             what = f"there is no quarantined command of {path} that could be told so"
-            raise Refused(what)
+            raise StoreRefused(what)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         what = "skipped: outcome 541, no change" if word == "skip" else "to be tried once more"
         lines = [f"{at}: an operator declared {one} {what}" for one in told]
@@ -193,7 +195,7 @@ def declare_quarantined(path: Path, evidence: Evidence, word: str) -> tuple[Meta
 
 
 def as_document(
-    path: Path, meta: Meta, holder: StoreBusy | None, changed: bool, held: list[Record]
+    path: Path, meta: Meta, holder: StoreBusy | None, changed: bool, held: list[QuarantineRecord]
 ) -> dict[str, object]:
     """Return everything as plain values for JSON."""
     return {
@@ -228,7 +230,7 @@ def as_document(
     }
 
 
-def render(path: Path, meta: Meta, holder: StoreBusy | None, held: list[Record]) -> str:
+def render(path: Path, meta: Meta, holder: StoreBusy | None, held: list[QuarantineRecord]) -> str:
     """Return everything for people."""
     rows = [
         ("store", str(path)),

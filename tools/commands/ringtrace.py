@@ -42,7 +42,7 @@ POLL_S = 0.2
 MARKS = {"gather": "?", "commit": "!", "recovery": "!", "left": ".", "idle": "."}
 
 
-class Row(NamedTuple):
+class TraceRow(NamedTuple):
     """One record."""
 
     at: float
@@ -63,7 +63,7 @@ class Chosen(NamedTuple):
     ring: str
     since: str
 
-    def has(self, row: Row) -> bool:
+    def has(self, row: TraceRow) -> bool:
         """Whether this is one of them."""
         return (
             (not self.kinds or row.kind in self.kinds)
@@ -127,7 +127,7 @@ def ringtrace(
             tail.close()
 
 
-def by_time(row: Row) -> float:
+def by_time(row: TraceRow) -> float:
     """What records of several members are ordered by."""
     return row.at
 
@@ -144,7 +144,7 @@ def clock(at: float) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at % 1 * 1e6):06d}"
 
 
-def show(rows: list[Row], chosen: Chosen, views: Views | None, *, as_json: bool) -> None:
+def show(rows: list[TraceRow], chosen: Chosen, views: Views | None, *, as_json: bool) -> None:
     """Print what was asked for."""
     wide = max((len(row.member) for row in rows), default=0)
     for row in rows:
@@ -170,7 +170,7 @@ class Tail:
         older = path.with_name(path.name + ".1")
         self._older = older if older.is_file() else None
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TraceRow]:
         """The records that were written since the last call."""
         if self._older is not None:
             older, self._older = self._older, None
@@ -199,7 +199,7 @@ class Tail:
         except OSError:
             return True
 
-    def _parsed(self, data: bytes) -> Iterator[Row]:
+    def _parsed(self, data: bytes) -> Iterator[TraceRow]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._number += 1
@@ -209,7 +209,7 @@ class Tail:
             yield row
 
 
-def parsed(line: bytes) -> Row | None:
+def parsed(line: bytes) -> TraceRow | None:
     """One line; None for what is no record."""
     try:
         record = json.loads(line)
@@ -217,7 +217,7 @@ def parsed(line: bytes) -> Row | None:
     except (ValueError, KeyError, AttributeError, TypeError):
         return None
     good = isinstance(at, int | float) and isinstance(member, str) and isinstance(kind, str)
-    return Row(float(at), member, kind, record) if good else None
+    return TraceRow(float(at), member, kind, record) if good else None
 
 
 class Views:
@@ -227,7 +227,7 @@ class Views:
         self._say = say
         self._marks: dict[str, str] = {}
 
-    def row(self, row: Row) -> None:
+    def row(self, row: TraceRow) -> None:
         """One record: a line if it changes the picture."""
         if row.member not in self._marks:
             self._marks[row.member] = "."
@@ -242,7 +242,7 @@ class Views:
         elif row.kind == "trace":
             self._draw(row, ".", "begins")
 
-    def _draw(self, row: Row, mark: str, text: Json) -> None:
+    def _draw(self, row: TraceRow, mark: str, text: Json) -> None:
         self._marks[row.member] = mark
         columns = " ".join(f"{one:>{max(5, len(name))}}" for name, one in self._marks.items())
         self._say(f"{clock(row.at)}  {columns}  {row.member}: {text}")

@@ -25,8 +25,8 @@ from broker.options.broker import Address
 from tools.cli.options import ToolError, brokers, os_reason, run_command
 from tools.cli.progress import Progress
 from tools.client import history as histories
-from tools.client.amqp_client import Ack, Connection, ConnectionLost, Login, Refused
-from tools.client.failover import Route
+from tools.client.amqp_client import AckMode, AmqpConnection, BrokerRefused, ConnectionLost, Login
+from tools.client.failover import BrokerList
 from vsync.types import record
 
 READ_BYTES = 256 * 1024
@@ -52,7 +52,7 @@ Exit codes: 0 every line confirmed, 1 some refused or unroutable, 64 wrong usage
 """
 
 
-class Line(NamedTuple):
+class InputLine(NamedTuple):
     """One line of the input, numbered from 1 over all inputs."""
 
     line_no: int
@@ -146,13 +146,13 @@ class Spout:
     ) -> None:
         self.published = self.confirmed = self.resent = 0
         self.refused = self.unroutable = 0
-        self.route = Route(addresses, login, patience_seconds, progress.note)
+        self.route = BrokerList(addresses, login, patience_seconds, progress.note)
         self._lines, self._destination = lines, destination
         self._window, self._limit = window, limit
         self._progress = progress
         self._history = history
         self._session: Session | None = None
-        self._pending: dict[int, Line] = {}
+        self._pending: dict[int, InputLine] = {}
         """What is unconfirmed, by the number that its confirm will carry, ascending."""
 
     def run(self) -> None:
@@ -171,7 +171,7 @@ class Spout:
                     self._session.lost()
                 self.route.lost(connection, f"{lost}; {len(self._pending)} unconfirmed")
 
-    def _prepare(self, connection: Connection) -> None:
+    def _prepare(self, connection: AmqpConnection) -> None:
         """Declare, ask for confirms, and send again what the last broker did not confirm."""
         if self._destination.queue:
             connection.declare_queue(self._destination.queue)
@@ -182,7 +182,7 @@ class Spout:
             self._publish(connection, line)
         self.resent += len(again)
 
-    def _stream(self, connection: Connection) -> None:
+    def _stream(self, connection: AmqpConnection) -> None:
         while True:
             while (
                 self._lines.ready
@@ -192,7 +192,7 @@ class Spout:
                 and not self._at_limit()
             ):
                 self.published += 1
-                self._publish(connection, Line(self.published, self._lines.ready.popleft()))
+                self._publish(connection, InputLine(self.published, self._lines.ready.popleft()))
             if not self._pending and self._finished():
                 return
             source = None if self._lines.ready or self._at_limit() else self._lines.descriptor
@@ -206,7 +206,7 @@ class Spout:
             self._give_up_returned(connection)
             self._progress.show(self.confirmed, f"{len(self._pending)} unconfirmed")
 
-    def _publish(self, connection: Connection, line: Line) -> None:
+    def _publish(self, connection: AmqpConnection, line: InputLine) -> None:
         destination = self._destination
         number = connection.publish(
             destination.exchange,
@@ -219,7 +219,7 @@ class Spout:
         if self._session is not None:
             self._session.published(number, line.body)
 
-    def _confirm(self, ack: Ack) -> None:
+    def _confirm(self, ack: AckMode) -> None:
         """Settle what the broker answered for; multiple means all up to that number."""
         numbers = [ack.number]
         if ack.multiple:
@@ -234,7 +234,7 @@ class Spout:
             answered = self._session.confirmed if ack.accepted else self._session.refused
             answered(ack.number, multiple=ack.multiple)
 
-    def _give_up_returned(self, connection: Connection) -> None:
+    def _give_up_returned(self, connection: AmqpConnection) -> None:
         """Count what found no queue; it was confirmed as well."""
         self.unroutable += len(connection.returns)
         for returned in connection.returns[:1]:
@@ -340,7 +340,7 @@ def spout(
             job.run()
     except ConnectionLost as lost:
         raise ToolError(str(lost), Exit.UNAVAILABLE) from None
-    except Refused as refusal:
+    except BrokerRefused as refusal:
         raise ToolError(str(refusal)) from None
     finally:
         progress.clear()

@@ -16,7 +16,7 @@ from tools.verify.checks import (
     views_and_segments,
 )
 from tools.verify.checks.lifetimes import Lived
-from tools.verify.checks.views_and_segments import Primary
+from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.findings import Finding
 from tools.verify.input.rows import Row
 
@@ -25,7 +25,7 @@ class Judged(NamedTuple):
     """What the control rows of all logs show."""
 
     lives: list[Lived]
-    epochs: dict[int, Primary]
+    epochs: dict[int, PrimaryView]
     cuts: dict[int, int]  # by epoch, where a later one began that does not know the rest
     begin_inactive: list[str]  # files of segments that begin in no primary
     evidence: list[Finding]  # what is wrong within segments, and where they meet

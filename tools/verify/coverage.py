@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.memberlog.records import Kind
+from broker.memberlog.records import RecordKind
 from tools.verify.checks.lifetimes import Lived
 from tools.verify.input.rows import Row
 
@@ -32,8 +32,8 @@ def touched(
     return [
         Touched("LOG", "links, numbers, chains", sum(life.records for life in lived), "records"),
         Touched("G1 G2 G14", "the same everywhere", batches, "batches"),
-        Touched("G6", "views", kinds.count(Kind.VIEW), "views as members tell them"),
-        Touched("G7", "primaries", kinds.count(Kind.ACTIVE), "activations as members tell them"),
+        Touched("G6", "views", kinds.count(RecordKind.VIEW), "views as members tell them"),
+        Touched("G7", "primaries", kinds.count(RecordKind.ACTIVE), "activations members tell"),
         Touched("G8 G9", "confirms", confirms, "confirms"),
         Touched("G9", "durable at a majority", sum(len(life.epochs) for life in lived), "epochs"),
         Touched("G20", "causes, C1 enqueue, balances", contract.moves, "moves"),

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.memberlog.records import Kind
+from broker.memberlog.records import RecordKind
 from tools.verify.checks import (
     confirms,
     difference_search,
@@ -24,7 +24,7 @@ from tools.verify.findings import PROPERTIES, BadInput, Finding
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import find_segments
 from tools.verify.live import checkpoint
-from tools.verify.report.timeline import Story, tell
+from tools.verify.report.timeline import Timeline, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +54,7 @@ class Report:
     counts: Counts = field(default_factory=Counts)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    story: Story | None = None  # for pictures, where they were asked for
+    story: Timeline | None = None  # for pictures, where they were asked for
     clients: ClientReport | None = None  # None: there is no history of a client
     checks: list[Touched] = field(default_factory=list)  # over how much each check went
 
@@ -155,7 +155,7 @@ def _verify(
     from tools.verify.input.source import read_records
 
     kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
-    vote, odd = f.col("kind") == int(Kind.VOTE), f.col("text") != digest_votes.AGREED
+    vote, odd = f.col("kind") == int(RecordKind.VOTE), f.col("text") != digest_votes.AGREED
     controlled = scan.filter(f.col("kind").isin(kinds) | (vote & odd)).select(*Row._fields)
     read = [Row(*row) for row in controlled.collect()]
     if voted := digest_votes.odd_positions(read):
@@ -208,7 +208,9 @@ def _verify(
         positions=positions,
         publishes=sum(life.publishes for life in judged.lives),
         confirms=sum(life.confirms for life in judged.lives),
-        views=len({views_and_segments.ring_of(r) for r in rows if r.kind == Kind.VIEW and r.flag}),
+        views=len(
+            {views_and_segments.ring_of(r) for r in rows if r.kind == RecordKind.VIEW and r.flag}
+        ),
         epochs=len(epochs),
     )
     story = tell(scan, rows) if wishes.story else None

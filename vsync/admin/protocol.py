@@ -20,7 +20,7 @@ Json = dict[str, object]
 Op = Callable[[Json], Json]
 
 
-class Refusal(Exception):
+class QueryRefused(Exception):
     """A request that is answered with `ok: false`; `code` is one of the protocol's."""
 
     def __init__(self, code: str, reason: str) -> None:
@@ -29,7 +29,7 @@ class Refusal(Exception):
 
 
 class AskingSession:
-    """One connection, after its preamble.  An op may raise `Refusal`."""
+    """One connection, after its preamble.  An op may raise `QueryRefused`."""
 
     def __init__(self, ops: Mapping[str, Op], admit: Callable[[Json], None] | None = None) -> None:
         self.closing = False
@@ -56,7 +56,7 @@ class AskingSession:
             return self._bad("a request that is not a JSON object")
         try:
             return {"ok": True, **self._carry_out(request)}
-        except Refusal as refusal:
+        except QueryRefused as refusal:
             return {"ok": False, "code": refusal.code, "error": refusal.reason}
 
     def _carry_out(self, request: Json) -> Json:
@@ -65,7 +65,7 @@ class AskingSession:
         op = request.get("op")
         handler = self._ops.get(op) if isinstance(op, str) else None
         if handler is None:
-            raise Refusal("unknown-op", f"this member knows no operation {op!r}")
+            raise QueryRefused("unknown-op", f"this member knows no operation {op!r}")
         return handler(request)
 
     def _bad(self, what: str) -> Json:

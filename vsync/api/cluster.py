@@ -28,8 +28,8 @@ from vsync.admin.protocol import Op
 from vsync.admin.views import groups_shown, quorum_shown
 from vsync.api.endpoint import Endpoint
 from vsync.api.group import Group, Told
-from vsync.api.pending import Accepted, Answers
-from vsync.cpg.events import Cause, Failed, GroupEvent, GroupMessage, GroupView, Sent, Synced
+from vsync.api.pending import Accepted, PendingAnswers
+from vsync.cpg.events import Cause, Failed, GroupEvent, GroupMessage, GroupSent, GroupView, Synced
 from vsync.cpg.groups import Groups
 from vsync.errors import ClusterClosed, ConfigError, GroupError, VsyncError
 from vsync.io import diagnosis
@@ -113,7 +113,7 @@ class Cluster:
         if self._core is not None:
             raise GroupError("a Cluster starts once; make a new one for a new life")
         self._loop = asyncio.get_running_loop()
-        self._answers = Answers()
+        self._answers = PendingAnswers()
         longest = wire_bytes_max(self.config.frame_bytes_max)
         self._transport = ZmqTransport(self._bind, longest, security=self._security)
         try:
@@ -383,7 +383,7 @@ class Cluster:
         match event:
             case GroupMessage():
                 self._joined[event.group].tell(event)
-            case Sent() | Failed():
+            case GroupSent() | Failed():
                 self._answers.answer(event)
             case GroupView():
                 group = self._joined[event.group]

@@ -6,14 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from vsync.cpg.events import Failed, Sent
+from vsync.cpg.events import Failed, GroupSent
 from vsync.errors import ClusterClosed, NotDurable
 
 Accepted = asyncio.Future[int]
 """Something accepted; its result is its position."""
 
 
-class Answers:
+class PendingAnswers:
     """The futures of one cluster."""
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class Answers:
         accepted = self._open[ticket] = self._loop.create_future()
         return accepted
 
-    def answer(self, event: Sent | Failed) -> None:
+    def answer(self, event: GroupSent | Failed) -> None:
         """Tell what became of it; who cancelled does not want to know."""
         accepted = self._open.pop(event.ticket, None)
         if accepted is None or accepted.done():
             return
-        if isinstance(event, Sent):
+        if isinstance(event, GroupSent):
             accepted.set_result(event.position)
         else:
             accepted.set_exception(NotDurable(event.reason))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from vsync.cpg.events import Failed, Sent
+from vsync.cpg.events import Failed, GroupSent
 from vsync.quorum.durable_position import durable_up_to
 from vsync.types import Member
 
@@ -76,16 +76,16 @@ class Durability:
         held.learn(self._marks)
         held.waiting.append((ticket, position))
 
-    def on_marks(self, marks: dict[str, int]) -> list[Sent]:
+    def on_marks(self, marks: dict[str, int]) -> list[GroupSent]:
         """The token showed new marks."""
         self._marks = marks
-        found: list[Sent] = []
+        found: list[GroupSent] = []
         for electorate in self._all():
             electorate.learn(marks)
             if electorate.waiting:
                 durable = electorate.durable()
                 while electorate.waiting and electorate.waiting[0][1] <= durable:
-                    found.append(Sent(*electorate.waiting.popleft()))
+                    found.append(GroupSent(*electorate.waiting.popleft()))
         self._past = [e for e in self._past if e.waiting]
         return found
 

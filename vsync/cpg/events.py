@@ -92,7 +92,7 @@ class GroupView(NamedTuple):
     position: int
 
 
-class Sent(NamedTuple):
+class GroupSent(NamedTuple):
     """What was accepted under `ticket` has reached the level that was asked for."""
 
     ticket: int
@@ -115,10 +115,10 @@ class Synced(NamedTuple):
     position: int
 
 
-GroupEvent = GroupMessage | GroupView | Sent | Failed | Synced
+GroupEvent = GroupMessage | GroupView | GroupSent | Failed | Synced
 
 
-class Kind(IntEnum):
+class GroupKind(IntEnum):
     """What a group payload is."""
 
     JOIN = 1
@@ -127,7 +127,7 @@ class Kind(IntEnum):
     LIST = 4
 
 
-KINDS = {int(k): k for k in Kind}
+KINDS = {int(k): k for k in GroupKind}
 
 
 def group_name(group: str) -> bytes:
@@ -140,7 +140,7 @@ def group_name(group: str) -> bytes:
     return name
 
 
-def pack_head(kind: Kind, ring: RingId, name: bytes) -> bytes:
+def pack_head(kind: GroupKind, ring: RingId, name: bytes) -> bytes:
     """What stands in front of a payload's data."""
     return _HEAD.pack(kind, ring.seq & _RING_BITS, len(name)) + name
 
@@ -184,7 +184,7 @@ def pack_list(
 ) -> bytes:
     """The list of my groups."""
     entries = list(groups)
-    parts = [_LIST.pack(Kind.LIST, ring.seq & _RING_BITS, position, history, len(entries))]
+    parts = [_LIST.pack(GroupKind.LIST, ring.seq & _RING_BITS, position, history, len(entries))]
     for group, rank in entries:
         name = group_name(group)
         parts += [_ENTRY.pack(rank, len(name)), name]

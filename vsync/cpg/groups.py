@@ -33,12 +33,12 @@ from vsync.cpg.events import (
     KINDS,
     Cause,
     GroupEvent,
+    GroupKind,
     GroupMessage,
+    GroupSent,
     GroupView,
-    Kind,
     Level,
     Listed,
-    Sent,
     Synced,
     group_name,
     history,
@@ -72,7 +72,7 @@ class _Item(NamedTuple):
     """Something accepted that has no place in the order yet."""
 
     ticket: int
-    kind: Kind
+    kind: GroupKind
     group: str
     data: bytes
     level: Level
@@ -101,7 +101,7 @@ class Groups:
         self._pending = 0  # bytes accepted that have no place in the order yet
         self._groups: dict[str, dict[Member, None]] = {}  # in the order of joining
         self._mine: dict[str, bool] = {}  # groups that I asked to join; False: and to leave
-        self._heads: dict[tuple[Kind, str], bytes] = {}  # of this ring
+        self._heads: dict[tuple[GroupKind, str], bytes] = {}  # of this ring
         self._names: dict[bytes, str] = {}
         self._lists: dict[Member, Listed] = {}
         self._list_due = False
@@ -122,7 +122,7 @@ class Groups:
         if group in self._mine:
             still = "a member of it" if self._mine[group] else "still leaving it"
             raise GroupError(f"cannot join group {group!r}: this member is {still}")
-        ticket = self._accept(Kind.JOIN, group, b"", Level.AGREED)
+        ticket = self._accept(GroupKind.JOIN, group, b"", Level.AGREED)
         if ticket is not None:
             self._mine[group] = True
         return ticket
@@ -130,17 +130,17 @@ class Groups:
     def leave(self, group: str) -> int | None:
         """Stop taking part, behind everything that I sent before."""
         self._demand_mine(group)
-        ticket = self._accept(Kind.LEAVE, group, b"", Level.AGREED)
+        ticket = self._accept(GroupKind.LEAVE, group, b"", Level.AGREED)
         if ticket is not None:
             self._mine[group] = False
         return ticket
 
     def mcast(self, group: str, payload: bytes, level: Level = Level.SAFE) -> int | None:
-        """Send to the group, myself included.  `Sent` with this ticket says that it is so far."""
+        """Send to the group, myself included; `GroupSent` with this ticket says when it is done."""
         self._demand_mine(group)
         if len(payload) > self._payload_max:
             raise PayloadTooLarge(f"{len(payload)} bytes, at most {self._payload_max}")
-        return self._accept(Kind.DATA, group, payload, level)
+        return self._accept(GroupKind.DATA, group, payload, level)
 
     def set_durable(self, position: int) -> None:
         """Everything of all my groups up to `position` is on my disk."""
@@ -296,7 +296,7 @@ class Groups:
                 self._names.clear()
             self._names[named] = group
         sender = frame.sender
-        if kind == Kind.DATA:
+        if kind == GroupKind.DATA:
             members = self._groups.get(group)
             if members is None or sender not in members:
                 raise FrameError("group_stranger")
@@ -315,9 +315,9 @@ class Groups:
         if sender == self.me:
             self._ordered(KINDS[kind], group)
 
-    def _on_change(self, kind: Kind, group: str, sender: Member) -> None:
+    def _on_change(self, kind: GroupKind, group: str, sender: Member) -> None:
         members = self._groups.setdefault(group, {})
-        if kind is Kind.JOIN:
+        if kind is GroupKind.JOIN:
             if sender not in members:
                 members[sender] = None
                 self._tell(group, [(sender, Cause.JOIN)], [])
@@ -348,7 +348,7 @@ class Groups:
             leaving = ": it is leaving it" if group in self._mine else ""
             raise GroupError(f"this member is not in group {group!r}{leaving}")
 
-    def _accept(self, kind: Kind, group: str, data: bytes, level: Level) -> int | None:
+    def _accept(self, kind: GroupKind, group: str, data: bytes, level: Level) -> int | None:
         size = len(data) + ITEM_BYTES
         # With nothing pending any payload is taken, or one above the bound could never go.
         if self._pending and self._pending + size > self._pending_max:
@@ -360,7 +360,7 @@ class Groups:
             self.pump()
         return self._tickets
 
-    def _ordered(self, kind: Kind, group: str) -> None:
+    def _ordered(self, kind: GroupKind, group: str) -> None:
         """The next of mine has its place in the order: FIFO, and nothing between (G5)."""
         item = self._flying.popleft()
         assert item.kind is kind, (item, kind)
@@ -371,7 +371,7 @@ class Groups:
             members = tuple(self._groups.get(group, ()))
             self._durability.add(item.ticket, self.position, group, members)
         else:
-            self._events.append(Sent(item.ticket, self.position))
+            self._events.append(GroupSent(item.ticket, self.position))
 
     def invariants(self) -> None:
         """Assert what must hold between any two calls."""

@@ -13,17 +13,17 @@ from typing import Final
 
 import zmq
 
-from vsync.io.security import Refused, Security
+from vsync.io.security import KeyRefused, Security
 
 REDIAL_S: Final = 0.5
 """After all keys were tried, or after the peer turned us away."""
 NEXT_KEY_S: Final = 0.02
 _SUCCEEDED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _REFUSED: Final = {
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): Refused.KEY,
-    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): Refused.MECHANISM,
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): KeyRefused.KEY,
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): KeyRefused.MECHANISM,
     # The listener just hangs up when it cannot open what was sealed for another key.
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): Refused.STRANGER,
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): KeyRefused.STRANGER,
 }
 _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
 _WATCHED: Final = _SUCCEEDED | _DISCONNECTED | sum(_REFUSED)
@@ -45,7 +45,7 @@ class Link:
         self.address = address
         self.push = context.socket(zmq.PUSH)
         self.refused = True  # the last send
-        self.refusal: Refused | None = None
+        self.refusal: KeyRefused | None = None
         self.broken = False  # it was up, and is not any more
         self.breaks = 0  # how often it broke: one look may find it broken, up and broken again
         self._context, self._security = context, security
@@ -87,18 +87,18 @@ class Link:
             return True  # whoever has that key must not hear us any longer
         return now >= self._due
 
-    def _on_refused(self, why: Refused, now: float) -> None:
-        if why is Refused.STRANGER and not self._security.binds:
+    def _on_refused(self, why: KeyRefused, now: float) -> None:
+        if why is KeyRefused.STRANGER and not self._security.binds:
             return  # hung up for a reason of its own; libzmq tries again
         if self._due != float("inf"):
             return  # from before this socket was given up
         self._failed += 1
-        if why is not Refused.STRANGER or self._failed >= self._security.attempts(self.address):
+        if why is not KeyRefused.STRANGER or self._failed >= self._security.attempts(self.address):
             self.refusal = why
             self._due = now + REDIAL_S
         else:
             self._due = now + NEXT_KEY_S
-        if why is Refused.STRANGER:
+        if why is KeyRefused.STRANGER:
             self._attempt += 1
             self.push.disconnect(f"tcp://{self.address}")  # else it would go on with this key
 

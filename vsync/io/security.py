@@ -31,7 +31,7 @@ ANSWERS_MAX: Final = 64
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
-class Refused(Enum):
+class KeyRefused(Enum):
     """Why a member that was dialled does not talk to this one."""
 
     KEY = "key"  # it does not allow our key, or our name and password

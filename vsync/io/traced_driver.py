@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
-from vsync.admin.protocol import Json, Op, Refusal
+from vsync.admin.protocol import Json, Op, QueryRefused
 from vsync.errors import VsyncError
 from vsync.io.driver import Driver
 from vsync.io.transport import Transport
@@ -23,7 +23,7 @@ from vsync.totem.context import names
 from vsync.totem.events import Deliver, Output
 from vsync.totem.node import Node
 from vsync.totem.phases import Phase
-from vsync.totem.trace import Digest, Fields, fact
+from vsync.totem.trace import Fields, TraceDigest, fact
 from vsync.types import Member
 
 VERSION: Final = 1
@@ -46,7 +46,7 @@ class TraceFile:
     ) -> None:
         self.path, self.me, self.cluster = path, me, cluster
         self.trouble = ""
-        self.digest = Digest()
+        self.digest = TraceDigest()
         self._clock, self._bytes_max = clock, bytes_max
         self._file: IO[bytes] | None = None
         self._bytes = 0
@@ -139,7 +139,7 @@ class Tracer:
             except OSError as error:
                 reason = error.strerror or error
                 raise TraceError(f"cannot write {self._file.path}: {reason}") from None
-        self.on = self._node.desk.tracing = on
+        self.on = self._node.context.tracing = on
         if not on:
             self.close()
         elif self._node.members:  # begun in the middle: where it stands
@@ -192,14 +192,14 @@ class Tracer:
         if self._file is not None:
             self._file.flush()
             if self._file.trouble:
-                self.on = self._node.desk.tracing = False
+                self.on = self._node.context.tracing = False
 
     def close(self) -> None:
         """Write what there is, and no more.  Idempotent."""
         if self.on and self._node.phase is Phase.LEFT:
             # The last move: nobody is told of it any more.
             self._add("phase", {"now": Phase.LEFT.value, "why": "leave"})
-        self.on = self._node.desk.tracing = False
+        self.on = self._node.context.tracing = False
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -211,12 +211,12 @@ def trace_op(tracer: Tracer) -> Op:
     def op(request: Json) -> Json:
         wanted = request.get("on")
         if not isinstance(wanted, bool | None):
-            raise Refusal("bad-request", "on must be true or false")
+            raise QueryRefused("bad-request", "on must be true or false")
         if wanted is not None:
             try:
                 tracer.switch(wanted)
             except TraceError as error:
-                raise Refusal("no-trace", str(error)) from None
+                raise QueryRefused("no-trace", str(error)) from None
         return {"trace": dict(tracer.status())}
 
     return op

@@ -24,7 +24,7 @@ import zmq
 from vsync.errors import VsyncError
 from vsync.io.link_monitor import LinkMonitor, Told
 from vsync.io.peer_link import Link
-from vsync.io.security import Anonymous, Door, Refused, Security
+from vsync.io.security import Anonymous, Door, KeyRefused, Security
 
 HIGH_WATER_FRAMES: Final = 128
 """Frames that may wait for one peer, on either side: twice the ring's window, so that only a peer
@@ -165,7 +165,7 @@ class ZmqTransport:
         return int(self._pull.getsockopt(zmq.FD))
 
     @property
-    def refusals(self) -> dict[str, Refused]:
+    def refusals(self) -> dict[str, KeyRefused]:
         """The peers that were reached and do not talk to this member, and why."""
         return {a: peer.refusal for a, peer in self._peers.items() if peer.refusal is not None}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vsync.primary.events import Activation
-from vsync.primary.state_exchange import Plan, Standing
+from vsync.primary.state_exchange import Plan, StateReport
 from vsync.quorum.voter_set import parse
 from vsync.types import Member
 
@@ -13,7 +13,7 @@ from vsync.types import Member
 def activate(
     plan: Plan,
     members: tuple[Member, ...],
-    states: Mapping[Member, Standing],
+    states: Mapping[Member, StateReport],
     answers: Mapping[Member, bool],
     fresh: Mapping[Member, bool],
 ) -> Activation | None:
@@ -37,5 +37,5 @@ def activate(
     carried = any(states[m].live and not fresh[m] for m, yes in answers.items() if yes)
     listed = tuple((m.name, m.incarnation, fresh.get(m, True)) for m in members)
     return Activation(
-        plan.epoch, listed, not carried, plan.voters, plan.cluster_id, plan.undecided > 0
+        plan.epoch, listed, not carried, plan.voters, plan.cluster_id, plan.unstable > 0
     )

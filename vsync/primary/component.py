@@ -3,7 +3,7 @@
 The layer sits between the ring (`node`) and a replicated application.  It knows neither sockets
 nor clocks nor what the application replicates.  Per regular view:
 
-1. *Exchange*: each member multicasts its `Standing` (safe).  When the last one is delivered all
+1. *Exchange*: each member multicasts its `StateReport` (safe).  When the last one is delivered all
    members compute the same plan (`standing.make_plan`).
 2. *Level*: members that stand where the donor stands are level.  A member of the donor's last
    view that merely had not learnt that its last messages were safe applies exactly those of them
@@ -47,19 +47,19 @@ from vsync.primary.events import (
     Held,
     Holders,
     Inquorate,
+    NeverJoins,
     Ordered,
     PersistEpoch,
-    Phase,
     PrimaryEvent,
-    Refused,
+    PrimaryPhase,
     Replicated,
     Suspended,
     Transfer,
-    Undecided,
+    Unstable,
     decode,
 )
-from vsync.primary.state_exchange import Plan, Standing, Verdict, make_plan, refuse
-from vsync.primary.unstable import UndecidedMessages
+from vsync.primary.state_exchange import Plan, PlanVerdict, StateReport, make_plan, refuse
+from vsync.primary.unstable import UnstableMessages
 from vsync.quorum.voter_set import Terms
 from vsync.totem.events import Deliver, Marks, Output, Transitional, View
 from vsync.types import NO_RING, Member
@@ -71,7 +71,7 @@ class Primary:
     def __init__(self, me: Member, app: Replicated) -> None:
         self.me = me
         self.app = app
-        self.phase = Phase.APART
+        self.phase = PrimaryPhase.APART
         self.reason = "no view yet"
         self.ring = NO_RING
         self.members: tuple[Member, ...] = ()
@@ -79,7 +79,7 @@ class Primary:
         self.epoch = 0
         self.activation: Activation | None = None
         self.counters: dict[str, int] = {}
-        self._states: dict[Member, Standing] = {}
+        self._states: dict[Member, StateReport] = {}
         self._answers: dict[Member, bool] = {}  # promised (True) or behind (False)
         self._fresh: dict[Member, bool] = {}
         self.mark = PrimaryMark()
@@ -87,8 +87,8 @@ class Primary:
         self._replaced = False  # the state is another's, and no activation has said so yet
         self._levelled = False
         self._activate_sent = False
-        self._undecided = UndecidedMessages()
-        self._again: list[Undecided] = []  # by the donor of this view's plan, to be applied first
+        self._undecided = UnstableMessages()
+        self._again: list[Unstable] = []  # by the donor of this view's plan, to be applied first
         self._events: list[PrimaryEvent] = []
         self._outgoing: list[bytes] = []
 
@@ -108,9 +108,13 @@ class Primary:
 
     def epoch_persisted(self, epoch: int) -> None:
         """The promise asked for by `PersistEpoch` is durable."""
-        if self.phase is Phase.LEVELLING and self.plan is not None and self.plan.epoch == epoch:
+        if (
+            self.phase is PrimaryPhase.LEVELLING
+            and self.plan is not None
+            and self.plan.epoch == epoch
+        ):
             self._say(PROMISED, (epoch, self._replaced))
-        elif self.phase is Phase.ACTIVE and epoch == self.epoch:
+        elif self.phase is PrimaryPhase.ACTIVE and epoch == self.epoch:
             self._say(HELD, (epoch,))
 
     def activation_applied(self, position: int) -> None:
@@ -120,7 +124,7 @@ class Primary:
 
     def voters_changed(self, voters: Terms) -> None:
         """Hear that from the position on that was applied last these vote."""
-        if self.phase is Phase.ACTIVE and self.mark.changed(voters):
+        if self.phase is PrimaryPhase.ACTIVE and self.mark.changed(voters):
             self._update_mark()
 
     def durable(self) -> int:
@@ -136,20 +140,20 @@ class Primary:
         if self.plan is None or self._levelled:
             return
         self._levelled = True
-        self._undecided.complete = self.phase is Phase.ACTIVE
+        self._undecided.complete = self.phase is PrimaryPhase.ACTIVE
         if self.epoch != self.plan.epoch:
             # Until an activation ends the old session this outlasts the view: what clients were
             # told came from another state than this one.
             self._replaced = True
-        if self.phase is Phase.LEVELLING:
+        if self.phase is PrimaryPhase.LEVELLING:
             plan = self.plan
             self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters))
-        elif self.phase is Phase.ACTIVE:
+        elif self.phase is PrimaryPhase.ACTIVE:
             self._say(CAUGHT_UP, (self.epoch,))
 
-    def standing_changed(self) -> None:
+    def state_report_changed(self) -> None:
         """Tell the view again, for instance because patience ran out."""
-        if self.phase in (Phase.EXCHANGE, Phase.INQUORATE):
+        if self.phase in (PrimaryPhase.EXCHANGE, PrimaryPhase.INQUORATE):
             self._tell_standing()
 
     # -- what goes out ---------------------------------------------------------------------------
@@ -176,12 +180,12 @@ class Primary:
     @property
     def active(self) -> bool:
         """Whether this view is primary (this member may still be catching up)."""
-        return self.phase is Phase.ACTIVE
+        return self.phase is PrimaryPhase.ACTIVE
 
     @property
     def level(self) -> bool:
         """Whether this member has the primary's state and counts."""
-        return self.phase is Phase.ACTIVE and self.me.name in self.mark.level
+        return self.phase is PrimaryPhase.ACTIVE and self.me.name in self.mark.level
 
     def durable_everywhere(self) -> int:
         """Return the position that every level member of the view has made durable."""
@@ -203,14 +207,14 @@ class Primary:
     # -- views -----------------------------------------------------------------------------------
 
     def _on_transitional(self) -> None:
-        if self.phase is Phase.ACTIVE:
+        if self.phase is PrimaryPhase.ACTIVE:
             self._undecided.view_ends(self.epoch, applies=self._levelled)
-        if self.phase is not Phase.APART:
+        if self.phase is not PrimaryPhase.APART:
             self._events.append(Suspended("the view is changing"))
-        self.phase, self.reason = Phase.APART, "the view is changing"
+        self.phase, self.reason = PrimaryPhase.APART, "the view is changing"
 
     def _on_view(self, view: View) -> None:
-        self.phase, self.reason = Phase.EXCHANGE, "exchanging states"
+        self.phase, self.reason = PrimaryPhase.EXCHANGE, "exchanging states"
         self.ring, self.members = view.ring, view.members
         self.plan = None
         self._states = {}
@@ -223,12 +227,12 @@ class Primary:
         self._tell_standing()
 
     def _tell_standing(self) -> None:
-        standing, mine = self.app.standing(), self._undecided
-        reach = mine.reach(standing.state_epoch)
-        standing = standing._replace(
-            reach=reach, complete=mine.complete, undecided=len(mine), waits=self._waits
+        state_report, mine = self.app.state_report(), self._undecided
+        reach = mine.reach(state_report.state_epoch)
+        state_report = state_report._replace(
+            reach=reach, complete=mine.complete, unstable=len(mine), waits=self._waits
         )
-        self._say(STATE, (standing,))
+        self._say(STATE, (state_report,))
 
     def _say(self, tag: bytes, fields: tuple[object, ...]) -> None:
         self._outgoing.append(tag + msgpack.packb((tuple(self.ring), *fields)))
@@ -250,57 +254,57 @@ class Primary:
                 self._count("of_another_view")
             elif isinstance(body, Activation):
                 self._on_activate(d, body)
-            elif isinstance(body, Undecided):
+            elif isinstance(body, Unstable):
                 self._on_again(d.sender, body)
             elif d.transitional:
                 self._count("too_late")
-            elif isinstance(body, Standing):
+            elif isinstance(body, StateReport):
                 self._on_state(d.sender, body)
             elif isinstance(body, Answer):
                 self._on_answer(d.sender, body)
             elif isinstance(body, Held):
-                if self.phase is Phase.ACTIVE:
+                if self.phase is PrimaryPhase.ACTIVE:
                     self._hold(frozenset((d.sender.name,)))
             else:
                 self._on_caught_up(d.sender)
 
     def _on_app(self, d: Deliver, payload: bytes) -> None:
-        if self.phase is Phase.ACTIVE and not d.transitional:
+        if self.phase is PrimaryPhase.ACTIVE and not d.transitional:
             self._events.append(Ordered(self.epoch, d.ring, d.seq, d.sender, payload))
         elif not (d.transitional and self._undecided.take(d, payload)):
             self._count("app_outside_primary")
 
-    def _on_again(self, sender: Member, undecided: Undecided) -> None:
+    def _on_again(self, sender: Member, unstable: Unstable) -> None:
         if self.plan is not None and sender == self.plan.donor:
-            self._again.append(undecided)
+            self._again.append(unstable)
         else:
             self._count("again_unexpected")
 
-    def _on_state(self, sender: Member, standing: Standing) -> None:
+    def _on_state(self, sender: Member, state_report: StateReport) -> None:
         if self.plan is not None or sender not in self.members:
             return
-        self._states[sender] = standing
+        self._states[sender] = state_report
         if len(self._states) < len(self.members):
             return
         plan = make_plan(self.members, self._states)
         if refusal := refuse(self.me, self._states[self.me], plan):
-            self.phase, self.reason = Phase.INQUORATE, refusal
-            self._events.append(Refused(refusal))
-        elif plan.verdict in (Verdict.WAIT, Verdict.INQUORATE):
-            self.phase, self.reason = Phase.INQUORATE, plan.reason
-            self._waits = self._waits or plan.verdict is Verdict.INQUORATE
+            self.phase, self.reason = PrimaryPhase.INQUORATE, refusal
+            self._events.append(NeverJoins(refusal))
+        elif plan.verdict in (PlanVerdict.WAIT, PlanVerdict.INQUORATE):
+            self.phase, self.reason = PrimaryPhase.INQUORATE, plan.reason
+            self._waits = self._waits or plan.verdict is PlanVerdict.INQUORATE
             self._events.append(Inquorate(plan.reason))
         else:
             self._adopt(plan)
 
     def _adopt(self, plan: Plan) -> None:
         self.plan = plan
-        self.phase, self.reason = Phase.LEVELLING, plan.reason
+        self.phase, self.reason = PrimaryPhase.LEVELLING, plan.reason
         if self.me in plan.level or self._apply_undecided(plan):
             self._levelled = True
             if plan.donor == self.me:
-                for undecided in self._undecided.items:
-                    self._say(AGAIN, (undecided,))
+                for unstable in self._undecided.items:
+                    self._say(AGAIN, (unstable,))
             self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters))
             return
         assert plan.donor is not None
@@ -317,18 +321,18 @@ class Primary:
             self._count("undecided_do_not_fit")
             return False
         decided = self._undecided.decided(count)
-        if any(isinstance(undecided.item, Activation) for undecided in decided):
+        if any(isinstance(unstable.item, Activation) for unstable in decided):
             self._replaced = False
         self._apply(plan, decided)
         return True
 
-    def _apply(self, plan: Plan, decided: list[Undecided]) -> None:
-        self._events.extend(undecided.event(plan.epoch) for undecided in decided)
+    def _apply(self, plan: Plan, decided: list[Unstable]) -> None:
+        self._events.extend(unstable.event(plan.epoch) for unstable in decided)
 
     def _on_answer(self, sender: Member, answer: Answer) -> None:
         if self.plan is None or answer.epoch != self.plan.epoch:
             return
-        if self.phase is not Phase.LEVELLING:
+        if self.phase is not PrimaryPhase.LEVELLING:
             if answer.promised:
                 self._on_caught_up(sender)
             return
@@ -347,13 +351,13 @@ class Primary:
     def _on_activate(self, d: Deliver, activation: Activation) -> None:
         if d.transitional:
             # Some members of the old view may have seen it in time: it is undecided for us.
-            if self.plan is not None and self._levelled and len(self._again) == self.plan.undecided:
+            if self.plan is not None and self._levelled and len(self._again) == self.plan.unstable:
                 self._undecided.take_activation(d, activation, self._again)
             return
-        if self.plan is None or self.phase is not Phase.LEVELLING:
+        if self.plan is None or self.phase is not PrimaryPhase.LEVELLING:
             self._count("activate_unexpected")
             return
-        self.phase, self.reason = Phase.ACTIVE, self.plan.reason
+        self.phase, self.reason = PrimaryPhase.ACTIVE, self.plan.reason
         self.epoch, self.activation = activation.epoch, activation
         self._replaced = False
         self._waits = False
@@ -370,7 +374,7 @@ class Primary:
         self._update_mark()
 
     def _on_caught_up(self, sender: Member) -> None:
-        if self.phase is Phase.ACTIVE and sender.name not in self.mark.level:
+        if self.phase is PrimaryPhase.ACTIVE and sender.name not in self.mark.level:
             self.mark.level |= {sender.name}
             self._update_mark()
             if sender == self.me and self.plan is not None and self.mark.without_data:
@@ -385,7 +389,7 @@ class Primary:
             self._events.append(Holders(self.epoch, holders))
 
     def _update_mark(self) -> None:
-        if self.phase is Phase.ACTIVE and (mark := self.mark.news()) is not None:
+        if self.phase is PrimaryPhase.ACTIVE and (mark := self.mark.news()) is not None:
             self._events.append(DurableMark(mark))
 
     def _count(self, name: str) -> None:

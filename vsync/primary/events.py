@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgpack
 
-from vsync.primary.state_exchange import Standing
+from vsync.primary.state_exchange import StateReport
 from vsync.types import Member, RingId
 
 APP, STATE, PROMISED, BEHIND, ACTIVATE, CAUGHT_UP, AGAIN, HELD = (bytes([n]) for n in range(1, 9))
@@ -90,7 +90,7 @@ class Transfer(NamedTuple):
     order: bytes
 
 
-class Refused(NamedTuple):
+class NeverJoins(NamedTuple):
     """This member can never join what it sees; it must stop and say why."""
 
     reason: str
@@ -122,13 +122,13 @@ PrimaryEvent = (
     | Inquorate
     | PersistEpoch
     | Transfer
-    | Refused
+    | NeverJoins
     | DurableMark
     | Holders
 )
 
 
-class Undecided(NamedTuple):
+class Unstable(NamedTuple):
     """A message that was ordered in `ring` and delivered only as that view ended.
 
     Its donor says it again in the next primary view: there it is applied before the activation.
@@ -159,14 +159,14 @@ class Answer(NamedTuple):
 class Replicated(Protocol):
     """What the layer asks of the application that it drives."""
 
-    def standing(self) -> Standing:
+    def state_report(self) -> StateReport:
         """Return what the state is worth now."""
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
         """Return how many of `payloads`, applied in order, lead to the chain `order`; -1: none."""
 
 
-class Phase(Enum):
+class PrimaryPhase(Enum):
     """Where a member is between two primary views."""
 
     APART = "apart"
@@ -178,12 +178,12 @@ class Phase(Enum):
 
 def decode(
     tag: bytes, payload: bytes
-) -> tuple[RingId, Standing | Activation | Answer | Undecided | Held | None]:
+) -> tuple[RingId, StateReport | Activation | Answer | Unstable | Held | None]:
     """Return the view that a layer message belongs to and its body; None is CAUGHT_UP."""
     fields = msgpack.unpackb(payload[1:], use_list=False, strict_map_key=True)
     ring = RingId(*fields[0])
     if tag == STATE:
-        return ring, Standing(*fields[1])
+        return ring, StateReport(*fields[1])
     if tag == ACTIVATE:
         return ring, Activation(*fields[1])
     if tag == PROMISED:
@@ -197,5 +197,5 @@ def decode(
     if tag == AGAIN:
         epoch, ring, seq, sender, item = fields[1]
         body = item if isinstance(item, bytes) else Activation(*item)
-        return RingId(*fields[0]), Undecided(epoch, RingId(*ring), seq, Member(*sender), body)
+        return RingId(*fields[0]), Unstable(epoch, RingId(*ring), seq, Member(*sender), body)
     raise ValueError(tag)

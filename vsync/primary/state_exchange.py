@@ -1,8 +1,8 @@
 """What a member's state is worth, and what a view may do with it: pure decisions.
 
-After every regular view the members exchange one `Standing` each.  From the same set of standings
-every member computes the same `Plan`: form a new cluster, resume the old one from the best donor,
-or stay inquorate and say why.  Nothing here sends, waits or remembers (see `primary`).
+After every regular view the members exchange one `StateReport` each.  From the same set of
+standings every member computes the same `Plan`: form a new cluster, resume the old one from the
+best donor, or stay inquorate and say why.  Nothing here sends, waits or remembers (see `primary`).
 
 The rule is Raft's election rule on views instead of terms: whatever was confirmed is durable on a
 majority of the voters, a plan needs a majority of the voters, so the largest (epoch, position)
@@ -26,7 +26,7 @@ from vsync.types import Member
 ZERO_CHAIN = bytes(16)
 
 
-class Standing(NamedTuple):
+class StateReport(NamedTuple):
     """One member's answer in a state exchange.
 
     `filled` is false for an empty, joining or inconsistent store: such a member has no say.
@@ -61,7 +61,7 @@ class Standing(NamedTuple):
     label: str
     reach: int = 0
     complete: bool = False
-    undecided: int = 0
+    unstable: int = 0
     wish: Terms = ()
     arbitrator: bool = False
     holders: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Standing(NamedTuple):
         )  # fmt: skip
 
 
-class Verdict(Enum):
+class PlanVerdict(Enum):
     """What a complete set of standings amounts to."""
 
     WAIT = "waiting for the members of the first start"
@@ -87,7 +87,7 @@ class Verdict(Enum):
 class Plan(NamedTuple):
     """The decision that every member of a view reaches from the same standings."""
 
-    verdict: Verdict
+    verdict: PlanVerdict
     reason: str
     epoch: int
     donor: Member | None
@@ -96,102 +96,109 @@ class Plan(NamedTuple):
     position: int
     chain: bytes
     order: bytes
-    undecided: int
+    unstable: int
     level: frozenset[Member]
     foreign: frozenset[Member]
     counted: frozenset[str]  # the names that count for the quorum
 
 
-def make_plan(members: tuple[Member, ...], standings: dict[Member, Standing]) -> Plan:
+def make_plan(members: tuple[Member, ...], state_reports: dict[Member, StateReport]) -> Plan:
     """Decide what the view `members` may do; `standings` holds an answer of each of them."""
-    filled = [m for m in members if standings[m].filled]
+    filled = [m for m in members if state_reports[m].filled]
     if not filled:
-        return _first_start(members, standings)
-    cluster_id = _home(filled, standings)
-    ours = [m for m in filled if standings[m].cluster_id == cluster_id]
+        return _first_start(members, state_reports)
+    cluster_id = _home(filled, state_reports)
+    ours = [m for m in filled if state_reports[m].cluster_id == cluster_id]
     # Who holds nothing was only named by a first start that broke off, and joins like an empty one.
     foreign = frozenset(
-        m for m in filled if m not in ours and (standings[m].position or standings[m].arbitrator)
+        m
+        for m in filled
+        if m not in ours and (state_reports[m].position or state_reports[m].arbitrator)
     )
     # Names break ties downwards, so sort by name and let max() keep the first of the best.
-    states = [m for m in sorted(ours) if not standings[m].arbitrator] or sorted(ours)
-    donor = max(states, key=lambda m: _worth(m, ours, standings))
-    best = standings[donor]
+    states = [m for m in sorted(ours) if not state_reports[m].arbitrator] or sorted(ours)
+    donor = max(states, key=lambda m: _worth(m, ours, state_reports))
+    best = state_reports[donor]
     level = frozenset(
         m
         for m in members
-        if standings[m].arbitrator
+        if state_reports[m].arbitrator
         or (
-            m in ours and (standings[m].position, standings[m].chain) == (best.position, best.chain)
+            m in ours
+            and (state_reports[m].position, state_reports[m].chain) == (best.position, best.chain)
         )
     )
-    epoch = 1 + max(standings[m].promised_epoch for m in ours)
-    ballot = hold_ballot({m: standings[m].voter() for m in ours})
-    verdict, reason = Verdict.RESUME, ballot.text
+    epoch = 1 + max(state_reports[m].promised_epoch for m in ours)
+    ballot = hold_ballot({m: state_reports[m].voter() for m in ours})
+    verdict, reason = PlanVerdict.RESUME, ballot.text
     if not ballot.quorate:
-        verdict = Verdict.INQUORATE
-        if not any(standings[m].position or standings[m].holders for m in filled):
+        verdict = PlanVerdict.INQUORATE
+        if not any(state_reports[m].position or state_reports[m].holders for m in filled):
             # A first start that was cut short: nothing was applied here, so it may be done again,
             # but not without any of those who may have applied it.
-            named = {name for m in filled for name in parse(standings[m].voters).names}
+            named = {name for m in filled for name in parse(state_reports[m].voters).names}
             missing = ", ".join(sorted(named - {m.name for m in members}))
             if not missing:
-                return _first_start(members, standings)
-            verdict, reason = Verdict.WAIT, f"a first start was begun with {missing}: waiting"
+                return _first_start(members, state_reports)
+            verdict, reason = PlanVerdict.WAIT, f"a first start was begun with {missing}: waiting"
     elif ballot.waits:
-        verdict = Verdict.WAIT
+        verdict = PlanVerdict.WAIT
         reason = f"{reason}; waiting for all voters, as the voter set says"
-    elif not ballot.complete and _may_wait(ours, standings):
-        verdict = Verdict.WAIT
+    elif not ballot.complete and _may_wait(ours, state_reports):
+        verdict = PlanVerdict.WAIT
         reason = f"{reason}; giving the others a moment, as nobody is being served yet"
     return Plan(
         verdict, reason, epoch, donor, cluster_id, ballot.voters,
-        best.position, best.chain, best.order, best.undecided, level, foreign, ballot.counted,
+        best.position, best.chain, best.order, best.unstable, level, foreign, ballot.counted,
     )  # fmt: skip
 
 
-def refuse(me: Member, standing: Standing, plan: Plan) -> str:
+def refuse(me: Member, state_report: StateReport, plan: Plan) -> str:
     """Return why a member can never join what it sees; empty when it can."""
     if me in plan.foreign:
-        mine = standing.cluster_id
+        mine = state_report.cluster_id
         return f"this store belongs to cluster {mine}, the members here to {plan.cluster_id}"
-    return contradiction(me.name, standing.voter(), plan.voters)
+    return contradiction(me.name, state_report.voter(), plan.voters)
 
 
 def _worth(
-    member: Member, ours: list[Member], standings: dict[Member, Standing]
+    member: Member, ours: list[Member], state_reports: dict[Member, StateReport]
 ) -> tuple[int, bool, int, int, int, int]:
     """Rank a state as the one to go on from; of equal positions the chain that more hold wins."""
-    s = standings[member]
-    alike = sum((standings[m].position, standings[m].chain) == (s.position, s.chain) for m in ours)
-    return s.reach, s.complete, s.state_epoch, s.position, alike, s.undecided
+    s = state_reports[member]
+    alike = sum(
+        (state_reports[m].position, state_reports[m].chain) == (s.position, s.chain) for m in ours
+    )
+    return s.reach, s.complete, s.state_epoch, s.position, alike, s.unstable
 
 
-def _may_wait(ours: list[Member], standings: dict[Member, Standing]) -> bool:
+def _may_wait(ours: list[Member], state_reports: dict[Member, StateReport]) -> bool:
     """Whether a restart may wait for stragglers: who is left behind needs a whole transfer."""
-    return any(standings[m].patient for m in ours) and not any(standings[m].ran for m in ours)
+    return any(state_reports[m].patient for m in ours) and not any(
+        state_reports[m].ran for m in ours
+    )
 
 
-def _first_start(members: tuple[Member, ...], standings: dict[Member, Standing]) -> Plan:
+def _first_start(members: tuple[Member, ...], state_reports: dict[Member, StateReport]) -> Plan:
     """All stores are empty: only the complete first membership may form a cluster."""
-    size = max(standings[m].size for m in members)
-    lowest = min([m for m in members if not standings[m].arbitrator] or members)
-    voters, reason = first_ballot({m: standings[m].voter() for m in members}, size)
-    verdict = Verdict.FORM if voters else Verdict.WAIT
-    if voters and size == 1 and any(standings[m].patient for m in members):
-        verdict, reason = Verdict.WAIT, "looking for a running cluster before forming one"
-    barred = ", ".join(m.name for m in sorted(members) if standings[m].position)
+    size = max(state_reports[m].size for m in members)
+    lowest = min([m for m in members if not state_reports[m].arbitrator] or members)
+    voters, reason = first_ballot({m: state_reports[m].voter() for m in members}, size)
+    verdict = PlanVerdict.FORM if voters else PlanVerdict.WAIT
+    if voters and size == 1 and any(state_reports[m].patient for m in members):
+        verdict, reason = PlanVerdict.WAIT, "looking for a running cluster before forming one"
+    barred = ", ".join(m.name for m in sorted(members) if state_reports[m].position)
     if barred:  # not empty: it came far, and may not speak of it
-        verdict = Verdict.WAIT
+        verdict = PlanVerdict.WAIT
         reason = f"waiting for a member with a usable store; the store of {barred} has no vote"
     return Plan(
-        verdict, reason, 1, lowest, standings[lowest].proposal, voters,
+        verdict, reason, 1, lowest, state_reports[lowest].proposal, voters,
         0, ZERO_CHAIN, ZERO_CHAIN, 0, frozenset(members), frozenset(),
         frozenset(m.name for m in members),
     )  # fmt: skip
 
 
-def _home(filled: list[Member], standings: dict[Member, Standing]) -> str:
+def _home(filled: list[Member], state_reports: dict[Member, StateReport]) -> str:
     """Pick the cluster that this view belongs to when stores of several clusters meet.
 
     A cluster that runs beats one that only lies on disk, and that one a mere name; then the larger
@@ -200,12 +207,12 @@ def _home(filled: list[Member], standings: dict[Member, Standing]) -> str:
     """
     groups: dict[str, list[Member]] = {}
     for m in sorted(filled):
-        groups.setdefault(standings[m].cluster_id, []).append(m)
+        groups.setdefault(state_reports[m].cluster_id, []).append(m)
     return max(
         sorted(groups),
         key=lambda c: (
-            any(standings[m].ran for m in groups[c]),
-            any(standings[m].position for m in groups[c]),
+            any(state_reports[m].ran for m in groups[c]),
+            any(state_reports[m].position for m in groups[c]),
             len(groups[c]),
         ),
     )

@@ -7,11 +7,11 @@ as that member's view had no successor (docs/decisions/0005).
 
 from __future__ import annotations
 
-from vsync.primary.events import Activation, Undecided
+from vsync.primary.events import Activation, Unstable
 from vsync.totem.events import Deliver
 
 
-class UndecidedMessages:
+class UnstableMessages:
     """One member's undecided messages, in their order.
 
     `complete` says that the state and these together hold all that anybody applied in the view of
@@ -19,7 +19,7 @@ class UndecidedMessages:
     """
 
     def __init__(self) -> None:
-        self.items: list[Undecided] = []
+        self.items: list[Unstable] = []
         self.complete = False
         self._collecting = False
         self._epoch = 0
@@ -49,19 +49,19 @@ class UndecidedMessages:
     def take(self, d: Deliver, payload: bytes) -> bool:
         """Keep a message of the ending view; false when it is none of ours."""
         if self._collecting:
-            self.items.append(Undecided(self._epoch, d.ring, d.seq, d.sender, payload))
+            self.items.append(Unstable(self._epoch, d.ring, d.seq, d.sender, payload))
         return self._collecting
 
-    def take_activation(self, d: Deliver, activation: Activation, again: list[Undecided]) -> None:
+    def take_activation(self, d: Deliver, activation: Activation, again: list[Unstable]) -> None:
         """Others may have applied this activation: it follows what the donor said again."""
-        last = Undecided(activation.epoch, d.ring, d.seq, d.sender, activation)
+        last = Unstable(activation.epoch, d.ring, d.seq, d.sender, activation)
         self.items = [*again, last]
         self.complete = True
         self.view_ends(activation.epoch, applies=True)
 
     # -- when it is decided ----------------------------------------------------------------------
 
-    def decided(self, count: int) -> list[Undecided]:
+    def decided(self, count: int) -> list[Unstable]:
         """Return the first `count`, which are applied now, and forget these."""
         first, self.items = self.items[:count], self.items[count:]
         return first

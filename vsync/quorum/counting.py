@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from vsync.errors import ConfigError
 from vsync.quorum.reconfiguration import first_voters, mismatch
-from vsync.quorum.voter_set import Record, Terms, parse, voter_set
+from vsync.quorum.voter_set import EpochRecord, Terms, parse, voter_set
 from vsync.types import Member
 
 
@@ -48,7 +48,9 @@ def hold(voters: Mapping[Member, Voter]) -> Ballot:
     electorate = parse(latest.voters)
     epochs = {m.name: v.epoch for m, v in data.items()}
     records = {
-        m.name: Record(v.epoch, frozenset(v.holders)) for m, v in voters.items() if v.arbitrator
+        m.name: EpochRecord(v.epoch, frozenset(v.holders))
+        for m, v in voters.items()
+        if v.arbitrator
     }
     counted = electorate.credible(epochs, records)
     missing = [name for name in electorate.names if name not in counted]

@@ -51,7 +51,7 @@ def majority(votes: int) -> int:
     return votes // 2 + 1
 
 
-class Record(NamedTuple):
+class EpochRecord(NamedTuple):
     """What an arbitrator knows: the last epoch it saw activated, and who holds all of it."""
 
     epoch: int
@@ -159,7 +159,9 @@ class VoterSet:
             position = max(position, min(held.values()))
         return position
 
-    def credible(self, epochs: Mapping[str, int], records: Mapping[str, Record]) -> frozenset[str]:
+    def credible(
+        self, epochs: Mapping[str, int], records: Mapping[str, EpochRecord]
+    ) -> frozenset[str]:
         """Return whose vote counts in a formation.
 
         `epochs`: of the state of each member with data that is present; `records`: of the
@@ -278,7 +280,9 @@ class Electorate:
         """Whether an opinion of these members holds against any other: under both sets."""
         return bool(self.sets) and all(one.outvotes(names) for one in self.sets)
 
-    def credible(self, epochs: Mapping[str, int], records: Mapping[str, Record]) -> frozenset[str]:
+    def credible(
+        self, epochs: Mapping[str, int], records: Mapping[str, EpochRecord]
+    ) -> frozenset[str]:
         """Return whose vote counts in a formation: under every set that it votes in."""
         found = frozenset(epochs) | records.keys()
         for one in self.sets:

@@ -1,8 +1,8 @@
 """What a core hands out: its outputs in order, its counters, and its timers.
 
-One `Desk` is shared by the parts of one node; it is the only thing that they all write to.  Timers
-are plain due times by name: a timer that fires late is harmless, because whoever sets or cancels it
-only writes into this table, and the node asks it what is due.
+One `Context` is shared by the parts of one node; it is the only thing that they all write to.
+Timers are plain due times by name: a timer that fires late is harmless, because whoever sets or
+cancels it only writes into this table, and the node asks it what is due.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Timer(IntEnum):
     CHECK = 9  # of a member whose link broke
 
 
-class Desk:
+class Context:
     """Outputs, counters and timers of one node."""
 
     __slots__ = ("codec", "counters", "due", "out", "source", "tracing")

@@ -24,9 +24,20 @@ from vsync.totem.ordering.ring import Ring
 from vsync.totem.phases import Phase, Reason
 from vsync.totem.state import OPERATIONAL, TOKEN_LOSS, TOKEN_RESEND
 from vsync.types import Guarantee, Member
-from vsync.wire.messages import Alive, Commit, Data, Datagram, Join, Kind, Merge, Probe, Token, Wake
+from vsync.wire.messages import (
+    Alive,
+    CommitToken,
+    Data,
+    Datagram,
+    FrameKind,
+    Join,
+    Merge,
+    Probe,
+    Token,
+    Wake,
+)
 
-_DATA, _TOKEN = Kind.DATA, Kind.TOKEN
+_DATA, _TOKEN = FrameKind.DATA, FrameKind.TOKEN
 
 
 class Node(Checking):
@@ -57,7 +68,7 @@ class Node(Checking):
         self._move(Reason.START)
         self.lease.start(now)
         self.gather = Gather(self.me, ())
-        self.desk.arm(Timer.LONELY, now + self.config.lonely_wait_ms / 1000)
+        self.context.arm(Timer.LONELY, now + self.config.lonely_wait_ms / 1000)
         self._announce(self.gather, now)
 
     def submit(self, payload: bytes, now: float, guarantee: Guarantee = Guarantee.SAFE) -> bool:
@@ -90,9 +101,9 @@ class Node(Checking):
         if len(payload) > 2 * self.config.frame_bytes_max:
             raise PayloadTooLarge(f"{len(payload)} bytes in one datagram")
         if to == self.me:
-            self.desk.out.append(Direct(self.me, payload))
+            self.context.out.append(Direct(self.me, payload))
         else:
-            self.desk.send(to, Datagram(payload))
+            self.context.send(to, Datagram(payload))
 
     def leave(self, now: float) -> None:
         """Go cleanly: the others need not wait for a timeout.  What is still queued is dropped."""
@@ -103,21 +114,21 @@ class Node(Checking):
         self._move(Reason.LEAVE)
         self.gather = self.forming = self.recovery = self.waiting = self.solo = None
         self._held = self._slowed = False
-        self.desk.due.clear()
+        self.context.due.clear()
         self._say_farewell(now)
 
     def next_timer(self) -> float | None:
         """When `wake` is due; earlier calls do no harm."""
-        due = self.desk.due
+        due = self.context.due
         return min(due.values()) if due else None
 
     def wake(self, now: float) -> None:
         """Handle every timer that is due."""
         self._notice_absence(now)
-        for timer, due in sorted(self.desk.due.items()):
+        for timer, due in sorted(self.context.due.items()):
             # An earlier handler of this loop may have moved or cancelled it.
-            if due <= now and self.desk.due.get(timer) == due:
-                del self.desk.due[timer]
+            if due <= now and self.context.due.get(timer) == due:
+                del self.context.due[timer]
                 self._on_timer[timer](now)
         self._deliver()
 
@@ -128,21 +139,21 @@ class Node(Checking):
         try:
             envelope = self.codec.open(frame)
             sender = envelope.sender
-            self.desk.source = sender.name
+            self.context.source = sender.name
             if self._newest.get(sender.name) != sender.incarnation and not self._knows(sender):
                 return
             if sender == self.me:
-                self.desk.count("own_echo")
+                self.context.count("own_echo")
                 return
             message = self.codec.decode(frame, envelope)
         except FrameError as err:
-            self.desk.count(err.code)
+            self.context.count(err.code)
             if err.code in FOREIGN:
                 self._on_misfit(frame, now)
             return
-        if self.suspicion:
-            self.suspicion.heard(sender, now)
-        if self.hearing.heard(sender, now):
+        if self.failure_detector:
+            self.failure_detector.heard(sender, now)
+        if self.connectivity.heard(sender, now):
             self._fresh = True
         kind = envelope.kind
         if kind is _DATA:
@@ -166,8 +177,8 @@ class Node(Checking):
             case Alive():
                 self._on_alive(sender, now)
             case Datagram(payload):
-                self.desk.out.append(Direct(sender, payload))
-            case Commit():
+                self.context.out.append(Direct(sender, payload))
+            case CommitToken():
                 self._on_commit(sender, message, now)
             case Join():
                 if not self._was_away(now):
@@ -191,11 +202,11 @@ class Node(Checking):
     def _knows(self, sender: Member) -> bool:
         """A life of `sender` that I have not met: is it news, or the past?"""
         if sender.name == self.me.name:
-            self.desk.count("name_of_mine")
+            self.context.count("name_of_mine")
             return False
         known = self._newest.get(sender.name)
         if known is not None and sender.incarnation < known:
-            self.desk.count("past_incarnation")
+            self.context.count("past_incarnation")
             return False
         if len(self._newest) >= 4096:
             self._newest = {self.me.name: self.me.incarnation}
@@ -206,7 +217,7 @@ class Node(Checking):
         """Was this process stopped?  Then joins in its receive queue are history (pitfall 28)."""
         self._notice_absence(now)
         if self._late:
-            self.desk.count("control_while_late")
+            self.context.count("control_while_late")
         return self._late
 
     def _notice_absence(self, now: float) -> None:
@@ -221,31 +232,31 @@ class Node(Checking):
         token = self.waiting or self.solo
         if token is not None and frame.seq > token.seq and frame.ring == token.ring:
             # I have the token: nobody else gave out this number, and I may be about to (fuzzing).
-            self.desk.count("data_beyond_token")
+            self.context.count("data_beyond_token")
         elif phase is OPERATIONAL or phase is Phase.GATHER:
             if ring is not None and frame.ring == ring.id:
                 # In gather it is kept for the recovery, but nothing is delivered any more.
                 if code := ring.add(frame):
-                    self.desk.count(code)
+                    self.context.count(code)
             else:
-                self.desk.count("data_other_ring")
+                self.context.count("data_other_ring")
         elif self.recovery is not None and frame.ring == self.recovery.ring.id:
             self._data_in_recovery(self.recovery, frame)
         else:
             # In commit: what I hold is already written in the commit token and must not change.
-            self.desk.count(f"data_in_{phase.value}")
+            self.context.count(f"data_in_{phase.value}")
 
     # -- the token ---------------------------------------------------------------------------
 
     def _on_token(self, sender: Member, token: Token, now: float) -> None:
         """Check a token and keep it until everything received before it was handled."""
-        due = self.desk.due
+        due = self.context.due
         if self.phase is OPERATIONAL:
             ring = self.current
         elif self.phase is Phase.RECOVERY and self.recovery is not None:
             ring = self.recovery.ring
         else:
-            self.desk.count(f"token_in_{self.phase.value}")
+            self.context.count(f"token_in_{self.phase.value}")
             return
         assert ring is not None
         code = ring.refuses(token)
@@ -256,7 +267,7 @@ class Node(Checking):
             code = "token_late"
         if code:
             # No timer, counter of idleness or bound was touched (pitfalls 5, 6, 7, 37).
-            self.desk.count(code)
+            self.context.count(code)
             return
         ring.accept(token)
         self.waiting = token
@@ -278,8 +289,8 @@ class Node(Checking):
             if self.throttle_s:
                 if not self._slowed:
                     self._slowed = True
-                    self.desk.count("token_slowed")
-                    self.desk.arm(Timer.HOLD, now + self.throttle_s)
+                    self.context.count("token_slowed")
+                    self.context.arm(Timer.HOLD, now + self.throttle_s)
             elif (
                 ring.index == 0
                 and ring.idle >= self.config.idle_visits_before_hold
@@ -287,8 +298,8 @@ class Node(Checking):
                 and self.mark == token.marks[0]
             ):
                 self._held = True
-                self.desk.count("token_held")
-                self.desk.arm(Timer.HOLD, now + self.config.hold_ms / 1000)
+                self.context.count("token_held")
+                self.context.arm(Timer.HOLD, now + self.config.hold_ms / 1000)
             else:
                 self.waiting = None
                 self._visit(ring, token, now)
@@ -298,13 +309,13 @@ class Node(Checking):
             self._give_up_on(stuck, now)
             return
         visit = ring.visit(token, self.queue, self.mark, self.config.accelerated_frames)
-        framed, out = self.codec.data_frame, self.desk.out
+        framed, out = self.codec.data_frame, self.context.out
         resent, before, passed, after, asked = visit
         if resent:
-            self.desk.count("retransmitted", len(resent))
+            self.context.count("retransmitted", len(resent))
             out.extend([Broadcast(framed(body)) for body in resent])
         if asked:
-            self.desk.count("asked", asked)
+            self.context.count("asked", asked)
         if before:
             out.extend([Broadcast(framed(body)) for body in before])
         self._pass_on(ring.successor, passed, now)
@@ -320,19 +331,19 @@ class Node(Checking):
         if ring is None or self.phase is not Phase.OPERATIONAL:
             return
         if self.solo is not None:
-            self.desk.due.setdefault(Timer.SOLO, now + self.throttle_s)
+            self.context.due.setdefault(Timer.SOLO, now + self.throttle_s)
         elif ring.index == 0:
             ring.idle = 0
             if self._held:
                 self._on_hold(now)
         elif not self._asked and ring.idle + 2 >= self.config.idle_visits_before_hold:
             self._asked = True
-            self.desk.send(ring.members[0], Wake(ring.id))
+            self.context.send(ring.members[0], Wake(ring.id))
 
     def _on_wake(self, message: Wake, now: float) -> None:
         ring = self.current
         if ring is None or self.phase is not Phase.OPERATIONAL or message.ring != ring.id:
-            self.desk.count("wake_other_ring")
+            self.context.count("wake_other_ring")
             return
         ring.idle = 0
         if self._held:
@@ -342,7 +353,7 @@ class Node(Checking):
 
     def _on_hold(self, now: float) -> None:
         """The held token goes on: because there is work, or so that nobody misses it."""
-        self.desk.cancel(Timer.HOLD)
+        self.context.cancel(Timer.HOLD)
         token, ring = self.waiting, self.current
         self.waiting, self._held, self._slowed = None, False, False
         if token is not None and ring is not None and self.phase is Phase.OPERATIONAL:
@@ -360,16 +371,16 @@ class Node(Checking):
         self._show_marks(ring)
         self._deliver()
         if self.queue:
-            self.desk.arm(Timer.SOLO, now + self.throttle_s)
+            self.context.arm(Timer.SOLO, now + self.throttle_s)
 
     def _on_token_resend(self, now: float) -> None:
         if self._resend is not None:
-            self.desk.count("token_resent")
-            self.desk.out.append(self._resend)
-            self.desk.arm(Timer.TOKEN_RESEND, now + self.config.token_retransmit_ms / 1000)
+            self.context.count("token_resent")
+            self.context.out.append(self._resend)
+            self.context.arm(Timer.TOKEN_RESEND, now + self.config.token_retransmit_ms / 1000)
 
     def _on_token_loss(self, now: float) -> None:
-        self.desk.count("token_lost")
+        self.context.count("token_lost")
         self._announce(self._enter_gather(Reason.TOKEN_LOST), now)
 
     # -- self-check --------------------------------------------------------------------------
@@ -389,7 +400,7 @@ class Node(Checking):
         assert not self._held or self.waiting is not None, self.describe()
         assert self.committed_seq <= self.max_ring_seq, self.describe()
         if operational or gathering:
-            assert self.desk.due, f"nothing will ever happen: {self.describe()}"
+            assert self.context.due, f"nothing will ever happen: {self.describe()}"
         if current is not None:
             assert current.id.seq <= self.committed_seq, self.describe()
             current.invariants()

@@ -11,13 +11,13 @@ import random
 from collections import deque
 
 from vsync.totem.config import RingConfig
-from vsync.totem.context import Desk, Timer, names
+from vsync.totem.context import Context, Timer, names
 from vsync.totem.events import Deliver, Marks, Output, Send
-from vsync.totem.membership.compatibility import Doorstep, settings_hash, settings_of
-from vsync.totem.membership.connectivity import Hearing
-from vsync.totem.membership.failure_detector import Suspicion
+from vsync.totem.membership.compatibility import Handshake, settings_hash, settings_of
+from vsync.totem.membership.connectivity import Connectivity
+from vsync.totem.membership.failure_detector import FailureDetector
 from vsync.totem.membership.recovery import Recovery
-from vsync.totem.membership.sets import Forming, Gather, Shunned
+from vsync.totem.membership.sets import BackedOff, Forming, Gather
 from vsync.totem.ordering.lease import Lease
 from vsync.totem.ordering.packing import Reassembly, SendQueue
 from vsync.totem.ordering.ring import Ring
@@ -40,9 +40,9 @@ class Core:
         self.rng = rng
         settings = settings_hash(settings_of(config))
         self.codec = Codec(me, cluster, config.frame_bytes_max, settings)
-        self.doorstep = Doorstep(me, cluster, config, self.codec)
-        self.desk = Desk(self.codec)
-        self.counters = self.desk.counters
+        self.handshake = Handshake(me, cluster, config, self.codec)
+        self.context = Context(self.codec)
+        self.counters = self.context.counters
         self.phase = Phase.IDLE
         self.queue = SendQueue(
             config.queue_bytes_max, config.queue_messages_max, config.message_bytes_max
@@ -62,12 +62,14 @@ class Core:
         self.solo: Token | None = None  # the token of a ring of one never leaves home
         self.max_ring_seq = 0  # highest ring seq known to anybody
         self.committed_seq = 0  # highest ring seq that I committed to; never goes back (pitfall 3)
-        self.suspicion = Suspicion(config.probe_ms / 1000)
+        self.failure_detector = FailureDetector(config.probe_ms / 1000)
         self._farewell_at = 0.0
         self._ears_told: tuple[Member, ...] = ()  # whom I said last that I hear
         self._known_told: tuple[Member, ...] = ()  # whom the shell was told to reach
-        self.hearing = Hearing(me, config.hearing_ms / 1000)
-        self.shunned = Shunned(config.merge_interval_ms / 1000, config.merge_backoff_max_ms / 1000)
+        self.connectivity = Connectivity(me, config.hearing_ms / 1000)
+        self.backed_off = BackedOff(
+            config.merge_interval_ms / 1000, config.merge_backoff_max_ms / 1000
+        )
         self.past: deque[RingId] = deque(maxlen=32)  # rings that I was in or tried to form
         self._resend: Send | None = None
         self._retransmit = config.token_retransmit_ms / 1000
@@ -77,12 +79,12 @@ class Core:
     def _on_misfit(self, frame: bytes, now: float) -> None:
         """A frame of another version, cluster or configuration: tell its sender who I am."""
         if frame[0] == HELLO_VERSION:
-            code, hello = self.doorstep.on_hello(frame, now)
-            self.desk.count(code)
+            code, hello = self.handshake.on_hello(frame, now)
+            self.context.count(code)
         else:
-            hello = self.doorstep.on_foreign(frame, now)
+            hello = self.handshake.on_foreign(frame, now)
         if hello is not None:
-            self.desk.out.append(hello)
+            self.context.out.append(hello)
 
     @property
     def ring(self) -> RingId:
@@ -104,28 +106,28 @@ class Core:
 
     def take(self) -> list[Output]:
         """The outputs since the last call, in the order in which they happened."""
-        out = self.desk.out
-        self.desk.out = []
+        out = self.context.out
+        self.context.out = []
         return out
 
     # -- helpers of all phases ---------------------------------------------------------------
 
     def _move(self, reason: Reason) -> None:
         was, self.phase = self.phase, after(self.phase, reason)
-        self.desk.count(f"phase_{self.phase.value}")
-        self.desk.note(
+        self.context.count(f"phase_{self.phase.value}")
+        self.context.note(
             "phase", was=was.value, now=self.phase.value, why=reason.value, ring=str(self.ring)
         )
 
     def _pass_on(self, to: Member, message: Message, now: float) -> None:
         """Send a token of either kind, and again until there is a sign that it arrived."""
-        self._resend = self.desk.send(to, message)
-        self.desk.due[TOKEN_RESEND] = now + self._retransmit
+        self._resend = self.context.send(to, message)
+        self.context.due[TOKEN_RESEND] = now + self._retransmit
 
     def _expect_token(self, members: int, now: float) -> None:
         if members != self._patience[0]:
             self._patience = members, self.config.token_timeout(members)
-        self.desk.due[TOKEN_LOSS] = now + self._patience[1]
+        self.context.due[TOKEN_LOSS] = now + self._patience[1]
 
     def _entry(self) -> CommitEntry:
         """What I bring from my old ring."""
@@ -144,8 +146,8 @@ class Core:
         if frame.content is Content.FRAGMENT:
             payloads, odd = self.assembly.add(sender, payloads)
             if odd:
-                self.desk.count(odd)
-        self.desk.out.append(
+                self.context.count(odd)
+        self.context.out.append(
             Deliver(ring.id, frame.seq, sender, payloads, frame.guarantee, transitional)
         )
 
@@ -161,7 +163,7 @@ class Core:
         if ring.marks != self._marks_shown:
             self._marks_shown = ring.marks
             named = {m.name: v for m, v in zip(ring.members, ring.marks, strict=True)}
-            self.desk.out.append(Marks(named))
+            self.context.out.append(Marks(named))
 
     def describe(self) -> str:
         return f"{self.me} {self.phase.value} {self.ring} {names(self.members)}"

@@ -2,8 +2,8 @@
 
 Nothing here reads a clock or writes a file; `tracefile` does.  What happens seldom (moves of the
 phase, views, commits, recoveries) the core says always, as a `Note`; what may happen with every
-frame (drops, retransmissions, joins) it says only while it is traced, and a `Digest` draws alike
-facts of one moment together.
+frame (drops, retransmissions, joins) it says only while it is traced, and a `TraceDigest` draws
+alike facts of one moment together.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fact(output: Output) -> tuple[str, Fields] | None:
     return None
 
 
-class Digest:
+class TraceDigest:
     """Facts in order; alike ones between two `take`s are one, with `times` and when it began."""
 
     def __init__(self) -> None:

@@ -36,12 +36,12 @@ from vsync.wire.membership_codec import (
 from vsync.wire.messages import (
     NOBODY,
     Alive,
-    Commit,
+    CommitToken,
     Content,
     Data,
     Datagram,
+    FrameKind,
     Join,
-    Kind,
     Merge,
     Message,
     Probe,
@@ -74,16 +74,19 @@ _TOKEN = Struct("<QQQHIQBHH")  # hop seq aru aru_by sent backlog recovering mark
 _DATA = Struct("<QHBBI")  # seq origin content guarantee items
 _FRAGMENT = Struct("<QII")
 
-_TOKEN_KIND, _DATA_KIND = Kind.TOKEN, Kind.DATA  # an enum's attribute is ten times as slow
+_TOKEN_KIND, _DATA_KIND = (
+    FrameKind.TOKEN,
+    FrameKind.DATA,
+)  # an enum's attribute is ten times as slow
 _CONTENTS = {int(c): c for c in Content}
 _GUARANTEES = {int(g): g for g in Guarantee}
-_START_CRCS = {kind: crc32(bytes((WIRE_VERSION, kind))) for kind in Kind}
+_START_CRCS = {kind: crc32(bytes((WIRE_VERSION, kind))) for kind in FrameKind}
 
 
 class Envelope(NamedTuple):
     """The checked head of a frame: what it is, who sent it, where its body starts."""
 
-    kind: Kind
+    kind: FrameKind
     sender: Member
     start: int
 
@@ -200,7 +203,7 @@ class Codec:
 
     # -- out ---------------------------------------------------------------------------------
 
-    def frame(self, kind: Kind, body: bytes) -> bytes:
+    def frame(self, kind: FrameKind, body: bytes) -> bytes:
         """Put a body into an envelope."""
         start, crc = self._starts[kind]
         return b"".join((start, _CRC.pack(crc32(body, crc)), self._identity, body))
@@ -216,19 +219,19 @@ class Codec:
             case Data():
                 return self.frame(_DATA_KIND, message.body)
             case Join():
-                return self.frame(Kind.JOIN, join_body(message))
-            case Commit():
-                return self.frame(Kind.COMMIT, ring_block(message.ring) + commit_body(message))
+                return self.frame(FrameKind.JOIN, join_body(message))
+            case CommitToken():
+                return self.frame(FrameKind.COMMIT, ring_block(message.ring) + commit_body(message))
             case Merge():
-                return self.frame(Kind.MERGE, ring_block(message.ring) + merge_body(message))
+                return self.frame(FrameKind.MERGE, ring_block(message.ring) + merge_body(message))
             case Wake():
-                return self.frame(Kind.WAKE, ring_block(message.ring))
+                return self.frame(FrameKind.WAKE, ring_block(message.ring))
             case Probe():
-                return self.frame(Kind.PROBE, b"")
+                return self.frame(FrameKind.PROBE, b"")
             case Alive():
-                return self.frame(Kind.ALIVE, b"")
+                return self.frame(FrameKind.ALIVE, b"")
             case Datagram():
-                return self.frame(Kind.DIRECT, message.payload)
+                return self.frame(FrameKind.DIRECT, message.payload)
 
     # -- in ----------------------------------------------------------------------------------
 
@@ -289,24 +292,24 @@ class Codec:
         if kind is _DATA_KIND:
             return self.data(frame[start:])
         match kind:
-            case Kind.JOIN:
+            case FrameKind.JOIN:
                 return read_join(frame[start:])
-            case Kind.COMMIT:
+            case FrameKind.COMMIT:
                 ring, start = self.ring(frame, start)
                 return read_commit(ring, frame[start:])
-            case Kind.MERGE:
+            case FrameKind.MERGE:
                 ring, start = self.ring(frame, start)
                 return read_merge(ring, frame[start:])
-            case Kind.WAKE:
+            case FrameKind.WAKE:
                 ring, start = self.ring(frame, start)
                 if start != len(frame):
                     raise FrameError("frame_trailing")
                 return Wake(ring)
-            case Kind.PROBE | Kind.ALIVE:
+            case FrameKind.PROBE | FrameKind.ALIVE:
                 if start != len(frame):
                     raise FrameError("frame_trailing")
-                return Probe() if kind is Kind.PROBE else Alive()
-            case Kind.DIRECT:
+                return Probe() if kind is FrameKind.PROBE else Alive()
+            case FrameKind.DIRECT:
                 return Datagram(frame[start:])
             case _:
                 raise AssertionError(kind)

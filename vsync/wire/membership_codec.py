@@ -11,7 +11,7 @@ import msgpack
 
 from vsync.errors import FrameError
 from vsync.types import Member, RingId
-from vsync.wire.messages import Commit, CommitEntry, Join, Merge
+from vsync.wire.messages import CommitEntry, CommitToken, Join, Merge
 
 MEMBERS_MAX = 128
 U64 = (1 << 64) - 1
@@ -35,7 +35,7 @@ def merge_body(merge: Merge) -> bytes:
     return bytes(msgpack.packb(packed))
 
 
-def commit_body(commit: Commit) -> bytes:
+def commit_body(commit: CommitToken) -> bytes:
     """What follows the ring block."""
     entries = [
         None
@@ -63,7 +63,7 @@ def read_merge(ring: RingId, packed: bytes) -> Merge:
     return Merge(ring, _members(members), _members(hears))
 
 
-def read_commit(ring: RingId, packed: bytes) -> Commit:
+def read_commit(ring: RingId, packed: bytes) -> CommitToken:
     members_raw, hop, entries_raw = _list(_unpack(packed), 3)
     members = _members(members_raw)
     entries = tuple(_entry(v) for v in _list(entries_raw, len(members)))
@@ -71,7 +71,7 @@ def read_commit(ring: RingId, packed: bytes) -> Commit:
         raise FrameError("commit_members")
     if ring.rep != members[0].name or ring.rep_incarnation != members[0].incarnation:
         raise FrameError("commit_rep")
-    return Commit(ring, members, _number(hop), entries)
+    return CommitToken(ring, members, _number(hop), entries)
 
 
 def _unpack(packed: bytes) -> object:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from vsync.types import Guarantee, Member, RingId
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Frame kinds; the number is the second byte of every frame."""
 
     TOKEN = 1
@@ -87,7 +87,7 @@ class CommitEntry(NamedTuple):
     obliged: tuple[Member, ...]  # senders whose frames it promised to deliver (EVS obligation set)
 
 
-class Commit(NamedTuple):
+class CommitToken(NamedTuple):
     """The commit token: first rotation collects the entries, the second distributes them."""
 
     ring: RingId
@@ -124,4 +124,4 @@ class Datagram(NamedTuple):
     payload: bytes
 
 
-Message = Token | Data | Join | Commit | Merge | Wake | Probe | Alive | Datagram
+Message = Token | Data | Join | CommitToken | Merge | Wake | Probe | Alive | Datagram

@@ -20,10 +20,10 @@ from broker.machine.queueing.dispatch import dispatch, give_up, offer
 from broker.machine.queueing.queue import consumer_element, delete_queue, touch
 from broker.machine.queueing.refusals import METHODS, Refusal, second_open
 from broker.machine.queueing.routing import open_vhost
-from broker.machine.state import Channel, Connection, Consumer, Queue, State
+from broker.machine.state import Channel, ConnectionRecord, Consumer, Queue, State
 
 
-def connection_element(connection: Connection) -> int:
+def connection_element(connection: ConnectionRecord) -> int:
     return thing(
         "connection", connection.key, connection.vhost.name, connection.user, connection.peer
     )
@@ -38,7 +38,7 @@ def on_connection_open(state: State, session: int, command: ConnectionOpen) -> i
     key = (session, conn)
     if key in state.connections or not is_live(state, session):
         return IGNORED
-    connection = Connection(
+    connection = ConnectionRecord(
         key, open_vhost(state, vhost), user, peer, session == state.local_session
     )
     state.connections[key] = connection
@@ -108,7 +108,7 @@ def refuse(state: State, channel: Channel, kind: int, refusal: Refusal) -> int:
     return code
 
 
-def end_connections(state: State, connections: list[Connection], what: int = CLOSED) -> None:
+def end_connections(state: State, connections: list[ConnectionRecord], what: int = CLOSED) -> None:
     """All at once, so that nothing is handed from one that ends to another that ends."""
     channels = [channel for one in connections for channel in one.channels.values()]
     doomed = [queue for one in connections for queue in one.exclusive.values()]

@@ -24,7 +24,7 @@ from broker.machine.commands import (
     IGNORED,
     OK,
     Activate,
-    Digest,
+    DigestClaim,
     Reexecuted,
     Shutdown,
     Tick,
@@ -206,7 +206,7 @@ def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:
     return True
 
 
-def on_digest(_state: State, _session: int, _command: Digest | Reexecuted) -> int:
+def on_digest(_state: State, _session: int, _command: DigestClaim | Reexecuted) -> int:
     return OK
 
 

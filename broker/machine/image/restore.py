@@ -23,7 +23,7 @@ from broker.machine.state import (
     Binding,
     Channel,
     Clock,
-    Connection,
+    ConnectionRecord,
     Consumer,
     Exchange,
     Held,
@@ -141,7 +141,9 @@ class _Reader:
 
     def _on_connection(self, key: tuple[int, int], vhost: str, user: str, peer: str) -> None:
         local = key[0] == self.state.local_session
-        self.state.connections[key] = Connection(key, self.state.vhosts[vhost], user, peer, local)
+        self.state.connections[key] = ConnectionRecord(
+            key, self.state.vhosts[vhost], user, peer, local
+        )
 
     def _on_messages(
         self,

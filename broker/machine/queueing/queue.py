@@ -37,7 +37,7 @@ from broker.machine.queueing.routing import remove_bindings
 from broker.machine.state import (
     NO_TTL,
     Channel,
-    Connection,
+    ConnectionRecord,
     Consumer,
     Message,
     Queue,
@@ -96,7 +96,7 @@ def create_queue(
     name: str,
     durable: bool,
     auto_delete: bool,
-    owner: Connection | None,
+    owner: ConnectionRecord | None,
     arguments: Table,
 ) -> Queue:
     queue = Queue(vhost, name, state.next_queue, durable, auto_delete, owner, arguments)

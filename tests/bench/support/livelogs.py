@@ -9,7 +9,7 @@ from pathlib import Path
 
 from broker.machine.commands import ACTIVATE, QUEUE_DECLARE
 from broker.machine.move_log import DECLARED, FLAG, row
-from broker.memberlog.records import Active, Batch, Confirm, Durable, Queues, Start, ViewSeen
+from broker.memberlog.records import Active, Batch, ConfirmRecord, Durable, Queues, Start, ViewSeen
 from broker.memberlog.writer import MemberLogWriter
 from broker.replication.chain import History
 from tests.bench.support.verifylogs import (
@@ -70,7 +70,7 @@ class Members:
         origin = MEMBERS[self._number % 3]
         batch = self._next(COMMANDS, self._moves())
         first, last = batch.first_position, self._history.position
-        confirmed = Confirm(1, last, tuple(range(first, last, 2)), ())
+        confirmed = ConfirmRecord(1, last, tuple(range(first, last, 2)), ())
         if lie == "confirm":  # who confirms is the one who may lie about it
             liar = origin
             confirmed = confirmed._replace(durable_mark=first - 1)

@@ -13,7 +13,7 @@ from broker.amqp import codec
 from broker.memberlog.client_history import Session
 from broker.options.broker import Address
 from tools.cli.options import ToolError
-from tools.client.amqp_client import CHANNEL, Connection, Login
+from tools.client.amqp_client import CHANNEL, AmqpConnection, Login
 from vsync.types import record
 
 STAMP = struct.Struct(">dIQ")  # when it left (monotonic), which producer, its number
@@ -44,7 +44,7 @@ class Load:
         return f"{self.queue}-{place % min(self.producers, self.consumers)}"
 
 
-class Producer(Connection):
+class Producer(AmqpConnection):
     """Keeps its window full, and knows when what was sent."""
 
     def __init__(self, load: Load, place: int, session: Session | None) -> None:
@@ -93,7 +93,7 @@ class Producer(Connection):
             self.latencies.append(now - self._batches.popleft()[1])
 
 
-class Consumer(Connection):
+class Consumer(AmqpConnection):
     """Takes deliveries of our own messages, which all have one layout, without parsing them."""
 
     def __init__(self, load: Load, place: int, session: Session | None) -> None:

@@ -28,7 +28,7 @@ from broker.memberlog.records import (
     Active,
     Batch,
     Checkpoint,
-    Confirm,
+    ConfirmRecord,
     Durable,
     Queues,
     Record,
@@ -119,8 +119,8 @@ def _write_member(plan: Plan, name: str) -> None:
         messages = max(done - 2, 0) * MESSAGES
         if done > 1:
             yield Queues(((QUEUE, "/", "q", True, -1),))
-        standing = STANDING_ROW.pack(QUEUE, 0, 0, messages, 0) if done > 1 else b""
-        yield Checkpoint(history.position, root, messages + 1, standing)
+        state_report = STANDING_ROW.pack(QUEUE, 0, 0, messages, 0) if done > 1 else b""
+        yield Checkpoint(history.position, root, messages + 1, state_report)
 
     log.append(Start(0, 0, history.chain, 0))
     for record in stands():
@@ -161,7 +161,7 @@ def _write_member(plan: Plan, name: str) -> None:
                 head = _CONFIRM.pack(
                     b"\x96\x07\xce", log.next_lsn, b"\x01\xce", last, bytes([0xC4, len(told)])
                 )
-                log.take(head + told + b"\xc4\x00", Confirm(1, last, positions, ()))
+                log.take(head + told + b"\xc4\x00", ConfirmRecord(1, last, positions, ()))
             if number % VOTE_EVERY == VOTE_EVERY - 1:
                 log.append(Vote(last, history.chain, root, "agreed"))
             if number % 64 == 0:

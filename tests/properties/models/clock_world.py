@@ -20,7 +20,7 @@ from typing import NamedTuple, cast
 from broker.machine import commands as c
 from broker.machine.machine import Machine
 from broker.machine.state import Clock
-from broker.replication.controller import Core
+from broker.replication.controller import Controller
 from broker.replication.timers import Ticker
 
 Call = Callable[[], None]
@@ -148,7 +148,7 @@ class ClockWorld:
             admit=lambda commands: self._send(member, commands),
         )
         self._cores[member.name] = core
-        return Ticker(cast("Core", core))
+        return Ticker(cast("Controller", core))
 
     def _clock_us(self, member: Member) -> int:
         return member.offset_us + int(self.now * 1e6)

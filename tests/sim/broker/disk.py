@@ -1,4 +1,4 @@
-"""A disk that takes its time: `store.commit_thread.StoreWriter` in virtual time, over the store in
+"""A disk that takes its time: `store.commit_thread.CommitThread` in virtual time, over the store in
 memory.
 
 One piece of work is in flight while the next gathers, as with the real writer.  What is in flight

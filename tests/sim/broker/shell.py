@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.divergence.digest_vote import Verdict
+from broker.divergence.digest_vote import DigestVerdict
 from broker.durability.data_directory import filled
 from broker.durability.recovery import checkpoint_head, recover
 from broker.exit_codes import Exit
 from broker.machine.effects import Confirm, DeliverEffect, Effect, Reply
-from broker.memberlog.recorder import Logbook
+from broker.memberlog.recorder import Recorder
 from broker.memberlog.writer import MemberLogWriter
 from broker.replication.chain import History
-from broker.replication.controller import Core
+from broker.replication.controller import Controller
 from broker.replication.promise import Promise
 from broker.replication.replica import Applied, Replica
 from store.api import Marker, Meta
@@ -74,28 +74,28 @@ class BrokerUpper:
         seed = f"{self.world.plan.seed} {self.name} {member.incarnation}"
         proposal = hashlib.blake2b(seed.encode(), digest_size=16).hexdigest()
         promise = Promise(self.meta.cluster_id, self.meta.voters, self.meta.promised_epoch)
-        self.core = Core(
+        self.core = Controller(
             tap.me, self, replica, promise, filled=filled(self.meta),
             size=len(self.world.plan.names), proposal=proposal, patient=False, label=self.name,
             digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
         )  # fmt: skip
         self.writer = self._new_writer()
         self.joining = SimJoining(self)
-        self.health = SimHealth(self)
+        self.watchdogs = SimHealth(self)
         self.mark = 0  # up to here clients may be told
         self.released_to = 0
         self._outbox: deque[tuple[int, bytes, Effect]] = deque()
         self._held: deque[tuple[int, bytes, Effect]] = deque()
         self._turn_due = self._checkpointing = False
 
-    def _open_book(self, replica: Replica) -> Logbook | None:
+    def _open_book(self, replica: Replica) -> Recorder | None:
         if self.stack.memberlog is None:
             return None
         writer = MemberLogWriter(
             self.stack.memberlog, "simulated", self.meta.cluster_id * bool(self.meta.position),
             self.name, self.member.incarnation, self.now_us,
         )  # fmt: skip
-        book = Logbook(writer)
+        book = Recorder(writer)
         book.start(replica.history, replica.machine)
         book.flush()
         return book
@@ -374,7 +374,7 @@ class BrokerUpper:
         if self.book is not None:
             self.book.activated(event, base)
 
-    def voted(self, verdict: Verdict) -> None:
+    def voted(self, verdict: DigestVerdict) -> None:
         self.judge.counters["votes"] += 1
         if verdict.divergent or verdict.split:
             self.judge.broken("G10", f"{self.name}: {verdict}")
@@ -394,7 +394,7 @@ class BrokerUpper:
     def batch(self, applied: Applied, history: History, root: int) -> None:
         """One item was applied (the replica's log)."""
         self.judge.applied(self.name, self.tip, applied, history, root)
-        self.health.applied(applied)
+        self.watchdogs.applied(applied)
         self.tip = history.chain
         if self.book is not None:
             self.book.batch(applied, history, root)

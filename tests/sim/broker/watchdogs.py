@@ -25,7 +25,7 @@ from broker.machine.commands import (
 from broker.machine.state import Message
 from broker.replication.replica import Applied
 from broker.replication.timers import Ticker
-from broker.watchdogs.disk_lag import LagWatch
+from broker.watchdogs.disk_lag import DiskLag
 from tests.sim.broker.clients import MESSAGE
 from vsync.totem.node import Node
 
@@ -47,7 +47,7 @@ class SimHealth:
         self.upper, self.world = upper, upper.world
         tape = self.tape = upper.tape.fork("health")
         self._ticker = Ticker(upper.core)
-        self._disk = LagWatch(tape.pick((1.0, 5.0, 30.0)), BACKLOG_BYTES_MAX, self._throttle)
+        self._disk = DiskLag(tape.pick((1.0, 5.0, 30.0)), BACKLOG_BYTES_MAX, self._throttle)
         plan = self.world.plan
         kept = plan.store_frames_max * plan.frame_bytes_max
         self._bytes_max = BACKLOG_BYTES_MAX + BEAT_BYTES_MAX + kept

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.sim.explore.world import Case
-from vsync.primary.state_exchange import ZERO_CHAIN, Standing
+from vsync.primary.state_exchange import ZERO_CHAIN, StateReport
 from vsync.quorum.reconfiguration import change_to
 from vsync.quorum.voter_set import Terms, parse, voter_set
 
@@ -32,7 +32,7 @@ class Part(NamedTuple):
     filled: bool = False
     log: Log = ()
     promised: int = 0
-    undecided: Log = ()
+    unstable: Log = ()
     complete: bool = False
     ran: bool = False
     waits: bool = False
@@ -116,14 +116,14 @@ class Model:
 
     # -- what the members say --------------------------------------------------------------------
 
-    def standing(self, part: Part, name: str) -> Standing:
+    def state_report(self, part: Part, name: str) -> StateReport:
         """Its answer in a state exchange."""
         log = part.log
         epoch = log[-1][0] if log else 0
         arbitrator = name in self.rules.arbitrators
         stage = part.stage if arbitrator or not log else log[-1][2]
-        reach = max([epoch, *(one[0] for one in part.undecided if not one[1])])
-        return Standing(
+        reach = max([epoch, *(one[0] for one in part.unstable if not one[1])])
+        return StateReport(
             filled=part.filled and (bool(log) or not arbitrator),
             live=part.ran and not arbitrator, ran=part.ran,
             patient=not part.filled and name in self.rules.case.spare,
@@ -133,7 +133,7 @@ class Model:
             position=0 if arbitrator else len(log),
             chain=ZERO_CHAIN if arbitrator else self._chain(log),
             order=ZERO_CHAIN if arbitrator else self._chain(log), label="",
-            reach=reach, complete=part.complete, undecided=len(part.undecided),
+            reach=reach, complete=part.complete, unstable=len(part.unstable),
             wish=self.rules.wish, arbitrator=arbitrator, waits=part.waits,
         )  # fmt: skip
 
@@ -146,4 +146,4 @@ class Model:
 
 def dark(part: Part, *, waits: bool) -> Part:
     """A member after a loss of power."""
-    return part._replace(undecided=(), complete=False, ran=False, waits=waits)
+    return part._replace(unstable=(), complete=False, ran=False, waits=waits)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.sim.explore.abstract_state import COMMAND, PARTIAL, Crowd, Entry, Log, Model, Part, dark
 from vsync.primary.activation import activate
-from vsync.primary.state_exchange import Plan, Standing, Verdict, make_plan, refuse
+from vsync.primary.state_exchange import Plan, PlanVerdict, StateReport, make_plan, refuse
 from vsync.quorum.voter_set import parse
 from vsync.types import Member
 
@@ -90,23 +90,25 @@ class View:
         """All ways in which it may end."""
         if not self.seats:
             return
-        standings = {
+        state_reports = {
             seat.member: model_standing(self.model, seat, self.seats) for seat in self.seats
         }
-        members = tuple(sorted(standings))
-        self.plan = plan = make_plan(members, standings)
-        for member, standing in standings.items():
-            assert not (why := refuse(member, standing, plan)), f"{member.name} is refused: {why}"
-        if plan.verdict in (Verdict.WAIT, Verdict.INQUORATE):
-            if self.rules.waits and plan.verdict is Verdict.INQUORATE:
+        members = tuple(sorted(state_reports))
+        self.plan = plan = make_plan(members, state_reports)
+        for member, state_report in state_reports.items():
+            assert not (why := refuse(member, state_report, plan)), (
+                f"{member.name} is refused: {why}"
+            )
+        if plan.verdict in (PlanVerdict.WAIT, PlanVerdict.INQUORATE):
+            if self.rules.waits and plan.verdict is PlanVerdict.INQUORATE:
                 yield self._outcome([Fate(s.part._replace(waits=True)) for s in self.seats])
             return
-        if plan.verdict is Verdict.FORM and plan.voters != self.rules.stages[0]:
+        if plan.verdict is PlanVerdict.FORM and plan.voters != self.rules.stages[0]:
             return  # a first start by others than those of the case
-        self.standings, self.members = standings, members
+        self.state_reports, self.members = state_reports, members
         self.stage = self.rules.stages.index(plan.voters)
         self.donor = next(seat for seat in self.seats if seat.member == plan.donor)
-        self.again = () if self.donor.place in self._arbiters() else self.donor.part.undecided
+        self.again = () if self.donor.place in self._arbiters() else self.donor.part.unstable
         base = (*self.donor.part.log, *self.again)
         self.act: Entry = (plan.epoch, 0, base[-1][2] if self.again else self.stage)
         self.base: Log = base
@@ -168,7 +170,7 @@ class View:
             yield Fate(part, kept=True)
         log = self.donor.part.log
         level = promised._replace(
-            log=log, undecided=left or (), complete=part.complete and not behind
+            log=log, unstable=left or (), complete=part.complete and not behind
         )
         if not ordered:
             yield Fate(level)
@@ -179,7 +181,7 @@ class View:
                 coming = (*self.again, *ordered)[: len(self.again) + received]
                 done = len(self.again) + delivered if delivered else 0
                 here = level._replace(
-                    log=(*log, *coming[:done]), undecided=coming[done:], complete=True
+                    log=(*log, *coming[:done]), unstable=coming[done:], complete=True
                 )
             if delivered:
                 here = here._replace(ran=True, waits=False)
@@ -200,14 +202,14 @@ class View:
 
     def _left(self, seat: Seat) -> Log | None:
         """What a member that is level at once keeps undecided; None: it must fetch the state."""
-        plan, undecided = self.plan, seat.part.undecided
+        plan, unstable = self.plan, seat.part.unstable
         assert plan is not None
         if seat.member in plan.level:
-            return undecided
+            return unstable
         target = self.donor.part.log
-        for count in range(1, len(undecided) + 1):
-            if (*seat.part.log, *undecided[:count]) == target:
-                return undecided[count:]
+        for count in range(1, len(unstable) + 1):
+            if (*seat.part.log, *unstable[:count]) == target:
+                return unstable[count:]
         return None
 
     def _progress(self, count: int) -> list[tuple[int, int]]:
@@ -268,7 +270,7 @@ class View:
         if found is None:
             answers = {s.member: yes for s, yes in zip(self.seats, promised, strict=True)}
             fresh = dict.fromkeys(answers, False)
-            activation = activate(plan, self.members, self.standings, answers, fresh)
+            activation = activate(plan, self.members, self.state_reports, answers, fresh)
             found = self._activates[promised] = activation is not None
         return found
 
@@ -333,11 +335,11 @@ class View:
         )
 
 
-def model_standing(model: Model, seat: Seat, seats: list[Seat]) -> Standing:
+def model_standing(model: Model, seat: Seat, seats: list[Seat]) -> StateReport:
     """An answer; an arbitrator's with the names of those in its record, as far as they are here."""
-    standing = model.standing(seat.part, seat.name)
-    if not standing.arbitrator or not seat.part.log:
-        return standing
+    state_report = model.state_report(seat.part, seat.name)
+    if not state_report.arbitrator or not seat.part.log:
+        return state_report
     bit = model.rules.bit(seat.place)
     holders = tuple(sorted(s.name for s in seats if s.part.held & bit))
-    return standing._replace(holders=holders or ("somebody else",))
+    return state_report._replace(holders=holders or ("somebody else",))

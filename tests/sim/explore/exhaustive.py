@@ -213,7 +213,7 @@ class Search:
         epochs = [state.sent, lowest[shared - 1][0]]
         for part in parts_here:
             epochs += [one[0] for one in part.log[shared - 1 :]] if part.log else []
-            epochs += [one[0] for one in part.undecided]
+            epochs += [one[0] for one in part.unstable]
             epochs += [part.promised] if part.promised else []
         epochs += [self.model.parts[n].log[0][0] for n in arbiters if self.model.parts[n].log]
         down = min(epochs) - 1
@@ -242,7 +242,7 @@ class Search:
                 part._replace(
                     log=shifted(part.log, shared, down),
                     promised=part.promised - down if part.promised else 0,
-                    undecided=tuple((e - down, n, s) for e, n, s in part.undecided),
+                    unstable=tuple((e - down, n, s) for e, n, s in part.unstable),
                 )
             )
         return found
@@ -264,13 +264,13 @@ class Search:
             for name, number in zip(self.rules.classes[place], numbers, strict=True):
                 part = self.model.parts[number]
                 log = "".join(f" {e}.{n}" + "'" * s for e, n, s in part.log)
-                undecided = "".join(f" {e}.{n}" for e, n, _ in part.undecided)
+                unstable = "".join(f" {e}.{n}" for e, n, _ in part.unstable)
                 flags = "".join(
                     letter
                     for letter, yes in (("r", part.ran), ("c", part.complete), ("h", part.held))
                     if yes
                 )
-                words.append(f"{name}[{log} | {undecided} ] p{part.promised} {flags}")
+                words.append(f"{name}[{log} | {unstable} ] p{part.promised} {flags}")
         confirmed = "".join(f" {e}.{n}" for e, n, _ in state.confirmed)
         return f"  {'; '.join(words)}; confirmed{confirmed}, sent {state.sent}"
 

@@ -15,14 +15,14 @@ from vsync.primary.events import (
     Activation,
     DurableMark,
     Holders,
+    NeverJoins,
     Ordered,
     PersistEpoch,
     PrimaryEvent,
-    Refused,
     Suspended,
     Transfer,
 )
-from vsync.primary.state_exchange import ZERO_CHAIN, Standing
+from vsync.primary.state_exchange import ZERO_CHAIN, StateReport
 from vsync.quorum.voter_set import Terms
 from vsync.types import Member
 
@@ -88,9 +88,9 @@ class Peer:
 
     # -- asked by the primary layer --------------------------------------------------------------
 
-    def standing(self) -> Standing:
+    def state_report(self) -> StateReport:
         memory = self.memory
-        return Standing(
+        return StateReport(
             filled=memory.filled and (memory.epoch > 0 or not self.arbitrator),
             live=self.ran and not self.arbitrator, ran=self.ran,
             # A newcomer to a cluster of one looks for it; it does not form another one.
@@ -141,7 +141,7 @@ class Peer:
                 self.wanted, self.copy, self.backlog = None, None, []
             case DurableMark():
                 self._confirm()
-            case Refused(reason):
+            case NeverJoins(reason):
                 raise AssertionError(f"{self.name} is refused: {reason}")
             case _:
                 pass

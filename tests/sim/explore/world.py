@@ -300,12 +300,12 @@ class World:
         found: list[object] = [self.confirmed_order]
         for name, peer in self.peers.items():
             ring, primary = self.rings.get(name), peer.primary
-            undecided = primary._undecided
+            unstable = primary._undecided
             found.append(
                 (
                     peer.disk, peer.memory, peer.ran, tuple(peer.writes), peer.mark,
                     primary.phase, primary.epoch, primary._waits, primary._replaced,
-                    tuple(undecided.bodies()), undecided.complete, primary.level_names,
+                    tuple(unstable.bodies()), unstable.complete, primary.level_names,
                     None if ring is None else (places[ring.id], ring.delivered[name]),
                 )
             )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.world.random_tape import Tape
 from vsync.totem.phases import Phase
-from vsync.wire.messages import Kind
+from vsync.wire.messages import FrameKind
 
 if TYPE_CHECKING:
     from tests.sim.world.member import SimMember
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 FRAMES_MAX = 8
 WORST = {
-    Phase.GATHER: Kind.COMMIT,
-    Phase.COMMIT: Kind.DATA,
-    Phase.RECOVERY: Kind.TOKEN,
-    Phase.OPERATIONAL: Kind.TOKEN,
+    Phase.GATHER: FrameKind.COMMIT,
+    Phase.COMMIT: FrameKind.DATA,
+    Phase.RECOVERY: FrameKind.TOKEN,
+    Phase.OPERATIONAL: FrameKind.TOKEN,
 }
 """What a member in this phase should hear least, as it belongs to what was before."""
 

@@ -13,12 +13,12 @@ from unittest.mock import patch
 
 from vsync.primary import component, state_exchange
 from vsync.primary.events import Ordered
-from vsync.primary.state_exchange import Standing
-from vsync.primary.unstable import UndecidedMessages
+from vsync.primary.state_exchange import StateReport
+from vsync.primary.unstable import UnstableMessages
 from vsync.quorum import voter_set
 from vsync.totem.events import Deliver
 from vsync.totem.membership.commit import Formation
-from vsync.totem.membership.connectivity import Hearing
+from vsync.totem.membership.connectivity import Connectivity
 from vsync.totem.membership.recovery import Closing, Recovery
 from vsync.totem.membership.sets import Gather
 from vsync.totem.node import Node
@@ -27,7 +27,7 @@ from vsync.totem.ordering.ring import Ring, Source, Visit
 from vsync.totem.ordering.window import Window
 from vsync.totem.phases import Phase, Reason
 from vsync.types import Guarantee, Member
-from vsync.wire.messages import Commit, CommitEntry, Data, Token
+from vsync.wire.messages import CommitEntry, CommitToken, Data, Token
 
 Patches = Iterable[tuple[object, str, object]]
 
@@ -173,7 +173,7 @@ def delivers_in_gather() -> Patches:
 def any_commit_token() -> Patches:
     """A commit token is accepted although its members are not mine, or it is old."""
 
-    def lenient(self: Formation, commit: Commit, now: float) -> None:
+    def lenient(self: Formation, commit: CommitToken, now: float) -> None:
         assert self.gather is not None
         if commit.hop == commit.members.index(self.me):
             self._commit_to(commit, Reason.COMMIT_TOKEN, now)
@@ -222,14 +222,14 @@ def any_donor() -> Patches:
     plan = state_exchange.make_plan
 
     def by_name(
-        members: tuple[Member, ...], standings: dict[Member, Standing]
+        members: tuple[Member, ...], state_reports: dict[Member, StateReport]
     ) -> state_exchange.Plan:
-        first = min((m for m in members if standings[m].filled), default=None)
+        first = min((m for m in members if state_reports[m].filled), default=None)
         if first is None:
-            return plan(members, standings)
+            return plan(members, state_reports)
         flat = {
             m: s._replace(state_epoch=s.state_epoch + 10**6 * (m == first))
-            for m, s in standings.items()
+            for m, s in state_reports.items()
         }
         return plan(members, flat)
 
@@ -240,8 +240,10 @@ def epoch_stays() -> Patches:
     """A new primary goes on in the epoch of the old one."""
     plan = state_exchange.make_plan
 
-    def same(members: tuple[Member, ...], standings: dict[Member, Standing]) -> state_exchange.Plan:
-        made = plan(members, standings)
+    def same(
+        members: tuple[Member, ...], state_reports: dict[Member, StateReport]
+    ) -> state_exchange.Plan:
+        made = plan(members, state_reports)
         return made._replace(epoch=max(1, made.epoch - 1))
 
     yield component, "make_plan", same
@@ -275,10 +277,10 @@ def transitional_is_applied() -> Patches:
 def undecided_is_dropped() -> Patches:
     """What a member does not know to be safe as its view ends is forgotten."""
 
-    def forget(self: UndecidedMessages, d: Deliver, payload: bytes) -> bool:
+    def forget(self: UnstableMessages, d: Deliver, payload: bytes) -> bool:
         return False
 
-    yield UndecidedMessages, "take", forget
+    yield UnstableMessages, "take", forget
 
 
 def stores_beat_the_living() -> Patches:
@@ -286,11 +288,11 @@ def stores_beat_the_living() -> Patches:
     worth = state_exchange._worth
 
     def by_position(
-        member: Member, ours: list[Member], standings: dict[Member, Standing]
+        member: Member, ours: list[Member], state_reports: dict[Member, StateReport]
     ) -> tuple[int, bool, int, int, int, int]:
-        reach, _, *rest = worth(member, ours, standings)
-        epoch, position, alike, undecided = rest
-        return reach, True, epoch, position, alike, undecided
+        reach, _, *rest = worth(member, ours, state_reports)
+        epoch, position, alike, unstable = rest
+        return reach, True, epoch, position, alike, unstable
 
     yield state_exchange, "_worth", by_position
 
@@ -307,20 +309,20 @@ def half_safe() -> Patches:
 
 def hears_nobody() -> Patches:
     """Members do not say whom they hear, so nobody is linked with anybody."""
-    yield Hearing, "ears", lambda self, now: ()
+    yield Connectivity, "ears", lambda self, now: ()
 
 
 def wants_much_more() -> Patches:
     """A ring is given up only for one with two more members: two single ones never meet."""
-    gain = Hearing.gain
+    gain = Connectivity.gain
 
     def choosy(
-        self: Hearing, size: int, size_max: int, without: Iterable[Member], now: float
+        self: Connectivity, size: int, size_max: int, without: Iterable[Member], now: float
     ) -> tuple[Member, ...]:
         found = gain(self, size, size_max, without, now)
         return found if len(found) > size + 1 else ()
 
-    yield Hearing, "gain", choosy
+    yield Connectivity, "gain", choosy
 
 
 RING_MUTANTS: tuple[Callable[[], Patches], ...] = (

@@ -25,7 +25,7 @@ from tests.sim.world.trace import Trace
 from tests.sim.world.world import MakeCore, World
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, record
-from vsync.wire.messages import Kind
+from vsync.wire.messages import FrameKind
 
 PROBES_PER_MEMBER = 3
 REST_S = 2.0
@@ -291,7 +291,7 @@ class Runner:
         """
         world, live = self.world, self.world.live()
         ring = _ring(live[0])
-        for kind in (Kind.DATA, Kind.TOKEN):
+        for kind in (FrameKind.DATA, FrameKind.TOKEN):
             for link in world.net.links.values():
                 link.lose_next.add(int(kind))
             for member in live:

@@ -27,9 +27,9 @@ from vsync.cpg.events import (
     Failed,
     GroupEvent,
     GroupMessage,
+    GroupSent,
     GroupView,
     Level,
-    Sent,
     Synced,
 )
 from vsync.cpg.groups import Groups
@@ -207,7 +207,7 @@ class GroupUpper:
 
     def _check(self, event: GroupEvent) -> None:
         judge, me = self.judge, self.me
-        if not isinstance(event, Sent | Failed) and event.position < self.position:
+        if not isinstance(event, GroupSent | Failed) and event.position < self.position:
             judge.blame("V-order", f"{me} at {self.position} was told {event}")
         if isinstance(event, GroupMessage):
             members = self.lists.get(event.group, ())
@@ -237,7 +237,7 @@ class GroupUpper:
         else:
             self._answer(event)
 
-    def _answer(self, event: Sent | Failed) -> None:
+    def _answer(self, event: GroupSent | Failed) -> None:
         number = self.open.pop(event.ticket, None)
         if number is None:
             self.judge.blame("V-answer", f"{self.me} was answered for nothing: {event}")

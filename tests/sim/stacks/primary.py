@@ -21,14 +21,14 @@ from vsync.primary.events import (
     DurableMark,
     Holders,
     Inquorate,
+    NeverJoins,
     Ordered,
     PersistEpoch,
     PrimaryEvent,
-    Refused,
     Suspended,
     Transfer,
 )
-from vsync.primary.state_exchange import Standing
+from vsync.primary.state_exchange import StateReport
 from vsync.totem.events import Output
 from vsync.types import Guarantee
 
@@ -72,9 +72,9 @@ class Replica:
 
     # -- asked by the primary layer --------------------------------------------------------------
 
-    def standing(self) -> Standing:
+    def state_report(self) -> StateReport:
         log = self.log
-        return Standing(
+        return StateReport(
             filled=log.filled,
             live=self.ran,
             ran=self.ran,
@@ -146,7 +146,7 @@ class Replica:
                 self._note("suspended", reason)
                 self.active = False
                 self.transfer, self.backlog, self._fetched = None, [], None
-            case Refused(reason):
+            case NeverJoins(reason):
                 raise AssertionError(f"{self.member.name} is refused: {reason}")
 
     def _apply(self, event: Ordered | Activated) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from store.commit_thread import Lag
+from store.commit_thread import CommitLag
 
 
 class SimLag:
@@ -22,6 +22,6 @@ class SimLag:
         for _ in range(entries):
             self._bytes -= self._waiting.popleft()[1]
 
-    def lag(self) -> Lag:
+    def lag(self) -> CommitLag:
         waiting = self._waiting
-        return Lag(len(waiting), self._bytes, waiting[0][0] if waiting else 0.0)
+        return CommitLag(len(waiting), self._bytes, waiting[0][0] if waiting else 0.0)

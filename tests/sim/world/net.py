@@ -14,15 +14,15 @@ from collections.abc import Callable
 
 from tests.sim.world.random_tape import Tape
 from vsync.types import record
-from vsync.wire.messages import Kind
+from vsync.wire.messages import FrameKind
 
 CHECKED_FROM = 6  # version, kind, checksum; then the cluster's tag: see `vsync.wire.codec`
 TAG_BYTES = 8
 LOST = {
-    int(Kind.TOKEN): "loss_token",
-    int(Kind.DATA): "loss_data",
-    int(Kind.JOIN): "loss_join",
-    int(Kind.COMMIT): "loss_commit",
+    int(FrameKind.TOKEN): "loss_token",
+    int(FrameKind.DATA): "loss_data",
+    int(FrameKind.JOIN): "loss_join",
+    int(FrameKind.COMMIT): "loss_commit",
 }
 ODD = ("corrupt", "duplicate", "repeat_old", "garbage", "corrupt_behind", "foreign")
 REMEMBERED_FRAMES = 40  # per link, for late repeats of old frames
@@ -183,13 +183,13 @@ class Net:
 
     def _loss_of_kind(self, kind: int) -> float:
         weather = self.weather
-        if kind == Kind.TOKEN:
+        if kind == FrameKind.TOKEN:
             return weather.loss_token
-        if kind == Kind.DATA:
+        if kind == FrameKind.DATA:
             return weather.loss_data
-        if kind == Kind.JOIN:
+        if kind == FrameKind.JOIN:
             return weather.loss_join
-        return weather.loss_commit if kind == Kind.COMMIT else 0.0
+        return weather.loss_commit if kind == FrameKind.COMMIT else 0.0
 
     def _pass(self, now: float, source: str, target: str, link: Link, frame: bytes) -> None:
         weather, tape = self.weather, self.tape

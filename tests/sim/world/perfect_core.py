@@ -13,7 +13,7 @@ from tests.sim.run.plan import Plan
 from vsync.totem.events import Broadcast, Deliver, Marks, Output, Send, View
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member, RingId
-from vsync.wire.messages import Kind
+from vsync.wire.messages import FrameKind
 
 ASK, ORDER, MARK = 1, 2, 3
 HEAD = struct.Struct(">BBBIBB")  # version, kind, what, number, origin, guarantee
@@ -47,7 +47,7 @@ class FakeCore:
 
     def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
         self.asked.append(
-            HEAD.pack(1, Kind.DATA, ASK, len(self.asked) + 1, self.index, guarantee) + payload
+            HEAD.pack(1, FrameKind.DATA, ASK, len(self.asked) + 1, self.index, guarantee) + payload
         )
         if self.index == 0:
             self._take_asks()
@@ -73,7 +73,7 @@ class FakeCore:
     def _order(self, origin: int, guarantee: int, payload: bytes) -> None:
         self.seen[origin] += 1
         number = len(self.order) + 1
-        frame = HEAD.pack(1, Kind.DATA, ORDER, number, origin, guarantee) + payload
+        frame = HEAD.pack(1, FrameKind.DATA, ORDER, number, origin, guarantee) + payload
         self.order.append(frame)
         self.out.append(Broadcast(frame))
         self.held[number] = frame
@@ -111,7 +111,7 @@ class FakeCore:
 
     def set_mark(self, mark: int, now: float) -> None:
         self.mark = mark
-        self.out.append(Broadcast(HEAD.pack(1, Kind.WAKE, MARK, mark, self.index, 0)))
+        self.out.append(Broadcast(HEAD.pack(1, FrameKind.WAKE, MARK, mark, self.index, 0)))
         self._show(self.index, mark)
 
     def _show(self, origin: int, mark: int) -> None:

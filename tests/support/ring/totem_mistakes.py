@@ -15,10 +15,10 @@ from struct import Struct
 from tests.sim.mutation.by_hand import Patches
 from vsync.totem.config import RingConfig
 from vsync.totem.membership import commit
-from vsync.totem.membership.connectivity import Hearing
+from vsync.totem.membership.connectivity import Connectivity
 from vsync.totem.membership.merge import Meeting
 from vsync.totem.membership.recovery import Recovery
-from vsync.totem.membership.sets import Gather, Shunned
+from vsync.totem.membership.sets import BackedOff, Gather
 from vsync.totem.node import Node
 from vsync.totem.ordering import packing
 from vsync.totem.ordering.ring import Ring, Source, Visit
@@ -28,7 +28,7 @@ from vsync.totem.state import Core
 from vsync.types import Member
 from vsync.wire import codec as codec_module
 from vsync.wire import membership_codec
-from vsync.wire.messages import Commit, CommitEntry, Data, Join, Token
+from vsync.wire.messages import CommitEntry, CommitToken, Data, Join, Token
 
 
 def token_in_gather_is_used() -> Patches:
@@ -151,7 +151,7 @@ def recovered_frames_are_freed_at_once() -> Patches:
 def buffers_are_switched_early() -> Patches:
     begin = commit.Formation._begin_recovery
 
-    def early(self: commit.Formation, commit: Commit, now: float) -> None:
+    def early(self: commit.Formation, commit: CommitToken, now: float) -> None:
         self.assembly.forget()
         begin(self, commit, now)
 
@@ -233,12 +233,12 @@ def stale_joins_count() -> Patches:
 
 
 def tries_strangers_for_ever() -> Patches:
-    def anybody(self: Hearing, *_: object) -> tuple[Member, ...]:
+    def anybody(self: Connectivity, *_: object) -> tuple[Member, ...]:
         return self.ears(max(self._at.values(), default=0.0))
 
-    yield Hearing, "gain", anybody
-    yield Shunned, "has", lambda self, member, now: False
-    yield Shunned, "has_since", lambda self, member, now, least: False
+    yield Connectivity, "gain", anybody
+    yield BackedOff, "has", lambda self, member, now: False
+    yield BackedOff, "has_since", lambda self, member, now, least: False
 
 
 def what_is_wanted_stays_wanted() -> Patches:

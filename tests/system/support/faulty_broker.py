@@ -52,7 +52,7 @@ def install(how: str) -> None:
 
 
 if __name__ == "__main__":
-    defaults = broker.replication.controller.Core.__init__.__kwdefaults__
+    defaults = broker.replication.controller.Controller.__init__.__kwdefaults__
     assert defaults is not None
     defaults["digest_interval"] = DIGEST_INTERVAL
     broker.selfcheck.scrubber.PAUSE_S = PAUSE_S

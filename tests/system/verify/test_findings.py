@@ -18,7 +18,7 @@ from broker.memberlog.records import (
     VERSION,
     Active,
     Batch,
-    Confirm,
+    ConfirmRecord,
     Decided,
     Durable,
     Header,
@@ -99,7 +99,9 @@ class TestGood:
         assert c.batches == len(batches)
         assert c.positions == maker.history.position
         assert c.records == sum(map(len, maker.lives.values())) + 2 * c.segments
-        given = [r for records in maker.lives.values() for r in records if isinstance(r, Confirm)]
+        given = [
+            r for records in maker.lives.values() for r in records if isinstance(r, ConfirmRecord)
+        ]
         assert c.confirms == sum(len(r.positions) for r in given)
         assert c.publishes >= c.confirms > 30
         assert [note.split(":")[0] for note in report.notes if "again" not in note] == [
@@ -206,7 +208,8 @@ class TestNoVerdict:
 def test_the_story_covers_what_a_member_can_say() -> None:
     said = {type(r) for records in good_story().lives.values() for r in records}
     assert said == {
-        Start, ViewSeen, Active, Inactive, Decided, Batch, Confirm, Snapshot, Durable, Stop, Vote,
+        Start, ViewSeen, Active, Inactive, Decided, Batch, ConfirmRecord, Snapshot, Durable,
+        Stop, Vote,
     }  # fmt: skip
     assert bytes([ACTIVATE]) in {
         r.kinds for records in good_story().lives.values() for r in records if isinstance(r, Batch)

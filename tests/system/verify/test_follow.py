@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.memberlog.records import SUFFIX, Kind
+from broker.memberlog.records import SUFFIX, RecordKind
 from broker.memberlog.segments import pack
 from tests.system.verify.corruption.corrupt_logs import change_an_outcome
 from tests.system.verify.support.checks_without_spark import rows_in
@@ -96,7 +96,7 @@ def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path
             for at, path in sorted(segments.items())[:-1]:
                 after = segments.get(at + 1)
                 ends = (
-                    [row.position or 0 for row in rows_in([after]) if row.kind == Kind.BATCH]
+                    [row.position or 0 for row in rows_in([after]) if row.kind == RecordKind.BATCH]
                     if after
                     else []
                 )

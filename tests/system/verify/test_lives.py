@@ -41,10 +41,10 @@ def given_a_state_on_the_way(given: bool) -> LogMaker:
     h = maker.history
     if given:
         maker.lives[C].append(Snapshot(h.epoch, h.position, h.chain, root_of(h), "a"))
-    undecided = [maker.item("b", bytes([PUBLISH]), A), maker.item("a", bytes([PUBLISH]), A)]
+    unstable = [maker.item("b", bytes([PUBLISH]), A), maker.item("a", bytes([PUBLISH]), A)]
     maker.leave(A, B)
-    maker.lives[B] += [Decided(3), begun, *undecided]
-    maker.lives[C] += [Decided(3), *undecided]
+    maker.lives[B] += [Decided(3), begun, *unstable]
+    maker.lives[C] += [Decided(3), *unstable]
     maker.view(3, A, B, C)
     maker.activate(A, B, C)
     maker.traffic(2, A, B, C)

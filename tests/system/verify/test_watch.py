@@ -36,7 +36,7 @@ from tools.verify.input.offsets import (
 from tools.verify.input.parse import parse_segment
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.live.follow import unread
-from tools.verify.live.progress import Watch
+from tools.verify.live.progress import ClusterProgress
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
 
@@ -53,7 +53,7 @@ class Reader:
         self._places = list(places)
         self._settled = settled_in(saved or [])
         self.read: Offsets = {}
-        self.watch = Watch()
+        self.watch = ClusterProgress()
         self.rows: list[Row] = []
         self.told: list[Finding] = []
         self.watch.take(saved or [])
@@ -245,7 +245,7 @@ def test_what_was_not_read_yet_is_counted(tmp_path: Path) -> None:
 
 def test_a_difference_is_told_once_and_the_next_one_too() -> None:
     """Looks overlap, and what follows a difference differs too."""
-    watch = Watch()
+    watch = ClusterProgress()
     looks = [[10, 20], [10, 20], [20], [], [90], [90], [90]]
     told = [
         [found.position for found in watch.differ(Finding("G14", "b", 1, at, "w") for at in look)]

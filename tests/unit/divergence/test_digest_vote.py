@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.divergence.digest_vote import CUTS_KEPT, SILENT_CUTS, DigestVote, Verdict
+from broker.divergence.digest_vote import CUTS_KEPT, SILENT_CUTS, DigestVerdict, DigestVote
 
 GOOD = (1, b"c" * 16, 7)
 BAD = (1, b"d" * 16, 8)
@@ -13,7 +13,7 @@ def votes(present: str = "a b c", fresh: str = "", voters: tuple[str, ...] = VOT
     return DigestVote(voters, 10, tuple(present.split()), tuple(fresh.split()))
 
 
-def only(verdicts: list[Verdict]) -> Verdict:
+def only(verdicts: list[DigestVerdict]) -> DigestVerdict:
     assert len(verdicts) == 1
     return verdicts[0]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker.divergence.digest_vote import Value, Verdict
+from broker.divergence.digest_vote import DigestVerdict, Value
 from broker.divergence.split_vote import (
     ABSENT,
     FAILED,
     PROVEN,
     UNPROVEN,
-    Dispute,
     Settlement,
+    SplitVote,
     report_of,
 )
 from broker.durability.recovery import checkpoint_of
@@ -38,11 +38,11 @@ def settle(
     arbitrators: frozenset[str] = frozenset(),
     **said: tuple[int, Value],
 ) -> Settlement:
-    dispute = Dispute(Verdict(10, None, (), True, votes), parse(terms), arbitrators)
+    split_vote = SplitVote(DigestVerdict(10, None, (), True, votes), parse(terms), arbitrators)
     settlement = None
     for member, (verdict, value) in said.items():
         assert settlement is None
-        settlement = dispute.report(member, report_of(10, verdict, *value[1:]))
+        settlement = split_vote.report(member, report_of(10, verdict, *value[1:]))
     assert settlement is not None
     return settlement
 
@@ -104,12 +104,12 @@ def test_a_store_that_cannot_be_executed_convicts_and_a_late_checkpoint_does_not
 
 def test_reports_of_others_and_of_other_positions_do_not_count() -> None:
     votes: dict[str, Value] = {"a": GOOD, "b": BAD}
-    dispute = Dispute(Verdict(10, None, (), True, votes), parse(VOTERS))
+    split_vote = SplitVote(DigestVerdict(10, None, (), True, votes), parse(VOTERS))
     for member, position in (("x", 10), ("a", 9)):
-        assert dispute.report(member, report_of(position, PROVEN, *BAD[1:])) is None
-    assert dispute.report("a", report_of(10, PROVEN, *GOOD[1:])) is None
-    assert dispute.report("a", report_of(10, PROVEN, *BAD[1:])) is None
-    assert "waiting for b" in dispute.reason
+        assert split_vote.report(member, report_of(position, PROVEN, *BAD[1:])) is None
+    assert split_vote.report("a", report_of(10, PROVEN, *GOOD[1:])) is None
+    assert split_vote.report("a", report_of(10, PROVEN, *BAD[1:])) is None
+    assert "waiting for b" in split_vote.reason
 
 
 def store_of(author: Author) -> MemoryStore:
@@ -172,7 +172,7 @@ class Trial:
 
     def reexecute(self) -> None:
         """What each store gives: that of members whose memory is right."""
-        right = self.bus.cores["a"].tribunal.dispute
+        right = self.bus.cores["a"].judgement.split_vote
         assert right is not None
         for name in self.names.split():
             _, chain, root = right.votes[self.healthy]
@@ -249,14 +249,14 @@ def test_the_others_go_on_at_once_when_they_are_a_majority(wrong: str) -> None:
     bus = trial.bus
     position = bus.cores["a"].replica.history.position
     epoch = bus.cores["a"].primary.epoch
-    dispute: dict[str, Value] = {}
+    split_vote: dict[str, Value] = {}
     for name, root in zip("abc", (1, 2, 3), strict=True):
-        dispute[name] = (epoch, b"x" * 16, root)
-        bus.cores[name].admit([c.Digest(c.DIGEST, epoch, position, b"x" * 16, root)])
+        split_vote[name] = (epoch, b"x" * 16, root)
+        bus.cores[name].admit([c.DigestClaim(c.DIGEST, epoch, position, b"x" * 16, root)])
     bus.run("a b c")
     assert all(bus.cores[name].halted for name in "abc")
     for name in "abc":
-        root = dispute[name][2] if name != wrong else 1
+        root = split_vote[name][2] if name != wrong else 1
         bus.cores[name].admit([report_of(position, PROVEN, b"x" * 16, root)])
     bus.run("a b c")
     assert bus.shells[wrong].stopped is not None
@@ -299,7 +299,7 @@ def test_a_new_view_votes_again_and_a_majority_ends_the_silence() -> None:
     # c has its state from a or from b, so it outvotes neither: both repeat what they have on disk.
     trial.names = "a b c"
     assert bus.shells["c"].stopped is None
-    assert bus.cores["a"].tribunal.dispute is not None
+    assert bus.cores["a"].judgement.split_vote is not None
     trial.reexecute()
     assert bus.shells["b"].stopped is not None
     assert not bus.cores["a"].halted

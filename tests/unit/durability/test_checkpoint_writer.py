@@ -6,8 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 
-from broker.durability.checkpoint_writer import AHEAD_BYTES_MAX, SLICE_S, Slices
-from store.commit_thread import Checkpoint
+from broker.durability.checkpoint_writer import AHEAD_BYTES_MAX, SLICE_S, CheckpointWriter
+from store.commit_thread import CheckpointJob
 
 CHUNK = bytes(256 * 1024)
 
@@ -19,16 +19,18 @@ class Bench:
         self.now = 0.0
         self.errors: list[Exception] = []
         self.taken: list[bytes] = []
-        self.checkpoint = Checkpoint(1, int, threading.Condition())
+        self.checkpoint = CheckpointJob(1, int, threading.Condition())
 
     def clock(self) -> float:
         self.now += 0.001
         return self.now
 
-    def run(self, steps: Iterator[bytes], until: Callable[[Slices], bool]) -> Slices:
-        async def whole() -> Slices:
+    def run(
+        self, steps: Iterator[bytes], until: Callable[[CheckpointWriter], bool]
+    ) -> CheckpointWriter:
+        async def whole() -> CheckpointWriter:
             loop = asyncio.get_running_loop()
-            slices = Slices(loop, steps, self.checkpoint, self.errors.append, self.clock)
+            slices = CheckpointWriter(loop, steps, self.checkpoint, self.errors.append, self.clock)
             async with asyncio.timeout(5):
                 while not until(slices):  # noqa: ASYNC110  (a clock of its own)
                     await asyncio.sleep(0)

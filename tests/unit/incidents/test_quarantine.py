@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from broker.durability.recovery import checkpoint_of, recover
 from broker.durability.startup import Unusable, resume
-from broker.incidents.incidents import KEPT_MAX, Evidence
+from broker.incidents.incidents import KEPT_MAX, Incidents
 from broker.incidents.quarantine import KIND, ORDERED, RECOVERY, TRANSFER, Quarantine, declare
 from broker.machine import commands as c
 from broker.machine.handlers.poison import content_of
@@ -31,7 +31,7 @@ from tests.support.poisoned_store import (
     raising,
 )
 from tools.commands.qpid_cluster_store import main as store_tool
-from vsync.primary.state_exchange import Standing, Verdict, make_plan
+from vsync.primary.state_exchange import PlanVerdict, StateReport, make_plan
 from vsync.types import Member
 
 
@@ -58,31 +58,31 @@ def test_a_failure_says_what_and_where_and_leaves_the_history_before_it() -> Non
 def test_evidence_is_kept_and_read_again(tmp_path: Path) -> None:
     """G16: the record is durable before the member stops, and names command and place."""
     failure = failure_of(Author(), publish(1, POISON))
-    said = Quarantine(Evidence(tmp_path), "1.0").add(failure, ORDERED, "a")
+    said = Quarantine(Incidents(tmp_path), "1.0").add(failure, ORDERED, "a")
     assert "Publish of a at position 5" in said
     assert "RuntimeError: tripped" in said
     assert str(tmp_path) in said
-    again = Quarantine(Evidence(tmp_path), "1.0")
+    again = Quarantine(Incidents(tmp_path), "1.0")
     assert again.withheld() == {failure.order: ()}
     assert again.beyond() == 5
     content = content_of(publish(7, POISON))
     assert [report.content for report in again.reports()] == [content]
-    path, facts = Evidence(tmp_path).all(KIND)[0]
+    path, facts = Incidents(tmp_path).all(KIND)[0]
     assert "trip" in str(facts["traceback"])
     assert (path / "item.msgpack").read_bytes()
 
 
 def test_another_release_tries_again(tmp_path: Path) -> None:
     failure = failure_of(Author(), publish(1, POISON))
-    Quarantine(Evidence(tmp_path), "1.0").add(failure, ORDERED, "a")
-    other = Quarantine(Evidence(tmp_path), "1.1")
+    Quarantine(Incidents(tmp_path), "1.0").add(failure, ORDERED, "a")
+    other = Quarantine(Incidents(tmp_path), "1.1")
     assert (other.withheld(), other.reports(), other.beyond()) == ({}, [], 0)
 
 
 def test_evidence_is_bounded_and_a_broken_disk_does_not_keep_a_member_from_stopping(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    evidence = Evidence(tmp_path)
+    evidence = Incidents(tmp_path)
     for number in range(KEPT_MAX + 3):
         evidence.keep("scrub", {"number": number})
     evidence.keep(KIND, {"number": -1})
@@ -92,7 +92,7 @@ def test_evidence_is_bounded_and_a_broken_disk_does_not_keep_a_member_from_stopp
     evidence.keep("scrub", {"number": 99})
     assert '"number": 99' not in caplog.text
     (tmp_path / "file").write_text("")
-    Evidence(tmp_path / "file").keep(KIND, {"number": 77})
+    Incidents(tmp_path / "file").keep(KIND, {"number": 77})
     assert '"number": 77' in caplog.text
 
 
@@ -112,17 +112,17 @@ def test_a_store_whose_command_cannot_be_executed_has_no_vote_and_is_not_tried_a
     the command; and it does not claim to be empty, which would let a first start forget it all."""
     store = filled_store(tmp_path, b"good", POISON, b"more")
     with raising() as wire:
-        replica, filled = resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+        replica, filled = resume(store, Quarantine(Incidents(tmp_path), "1.0"))
         assert wire.tried == 1
         assert not filled
         assert replica.history.position == store.meta.position == 7
         assert "at position 6 failed here" in caplog.text
         assert "has no vote until another member" in caplog.text
-        replica, filled = resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+        replica, filled = resume(store, Quarantine(Incidents(tmp_path), "1.0"))
         assert wire.tried == 1
         assert not filled
         assert "not executed again" in caplog.text
-    replica, filled = resume(store, Quarantine(Evidence(tmp_path), "1.1"))
+    replica, filled = resume(store, Quarantine(Incidents(tmp_path), "1.1"))
     assert filled
     assert replica.machine.queue_rows()[0].ready == 3
 
@@ -131,7 +131,7 @@ def test_a_sole_voter_is_told_what_to_do(tmp_path: Path) -> None:
     store = filled_store(tmp_path, POISON)
     store.put_meta(replace(store.meta, voters=("a",)))
     with raising(), pytest.raises(Unusable, match="--skip-quarantined"):
-        resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+        resume(store, Quarantine(Incidents(tmp_path), "1.0"))
 
 
 def test_an_inconsistent_store_is_not_executed_at_all(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_an_inconsistent_store_is_not_executed_at_all(tmp_path: Path) -> None:
     store = filled_store(tmp_path, b"good")
     wrong = replace(store.meta, chain=b"w" * 16, marker=Marker.INCONSISTENT, note="out-voted")
     store.put_meta(wrong)
-    replica, filled = resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+    replica, filled = resume(store, Quarantine(Incidents(tmp_path), "1.0"))
     assert not filled
     assert replica.history.position == store.meta.position
 
@@ -155,7 +155,7 @@ def test_a_command_that_nobody_can_execute_is_declared_skipped_at_all_members_al
         store = filled_store(data, b"good", POISON, b"more")
         before = store.meta
         with raising() as wire:
-            resume(store, Quarantine(Evidence(data), "1.0"))
+            resume(store, Quarantine(Incidents(data), "1.0"))
             store.close()
             result = CliRunner().invoke(store_tool, ["--skip-quarantined", str(data)])
             assert result.exit_code == 0
@@ -163,7 +163,7 @@ def test_a_command_that_nobody_can_execute_is_declared_skipped_at_all_members_al
             store = LmdbStore.open(data / "store")
             assert "declared Publish at position 6 skipped" in store.meta.note
             assert store.meta.incarnation == before.incarnation + 1
-            replica, filled = resume(store, Quarantine(Evidence(data), "1.0"))
+            replica, filled = resume(store, Quarantine(Incidents(data), "1.0"))
             assert wire.tried == 1
             assert filled
             assert replica.machine.queue_rows()[0].ready == 2
@@ -185,17 +185,17 @@ def test_two_commands_of_one_blob_are_skipped_one_after_the_other(tmp_path: Path
     author.keep(store)
     with raising() as wire:
         for tried in (1, 2):
-            assert not resume(store, Quarantine(Evidence(tmp_path), "1.0")).filled
+            assert not resume(store, Quarantine(Incidents(tmp_path), "1.0")).filled
             assert wire.tried == tried
-            assert len(declare(Evidence(tmp_path), skip=True)) == 1
-        replica, filled = resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+            assert len(declare(Incidents(tmp_path), skip=True)) == 1
+        replica, filled = resume(store, Quarantine(Incidents(tmp_path), "1.0"))
     assert filled
     assert replica.machine.queue_rows()[0].ready == 1
     assert wire.tried == 2
 
 
 def test_garbage_among_the_evidence_is_passed_over(tmp_path: Path) -> None:
-    evidence = Evidence(tmp_path)
+    evidence = Incidents(tmp_path)
     evidence.keep(KIND, {"position": "seven"})
     failure = failure_of(Author(), publish(1, POISON))
     Quarantine(evidence, "1.0").add(failure, ORDERED, "a")
@@ -209,7 +209,7 @@ def test_garbage_among_the_evidence_is_passed_over(tmp_path: Path) -> None:
 def test_an_operator_may_have_it_tried_once_more(tmp_path: Path) -> None:
     store = filled_store(tmp_path, POISON)
     with raising():
-        resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+        resume(store, Quarantine(Incidents(tmp_path), "1.0"))
     store.close()
     assert (
         "quarantine:  Publish at position 5"
@@ -217,7 +217,7 @@ def test_an_operator_may_have_it_tried_once_more(tmp_path: Path) -> None:
     )
     assert CliRunner().invoke(store_tool, ["--retry-quarantined", str(tmp_path)]).exit_code == 0
     store = LmdbStore.open(tmp_path / "store")
-    _, filled = resume(store, Quarantine(Evidence(tmp_path), "1.0"))
+    _, filled = resume(store, Quarantine(Incidents(tmp_path), "1.0"))
     assert filled
     store.close()
     refused = CliRunner().invoke(store_tool, ["--retry-quarantined", str(tmp_path / "store")])
@@ -244,7 +244,7 @@ def test_a_damaged_store_has_no_vote_where_others_have_the_state(
     author.keep(store)
     if rotten != b"memory":
         flip_on_disk(store, rotten)
-    quarantine = Quarantine(Evidence(tmp_path), "1.0")
+    quarantine = Quarantine(Incidents(tmp_path), "1.0")
     replica, filled = resume(store, quarantine)
     assert not filled
     assert replica.history.position == store.meta.position
@@ -261,7 +261,7 @@ def test_a_received_copy_is_asked_for_behind_the_command(tmp_path: Path) -> None
     store = MemoryStore(MemoryDisk(), META)
     author.say(publish(1, POISON))
     author.keep(store)
-    joiner = Quarantine(Evidence(tmp_path), "1.0")
+    joiner = Quarantine(Incidents(tmp_path), "1.0")
     with raising() as wire:
         with pytest.raises(ExecutionFailed) as caught:
             recover("a", store, withheld=joiner.withheld())
@@ -280,7 +280,7 @@ def test_a_received_copy_is_asked_for_behind_the_command(tmp_path: Path) -> None
 def test_a_quarantined_command_that_is_ordered_again_is_not_executed(tmp_path: Path) -> None:
     """G16: a member that lived on may hold it undecided, and give it to those that it killed."""
     store = filled_store(tmp_path, b"good")
-    quarantine = Quarantine(Evidence(tmp_path), "1.0")
+    quarantine = Quarantine(Incidents(tmp_path), "1.0")
     author, other = Author(), Author()
     for one in (author, other):
         one.say(publish(1, b"good"))
@@ -300,22 +300,22 @@ def test_a_quarantined_command_that_meets_the_own_store_again_stops_that_store_t
     """It failed as it was ordered, and a later transfer put it into the own store."""
     store = filled_store(tmp_path, POISON)
     failure = failure_of(Author(), publish(1, POISON))
-    quarantine = Quarantine(Evidence(tmp_path), "1.0")
+    quarantine = Quarantine(Incidents(tmp_path), "1.0")
     quarantine.add(failure, ORDERED, "a")
     assert not resume(store, quarantine).filled
-    assert Quarantine(Evidence(tmp_path), "1.0").records[0].during == RECOVERY
+    assert Quarantine(Incidents(tmp_path), "1.0").records[0].during == RECOVERY
 
 
 def test_a_store_without_a_vote_is_no_empty_one() -> None:
     """G8: members whose stores may not be used had formed a new, empty cluster in their place."""
     a, b = Member("a", 1, "a:1"), Member("b", 1, "b:1")
-    barred = Standing(
+    barred = StateReport(
         False, False, False, False, "ab" * 16, "new", VOTERS, 2, 7, 3, 100, b"c" * 16, b"o" * 16, ""
     )
-    empty = Standing(
+    empty = StateReport(
         False, False, False, False, "", "new", (), 2, 0, 0, 0, bytes(16), bytes(16), ""
     )
     plan = make_plan((a, b), {a: barred, b: empty})
-    assert plan.verdict is Verdict.WAIT
+    assert plan.verdict is PlanVerdict.WAIT
     assert "the store of a has no vote" in plan.reason
-    assert make_plan((a, b), {a: empty, b: empty}).verdict is Verdict.FORM
+    assert make_plan((a, b), {a: empty, b: empty}).verdict is PlanVerdict.FORM

@@ -169,7 +169,7 @@ def test_only_the_next_blob_of_a_living_session_is_accepted(rig: Rig) -> None:
 
 def test_shutdown_and_digest_are_remembered_or_not(rig: Rig) -> None:
     root = rig.machine.root()
-    assert rig.apply(0, c.Digest(c.DIGEST, 1, 1, b"", 0)) == c.OK
+    assert rig.apply(0, c.DigestClaim(c.DIGEST, 1, 1, b"", 0)) == c.OK
     assert rig.machine.root() == root
     assert rig.apply(0, c.Shutdown(c.SHUTDOWN, "stop-1")) == c.OK
     assert rig.machine.shutdown_id == "stop-1"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from broker.memberlog import archive
-from broker.memberlog.archive import Did, Policy, command_line, is_due, settled_in, tend
+from broker.memberlog.archive import ArchiveResult, Policy, command_line, is_due, settled_in, tend
 from broker.memberlog.reader import Damaged, read_ends, read_segment
 from broker.memberlog.records import Durable
 from broker.memberlog.segments import (
@@ -30,7 +30,7 @@ from broker.memberlog.segments import (
     unpack,
 )
 from broker.memberlog.writer import MemberLogWriter
-from broker.process.log_archiver import Archivist
+from broker.process.log_archiver import LogArchiver
 
 DAY_S = 86_400
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,7 +56,9 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def tended(directory: Path, policy: Policy, current: str = "", now_s: float = 0) -> list[Did]:
+def tended(
+    directory: Path, policy: Policy, current: str = "", now_s: float = 0
+) -> list[ArchiveResult]:
     return list(tend(directory, current, policy, now_s))
 
 
@@ -335,12 +337,12 @@ class TestProcess:
         async def run() -> dict[str, int]:
             loop = asyncio.get_running_loop()
             policy = Policy(keep_bytes=1)
-            archivist = Archivist(tmp_path, lambda: tmp_path / "a.1.000001.qml", policy, loop)
-            archivist.closed(tmp_path / "a.1.000000.qml")
-            archivist.tend()  # while it runs: once more
-            await archivist.idle()
-            await archivist.stop()
-            return archivist.counters
+            archiver = LogArchiver(tmp_path, lambda: tmp_path / "a.1.000001.qml", policy, loop)
+            archiver.closed(tmp_path / "a.1.000000.qml")
+            archiver.tend()  # while it runs: once more
+            await archiver.idle()
+            await archiver.stop()
+            return archiver.counters
 
         counters = asyncio.run(run())
         assert names(tmp_path) == ["a.1.000000.qml.gz", "a.1.000001.qml"]
@@ -357,9 +359,9 @@ class TestProcess:
 
         async def run() -> int:
             loop = asyncio.get_running_loop()
-            archivist = Archivist(tmp_path, lambda: tmp_path / "x", Policy(), loop)
-            archivist.tend()
-            await archivist.idle()
-            return archivist.counters["archive_failures"]
+            archiver = LogArchiver(tmp_path, lambda: tmp_path / "x", Policy(), loop)
+            archiver.tend()
+            await archiver.idle()
+            return archiver.counters["archive_failures"]
 
         assert asyncio.run(run()) == 1

@@ -26,15 +26,15 @@ from broker.memberlog.records import (
     Batch,
     Checkpoint,
     Client,
-    Confirm,
+    ConfirmRecord,
     Decided,
     Durable,
     End,
     Header,
     Inactive,
-    Kind,
     Queues,
     Record,
+    RecordKind,
     Snapshot,
     Start,
     Stop,
@@ -57,9 +57,9 @@ SAMPLES: list[Record] = [
         b"h" * 16, b"C" * 16, U64, b"o" * 16,
         MOVE.pack(1, 101, 7, 12, 99, U64) + MOVE.pack(0x93, 102, 3, U64, 5, 6),
     ),
-    Confirm(5, 120, (101, 102, 102, 5000)),
-    Confirm(5, 120, (), ()),
-    Confirm(5, 120, (101, 102, 130), (102, 130)),
+    ConfirmRecord(5, 120, (101, 102, 102, 5000)),
+    ConfirmRecord(5, 120, (), ()),
+    ConfirmRecord(5, 120, (101, 102, 130), (102, 130)),
     Snapshot(5, 200, b"c" * 16, 7, "b"),
     Durable(103),
     Stop("shutdown", 103, b"c" * 16),
@@ -78,12 +78,12 @@ def test_a_record_survives_the_bytes(record: Record) -> None:
 
 
 def test_confirms_may_leave_in_any_order() -> None:
-    _, record = decode(encode(1, Confirm(1, 9, (7, 3, 12), (12, 3))))
-    assert record == Confirm(1, 9, (3, 7, 12), (3, 12))
+    _, record = decode(encode(1, ConfirmRecord(1, 9, (7, 3, 12), (12, 3))))
+    assert record == ConfirmRecord(1, 9, (3, 7, 12), (3, 12))
 
 
 def test_every_kind_has_a_sample() -> None:
-    assert {msgpack.unpackb(encode(0, record))[0] for record in SAMPLES} == set(Kind)
+    assert {msgpack.unpackb(encode(0, record))[0] for record in SAMPLES} == set(RecordKind)
 
 
 @pytest.mark.parametrize("record", SAMPLES, ids=lambda record: type(record).__name__)

@@ -10,13 +10,13 @@ from typing import cast
 import pytest
 
 from broker.exit_codes import Exit
-from broker.process.join_refusal import REFUSED_S, Newcomer, refusal_words
-from broker.replication.controller import Core
+from broker.process.join_refusal import REFUSED_S, JoinRefusal, refusal_words
+from broker.replication.controller import Controller
 from vsync.io.diagnosis import FOREIGN_FRAMES_MAX
 from vsync.io.keys import Allowed, make_pair, public_text
-from vsync.io.security import Anonymous, Curve, Plain, Refused, Security
+from vsync.io.security import Anonymous, Curve, KeyRefused, Plain, Security
 from vsync.totem.config import RingConfig
-from vsync.totem.membership.compatibility import Doorstep, Hello, settings_of
+from vsync.totem.membership.compatibility import Handshake, Hello, settings_of
 from vsync.types import Member
 from vsync.wire.codec import WIRE_VERSION, Codec
 
@@ -32,13 +32,13 @@ class Start:
         self.me = ME
         self.counters: dict[str, int] = {}
         codec = Codec(ME, "shop", 32_768, b"sets")
-        self.doorstep = Doorstep(ME, "shop", RingConfig(), codec)
+        self.handshake = Handshake(ME, "shop", RingConfig(), codec)
         self.security: Security = Anonymous()
-        self.refusals: dict[str, Refused] = {}
+        self.refusals: dict[str, KeyRefused] = {}
         self.stopped: list[tuple[Exit, str]] = []
         self.warned: list[str] = []
-        self.newcomer = Newcomer(
-            cast("Core", self.core), self, self, lambda *ends: self.stopped.append(ends),
+        self.newcomer = JoinRefusal(
+            cast("Controller", self.core), self, self, lambda *ends: self.stopped.append(ends),
             self.warned.append,
         )  # fmt: skip
 
@@ -46,7 +46,7 @@ class Start:
         """A hello of a stranger."""
         stranger = Member("b", incarnation, "b:1")
         word = Hello(stranger, WIRE_VERSION, cluster, settings_of(RingConfig()))
-        self.doorstep.on_hello(word.encode(), 0.0)
+        self.handshake.on_hello(word.encode(), 0.0)
 
     def wait(self, seconds: float) -> None:
         for tick in range(int(seconds * 20) + 1):
@@ -80,7 +80,7 @@ def test_members_that_run_or_were_there_first_go_on(why: Callable[[Start], None]
     start = Start()
     if why is not older:
         start.hear(ME.incarnation - 1)
-        start.refusals[NOBODY] = Refused.KEY
+        start.refusals[NOBODY] = KeyRefused.KEY
         start.counters["frame_version"] = 10 * FOREIGN_FRAMES_MAX
     why(start)
     start.wait(2 * REFUSED_S)
@@ -93,7 +93,7 @@ def test_frames_of_another_version_without_a_word_are_enough() -> None:
     start.wait(1)
     assert start.stopped == []
     start.counters["frame_version"] += 1
-    start.doorstep.on_foreign(bytes([9]) + bytes(80), 0.0)
+    start.handshake.on_foreign(bytes([9]) + bytes(80), 0.0)
     start.newcomer.wake(20)
     ((code, sentence),) = start.stopped
     assert code is Exit.PROTOCOL
@@ -104,11 +104,11 @@ def test_frames_of_another_version_without_a_word_are_enough() -> None:
 
 def test_a_refusal_must_last() -> None:
     start = Start()
-    start.refusals[NOBODY] = Refused.MECHANISM
+    start.refusals[NOBODY] = KeyRefused.MECHANISM
     start.wait(REFUSED_S / 2)
     start.refusals.clear()
     start.newcomer.wake(11.9)
-    start.refusals[NOBODY] = Refused.MECHANISM
+    start.refusals[NOBODY] = KeyRefused.MECHANISM
     start.newcomer.wake(12.0)
     start.newcomer.wake(12.0 + REFUSED_S)
     assert start.stopped == []
@@ -120,7 +120,7 @@ def test_who_holds_a_state_of_the_cluster_only_complains_once() -> None:
     """Whoever took the address of a dead member must not be able to end the others at a restart."""
     start = Start()
     start.core.filled = True
-    start.refusals[NOBODY] = Refused.MECHANISM
+    start.refusals[NOBODY] = KeyRefused.MECHANISM
     start.wait(3 * REFUSED_S)
     assert start.stopped == []
     assert len(start.warned) == 1
@@ -131,12 +131,12 @@ def test_the_words_name_both_sides_and_what_to_do(tmp_path: Path) -> None:
     for pair in (mine, theirs):
         (tmp_path / f"{pair.name}.key").write_text(public_text(pair))
     curve = Curve(mine, Allowed(tmp_path, pytest.fail))
-    said = refusal_words(ME, curve, NOBODY, Refused.KEY)
+    said = refusal_words(ME, curve, NOBODY, KeyRefused.KEY)
     assert all(word in said for word in (NOBODY, ME.name, mine.public, "--cluster-allow"))
-    said = refusal_words(ME, curve, NOBODY, Refused.STRANGER)
+    said = refusal_words(ME, curve, NOBODY, KeyRefused.STRANGER)
     assert all(word in said for word in (NOBODY, theirs.public, str(tmp_path)))
-    said = refusal_words(ME, curve, NOBODY, Refused.MECHANISM)
+    said = refusal_words(ME, curve, NOBODY, KeyRefused.MECHANISM)
     assert "another one" in said
     assert "CURVE" in said
-    assert "password" in refusal_words(ME, Plain("u", "p"), NOBODY, Refused.KEY)
+    assert "password" in refusal_words(ME, Plain("u", "p"), NOBODY, KeyRefused.KEY)
     assert mine.secret not in said

@@ -15,7 +15,7 @@ from broker.machine.commands import (
     Command,
     ConnectionOpen,
     Consume,
-    Digest,
+    DigestClaim,
     Get,
     Publish,
     QueueDeclare,
@@ -361,7 +361,7 @@ def test_a_member_that_computed_something_else_stops_itself() -> None:
     bus = formed()
     epoch = bus.cores["a"].primary.epoch
     for name, chain in (("a", b"g" * 16), ("b", b"g" * 16), ("c", b"w" * 16)):
-        bus.cores[name].admit([Digest(65, epoch, 4096, chain, 1)])
+        bus.cores[name].admit([DigestClaim(65, epoch, 4096, chain, 1)])
     bus.run("a b c")
     assert bus.shells["c"].stopped is not None
     assert "something else" in bus.shells["c"].stopped[1]

@@ -4,7 +4,7 @@ import pytest
 
 from broker.exit_codes import Exit
 from broker.machine import commands as c
-from broker.replication.timers import Duties
+from broker.replication.timers import Timers
 from tests.support.scripted_views import Bus
 
 BEAT_S = 0.05
@@ -27,7 +27,7 @@ class Cluster:
         self.now = 100.0
         for name in "abc":
             self.bus.start(name)
-        self.duties: dict[str, Duties] = {}
+        self.timers: dict[str, Timers] = {}
         for name in "abc":
             self.renew(name)
         self.ahead_us = dict.fromkeys("abc", 0)
@@ -42,16 +42,16 @@ class Cluster:
             if name not in [gone for gone, _, _ in self.stopped_with]:
                 self.stopped_with.append((name, code, reason))
 
-        self.duties[name] = Duties(self.bus.cores[name], Silent(), stopped, self.now)
+        self.timers[name] = Timers(self.bus.cores[name], Silent(), stopped, self.now)
 
     def pass_time(self, seconds: float) -> int:
         """How many commands were ordered meanwhile."""
         before = self.position
         for _ in range(round(seconds / BEAT_S)):
             self.now += BEAT_S
-            for name, duties in self.duties.items():
+            for name, timers in self.timers.items():
                 self.bus.shells[name].date_us = int(self.now * 1e6) + self.ahead_us[name]
-                duties.wake(self.now)
+                timers.wake(self.now)
             self.bus.run("a b c")
         return self.position - before
 
@@ -180,5 +180,5 @@ def test_a_tick_under_way_is_not_doubled(cluster: Cluster) -> None:
     for _ in range(10):  # nothing is ordered
         cluster.now += BEAT_S
         cluster.bus.shells["a"].date_us = int(cluster.now * 1e6)
-        cluster.duties["a"].wake(cluster.now)
+        cluster.timers["a"].wake(cluster.now)
     assert len(cluster.bus.queue) - before <= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.machine.commands import VOTERS, Voters
-from broker.replication.voter_changes import ChangeRefused, Elections
+from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from tests.support.scripted_views import Bus
 from vsync.quorum.voter_set import Terms
 from vsync.totem.events import Marks
@@ -20,7 +20,7 @@ class Cluster:
             self.bus.start(name, size=size, wish=wish)
         self.bus.view(names)
         self.bus.run(names)
-        self.elections = {n: Elections(self.bus.cores[n]) for n in names.split()}
+        self.voter_changes = {n: VoterChanges(self.bus.cores[n]) for n in names.split()}
 
     def change(self, names: str) -> None:
         self.names = names
@@ -29,7 +29,7 @@ class Cluster:
     def beat(self, seconds: float = 0.1) -> None:
         self.now += seconds
         for name in self.names.split():
-            self.elections[name].wake(self.now)
+            self.voter_changes[name].wake(self.now)
             self.bus.cores[name].flush()
         self.bus.run(self.names)
 
@@ -45,7 +45,7 @@ def test_a_dead_voter_is_replaced_and_the_others_can_do_without_one_more() -> No
     cluster = Cluster("a b c d", 3)
     assert cluster.voters() == ("a", "b", "c")
     cluster.change("a b d")
-    assert cluster.elections["b"].replace("c", "d") == ("a", "b", "d")
+    assert cluster.voter_changes["b"].replace("c", "d") == ("a", "b", "d")
     cluster.bus.run(cluster.names)
     assert cluster.voters() == ("a", "b", "c", "->", "a", "b", "d")
     cluster.beat()
@@ -57,7 +57,7 @@ def test_a_dead_voter_is_replaced_and_the_others_can_do_without_one_more() -> No
 def test_a_change_is_finished_only_when_it_is_durable_at_old_and_new_voters() -> None:
     """G8: whoever was voted in must have it on disk before it counts alone."""
     cluster = Cluster("a b c d", 3)
-    cluster.elections["a"].replace("c", "d")
+    cluster.voter_changes["a"].replace("c", "d")
     bus = cluster.bus
     while bus.queue:
         bus.deliver(cluster.names, *bus.queue.pop(0))
@@ -65,17 +65,17 @@ def test_a_change_is_finished_only_when_it_is_durable_at_old_and_new_voters() ->
     before = bus.shells["a"].released
     for name in "abcd":
         bus.give(name, Marks({"a": position, "b": position, "c": position, "d": position - 1}))
-    cluster.elections["a"].wake(1.0)
+    cluster.voter_changes["a"].wake(1.0)
     assert not bus.queue
     assert bus.shells["a"].released < position
     assert bus.shells["a"].released >= before
     for name in "abcd":
         bus.give(name, Marks(dict.fromkeys("abcd", position)))
     assert bus.shells["a"].released == position
-    cluster.elections["b"].wake(1.0)
+    cluster.voter_changes["b"].wake(1.0)
     assert not bus.queue, "only the first of the voters orders the second step"
-    cluster.elections["a"].wake(1.0)
-    cluster.elections["a"].wake(1.1)
+    cluster.voter_changes["a"].wake(1.0)
+    cluster.voter_changes["a"].wake(1.1)
     assert len(bus.queue) == 1
     bus.run(cluster.names)
     assert cluster.voters() == ("a", "b", "d")
@@ -101,7 +101,7 @@ def test_what_was_durable_under_the_old_voters_is_not_taken_for_granted() -> Non
 def test_the_view_may_change_in_the_middle_of_a_change() -> None:
     """G7: the next primary goes on with it, under both sets."""
     cluster = Cluster("a b c d", 3)
-    cluster.elections["a"].replace("c", "d")
+    cluster.voter_changes["a"].replace("c", "d")
     cluster.bus.run(cluster.names)
     cluster.change("b c")
     assert not cluster.bus.cores["b"].speaking, "two of the old, one of the new voters"
@@ -133,16 +133,16 @@ def test_a_change_that_must_not_be_is_refused_with_the_reason(ask: object, words
     cluster.change("a b d")
     assert callable(ask)
     with pytest.raises(ChangeRefused, match=words):
-        ask(cluster.elections["a"])
+        ask(cluster.voter_changes["a"])
     assert not cluster.bus.queue
 
 
 def test_a_second_change_waits_for_the_first() -> None:
     cluster = Cluster("a b c d", 3)
-    cluster.elections["a"].add("d")
+    cluster.voter_changes["a"].add("d")
     cluster.bus.run(cluster.names)
     with pytest.raises(ChangeRefused, match="under way"):
-        cluster.elections["b"].remove("a")
+        cluster.voter_changes["b"].remove("a")
 
 
 def test_the_last_men_standing_count_anew_after_each_window() -> None:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from broker.divergence.digest_vote import Value, Verdict
-from broker.divergence.judgement import Tribunal
+from broker.divergence.digest_vote import DigestVerdict, Value
+from broker.divergence.judgement import Judgement
 from broker.divergence.split_vote import PROVEN
 from broker.incidents.quarantine import KIND
 from broker.machine.commands import Command, Reexecuted
 from broker.replication.promise import Promise
 from broker.replication.replica import ExecutionFailed
 from broker.selfcheck.scrubber import DiskFault
-from broker.selfcheck.supervisor import DISPUTE, SCRUB, Care
+from broker.selfcheck.supervisor import DISPUTE, SCRUB, Supervisor
 from store.lmdb_store import LmdbStore
 from tests.support.poisoned_store import (
     META,
@@ -30,9 +30,9 @@ from tests.support.poisoned_store import (
 )
 
 if TYPE_CHECKING:
-    from broker.durability.persister import Keeper
-    from broker.memberlog.recorder import Logbook
-    from broker.replication.controller import Core
+    from broker.durability.persister import Persister
+    from broker.memberlog.recorder import Recorder
+    from broker.replication.controller import Controller
 
 
 class FakeCore:
@@ -41,7 +41,7 @@ class FakeCore:
     def __init__(self, author: Author, voters: tuple[str, ...] = VOTERS) -> None:
         self.replica = author.replica
         self.promise = Promise("ab" * 16, voters, 1)
-        self.tribunal = Tribunal("a", voters, 64)
+        self.judgement = Judgement("a", voters, 64)
         self.halted, self.filled, self.speaking = "", True, True
         self.admitted: list[Command] = []
         self.distrust: list[tuple[str, bool]] = []
@@ -89,11 +89,12 @@ class Patient:
         self.author.say(publish(1, b"one"))
         self.store = LmdbStore.open(data / "store", META)
         self.author.keep(self.store)
-        self.core, self.keeper = FakeCore(self.author, voters), FakeKeeper(self.store)
-        self.logbook, self.loop = FakeLogbook(), loop
-        self.care = Care(data, "a")
-        self.care.attend(
-            cast("Core", self.core), cast("Keeper", self.keeper), cast("Logbook", self.logbook),
+        self.core, self.persister = FakeCore(self.author, voters), FakeKeeper(self.store)
+        self.recorder, self.loop = FakeLogbook(), loop
+        self.supervisor = Supervisor(data, "a")
+        self.supervisor.attend(
+            cast("Controller", self.core), cast("Persister", self.persister),
+            cast("Recorder", self.recorder),
             rate, loop,
         )  # fmt: skip
 
@@ -101,7 +102,7 @@ class Patient:
         """Some turns of the loop, each with a wake."""
 
         async def turn() -> None:
-            self.care.wake()
+            self.supervisor.wake()
             await asyncio.sleep(0.005)
 
         for _ in range(times):
@@ -123,11 +124,11 @@ def test_a_failure_is_kept_before_anything_more_is_said(
     patient = Patient(tmp_path, loop, VOTERS, 0)
     with raising(), pytest.raises(ExecutionFailed) as caught:
         patient.author.say(publish(2, POISON))
-    assert "it is quarantined" in patient.care.failed(caught.value)
+    assert "it is quarantined" in patient.supervisor.failed(caught.value)
     assert not patient.core.speaking
-    assert len(patient.care.evidence.all(KIND)) == 1
-    assert "KeyError" in patient.care.failed(KeyError("x"))
-    assert patient.care.all_counters()["executions_failed"] == 1
+    assert len(patient.supervisor.evidence.all(KIND)) == 1
+    assert "KeyError" in patient.supervisor.failed(KeyError("x"))
+    assert patient.supervisor.all_counters()["executions_failed"] == 1
 
 
 def test_memory_that_rots_ends_the_member_and_its_disk_is_believed(
@@ -145,7 +146,7 @@ def test_memory_that_rots_ends_the_member_and_its_disk_is_believed(
     reason, disk = patient.core.distrust[0]
     assert "queue 'q' in vhost '/'" in reason
     assert not disk
-    assert patient.care.evidence.all(SCRUB)
+    assert patient.supervisor.evidence.all(SCRUB)
 
 
 @pytest.mark.parametrize("voters", [VOTERS, ("a",)])
@@ -157,10 +158,10 @@ def test_a_disk_that_rots_is_helped_twice_and_then_left(
     done: asyncio.Future[DiskFault | None] = loop.create_future()
     done.set_result(DiskFault("the checksum of an entry does not hold"))
     for time in (1, 2):
-        patient.care._disk_read(done)
-        assert patient.keeper.wishes == time
+        patient.supervisor._disk_read(done)
+        assert patient.persister.wishes == time
         assert not patient.core.distrust
-    patient.care._disk_read(done)
+    patient.supervisor._disk_read(done)
     assert bool(patient.core.distrust) is (len(voters) > 1)
     assert all(disk for _, disk in patient.core.distrust)
 
@@ -171,16 +172,16 @@ def test_after_a_fault_the_disk_is_read_again_behind_the_fresh_checkpoint(
     monkeypatch.setattr("broker.selfcheck.supervisor.DISK_PERIOD_S", 0.0)
     patient = Patient(tmp_path, loop, VOTERS, 1)
     flip_on_disk(patient.store, b"l")
-    while not patient.keeper.wishes:
+    while not patient.persister.wishes:
         patient.beat(1)
     patient.beat(10)
-    counters = patient.care.all_counters()
+    counters = patient.supervisor.all_counters()
     assert (counters["disk_faults"], counters["disk_passes"]) == (1, 0)
     flip_on_disk(patient.store, b"l")  # which turns it back
-    patient.keeper.checkpoints = 1
-    while not patient.care.all_counters()["disk_passes"]:
+    patient.persister.checkpoints = 1
+    while not patient.supervisor.all_counters()["disk_passes"]:
         patient.beat(1)
-    assert patient.care.all_counters()["disk_faults"] == 1
+    assert patient.supervisor.all_counters()["disk_faults"] == 1
 
 
 def test_a_split_vote_is_looked_into_when_its_position_is_durable(
@@ -192,13 +193,13 @@ def test_a_split_vote_is_looked_into_when_its_position_is_durable(
     history = patient.author.replica.history
     right = (history.epoch, history.chain, patient.author.replica.machine.root())
     votes: dict[str, Value] = {"a": right, "b": (history.epoch, b"w" * 16, 1)}
-    verdict = Verdict(history.position, None, (), True, votes)
-    patient.core.tribunal._open(verdict)
-    patient.core.halted = patient.core.tribunal.fenced
-    patient.care.voted(verdict)
-    patient.care.voted(verdict)
+    verdict = DigestVerdict(history.position, None, (), True, votes)
+    patient.core.judgement._open(verdict)
+    patient.core.halted = patient.core.judgement.fenced
+    patient.supervisor.voted(verdict)
+    patient.supervisor.voted(verdict)
     patient.beat(5)
-    assert patient.keeper.hold_checkpoints
+    assert patient.persister.hold_checkpoints
     assert not patient.core.admitted
     patient.author.keep(patient.store)
     while not patient.core.admitted:
@@ -207,12 +208,12 @@ def test_a_split_vote_is_looked_into_when_its_position_is_durable(
     (said,) = patient.core.admitted
     assert isinstance(said, Reexecuted)
     assert tuple(said)[1:] == (history.position, PROVEN, *right[1:])
-    (_, facts), *_ = patient.care.evidence.all(DISPUTE)
+    (_, facts), *_ = patient.supervisor.evidence.all(DISPUTE)
     assert "checkpoint at position 0" in str(facts["reexecuted"])
-    assert patient.logbook.words == ["undecided", "undecided"]
-    patient.core.tribunal.report("a", said)
-    patient.core.tribunal.report("b", said)
-    patient.core.halted = patient.core.tribunal.fenced
+    assert patient.recorder.words == ["undecided", "undecided"]
+    patient.core.judgement.report("a", said)
+    patient.core.judgement.report("b", said)
+    patient.core.halted = patient.core.judgement.fenced
     patient.beat(1)
-    assert patient.care.counters["convictions"] == 1
-    assert not patient.keeper.hold_checkpoints
+    assert patient.supervisor.counters["convictions"] == 1
+    assert not patient.persister.hold_checkpoints

@@ -24,7 +24,7 @@ from tests.sim.stacks.toy_log import Image, ToyLog
 from tests.sim.world.net import Net, Weather
 from tests.sim.world.random_tape import Tape
 from vsync.errors import FrameError
-from vsync.primary.events import Phase
+from vsync.primary.events import PrimaryPhase
 from vsync.types import Member, RingId
 from vsync.wire.codec import Codec
 from vsync.wire.messages import NOBODY, Token
@@ -90,7 +90,7 @@ def test_old_seeds_keep_their_faults() -> None:
 
 
 def test_the_stages_are_those_of_the_code() -> None:
-    assert set(PRIMARY_STAGES) == {phase.value for phase in Phase}
+    assert set(PRIMARY_STAGES) == {phase.value for phase in PrimaryPhase}
     assert len(set(FAULTS)) == len(FAULTS)
 
 

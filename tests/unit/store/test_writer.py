@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from store.api import Marker, Meta, Staging
-from store.commit_thread import CHECKPOINT_SLICE_BYTES, StoreWriter
+from store.commit_thread import CHECKPOINT_SLICE_BYTES, CommitThread
 from store.errors import StoreError, StoreFailed, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
 
@@ -61,7 +61,7 @@ class Rig:
         self.durable: list[int] = []
         self.failed: list[StoreError] = []
         self.changed = asyncio.Event()
-        self.writer = StoreWriter(
+        self.writer = CommitThread(
             self.store, asyncio.get_running_loop(), self.on_durable, self.on_failed
         )
 

@@ -19,7 +19,7 @@ from tools.cli.options import ToolError
 from tools.commands.cpgtool import cpgtool
 from tools.commands.quorumtool import quorumtool
 from vsync import Cluster, ConfigError, TransportError
-from vsync.admin.protocol import LINE_BYTES_MAX, AskingSession, Json, Refusal
+from vsync.admin.protocol import LINE_BYTES_MAX, AskingSession, Json, QueryRefused
 from vsync.admin.views import quorum_shown
 from vsync.quorum.voter_set import parse
 from vsync.types import RingId
@@ -139,7 +139,7 @@ def test_whoever_says_something_else_is_shown_out() -> None:
 
 def test_a_session_answers_in_order_and_refuses_in_words() -> None:
     def no(_: Json) -> Json:
-        raise Refusal("not-now", "not now")
+        raise QueryRefused("not-now", "not now")
 
     session = AskingSession({"a": lambda r: {"got": r.get("x")}, "no": no})
     said = session.data_received(b'{"op": "a", "x": 1}\n{"op": "no"}\n{"op": []}\n{"op"')

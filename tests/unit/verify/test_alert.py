@@ -14,12 +14,16 @@ from tools.commands.qpid_cluster_verify import main
 from tools.verify.findings import Finding
 from tools.verify.live.alert import ending, status, stop_signals, tell
 from tools.verify.live.follow import Look
-from tools.verify.live.progress import Lag, Progress
+from tools.verify.live.progress import LogProgress, MemberLag
 
 FOUND = Finding("G14", "b", 1, 90, "another chain after PUBLISH")
-BEHIND = Lag("c", 2, 900, 100, 1.25, live=True)
-LAGS = [Lag("a", 1, 1000, 0, 0.0, live=True), BEHIND, Lag("d", 1, 10, 990, 99.0, live=False)]
-LOOK = Look(Progress(1000, 900, LAGS, ["e (life 1)"]), [FOUND], 5000)
+BEHIND = MemberLag("c", 2, 900, 100, 1.25, live=True)
+LAGS = [
+    MemberLag("a", 1, 1000, 0, 0.0, live=True),
+    BEHIND,
+    MemberLag("d", 1, 10, 990, 99.0, live=False),
+]
+LOOK = Look(LogProgress(1000, 900, LAGS, ["e (life 1)"]), [FOUND], 5000)
 
 
 def test_people_get_lines() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.memberlog.client_history import ClientHistory
-from broker.memberlog.records import Durable, Kind
+from broker.memberlog.records import Durable, RecordKind
 from broker.memberlog.writer import MemberLogWriter
 from tools.verify.checks.canonical_history import Gap
 from tools.verify.clients.histories import apart, is_history, known_by
@@ -49,17 +49,17 @@ def test_clients_alone_prove_nothing(tmp_path: Path) -> None:
         apart([a_client(tmp_path)])
 
 
-def row(member: str, incarnation: int, kind: Kind) -> Row:
+def row(member: str, incarnation: int, kind: RecordKind) -> Row:
     """Return a control row."""
     return Row("file", member, incarnation, 0, 0, int(kind))
 
 
 def test_the_end_is_known_when_the_last_life_of_each_member_stopped() -> None:
-    a1, a2 = row("a", 1, Kind.START), row("a", 2, Kind.START)
-    stopped = [row("a", 2, Kind.STOP), row("b", 1, Kind.STOP)]
+    a1, a2 = row("a", 1, RecordKind.START), row("a", 2, RecordKind.START)
+    stopped = [row("a", 2, RecordKind.STOP), row("b", 1, RecordKind.STOP)]
     assert known_by([a1, a2, *stopped], []).end
-    assert not known_by([a1, a2, *stopped, row("b", 2, Kind.START)], []).end
-    assert not known_by([a1, a2, row("a", 1, Kind.STOP)], []).end
+    assert not known_by([a1, a2, *stopped, row("b", 2, RecordKind.START)], []).end
+    assert not known_by([a1, a2, row("a", 1, RecordKind.STOP)], []).end
     assert not known_by([], []).end
 
 

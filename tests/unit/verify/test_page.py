@@ -17,7 +17,7 @@ from tools.verify.coverage import Touched
 from tools.verify.findings import Finding
 from tools.verify.job import Counts, Report
 from tools.verify.report.html import page
-from tools.verify.report.timeline import Event, LifeStory, Slice, Span, Story
+from tools.verify.report.timeline import Event, LifeStory, Slice, Span, Timeline
 from tools.verify.report.traffic import Moved
 
 BEGIN = 1_800_000_000_000_000
@@ -25,7 +25,7 @@ SECOND = 1_000_000
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-def story() -> Story:
+def story() -> Timeline:
     """Three members; b dies and comes back with a state from a."""
     a = LifeStory("a", 1, BEGIN, BEGIN + 60 * SECOND)
     a.spans = [Span(BEGIN, BEGIN + 20 * SECOND, 1), Span(BEGIN + 22 * SECOND, a.end_us, 2)]
@@ -39,7 +39,7 @@ def story() -> Story:
     slices += [Slice(110, "a", 500, 12_000), Slice(110, "b", 100, 11_000)]
     moved = [Moved(n, what, 50 + n) for n in range(1, 100) for what in (BY_CLIENT, DELIVERED)]
     moved += [Moved(30, MEMBER_LOST, 400), Moved(60, NACKED, 3), Moved(31, DELIVERED | FLAG, 403)]
-    return Story(BEGIN, BEGIN + 60 * SECOND, [a, b, back], sorted(slices), sorted(moved))
+    return Timeline(BEGIN, BEGIN + 60 * SECOND, [a, b, back], sorted(slices), sorted(moved))
 
 
 def report(*findings: Finding) -> Report:

@@ -20,8 +20,8 @@ from broker.memberlog.records import (
     Decided,
     Durable,
     Inactive,
-    Kind,
     Queues,
+    RecordKind,
     Snapshot,
     ViewSeen,
 )
@@ -33,7 +33,7 @@ from tests.system.verify.support.checks_without_spark import (
 from tests.system.verify.support.make_logs import LogMaker, root_of
 from tests.system.verify.support.make_moves import LIVES, MoveMaker
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
-from tools.verify.checks.views_and_segments import Primary, begun, cuts
+from tools.verify.checks.views_and_segments import PrimaryView, begun, cuts
 from tools.verify.control_checks import judge_control
 from tools.verify.findings import Finding
 from tools.verify.input.rows import SEGMENT, EpochSums, Row, Run, nothing_said
@@ -57,13 +57,13 @@ def segment(
 
 def start(member: str, position: int, chain: bytes, epoch: int) -> Row:
     """Return the row of a life that began with this state."""
-    row = Row(f"{member}.2.qml", member, 2, 0, 1, Kind.START, epoch=epoch, position=position)
+    row = Row(f"{member}.2.qml", member, 2, 0, 1, RecordKind.START, epoch=epoch, position=position)
     return row._replace(chain=chain)
 
 
-def primary(epoch: int, base: int, chain: bytes) -> Primary:
+def primary(epoch: int, base: int, chain: bytes) -> PrimaryView:
     """Return a primary that began from this state."""
-    return Primary(epoch, epoch, "a", base, chain, ("a/2",), ("a", "b", "c"), False)
+    return PrimaryView(epoch, epoch, "a", base, chain, ("a/2",), ("a", "b", "c"), False)
 
 
 def test_an_epoch_that_was_passed_over_is_no_witness() -> None:

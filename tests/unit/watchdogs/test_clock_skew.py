@@ -1,6 +1,6 @@
 """Clocks that are apart: who is refused, who is named, what a slow answer is worth (G17)."""
 
-from broker.watchdogs.clock_skew import CHECK_S, PREFIX, ROUND_TRIP_S_MAX, WAIT_S, ClockWatch
+from broker.watchdogs.clock_skew import CHECK_S, PREFIX, ROUND_TRIP_S_MAX, WAIT_S, ClockSkew
 from vsync.types import Member
 
 BOUND_S = 10.0
@@ -17,8 +17,8 @@ class Net:
         self.sent: list[tuple[str, Member, bytes]] = []
         self.watches = {name: self._watch(name) for name in ahead_s}
 
-    def _watch(self, name: str) -> ClockWatch:
-        return ClockWatch(
+    def _watch(self, name: str) -> ClockSkew:
+        return ClockSkew(
             self.members[name],
             BOUND_S,
             lambda to, payload: self.sent.append((name, to, payload)),

@@ -1,7 +1,7 @@
 """A disk that lags: first it slows the ring down, then its member leaves (decision 4.11)."""
 
-from broker.watchdogs.disk_lag import HOLD_S_MAX, HOLD_S_MIN, LagWatch
-from store.commit_thread import Lag
+from broker.watchdogs.disk_lag import HOLD_S_MAX, HOLD_S_MIN, DiskLag
+from store.commit_thread import CommitLag
 
 SECONDS, BYTES = 30.0, 1000
 BEAT_S = 0.05
@@ -12,10 +12,10 @@ class Bench:
 
     def __init__(self) -> None:
         self.holds: list[float] = []
-        self.watch = LagWatch(SECONDS, BYTES, self.holds.append)
+        self.watch = DiskLag(SECONDS, BYTES, self.holds.append)
         self.now = 10.0
 
-    def run(self, lag: Lag, seconds: float) -> str:
+    def run(self, lag: CommitLag, seconds: float) -> str:
         """The first reason to leave within so many seconds of the same lag."""
         for _ in range(round(seconds / BEAT_S)):
             self.now += BEAT_S
@@ -27,8 +27,8 @@ class Bench:
 
 def test_a_disk_that_keeps_up_slows_nothing() -> None:
     bench = Bench()
-    assert not bench.run(Lag(0, 0, 0.0), 100)
-    assert not bench.run(Lag(3, 90, bench.now), 2)
+    assert not bench.run(CommitLag(0, 0, 0.0), 100)
+    assert not bench.run(CommitLag(3, 90, bench.now), 2)
     assert bench.holds == []
     assert not bench.watch.alarm
 
@@ -36,11 +36,11 @@ def test_a_disk_that_keeps_up_slows_nothing() -> None:
 def test_beyond_a_tenth_it_slows_the_ring_down_the_more_the_further() -> None:
     bench = Bench()
     for part, hold_s in ((0.11, 0.011), (0.3, 0.03), (0.9, HOLD_S_MAX)):
-        bench.run(Lag(1, int(part * BYTES), bench.now), BEAT_S)
+        bench.run(CommitLag(1, int(part * BYTES), bench.now), BEAT_S)
         assert abs(bench.holds[-1] - hold_s) < 1e-6
         assert "lags" in bench.watch.alarm
     assert bench.watch.counters["throttled"] == 1
-    bench.run(Lag(0, 0, 0.0), BEAT_S)
+    bench.run(CommitLag(0, 0, 0.0), BEAT_S)
     assert bench.holds[-1] == 0.0
     assert not bench.watch.alarm
     assert HOLD_S_MIN < 0.011
@@ -48,7 +48,7 @@ def test_beyond_a_tenth_it_slows_the_ring_down_the_more_the_further() -> None:
 
 def test_beyond_its_bytes_it_leaves() -> None:
     bench = Bench()
-    reason = bench.run(Lag(9, BYTES + 1, bench.now), 1)
+    reason = bench.run(CommitLag(9, BYTES + 1, bench.now), 1)
     assert "1001 bytes wait" in reason
     assert "--disk-backlog-max" in reason
 
@@ -56,14 +56,14 @@ def test_beyond_its_bytes_it_leaves() -> None:
 def test_a_disk_that_stands_still_is_left_in_time() -> None:
     bench = Bench()
     since = bench.now
-    reason = bench.run(Lag(1, 1, since), 60)
+    reason = bench.run(CommitLag(1, 1, since), 60)
     assert "does not keep up" in reason
     assert SECONDS < bench.now - since < SECONDS + 1
 
 
 def test_a_process_that_was_stopped_does_not_blame_its_disk() -> None:
     bench = Bench()
-    lag = Lag(1, 1, bench.now)
+    lag = CommitLag(1, 1, bench.now)
     bench.run(lag, 20)
     bench.now += 1000
     assert not bench.run(lag, 29)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from broker.watchdogs.process_pauses import QUIET_S, StallWatch
+from broker.watchdogs.process_pauses import QUIET_S, ProcessPauses
 
 
-def watch() -> StallWatch:
-    watched = StallWatch(0.1, 0.2)
+def watch() -> ProcessPauses:
+    watched = ProcessPauses(0.1, 0.2)
     assert watched.look(10.0, 1.0, 1.0) == ""
     return watched
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.memberlog.records import Kind
-from tools.verify.checks.views_and_segments import Primary, begun, cuts, runs_of
+from broker.memberlog.records import RecordKind
+from tools.verify.checks.views_and_segments import PrimaryView, begun, cuts, runs_of
 from tools.verify.input.ranges_of_file import ANY, Part
 from tools.verify.input.rows import FAULT, SEGMENT, Row, Run
 
@@ -37,7 +37,7 @@ class Gap(NamedTuple):
     last: int
 
 
-def plan(rows: Iterable[Row], primaries: dict[int, Primary]) -> list[Stretch]:
+def plan(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> list[Stretch]:
     """Return one witness for each position that there is, ascending; few files rather than many.
 
     A file in which something is damaged serves only where no other does.
@@ -65,7 +65,7 @@ def plan(rows: Iterable[Row], primaries: dict[int, Primary]) -> list[Stretch]:
 
 
 def _passed_over(
-    rows: list[Row], primaries: dict[int, Primary], began: dict[int, int]
+    rows: list[Row], primaries: dict[int, PrimaryView], began: dict[int, int]
 ) -> dict[int, int]:
     """Return the epochs that a later primary passed over, and where they began.
 
@@ -75,7 +75,7 @@ def _passed_over(
     """
     states: dict[tuple[int, bytes], int] = {}
     for row in rows:
-        if row.kind == Kind.START:
+        if row.kind == RecordKind.START:
             state, epoch = (row.position or 0, bytes(row.chain or b"")), row.epoch or 0
             states[state] = min(epoch, states.get(state, epoch))
     found: dict[int, int] = {}

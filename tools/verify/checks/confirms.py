@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.memberlog.codec import unpack_positions
-from broker.memberlog.records import Kind
+from broker.memberlog.records import RecordKind
 from tools.verify.checks.views_and_segments import Life
 from tools.verify.findings import Finding
 from tools.verify.input.rows import ACCEPTED, UNPAIRED
@@ -56,7 +56,9 @@ def check_gaps(records: Callable[[], DataFrame], findings: list[Finding]) -> lis
     gaps = [found for found in findings if "missing" in found.what and found.property == "G1"]
     if not gaps:
         return []
-    packed = records().filter(f.col("kind") == int(Kind.CONFIRM)).select("member", "kinds").rdd
+    packed = (
+        records().filter(f.col("kind") == int(RecordKind.CONFIRM)).select("member", "kinds").rdd
+    )
     lost: list[Finding] = []
     for gap in gaps[:FINDINGS_MAX]:
         inside = packed.flatMap(_Inside(gap.position, gap.until))

@@ -13,9 +13,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from broker.memberlog.records import Kind
+from broker.memberlog.records import RecordKind
 from tools.verify.checks.view_changes import damaged
-from tools.verify.checks.views_and_segments import Life, Primary, lives_of
+from tools.verify.checks.views_and_segments import Life, PrimaryView, lives_of
 from tools.verify.findings import Finding
 from tools.verify.input.rows import Row
 
@@ -46,17 +46,17 @@ class Told(NamedTuple):
 
 def odd_positions(rows: Iterable[Row]) -> list[int]:
     """Return the positions of votes that were not simply agreed about."""
-    odd = {row.position or 0 for row in rows if row.kind == Kind.VOTE and row.text != AGREED}
+    odd = {row.position or 0 for row in rows if row.kind == RecordKind.VOTE and row.text != AGREED}
     return sorted(odd)[:ODD_MAX]
 
 
-def check_verdicts(rows: list[Row], primaries: dict[int, Primary]) -> Iterator[Finding]:
+def check_verdicts(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
     """G10: verdicts are of known words, the same everywhere, and follow from the states."""
     wanted = set(odd_positions(rows))
     if not wanted:
         return
     for row in rows:
-        if row.kind == Kind.VOTE and row.text not in WORDS:
+        if row.kind == RecordKind.VOTE and row.text not in WORDS:
             what = f"notes the verdict '{row.text}', which there is not"
             yield Finding("G10", row.member, row.incarnation, row.position or 0, what)
     told = _by_place(rows, wanted, primaries)
@@ -66,7 +66,7 @@ def check_verdicts(rows: list[Row], primaries: dict[int, Primary]) -> Iterator[F
 
 
 def _by_place(
-    rows: list[Row], wanted: set[int], primaries: dict[int, Primary]
+    rows: list[Row], wanted: set[int], primaries: dict[int, PrimaryView]
 ) -> dict[Place, dict[Life, Told]]:
     """Return what was noted in each primary; what was decided between two of them is left out."""
     told: dict[Place, dict[Life, Told]] = defaultdict(dict)
@@ -75,16 +75,16 @@ def _by_place(
         life = member, incarnation
         epoch, whole = 0, False
         for row in records:
-            if row.kind == Kind.ACTIVE:
+            if row.kind == RecordKind.ACTIVE:
                 epoch, primary = row.epoch or 0, primaries.get(row.epoch or 0)
                 late = f"{member}/{incarnation}+" in (row.names or [])
                 based = primary is not None and row.position == primary.base
                 whole = based and not late and life not in broken
-            elif row.kind in (Kind.INACTIVE, Kind.START):
+            elif row.kind in (RecordKind.INACTIVE, RecordKind.START):
                 epoch = 0
-            elif row.kind == Kind.SNAPSHOT:
+            elif row.kind == RecordKind.SNAPSHOT:
                 whole = False
-            elif row.kind == Kind.VOTE and epoch and row.position in wanted:
+            elif row.kind == RecordKind.VOTE and epoch and row.position in wanted:
                 place = epoch, row.position or 0
                 told[place].setdefault(life, Told([], whole)).votes.append(row)
     return told
@@ -110,7 +110,7 @@ def _unlike(position: int, lives: dict[Life, Told]) -> Iterator[Finding]:
 
 
 def _unfounded(
-    primary: Primary | None, position: int, lives: dict[Life, Told]
+    primary: PrimaryView | None, position: int, lives: dict[Life, Told]
 ) -> Iterator[Finding]:
     """Yield who notes that states differed where all members of the primary show the same."""
     if primary is None:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from broker.memberlog.records import Kind
+from broker.memberlog.records import RecordKind
 from tools.verify.checks.lifetimes import Lived, begins
 from tools.verify.checks.view_changes import damaged
-from tools.verify.checks.views_and_segments import Life, Primary, ends_of, lives_of
+from tools.verify.checks.views_and_segments import Life, PrimaryView, ends_of, lives_of
 from tools.verify.findings import Finding
 from tools.verify.input.rows import SEGMENT, Row
 from vsync.quorum.voter_set import Electorate, parse
@@ -25,7 +25,7 @@ UNKNOWN = 1 << 64  # above every position
 
 
 def check_marks(
-    rows: list[Row], lived: list[Lived], primaries: dict[int, Primary]
+    rows: list[Row], lived: list[Lived], primaries: dict[int, PrimaryView]
 ) -> Iterator[Finding]:
     """G9: no durable mark is above what a majority had on disk in that primary."""
     noted = _noted(rows)
@@ -78,13 +78,13 @@ def _noted(rows: list[Row]) -> dict[Life, dict[int, int]]:
         ends: dict[int, int] = {}
         epoch: int | None = None
         for row in records:
-            if row.kind == Kind.ACTIVE:
+            if row.kind == RecordKind.ACTIVE:
                 epoch = row.epoch
-            elif row.kind == Kind.VIEW and epoch is not None:
+            elif row.kind == RecordKind.VIEW and epoch is not None:
                 earlier = [durable for lsn, durable in told[life] if lsn < row.lsn]
                 ends[epoch] = UNKNOWN if row.seq is None else max([row.seq, *earlier])
                 epoch = None
-            elif row.kind == Kind.STOP and epoch is not None:
+            elif row.kind == RecordKind.STOP and epoch is not None:
                 ends[epoch] = max(durable for _, durable in told[life])
         noted[life] = ends
     return noted

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from broker.memberlog.records import Kind
-from tools.verify.checks.views_and_segments import Life, Primary, ends_of, lives_of
+from broker.memberlog.records import RecordKind
+from tools.verify.checks.views_and_segments import Life, PrimaryView, ends_of, lives_of
 from tools.verify.findings import Finding
 from tools.verify.input.log_sequence import digest, foreign_batch, out_of_sequence
 from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, together
@@ -40,7 +40,7 @@ def join_segments(rows: list[Row]) -> tuple[list[Lived], list[Finding], list[str
     for row in rows:
         if row.kind == SEGMENT:
             lives[row.member, row.incarnation].append(row)
-    stopped = {(row.member, row.incarnation) for row in rows if row.kind == Kind.STOP}
+    stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
     joined: list[Lived] = []
     findings: list[Finding] = []
     inactive: list[str] = []
@@ -151,8 +151,8 @@ def check_synchrony(rows: list[Row], lived: list[Lived]) -> Iterator[Finding]:
     reached = {(life.member, life.incarnation): life.epochs for life in lived}
     together: dict[tuple[int, int], list[tuple[int, int, Life]]] = defaultdict(list)
     for member, incarnation, records in lives_of(rows):
-        actives = [row for row in records if row.kind == Kind.ACTIVE]
-        jumps = [row for row in records if row.kind == Kind.SNAPSHOT]
+        actives = [row for row in records if row.kind == RecordKind.ACTIVE]
+        jumps = [row for row in records if row.kind == RecordKind.SNAPSHOT]
         for before, after, later in zip(actives, actives[1:], [*actives[2:], None], strict=False):
             until = later.lsn if later is not None else records[-1].lsn + 1
             given = [j.position or 0 for j in jumps if before.lsn < j.lsn < until]
@@ -172,7 +172,7 @@ def check_synchrony(rows: list[Row], lived: list[Lived]) -> Iterator[Finding]:
 
 
 def check_next_primary(
-    lived: list[Lived], primaries: dict[int, Primary], began: dict[int, int]
+    lived: list[Lived], primaries: dict[int, PrimaryView], began: dict[int, int]
 ) -> Iterator[Finding]:
     """G8: each epoch starts at or beyond everything that earlier ones confirmed; `began` as
     `control.begun` has it.
@@ -190,7 +190,7 @@ def check_next_primary(
             yield Finding("G8", *life, position, what)
 
 
-def check_majority(lived: list[Lived], primaries: dict[int, Primary]) -> Iterator[Finding]:
+def check_majority(lived: list[Lived], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
     """G9: a majority of the voters says that it is on disk, or its log ends too early to know."""
     durable: dict[str, int] = {}
     open_ended: dict[str, bool] = {}

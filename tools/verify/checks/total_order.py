@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.machine import commands
-from broker.memberlog.records import Kind
+from broker.memberlog.records import RecordKind
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-ANCHORS = (Kind.START, Kind.SNAPSHOT, Kind.VOTE, Kind.STOP)
+ANCHORS = (RecordKind.START, RecordKind.SNAPSHOT, RecordKind.VOTE, RecordKind.STOP)
 ITEM = ("position", "blob_hash", "order", "kinds", "epoch", "origin")
 PLACE = ("ring_seq", "seq")
 DIFFERENCES = ("item", "place", "outcomes", "moves", "chain", "root", "alone")
@@ -40,7 +40,7 @@ class Differences(NamedTuple):
     found: dict[str, tuple[tuple[int, int], int]]  # (position, superseded epoch or 0), count
 
 
-class Applied(NamedTuple):
+class AppliedAt(NamedTuple):
     """One member's batch, or what it says of its state, at a position in question."""
 
     member: str
@@ -84,7 +84,7 @@ def find_differences(
     from pyspark.sql import functions as f
 
     # In words: a column object for each part would be a call to Java each, some 200 in all.
-    is_batch = f"kind = {int(Kind.BATCH)}"
+    is_batch = f"kind = {int(RecordKind.BATCH)}"
 
     def differ(*columns: str) -> str:
         values = [f"if({is_batch}, `{column}`, null)" for column in columns]
@@ -145,21 +145,21 @@ def describe_differences(
     if not differences.found:
         return []
     wanted = [last for (last, _), _ in differences.found.values()]
-    kinds = [int(kind) for kind in (Kind.BATCH, *ANCHORS)]
+    kinds = [int(kind) for kind in (RecordKind.BATCH, *ANCHORS)]
     rows = (
         records.filter(f.col("last").isin(wanted) & f.col("kind").isin(kinds))
         .withColumn("active", applied_while_active(begin_inactive))
-        .select(*Applied._fields, _superseded(cuts).alias("superseded"))
+        .select(*AppliedAt._fields, _superseded(cuts).alias("superseded"))
         .limit(1000)
         .collect()
     )
-    at: dict[tuple[int, int], list[Applied]] = {}
+    at: dict[tuple[int, int], list[AppliedAt]] = {}
     for row in rows:
         at.setdefault((row.last, row.superseded), []).append(_applied(row))
     findings: list[Finding] = []
     for name, (place, count) in differences.found.items():
         here = sorted(at[place])
-        batches = [row for row in here if row.kind == Kind.BATCH]
+        batches = [row for row in here if row.kind == RecordKind.BATCH]
         if name == "alone":
             regular = {row.chain for row in batches if row.active}
             findings += [_alone(row) for row in batches if row.chain not in regular]
@@ -171,12 +171,12 @@ def describe_differences(
     return findings
 
 
-def _alone(row: Applied) -> Finding:
+def _alone(row: AppliedAt) -> Finding:
     what = f"{_commands(row)} applied outside of the primary, and by no member in it"
     return Finding("G7", row.member, row.incarnation, row.position, what)
 
 
-def _odd(rows: list[Applied], name: str, count: int) -> Iterator[Finding]:
+def _odd(rows: list[AppliedAt], name: str, count: int) -> Iterator[Finding]:
     """Yield a finding for each life that differs from what most have."""
     key, describe, promise = _COMPARED[name]
     rows = [row for row in rows if name != "root" or row.root is not None]
@@ -187,17 +187,17 @@ def _odd(rows: list[Applied], name: str, count: int) -> Iterator[Finding]:
     for row in rows:
         if key(row) == usual:
             continue
-        if row.kind != Kind.BATCH:
-            proof = "G10" if row.kind == Kind.VOTE else "G14"
+        if row.kind != RecordKind.BATCH:
+            proof = "G10" if row.kind == RecordKind.VOTE else "G14"
             what = f"{_ANCHOR_NAMES[row.kind]} has another {name} than what was applied"
             yield Finding(proof, row.member, row.incarnation, row.last, what)
-        elif reference.kind == Kind.BATCH:
+        elif reference.kind == RecordKind.BATCH:
             where, what = describe(row, reference)
             what = f"{what} than {others}, epoch {row.epoch}{more}"
             yield Finding(promise, row.member, row.incarnation, where, what)
 
 
-def _item(row: Applied, reference: Applied) -> tuple[int, str]:
+def _item(row: AppliedAt, reference: AppliedAt) -> tuple[int, str]:
     if row.position != reference.position:
         return row.position, f"a batch that begins at another position ({_commands(row)})"
     for i, (mine, theirs) in enumerate(zip(row.kinds, reference.kinds, strict=False)):
@@ -209,12 +209,12 @@ def _item(row: Applied, reference: Applied) -> tuple[int, str]:
     return row.position, f"another item ({_commands(row)}; by its {listed})"
 
 
-def _place(row: Applied, reference: Applied) -> tuple[int, str]:
+def _place(row: AppliedAt, reference: AppliedAt) -> tuple[int, str]:
     mine, theirs = (f"{r.ring_seq}/{r.seq}" for r in (row, reference))
     return row.position, f"delivered at another place of the ring ({mine}, not {theirs})"
 
 
-def _outcome(row: Applied, reference: Applied) -> tuple[int, str]:
+def _outcome(row: AppliedAt, reference: AppliedAt) -> tuple[int, str]:
     mine = struct.unpack(f"<{len(row.outcomes) // 2}H", row.outcomes)
     theirs = struct.unpack(f"<{len(reference.outcomes) // 2}H", reference.outcomes)
     for i, (one, other) in enumerate(zip(mine, theirs, strict=False)):
@@ -224,17 +224,17 @@ def _outcome(row: Applied, reference: Applied) -> tuple[int, str]:
     return row.position, "another number of outcomes"
 
 
-def _moves(row: Applied, reference: Applied) -> tuple[int, str]:
+def _moves(row: AppliedAt, reference: AppliedAt) -> tuple[int, str]:
     del reference
     return row.position, f"other things happened to messages by {_commands(row)}"
 
 
-def _chain(row: Applied, reference: Applied) -> tuple[int, str]:
+def _chain(row: AppliedAt, reference: AppliedAt) -> tuple[int, str]:
     mine, theirs = row.chain.hex()[:8], reference.chain.hex()[:8]
     return row.position, f"another chain after {_commands(row)} ({mine}, not {theirs})"
 
 
-def _root(row: Applied, reference: Applied) -> tuple[int, str]:
+def _root(row: AppliedAt, reference: AppliedAt) -> tuple[int, str]:
     mine, theirs = (f"{(r.root or 0) % (1 << 64):016x}" for r in (row, reference))
     return row.last, f"another state root after {_commands(row)} ({mine}, not {theirs})"
 
@@ -244,18 +244,18 @@ def command_name(kind: int) -> str:
     return COMMAND_NAMES.get(kind, f"command {kind}")
 
 
-def _commands(row: Applied) -> str:
+def _commands(row: AppliedAt) -> str:
     more = f" and {len(row.kinds) - 1} more" if len(row.kinds) > 1 else ""
     return command_name(row.kinds[0]) + more
 
 
-Key = Callable[[Applied], tuple[object, ...]]
-Describe = Callable[[Applied, Applied], tuple[int, str]]
+Key = Callable[[AppliedAt], tuple[object, ...]]
+Describe = Callable[[AppliedAt, AppliedAt], tuple[int, str]]
 _ANCHOR_NAMES = {
-    int(Kind.START): "the recovered state",
-    int(Kind.SNAPSHOT): "the transferred state",
-    int(Kind.VOTE): "the vote",
-    int(Kind.STOP): "the state at the stop",
+    int(RecordKind.START): "the recovered state",
+    int(RecordKind.SNAPSHOT): "the transferred state",
+    int(RecordKind.VOTE): "the vote",
+    int(RecordKind.STOP): "the state at the stop",
 }
 _COMPARED: dict[str, tuple[Key, Describe, str]] = {
     "item": (lambda row: tuple(getattr(row, name) for name in ITEM), _item, "G1"),
@@ -267,8 +267,8 @@ _COMPARED: dict[str, tuple[Key, Describe, str]] = {
 }
 
 
-def _applied(row: Row) -> Applied:
-    return Applied(
+def _applied(row: Row) -> AppliedAt:
+    return AppliedAt(
         row.member,
         row.incarnation,
         row.kind,

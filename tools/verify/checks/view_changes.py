@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.memberlog.records import Kind
+from broker.memberlog.records import RecordKind
 from tools.verify.checks.views_and_segments import Life, Ring, lives_of, odd_ones, ring_of, stood
 from tools.verify.findings import Finding
 from tools.verify.input.rows import FAULT, SEGMENT, Row
@@ -37,7 +37,7 @@ def check_passages(rows: list[Row]) -> Iterator[Finding]:
     for member, incarnation, records in lives_of(rows):
         if (member, incarnation) in broken:
             continue  # what is missing may be the view that explains the others
-        for one in _passages(records, shown=records[0].kind == Kind.START):
+        for one in _passages(records, shown=records[0].kind == RecordKind.START):
             if isinstance(one, Passage):
                 told.append(one)
             else:
@@ -88,7 +88,7 @@ def _passages(records: list[Row], *, shown: bool) -> Iterator[Passage | tuple[Ro
     along: Row | None = None
     closed = False  # the end of the regular view was told
     for row in records:
-        if row.kind != Kind.VIEW:
+        if row.kind != RecordKind.VIEW:
             continue
         if row.flag:
             if regular is not None:

@@ -10,20 +10,27 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from broker.memberlog.records import Kind
+from broker.memberlog.records import RecordKind
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input.rows import FAULT, SEGMENT, UNREADABLE, Row, Run, SegmentEnds
 from vsync.quorum.voter_set import parse
 
 CONTROL_KINDS = (
-    *(Kind.START, Kind.VIEW, Kind.ACTIVE, Kind.INACTIVE, Kind.SNAPSHOT, Kind.STOP),
+    *(
+        RecordKind.START,
+        RecordKind.VIEW,
+        RecordKind.ACTIVE,
+        RecordKind.INACTIVE,
+        RecordKind.SNAPSHOT,
+        RecordKind.STOP,
+    ),
     *(SEGMENT, FAULT, UNREADABLE),
 )
 Life = tuple[str, int]
 Ring = tuple[int, str, str]
 
 
-class Primary(NamedTuple):
+class PrimaryView(NamedTuple):
     """What an ACTIVE record says of an epoch; the same at all its members."""
 
     epoch: int
@@ -35,7 +42,7 @@ class Primary(NamedTuple):
     voters: tuple[str, ...]
     cold: bool
 
-    def agrees(self, other: Primary) -> bool:
+    def agrees(self, other: PrimaryView) -> bool:
         """Whether both describe one primary; a member that received its state knows no base."""
         if 0 in (self.base, other.base):
             other = other._replace(base=self.base, base_chain=self.base_chain)
@@ -83,7 +90,7 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
     for row in rows:
         if row.kind == SEGMENT:
             lives[row.member, row.incarnation].append(row)
-    stopped = {(row.member, row.incarnation) for row in rows if row.kind == Kind.STOP}
+    stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
     for (member, incarnation), segments in sorted(lives.items()):
         segments.sort(key=lambda row: (row.segment, row.file))
         for before, after in zip([None, *segments], segments, strict=False):
@@ -103,7 +110,7 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
             )
     for member, incarnation, records in lives_of(rows):
         first = records[0]
-        if first.segment == 0 and first.kind != Kind.START:
+        if first.segment == 0 and first.kind != RecordKind.START:
             what = f"{first.file} does not begin with what recovery found"
             yield Finding("LOG", member, incarnation, -1, what)
 
@@ -150,7 +157,7 @@ def check_endings(rows: list[Row]) -> Iterator[Finding]:
             if row.segment > known.segment:
                 last[row.member, row.incarnation] = row
     for row in rows:
-        if row.kind != Kind.STOP:
+        if row.kind != RecordKind.STOP:
             continue
         segment = last.get((row.member, row.incarnation))
         if segment is None or segment.segment != row.segment:
@@ -174,7 +181,7 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
         seen: set[Ring] = set()
         for row in records:
             ring = ring_of(row)
-            if row.kind == Kind.VIEW and row.flag:
+            if row.kind == RecordKind.VIEW and row.flag:
                 names = tuple(sorted(row.names or []))
                 told[ring].append((names, row))
                 if f"{member}/{incarnation}" not in names:
@@ -185,7 +192,7 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
                     yield Finding("G6", member, incarnation, stood(rows, row), what)
                 highest = max(highest, ring[0])
                 seen.add(ring)
-            elif row.kind == Kind.ACTIVE and ring not in seen and (seen or not unseen):
+            elif row.kind == RecordKind.ACTIVE and ring not in seen and (seen or not unseen):
                 what = f"active in view {ring[0]}.{ring[1]}, which this member never installed"
                 yield Finding("G6", member, incarnation, stood(rows, row), what)
     for ring, tellers in told.items():
@@ -235,18 +242,18 @@ def stood(rows: list[Row], view: Row) -> int:
     return max(ends, default=(0, -1))[1]
 
 
-def primaries(rows: Iterable[Row]) -> dict[int, Primary]:
+def primaries(rows: Iterable[Row]) -> dict[int, PrimaryView]:
     """Return what the epochs were, as first told."""
-    found: dict[int, Primary] = {}
+    found: dict[int, PrimaryView] = {}
     for row in rows:
-        if row.kind == Kind.ACTIVE:
+        if row.kind == RecordKind.ACTIVE:
             primary = _primary(row)
             if found.setdefault(primary.epoch, primary).base == 0:
                 found[primary.epoch] = primary
     return dict(sorted(found.items()))
 
 
-def begun(rows: Iterable[Row], primaries: dict[int, Primary]) -> dict[int, int]:
+def begun(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
     """Return, by epoch, the position behind which it began; 0: from the beginning, or not known.
 
     An epoch of which nobody wrote ACTIVE, as its view ended too soon, or only who received its
@@ -283,11 +290,11 @@ def cuts(rows: Iterable[Row], began: dict[int, int]) -> dict[int, int]:
 
 def check_primaries(rows: list[Row]) -> Iterator[Finding]:
     """G7: one primary per epoch, rising epochs, majorities, and a shared voter between them."""
-    told: dict[int, list[tuple[Primary, Row]]] = defaultdict(list)
+    told: dict[int, list[tuple[PrimaryView, Row]]] = defaultdict(list)
     for member, incarnation, records in lives_of(rows):
         highest = 0
         for row in records:
-            if row.kind != Kind.ACTIVE:
+            if row.kind != RecordKind.ACTIVE:
                 continue
             primary = _primary(row)
             told[primary.epoch].append((primary, row))
@@ -298,7 +305,7 @@ def check_primaries(rows: list[Row]) -> Iterator[Finding]:
                 what = f"the primary of epoch {primary.epoch} does not contain the member itself"
                 yield Finding("G7", member, incarnation, primary.base, what)
             highest = max(highest, primary.epoch)
-    before: Primary | None = None
+    before: PrimaryView | None = None
     for epoch in sorted(told):
         (primary, first), others = _odd_primaries(told[epoch])
         for odd, row in others:
@@ -310,8 +317,8 @@ def check_primaries(rows: list[Row]) -> Iterator[Finding]:
 
 
 def _odd_primaries(
-    tellers: list[tuple[Primary, Row]],
-) -> tuple[tuple[Primary, Row], list[tuple[Primary, Row]]]:
+    tellers: list[tuple[PrimaryView, Row]],
+) -> tuple[tuple[PrimaryView, Row], list[tuple[PrimaryView, Row]]]:
     """Return what most tell of an epoch, and who does not agree with it.
 
     Who received its state knows no base, and agrees with any.
@@ -324,7 +331,7 @@ def _odd_primaries(
     return usual, [teller for teller in tellers if not usual[0].agrees(teller[0])]
 
 
-def _succeeds(before: Primary | None, primary: Primary) -> Iterator[str]:
+def _succeeds(before: PrimaryView | None, primary: PrimaryView) -> Iterator[str]:
     present = primary.names()
     electorate = parse(primary.voters)
     if not electorate.quorate(present):
@@ -340,8 +347,8 @@ def _succeeds(before: Primary | None, primary: Primary) -> Iterator[str]:
         yield f"the primaries of epochs {before.epoch} and {primary.epoch} share no voter"
 
 
-def _primary(row: Row) -> Primary:
-    return Primary(
+def _primary(row: Row) -> PrimaryView:
+    return PrimaryView(
         row.epoch or 0,
         row.ring_seq or 0,
         row.ring_rep or "",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.memberlog.records import OF_CLIENT, Kind
+from broker.memberlog.records import OF_CLIENT, RecordKind
 from tools.verify.checks.canonical_history import Gap, Stretch
 from tools.verify.checks.views_and_segments import Life
 from tools.verify.clients.check import ClientReport, check_clients
@@ -59,7 +59,7 @@ def check_histories(
     if not told:
         return None
     spark = scan.sparkSession
-    names = scan.filter(f.col("kind") == int(Kind.QUEUES)).select(
+    names = scan.filter(f.col("kind") == int(RecordKind.QUEUES)).select(
         f.col("seq").alias("queue"), f.col("text").alias("name")
     )
     clients = read_table(spark, "clients", list(told)).persist(StorageLevel.MEMORY_AND_DISK)
@@ -87,7 +87,7 @@ def known_by(rows: Iterable[Row], gaps: Iterable[Gap]) -> Known:
     for row in rows:
         ended = stopped.setdefault(row.member, {})
         life = row.member, row.incarnation
-        ended[life] = ended.get(life, False) or row.kind == Kind.STOP
+        ended[life] = ended.get(life, False) or row.kind == RecordKind.STOP
     end = all(ended[max(ended)] for ended in stopped.values())
     missing = list(gaps)
     return Known(

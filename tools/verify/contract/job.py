@@ -17,9 +17,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
-from tools.verify.checks.views_and_segments import Primary
+from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.contract.explain import Line, look_around, tell
-from tools.verify.contract.message_lifecycle import FateWalk, Recovery, judge_recoveries
+from tools.verify.contract.message_lifecycle import FateWalk, MemberRecovery, judge_recoveries
 from tools.verify.contract.rules import REPLAYED, Breach, first_by_rule
 from tools.verify.contract.segment import Walked, moves_within, walk
 from tools.verify.contract.segment_rules import Reach
@@ -107,7 +107,7 @@ def tasks_for(
 def check_contract(
     spark: SparkSession,
     rows: Sequence[Row],
-    primaries: dict[int, Primary],
+    primaries: dict[int, PrimaryView],
     replayed: int | None = REPLAYED,
 ) -> Contract:
     """Check what befell messages; `rows` are the control rows of all segments that are at hand."""
@@ -237,13 +237,13 @@ def _take_fates(spark: SparkSession, tasks: list[Task], found: Contract) -> None
     )
     rows = told.groupBy("kind", "name", "queue", "position", "ordinal", "seq", "channel", "since",
                         "more").agg(f.sum("n").alias("n")).collect()  # fmt: skip
-    recoveries: list[Recovery] = []
+    recoveries: list[MemberRecovery] = []
     for row in rows:
         if row.kind == "breach":
             found.breaches.append((_breach(row), row.n))
         elif row.kind == "recovery":
             # Shares that know the same of it are one row here, and count each.
-            recoveries += [Recovery(*json.loads(row.more))] * row.n
+            recoveries += [MemberRecovery(*json.loads(row.more))] * row.n
         else:
             setattr(found, row.name, row.n)
     found.recoveries = len({(one.queue, one.time) for one in recoveries})

@@ -28,7 +28,7 @@ T = TypeVar("T", np.int64, np.bool_)
 _NOTHING = 0  # in the place of an Op: this message was never heard of
 
 
-class Recovery(NamedTuple):
+class MemberRecovery(NamedTuple):
     """What one share of a queue knows of a cold start; shares are added up."""
 
     queue: int
@@ -75,7 +75,7 @@ class FateWalk:
     def __init__(self, gaps: Iterable[int] = ()) -> None:
         """`gaps` are the times at which something is missing, ascending."""
         self.breaches: list[Breach] = []
-        self.recoveries: list[Recovery] = []
+        self.recoveries: list[MemberRecovery] = []
         self.messages = 0
         self.judged = 0
         self._gaps = np.array(list(gaps), np.int64)
@@ -163,7 +163,7 @@ class FateWalk:
                 fresh = purged or not seen or soft
                 kept = int(queue.rows.of[i])
                 self.recoveries.append(
-                    Recovery(queue.number, time, kept, ready, moved, fresh, known)
+                    MemberRecovery(queue.number, time, kept, ready, moved, fresh, known)
                 )
                 purged, seen = False, not soft
 
@@ -299,9 +299,9 @@ def _broken(p: _Extended, queue: _Queue) -> Iterator[tuple[str, Bools]]:
         yield "into deleted", gone & (enters | (p.op == Op.RETURNED))
 
 
-def judge_recoveries(told: Iterable[Recovery]) -> Iterator[Breach]:
+def judge_recoveries(told: Iterable[MemberRecovery]) -> Iterator[Breach]:
     """Judge what cold starts kept: the shares of a queue are added up."""
-    sums: dict[tuple[int, int], Recovery] = {}
+    sums: dict[tuple[int, int], MemberRecovery] = {}
     for one in told:
         key = one.queue, one.time
         sum_ = sums.get(key)
@@ -309,7 +309,7 @@ def judge_recoveries(told: Iterable[Recovery]) -> Iterator[Breach]:
             sums[key] = one
         else:
             sums[key] = sum_._replace(ready=sum_.ready + one.ready, moved=sum_.moved + one.moved)
-    before: Recovery | None = None
+    before: MemberRecovery | None = None
     for key in sorted(sums):
         one = sums[key]
         left = 0

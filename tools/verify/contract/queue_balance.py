@@ -15,7 +15,7 @@ from tools.verify.input.moves import OPS_OF_QUEUES, ORDINAL_MAX, Ints, Moves
 _DELETED = QUEUE_DELETED >> CAUSE_SHIFT
 
 
-class Standing(NamedTuple):
+class QueueTotals(NamedTuple):
     """What a queue holds: how many are ready and held, and the place that the next one gets."""
 
     ready: int
@@ -26,8 +26,8 @@ class Standing(NamedTuple):
 class Balance:
     """The queues of one life, from a place where the log says how they stand."""
 
-    def __init__(self, standing: Mapping[int, Standing], next_message: int) -> None:
-        self.queues = dict(standing)
+    def __init__(self, queue_totals: Mapping[int, QueueTotals], next_message: int) -> None:
+        self.queues = dict(queue_totals)
         self.next_message = next_message
         self._found_cold: dict[int, int] = {}  # what was ready when a cold start cleared the queue
         self._reported: dict[int, bool] = {}  # once per queue: what follows is the same fault
@@ -86,7 +86,7 @@ class Balance:
             if first != next_seq:
                 yield breach_at("place", moves, int(entered[0]), f"{first}, not {next_seq}")
             next_seq = last + 1
-        self.queues[number] = Standing(int(ready[-1]), int(unacked[-1]), next_seq)
+        self.queues[number] = QueueTotals(int(ready[-1]), int(unacked[-1]), next_seq)
 
     def _whole(self, moves: Moves, row: int, number: int) -> Iterator[Breach]:
         """What befalls a queue as a whole."""
@@ -95,7 +95,7 @@ class Balance:
         if op == Op.DECLARED:
             if known is not None:
                 yield breach_at("queue twice", moves, row)
-            self.queues[number] = Standing(0, 0, 0)
+            self.queues[number] = QueueTotals(0, 0, 0)
         elif known is None:
             yield breach_at("into deleted", moves, row)
         elif op == Op.PURGED:
@@ -120,14 +120,14 @@ class Balance:
                 if seq != next_seq:
                     yield breach_at("place", moves, row, f"{seq}, not {next_seq}")
                 next_seq = seq + of
-            self.queues[number] = Standing(of, known.unacked, next_seq)
+            self.queues[number] = QueueTotals(of, known.unacked, next_seq)
 
     def differences(
-        self, position: int, standing: Mapping[int, Standing], next_message: int
+        self, position: int, queue_totals: Mapping[int, QueueTotals], next_message: int
     ) -> Iterator[Breach]:
         """Yield how the queues stand otherwise than the log says at this position."""
-        for number in sorted({*self.queues, *standing}):
-            counted, said = self.queues.get(number), standing.get(number)
+        for number in sorted({*self.queues, *queue_totals}):
+            counted, said = self.queues.get(number), queue_totals.get(number)
             if counted == said or number in self._reported:
                 continue
             yield Breach(
@@ -139,10 +139,11 @@ class Balance:
             yield Breach("balance", position, ORDINAL_MAX, -1, -1, more=more)
 
 
-def _told(standing: Standing | None) -> str:
-    if standing is None:
+def _told(queue_totals: QueueTotals | None) -> str:
+    if queue_totals is None:
         return "no such queue"
-    return f"{standing.ready} ready, {standing.unacked} held, next place {standing.next_seq}"
+    ready, unacked, following = queue_totals
+    return f"{ready} ready, {unacked} held, next place {following}"
 
 
 def breach_at(rule: str, moves: Moves, i: int, more: str = "") -> Breach:

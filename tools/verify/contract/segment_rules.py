@@ -24,7 +24,7 @@ from broker.memberlog.records import (
     Start,
 )
 from tools.verify.contract.allowed_causes import ALLOWED, ENDS, ERRORS_FROM
-from tools.verify.contract.queue_balance import Balance, Standing, breach_at
+from tools.verify.contract.queue_balance import Balance, QueueTotals, breach_at
 from tools.verify.contract.rules import BREACHES_MAX, Breach
 from tools.verify.input.moves import OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
 from tools.verify.input.ranges_of_file import Part, Place
@@ -129,11 +129,15 @@ class Conduct:
         if self._root[0] == said.position and self._root[1] != said.root:
             more = f"{said.root:016x}, not {self._root[1]:016x}"
             self.breaches.append(Breach("other root", said.position, 0, -1, -1, more=more))
-        standing = {row[0]: Standing(*row[1:4]) for row in STANDING_ROW.iter_unpack(said.queues)}
+        queue_totals = {
+            row[0]: QueueTotals(*row[1:4]) for row in STANDING_ROW.iter_unpack(said.queues)
+        }
         if self._balance is not None:
-            self.breaches += self._balance.differences(said.position, standing, said.next_message)
+            self.breaches += self._balance.differences(
+                said.position, queue_totals, said.next_message
+            )
             self.balances += 1
-        self._balance = Balance(standing, said.next_message)
+        self._balance = Balance(queue_totals, said.next_message)
 
     def _judge(self) -> None:
         batches, self._batches, self._commands = self._batches, [], 0

@@ -8,9 +8,9 @@ from broker.memberlog.records import (
     Active,
     Checkpoint,
     Inactive,
-    Kind,
     Queues,
     Record,
+    RecordKind,
     Snapshot,
     Start,
     Stop,
@@ -19,16 +19,16 @@ from broker.memberlog.records import (
 )
 from tools.verify.input.rows import Row, signed
 
-_KINDS: dict[type[Record], Kind] = {
-    Start: Kind.START,
-    ViewSeen: Kind.VIEW,
-    Active: Kind.ACTIVE,
-    Inactive: Kind.INACTIVE,
-    Snapshot: Kind.SNAPSHOT,
-    Stop: Kind.STOP,
-    Vote: Kind.VOTE,
-    Queues: Kind.QUEUES,
-    Checkpoint: Kind.CHECKPOINT,
+_KINDS: dict[type[Record], RecordKind] = {
+    Start: RecordKind.START,
+    ViewSeen: RecordKind.VIEW,
+    Active: RecordKind.ACTIVE,
+    Inactive: RecordKind.INACTIVE,
+    Snapshot: RecordKind.SNAPSHOT,
+    Stop: RecordKind.STOP,
+    Vote: RecordKind.VOTE,
+    Queues: RecordKind.QUEUES,
+    Checkpoint: RecordKind.CHECKPOINT,
 }
 
 

@@ -41,7 +41,7 @@ Offsets = dict[str, Where]  # by the beginning of the files' paths, DIR/member.i
 Settled = dict[str, int]  # by MEMBER.INCARNATION, the last segment that need not be read
 
 
-class Part(NamedTuple):
+class LogPart(NamedTuple):
     """New bytes of one segment."""
 
     life: str
@@ -86,9 +86,9 @@ def settled_in(rows: list[Row]) -> Settled:
     return found
 
 
-def parts(read: Offsets, now: Offsets) -> list[Part]:
+def parts(read: Offsets, now: Offsets) -> list[LogPart]:
     """Return what is to be read between two offsets."""
-    found: list[Part] = []
+    found: list[LogPart] = []
     for life, where in sorted(now.items()):
         before = read.get(life)
         if before == where:
@@ -97,11 +97,11 @@ def parts(read: Offsets, now: Offsets) -> list[Part]:
             begin, lsn, link = before["bytes"], before["lsn"], before["link"]
         else:
             begin, lsn, link = 0, -1, ""
-        found.append(Part(life, where["segment"], begin, where["bytes"], lsn, link))
+        found.append(LogPart(life, where["segment"], begin, where["bytes"], lsn, link))
     return found
 
 
-def read_part(part: Part) -> tuple[bytes, str, Behind | None] | None:
+def read_part(part: LogPart) -> tuple[bytes, str, Behind | None] | None:
     """Return the bytes of a part, what to call it, and what lies before it in its segment; None for
     what a client wrote, which is no member's.  Raises `BadInput` when the file went away meanwhile.
     """

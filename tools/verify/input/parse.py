@@ -29,14 +29,14 @@ from broker.memberlog.records import (
     Batch,
     Checkpoint,
     Client,
-    Confirm,
+    ConfirmRecord,
     Decided,
     Durable,
     End,
     Header,
     Inactive,
-    Kind,
     Record,
+    RecordKind,
     Snapshot,
     Start,
     Stop,
@@ -177,7 +177,7 @@ class _Parser:
                 self._durable = record.position
             if 0 <= self._stands < record.position:
                 self._not_beyond("G9", "says that it is on disk", record.position)
-        elif isinstance(record, Confirm):
+        elif isinstance(record, ConfirmRecord):
             self._tally.take(record)
             self._confirm(lsn, record)
         else:
@@ -362,7 +362,7 @@ class _Parser:
             return
         self._belongs_to = of
 
-    def _confirm(self, lsn: int, record: Confirm) -> None:
+    def _confirm(self, lsn: int, record: ConfirmRecord) -> None:
         ends = self._ends
         epoch, mark, positions, transient = record
         if not positions:
@@ -392,7 +392,7 @@ class _Parser:
         elif self._active is None and self._whole and ends["entry_confirm"] is None:
             ends["entry_confirm"] = positions[0]
         if self._every_record:
-            row = self.bare(lsn, Kind.CONFIRM)._replace(epoch=epoch)
+            row = self.bare(lsn, RecordKind.CONFIRM)._replace(epoch=epoch)
             self.rows.append(row._replace(kinds=pack_positions(positions)))
         if not self._unconfirmed.issuperset(positions):
             unpaired = [p for p in positions if p not in self._unconfirmed]

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from tools.verify.input.offsets import Offsets, Part, Settled, advance, parts, read_part
+from tools.verify.input.offsets import LogPart, Offsets, Settled, advance, parts, read_part
 from tools.verify.input.parse import parse_segment
 from tools.verify.input.source import to_arrow
 
@@ -25,7 +25,7 @@ OFFSETS = "lives"
 class NewBytes(InputPartition):
     """What one task reads."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: LogPart) -> None:
         self.part = part
 
 

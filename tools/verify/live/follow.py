@@ -18,13 +18,13 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, cast
 
-from broker.memberlog.records import SUFFIX, Kind
+from broker.memberlog.records import SUFFIX, RecordKind
 from tools.verify.checks import total_order, views_and_segments
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input.offsets import Offsets, Settled, lives_below, settled_in
 from tools.verify.input.rows import Row
 from tools.verify.input.segments import size_of
-from tools.verify.live.progress import KEPT, Progress, Watch
+from tools.verify.live.progress import KEPT, ClusterProgress, LogProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,7 @@ NOT_STARTED = "failed to connect back"
 class Look:
     """What one look at the logs found."""
 
-    progress: Progress
+    progress: LogProgress
     findings: list[Finding] = field(default_factory=list)
     records: int = 0  # in all looks
     unread_bytes: int = 0  # in the files behind what was read, when this look was over
@@ -72,7 +72,7 @@ class Follower:
         self._held: DataFrame | None = None
         self._last: Look | None = None
         self._lock = Lock()  # the stream judges in a thread of its own
-        self.watch = Watch()
+        self.watch = ClusterProgress()
         self.watch.take(row for row in saved if row.kind in views_and_segments.CONTROL_KINDS)
         self._forgotten = self.watch.verified()  # positions up to here are held no more
         self.failure: Exception | None = None
@@ -119,7 +119,7 @@ class Follower:
         if found and self._last is not None:  # told at once; nothing more is verified yet
             self.looks.put(replace(self._last, findings=found))
             found = []
-        compared = [int(kind) for kind in (Kind.BATCH, *total_order.ANCHORS)]
+        compared = [int(kind) for kind in (RecordKind.BATCH, *total_order.ANCHORS)]
         rows = new.filter(f.col("kind").isin(compared))
         if self._held is not None:
             rows = self._held.unionByName(rows)

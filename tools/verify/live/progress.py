@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.memberlog.records import Kind
+from broker.memberlog.records import RecordKind
 from tools.verify.checks import lifetimes, views_and_segments
 from tools.verify.checks.views_and_segments import Life, ends_of
 from tools.verify.control_checks import judge_control
@@ -27,7 +27,7 @@ KEPT = 4096
 """So many verified positions are held on to: votes and late members speak of them again."""
 
 
-class Lag(NamedTuple):
+class MemberLag(NamedTuple):
     """How far one life is behind the newest position that any member shows."""
 
     member: str
@@ -39,12 +39,12 @@ class Lag(NamedTuple):
 
 
 @dataclass(slots=True)
-class Progress:
+class LogProgress:
     """How far the watch is; -1 = nothing yet."""
 
     newest: int = -1
     verified: int = -1
-    lags: list[Lag] = field(default_factory=list)
+    lags: list[MemberLag] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)  # in the primary view, but no log at hand
 
     @property
@@ -53,7 +53,7 @@ class Progress:
         return max(self.newest - max(self.verified, 0), 0)
 
 
-class Watch:
+class ClusterProgress:
     """Takes the control rows of each look, in order."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Watch:
             if row.kind == SEGMENT:
                 self._join(row)
             else:
-                if row.kind in (Kind.VIEW, Kind.ACTIVE):
+                if row.kind in (RecordKind.VIEW, RecordKind.ACTIVE):
                     row = self._placed(row)
                 self._rows.append(row)
         views_and_segments.check_input([*self._ends.values(), *self._rows])
@@ -135,13 +135,13 @@ class Watch:
         self.findings += fresh
         return fresh
 
-    def progress(self) -> Progress:
+    def progress(self) -> LogProgress:
         """Return how far all are."""
         newest = max((_position(row) for row in self._ends.values()), default=-1)
         latest = max((row.time_us or 0 for row in self._ends.values()), default=0)
         present = self._present()
         lags = [
-            Lag(
+            MemberLag(
                 *life,
                 _position(row),
                 max(newest - _position(row), 0),
@@ -151,7 +151,7 @@ class Watch:
             for life, row in sorted(self._last_lives().items())
         ]
         absent = sorted(f"{name} (life {n})" for name, n in present if (name, n) not in self._ends)
-        return Progress(newest, self._verified, lags, absent)
+        return LogProgress(newest, self._verified, lags, absent)
 
     def _first(self, key: tuple[str, ...]) -> bool:
         if key in self._told:
@@ -173,7 +173,7 @@ class Watch:
 
     def _present(self) -> set[Life]:
         """Return the members of the newest primary view."""
-        actives = [row for row in self._rows if row.kind == Kind.ACTIVE]
+        actives = [row for row in self._rows if row.kind == RecordKind.ACTIVE]
         newest = max(actives, key=lambda row: row.epoch or 0, default=None)
         if newest is None:
             return set()
@@ -214,7 +214,7 @@ class Watch:
         carry = self._carry.get((row.member, row.incarnation))
         if before is None or carry is None:
             return row
-        if row.kind == Kind.VIEW and _position(row) < 0:
+        if row.kind == RecordKind.VIEW and _position(row) < 0:
             row = row._replace(position=carry.stands)
         return row._replace(seq=max(ends_of(before)["durable"], -1 if row.seq is None else row.seq))
 

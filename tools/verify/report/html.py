@@ -14,7 +14,7 @@ from html import escape
 from broker.machine.move_log import Op
 from tools.verify.findings import PROPERTIES, Finding
 from tools.verify.job import Report
-from tools.verify.report.timeline import SLICES, LifeStory, Slice, Story
+from tools.verify.report.timeline import SLICES, LifeStory, Slice, Timeline
 from tools.verify.report.traffic import Moved, causes
 
 WIDTH, LEFT, RIGHT = 960, 110, 16
@@ -134,7 +134,7 @@ def _findings(findings: list[Finding]) -> Iterator[str]:
 # -- pictures --------------------------------------------------------------------------------------
 
 
-def _pictures(story: Story, findings: list[Finding]) -> Iterator[str]:
+def _pictures(story: Timeline, findings: list[Finding]) -> Iterator[str]:
     marks = _marks(story, findings)
     lives = _newest(story.lives)
     yield "<h2>Members over time</h2>"
@@ -165,7 +165,7 @@ def _pictures(story: Story, findings: list[Finding]) -> Iterator[str]:
     yield _figure(_lines(lags, worst), CHART, story, marks, f"At most {worst:,}. {_legend(lags)}")
 
 
-def _marks(story: Story, findings: list[Finding]) -> list[tuple[int, str]]:
+def _marks(story: Timeline, findings: list[Finding]) -> list[tuple[int, str]]:
     """Return when the findings were, the earliest of each moment, and what to call them."""
     told: dict[int, str] = {}
     for f in findings:
@@ -191,7 +191,7 @@ def _mark(x: float, height: int, text: str, named: bool) -> str:
 
 
 def _figure(
-    drawn: Iterable[str], height: int, story: Story, marks: list[tuple[int, str]], caption: str
+    drawn: Iterable[str], height: int, story: Timeline, marks: list[tuple[int, str]], caption: str
 ) -> str:
     begin, end = (_clock(t) for t in (story.begin_us, story.end_us))
     lines = "".join(
@@ -206,7 +206,7 @@ def _figure(
     )
 
 
-def _x(story: Story, time_us: int) -> float:
+def _x(story: Timeline, time_us: int) -> float:
     share = (time_us - story.begin_us) / (story.end_us - story.begin_us)
     return LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT)
 
@@ -222,7 +222,7 @@ def _newest(lives: list[LifeStory]) -> list[LifeStory]:
     return [life for life in lives if (life.member, life.incarnation) in kept]
 
 
-def _lanes(story: Story, lives: list[LifeStory]) -> Iterator[str]:
+def _lanes(story: Timeline, lives: list[LifeStory]) -> Iterator[str]:
     for number, life in enumerate(lives):
         top = number * LANE + 5
         name = escape(f"{life.member} (life {life.incarnation})")
@@ -233,7 +233,7 @@ def _lanes(story: Story, lives: list[LifeStory]) -> Iterator[str]:
         yield from _signs(story, life, top)
 
 
-def _joined(story: Story, life: LifeStory) -> Iterator[tuple[int, int, str]]:
+def _joined(story: Timeline, life: LifeStory) -> Iterator[tuple[int, int, str]]:
     """Yield spans; those that would be less than a pixel apart are drawn as one."""
     pixel = (story.end_us - story.begin_us) // (WIDTH - LEFT - RIGHT) + 1
     begin = end = -1
@@ -253,7 +253,7 @@ def _epochs(first: int, last: int) -> str:
     return f"epoch {first}" if first == last else f"epochs {first} to {last}"
 
 
-def _box(story: Story, begin: int, end: int, top: int, colour: str, text: str) -> str:
+def _box(story: Timeline, begin: int, end: int, top: int, colour: str, text: str) -> str:
     x = _x(story, begin)
     width = max(_x(story, end) - x, 1.0)
     return (
@@ -268,7 +268,7 @@ _SHOWN: dict[int, str] = {
 _SIGNS = {"start": "\u25b8", "snapshot": "\u25c6", "stop": "\u25a0", "end": "\u2715", "vote": "!"}
 
 
-def _signs(story: Story, life: LifeStory, top: int) -> Iterator[str]:
+def _signs(story: Timeline, life: LifeStory, top: int) -> Iterator[str]:
     drawn: set[tuple[int, str]] = set()
     for time, what, text in life.events:
         place = int(_x(story, time)), what
@@ -280,7 +280,7 @@ def _signs(story: Story, life: LifeStory, top: int) -> Iterator[str]:
             )
 
 
-def _throughput(story: Story) -> dict[int, float]:
+def _throughput(story: Timeline) -> dict[int, float]:
     """Return commands a second by slice, as the busiest member saw them."""
     most: dict[int, float] = {0: 0.0}
     for number, _, commands, _ in story.slices:
@@ -288,7 +288,7 @@ def _throughput(story: Story) -> dict[int, float]:
     return most
 
 
-def _rates(story: Story) -> dict[str, dict[int, int]]:
+def _rates(story: Timeline) -> dict[str, dict[int, int]]:
     """Return, by what befell messages and slice, how many a second."""
     sums: dict[str, dict[int, int]] = {name: {} for name in _SHOWN.values()}
     for one in story.moved:

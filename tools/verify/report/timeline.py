@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.memberlog.records import Kind
+from broker.memberlog.records import RecordKind
 from tools.verify.checks.views_and_segments import Life, lives_of
 from tools.verify.input.rows import SUMS, Row
 from tools.verify.report.traffic import Moved, count_moves
@@ -59,7 +59,7 @@ class Slice(NamedTuple):
 
 
 @dataclass(slots=True)
-class Story:
+class Timeline:
     """All of it.  Slices are of equal length; one that is missing had no batch."""
 
     begin_us: int
@@ -79,17 +79,17 @@ class Story:
         return self.begin_us + min(reached) * self.slice_us if reached else None
 
 
-def tell(scan: DataFrame, rows: list[Row]) -> Story:
+def tell(scan: DataFrame, rows: list[Row]) -> Timeline:
     """Return the story of the logs, of the table "scan"; `rows` are their control records."""
     from pyspark.sql import functions as f
 
-    odd = (f.col("kind") == int(Kind.VOTE)) & (f.col("text") != "agreed")
+    odd = (f.col("kind") == int(RecordKind.VOTE)) & (f.col("text") != "agreed")
     votes = scan.filter(odd).select(*Row._fields).collect()
     rows = [*rows, *(Row(*row) for row in votes)]
     ends = _ends(rows)
     lives = [_life(*life, *ends.get(life[:2], (0, 0))) for life in lives_of(rows)]
     times = [time for life in lives for time in (life.begin_us, life.end_us) if time > 0]
-    story = Story(min(times, default=0), max(times, default=0), lives, [])
+    story = Timeline(min(times, default=0), max(times, default=0), lives, [])
     story.slices = _slices(scan, story)
     story.moved = count_moves(scan.sparkSession, rows, story.begin_us, story.slice_us)
     return story
@@ -112,23 +112,26 @@ def _life(member: str, incarnation: int, records: list[Row], begin: int, end: in
     stopped = False
     for row in records:
         time = row.time_us or begin
-        if row.kind in (Kind.ACTIVE, Kind.INACTIVE, Kind.STOP) and since is not None:
+        if (
+            row.kind in (RecordKind.ACTIVE, RecordKind.INACTIVE, RecordKind.STOP)
+            and since is not None
+        ):
             life.spans.append(Span(since[0], time, since[1]))
             since = None
         match row.kind:
-            case Kind.START:
+            case RecordKind.START:
                 life.events.append(Event(time, "start", f"starts at position {row.position}"))
-            case Kind.ACTIVE:
+            case RecordKind.ACTIVE:
                 since = time, row.epoch or 0
                 names = ", ".join(name.partition("/")[0] for name in row.names or [])
                 life.events.append(Event(time, "view", f"epoch {row.epoch} of {names}"))
-            case Kind.SNAPSHOT:
+            case RecordKind.SNAPSHOT:
                 text = f"takes the state at position {row.position} from {row.text}"
                 life.events.append(Event(time, "snapshot", text))
-            case Kind.VOTE if row.text != "agreed":
+            case RecordKind.VOTE if row.text != "agreed":
                 text = f"vote about position {row.position}: {row.text}"
                 life.events.append(Event(time, "vote", text))
-            case Kind.STOP:
+            case RecordKind.STOP:
                 stopped = True
                 life.events.append(Event(time, "stop", row.text or "stops"))
             case _:
@@ -140,7 +143,7 @@ def _life(member: str, incarnation: int, records: list[Row], begin: int, end: in
     return life
 
 
-def _slices(scan: DataFrame, story: Story) -> list[Slice]:
+def _slices(scan: DataFrame, story: Timeline) -> list[Slice]:
     from pyspark.sql import functions as f
 
     number = f.floor((f.col("time_us") - f.lit(story.begin_us)) / f.lit(story.slice_us))

@@ -15,7 +15,7 @@ from vsync.totem.ordering.ring import Ring
 from vsync.totem.phases import Phase, Reason
 from vsync.totem.state import Core
 from vsync.types import Member
-from vsync.wire.messages import Commit, Content, Data, Token
+from vsync.wire.messages import CommitToken, Content, Data, Token
 
 
 class Formation(Core):
@@ -23,13 +23,13 @@ class Formation(Core):
 
     # -- commit ------------------------------------------------------------------------------
 
-    def _commit_to(self, commit: Commit, reason: Reason, now: float) -> None:
-        self.desk.cancel(Timer.JOIN, Timer.CONSENSUS, Timer.LONELY)
+    def _commit_to(self, commit: CommitToken, reason: Reason, now: float) -> None:
+        self.context.cancel(Timer.JOIN, Timer.CONSENSUS, Timer.LONELY)
         self._move(reason)
         self.committed_seq = commit.ring.seq
         self.max_ring_seq = max(self.max_ring_seq, commit.ring.seq)
         self.forming = forming = Forming(commit, self.me)
-        self.desk.note("commit", ring=str(commit.ring), members=names(commit.members))
+        self.context.note("commit", ring=str(commit.ring), members=names(commit.members))
         commit = filled(commit, forming.index, self._entry())
         if len(commit.members) == 1:
             self._begin_recovery(commit, now)
@@ -37,16 +37,16 @@ class Formation(Core):
         self._pass_on(forming.successor, commit, now)
         self._expect_token(len(commit.members), now)
 
-    def _on_commit(self, sender: Member, commit: Commit, now: float) -> None:
+    def _on_commit(self, sender: Member, commit: CommitToken, now: float) -> None:
         members = commit.members
         if self.me not in members or sender != members[members.index(self.me) - 1]:
-            self.desk.count("commit_sender")
+            self.context.count("commit_sender")
         elif self.phase is Phase.GATHER:
             self._commit_in_gather(commit, now)
         elif self.forming is None or commit.ring != self.forming.ring:
-            self.desk.count("commit_other_ring")
+            self.context.count("commit_other_ring")
         elif commit.hop != self.forming.expect or None in commit.entries:
-            self.desk.count("commit_again")
+            self.context.count("commit_again")
         elif self.phase is Phase.COMMIT:
             self.forming.advance()
             self._begin_recovery(commit, now)
@@ -62,24 +62,24 @@ class Formation(Core):
             self._expect_token(len(members), now)
             self._visit_recovery(self.recovery, token, now)
         else:
-            self.desk.count("commit_again")
+            self.context.count("commit_again")
 
-    def _commit_in_gather(self, commit: Commit, now: float) -> None:
+    def _commit_in_gather(self, commit: CommitToken, now: float) -> None:
         assert self.gather is not None
         index = commit.members.index(self.me)
         there = [entry is not None for entry in commit.entries]
         if commit.members != self.gather.candidates():
-            self.desk.count("commit_members_differ")
+            self.context.count("commit_members_differ")
         elif commit.ring.seq <= self.committed_seq:
-            self.desk.count("commit_stale")
+            self.context.count("commit_stale")
         elif commit.hop != index or there != [i < index for i in range(len(there))]:
-            self.desk.count("commit_hop")
+            self.context.count("commit_hop")
         else:
             self._commit_to(commit, Reason.COMMIT_TOKEN, now)
 
     # -- recovery ----------------------------------------------------------------------------
 
-    def _begin_recovery(self, commit: Commit, now: float) -> None:
+    def _begin_recovery(self, commit: CommitToken, now: float) -> None:
         """All entries are there: my old ring is frozen, the new ring's token may come."""
         assert self.forming is not None
         self._move(Reason.COMMIT_FULL)
@@ -94,7 +94,7 @@ class Formation(Core):
             self.codec.envelope_bytes,
         )
         self.recovery = Recovery(ring, self.current, entries)
-        self.desk.note(
+        self.context.note(
             "recovery", ring=str(ring.id), old=str(self.ring), together=names(self.recovery.trans),
             to_send=self.recovery.backlog(0),
         )  # fmt: skip
@@ -112,20 +112,20 @@ class Formation(Core):
             except FrameError as err:
                 code = err.code
         if code:
-            self.desk.count(code)
+            self.context.count(code)
 
     def _visit_recovery(self, recovery: Recovery, token: Token, now: float) -> None:
         """A token visit on the ring under way; its frames are the old ring's."""
         ring = recovery.ring
         visit = ring.visit(token, recovery, self.mark, 0)
         framed = self.codec.data_frame
-        out = self.desk.out
+        out = self.context.out
         out.extend(Broadcast(framed(body)) for body in visit.resent)
         out.extend(Broadcast(framed(body)) for body in visit.before)
         forward = recovery.flag(visit.token)
         self._pass_on(ring.successor, forward, now)
         if visit.before:
-            self.desk.count("recovered_sent", len(visit.before))
+            self.context.count("recovered_sent", len(visit.before))
         ring.consume_recovered()
         ring.release()
         if recovery.complete(forward, token.aru):
@@ -141,28 +141,28 @@ class Formation(Core):
             closing = recovery.close()
             for frame in closing.regular:
                 self._emit(old, frame, False)
-            self.desk.out.append(Transitional(old.id, recovery.trans))
+            self.context.out.append(Transitional(old.id, recovery.trans))
             for frame in closing.transitional:
                 self._emit(old, frame, True)
-            self.desk.note(
+            self.context.note(
                 "closing", ring=str(old.id), regular=len(closing.regular),
                 transitional=len(closing.transitional), skipped=closing.skipped,
             )  # fmt: skip
             if closing.skipped:
-                self.desk.count("closing_skipped", closing.skipped)
+                self.context.count("closing_skipped", closing.skipped)
             self.past.append(old.id)
         if forgotten := self.assembly.forget():
-            self.desk.count("fragments_forgotten", forgotten)
+            self.context.count("fragments_forgotten", forgotten)
         if self.queue.restart():
-            self.desk.count("fragments_sent_again")
+            self.context.count("fragments_sent_again")
         for member in sorted(gather.heard - set(ring.members)):
-            self.shunned.add(member, now)
-        self.shunned.forgive(ring.members, now)
+            self.backed_off.add(member, now)
+        self.backed_off.forgive(ring.members, now)
         self.current, self.recovery, self.forming, self.gather = ring, None, None, None
         joined = tuple(m for m in ring.members if m not in came)
         left = () if old is None else tuple(m for m in old.members if m not in came)
-        self.desk.out.append(View(ring.id, ring.members, joined, left))
-        self.desk.note(
+        self.context.out.append(View(ring.id, ring.members, joined, left))
+        self.context.note(
             "view",
             ring=str(ring.id),
             members=names(ring.members),
@@ -177,13 +177,13 @@ class Formation(Core):
     def _opened(self, ring: Ring, now: float) -> None:
         """A ring was installed: set what it lives on."""
         if len(ring.members) == 1:
-            self.desk.cancel(Timer.TOKEN_LOSS, Timer.TOKEN_RESEND)
+            self.context.cancel(Timer.TOKEN_LOSS, Timer.TOKEN_RESEND)
             self._resend = None
             self.solo = ring.first_token()
             self.lease.token(ring.id, ring.members, now)
-            self.desk.arm(Timer.SOLO, now)
+            self.context.arm(Timer.SOLO, now)
         self._arm_merge(now)
 
     def _arm_merge(self, now: float) -> None:
         spread = self.rng.uniform(0.75, 1.25)
-        self.desk.arm(Timer.MERGE, now + spread * self.config.merge_interval_ms / 1000)
+        self.context.arm(Timer.MERGE, now + spread * self.config.merge_interval_ms / 1000)

@@ -109,7 +109,7 @@ def settings_of(config: RingConfig) -> dict[str, int]:
     return asdict(config)
 
 
-class Doorstep:
+class Handshake:
     """Tells members that do not fit apart from those that do.  Pure: frames and times go in."""
 
     def __init__(self, me: Member, cluster: str, config: RingConfig, codec: Codec) -> None:

@@ -21,7 +21,7 @@ broken links get there, and what they lose is size, never agreement."""
 KNOWN_MAX = 256
 
 
-class Row(NamedTuple):
+class ReceptionReport(NamedTuple):
     """What one member said last."""
 
     hears: frozenset[Member]
@@ -29,7 +29,7 @@ class Row(NamedTuple):
     at: float
 
 
-class Hearing:
+class Connectivity:
     """All that I know about links, each fact for `memory` seconds."""
 
     __slots__ = ("_at", "_me", "_memory", "_rows")
@@ -38,7 +38,7 @@ class Hearing:
         self._me = me
         self._memory = memory
         self._at: dict[Member, float] = {}
-        self._rows: dict[Member, Row] = {}
+        self._rows: dict[Member, ReceptionReport] = {}
 
     def heard(self, member: Member, now: float) -> bool:
         """A frame of that life came; True if that is news."""
@@ -57,7 +57,7 @@ class Hearing:
         """Take the row of a member that was heard; True if it says something new."""
         if member not in self._at:
             return False
-        row = Row(frozenset(hears), size, now)
+        row = ReceptionReport(frozenset(hears), size, now)
         last = self._rows.get(member)
         self._rows[member] = row
         return last is None or last[:2] != row[:2] or now - last.at > self._memory
@@ -72,7 +72,7 @@ class Hearing:
         """Whom I hear: my own row."""
         return tuple(sorted(m for m, at in self._at.items() if now - at <= self._memory))
 
-    def linked(self, now: float) -> dict[Member, Row]:
+    def linked(self, now: float) -> dict[Member, ReceptionReport]:
         """My neighbours: members that I hear, and that say that they hear me."""
         found = [
             (member, row)
@@ -134,7 +134,7 @@ class Hearing:
         return ()
 
 
-def _among(rows: dict[Member, Row]) -> Callable[[Member, Member], bool]:
+def _among(rows: dict[Member, ReceptionReport]) -> Callable[[Member, Member], bool]:
     return lambda a, b: b in rows[a].hears and a in rows[b].hears
 
 

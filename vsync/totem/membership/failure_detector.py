@@ -18,7 +18,7 @@ from vsync.types import Member
 TRIES = 3
 
 
-class Finding(Enum):
+class ProbeResult(Enum):
     """How a check ended; the word is its counter."""
 
     ALIVE = "suspect_alive"
@@ -36,7 +36,7 @@ class _Check:
         self.heard = False
 
 
-class Suspicion:
+class FailureDetector:
     """The checks under way, by member.  Times are in seconds."""
 
     __slots__ = ("_checks", "_window")
@@ -83,20 +83,20 @@ class Suspicion:
             self._checks[member].again_at = now + self._window / TRIES
         return due
 
-    def findings(self, now: float) -> list[tuple[Member, Finding]]:
+    def findings(self, now: float) -> list[tuple[Member, ProbeResult]]:
         """The checks that are over, in the order in which they began."""
-        over: list[tuple[Member, Finding]] = []
+        over: list[tuple[Member, ProbeResult]] = []
         for member, check in list(self._checks.items()):
             late = now - check.began - self._window
             if check.heard:
-                over.append((member, Finding.ALIVE))
+                over.append((member, ProbeResult.ALIVE))
             elif late < -1e-9:
                 continue
             elif late > self._window / 2:
                 self._checks[member] = _Check(now)  # I was away: what did I miss meanwhile?
                 continue
             else:
-                over.append((member, Finding.GONE if check.refused else Finding.OPEN))
+                over.append((member, ProbeResult.GONE if check.refused else ProbeResult.OPEN))
             del self._checks[member]
         return over
 

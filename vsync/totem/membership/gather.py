@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from vsync.totem.context import Timer, names
 from vsync.totem.membership.commit import Formation
-from vsync.totem.membership.sets import Gather, Verdict, first_commit
+from vsync.totem.membership.sets import Gather, JoinOutcome, first_commit
 from vsync.totem.phases import Phase, Reason
 from vsync.types import Member, RingId
 from vsync.wire.messages import Join
@@ -39,7 +39,9 @@ class Gathering(Formation):
         self.solo = None
         self._resend = None
         self._move(reason)
-        self.desk.cancel(Timer.TOKEN_LOSS, Timer.TOKEN_RESEND, Timer.HOLD, Timer.MERGE, Timer.SOLO)
+        self.context.cancel(
+            Timer.TOKEN_LOSS, Timer.TOKEN_RESEND, Timer.HOLD, Timer.MERGE, Timer.SOLO
+        )
         if self.gather is None:
             self.gather = Gather(self.me, self.members, also)
         else:
@@ -52,7 +54,7 @@ class Gathering(Formation):
     def _announce(self, gather: Gather, now: float) -> None:
         """My sets changed: tell everybody, and give everybody time to agree."""
         candidates = gather.candidates()
-        self.desk.arm(Timer.CONSENSUS, now + self.config.consensus_timeout(len(candidates)))
+        self.context.arm(Timer.CONSENSUS, now + self.config.consensus_timeout(len(candidates)))
         self._wait_less(gather, now)
         self._join_soon(gather, now)
         self._try_form(gather, now)
@@ -63,13 +65,13 @@ class Gathering(Formation):
         Each change makes all answer all.  With n members that hear of each other one by one that
         were some n joins of each member, to all others (measured in docs/SCALING.md).
         """
-        crowd = max(len(gather.proc - gather.failed), len(self.hearing.ears(now)))
+        crowd = max(len(gather.proc - gather.failed), len(self.connectivity.ears(now)))
         if crowd <= CROWD:
             self._send_join(gather, now)
             return
         spread = max(0.02, 0.001 * crowd)
-        if self.desk.due.get(Timer.JOIN, now + 2 * spread) > now + spread:
-            self.desk.arm(Timer.JOIN, now + self.rng.uniform(0.0, spread))
+        if self.context.due.get(Timer.JOIN, now + 2 * spread) > now + spread:
+            self.context.arm(Timer.JOIN, now + self.rng.uniform(0.0, spread))
 
     def _wait_less(self, gather: Gather, now: float) -> None:
         """Is each candidate alive by somebody's word, and are they still not all linked?
@@ -77,17 +79,19 @@ class Gathering(Formation):
         Then some link is broken, and waiting for the whole consensus timeout would not mend it.
         """
         candidates = gather.candidates()
-        hearing = self.hearing
-        if hearing.witnessed(candidates, now) and not hearing.complete(candidates, now):
+        connectivity = self.connectivity
+        if connectivity.witnessed(candidates, now) and not connectivity.complete(candidates, now):
             brief = now + BRIEF_JOINS * self.config.join_timeout_ms / 1000
-            self.desk.arm(Timer.CONSENSUS, min(brief, self.desk.due.get(Timer.CONSENSUS, brief)))
+            self.context.arm(
+                Timer.CONSENSUS, min(brief, self.context.due.get(Timer.CONSENSUS, brief))
+            )
 
     def _send_join(self, gather: Gather, now: float) -> None:
-        self._ears_told = self.hearing.ears(now)
+        self._ears_told = self.connectivity.ears(now)
         join = gather.join(self.max_ring_seq, self._ears_told)
-        self.desk.broadcast(join)
-        self.desk.note_join("join_sent", join)
-        self.desk.arm(Timer.JOIN, now + self.config.join_timeout_ms / 1000)
+        self.context.broadcast(join)
+        self.context.note_join("join_sent", join)
+        self.context.arm(Timer.JOIN, now + self.config.join_timeout_ms / 1000)
 
     def _on_join_timer(self, now: float) -> None:
         if self.gather is not None and self.phase is Phase.GATHER:
@@ -108,39 +112,39 @@ class Gathering(Formation):
             gather.restart()
         else:
             candidates = gather.candidates()
-            clique = self.hearing.clique(candidates, now)
+            clique = self.connectivity.clique(candidates, now)
             left_out = tuple(m for m in candidates if m not in clique)
-            if left_out and self.hearing.witnessed(left_out, now):
-                self.desk.count("clique_chosen")
+            if left_out and self.connectivity.witnessed(left_out, now):
+                self.context.count("clique_chosen")
             # All linked and yet no agreement: who has not said so is busy elsewhere.
             failed = left_out or gather.silent()
-            self.desk.note("failed", members=names(failed), clique=names(clique))
+            self.context.note("failed", members=names(failed), clique=names(clique))
             gather.fail(failed)
         self._announce(gather, now)
 
     def _agreed(self, gather: Gather, now: float) -> bool:
         """Do all want the same, and is each linked with each other?"""
-        return gather.consensus() and self.hearing.complete(gather.candidates(), now)
+        return gather.consensus() and self.connectivity.complete(gather.candidates(), now)
 
     def _join_in_gather(self, sender: Member, join: Join, now: float) -> None:
         gather = self.gather
         assert gather is not None
         if sender not in gather.proc and self.me not in join.hears and not join.leaving:
             # My join tells it that I hear it; until it hears me it is no candidate.
-            self.desk.count("join_deaf")
+            self.context.count("join_deaf")
             if gather.outlived_by(sender):
                 self._move(Reason.JOIN)
                 self._announce(gather, now)
             return
         verdict = gather.absorb(sender, join)
-        if verdict is Verdict.CHANGED:
+        if verdict is JoinOutcome.CHANGED:
             self._move(Reason.JOIN)
             self._announce(gather, now)
-        elif verdict is Verdict.AGREED:
+        elif verdict is JoinOutcome.AGREED:
             self._wait_less(gather, now)
             self._try_form(gather, now)
         else:
-            self.desk.count(verdict.value)
+            self.context.count(verdict.value)
 
     def _breaks_forming(self, sender: Member, join: Join) -> bool:
         """Does this join say that a member of the ring under way has given it up?"""
@@ -158,7 +162,7 @@ class Gathering(Formation):
 
     def _give_up_on(self, stuck: Member, now: float) -> None:
         """A member does not receive: go on without it (Totem: failure to receive)."""
-        self.desk.note("stuck", member=stuck.name)
+        self.context.note("stuck", member=stuck.name)
         self._announce(self._enter_gather(Reason.MEMBER_STUCK, failed=(stuck,)), now)
 
     def _try_form(self, gather: Gather, now: float) -> None:
@@ -172,7 +176,7 @@ class Gathering(Formation):
             gather.fail(members[self.config.members_max :])
             self._announce(gather, now)
             return
-        if members[0] != self.me or (len(members) == 1 and Timer.LONELY in self.desk.due):
+        if members[0] != self.me or (len(members) == 1 and Timer.LONELY in self.context.due):
             return
         self.max_ring_seq += 1
         ring = RingId(self.max_ring_seq, self.me.name, self.me.incarnation)

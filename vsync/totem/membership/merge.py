@@ -22,9 +22,9 @@ class Meeting(Gathering):
 
     def _on_join(self, sender: Member, join: Join, now: float) -> None:
         self.max_ring_seq = max(self.max_ring_seq, join.ring_seq)
-        self.desk.note_join("join_heard", join, sender)
+        self.context.note_join("join_heard", join, sender)
         if join.leaving:
-            self.hearing.forget((sender,))
+            self.connectivity.forget((sender,))
         else:
             self._learn(sender, join.hears, 1, now)
         ring = self.current
@@ -34,7 +34,7 @@ class Meeting(Gathering):
             and join.ring_seq < ring.id.seq
             and not join.leaving
         ):
-            self.desk.count("join_stale")  # sent before my ring was formed (pitfall 28)
+            self.context.count("join_stale")  # sent before my ring was formed (pitfall 28)
             return
         match self.phase:
             case Phase.OPERATIONAL:
@@ -47,9 +47,9 @@ class Meeting(Gathering):
                     gather.absorb(sender, join)
                     self._announce(gather, now)
                 else:
-                    self.desk.count("join_while_forming")
+                    self.context.count("join_while_forming")
             case Phase.IDLE | Phase.LEFT:
-                self.desk.count("join_outside")
+                self.context.count("join_outside")
 
     def _join_in_ring(self, sender: Member, join: Join, now: float) -> None:
         """A member gives up my ring, or a stranger asks to be let in."""
@@ -60,9 +60,9 @@ class Meeting(Gathering):
             if sender in self.members:
                 self._announce(self._enter_gather(Reason.JOIN, failed=(sender,)), now)
             else:
-                self.desk.count("leave_stranger")
+                self.context.count("leave_stranger")
         elif self.me in join.failed:
-            self.desk.count("join_rejects_me")  # pitfall 19: it will form its own ring
+            self.context.count("join_rejects_me")  # pitfall 19: it will form its own ring
         elif sender in self.members:
             # Even if its content says nothing new: the sender waits (pitfall 20).
             gather = self._enter_gather(Reason.JOIN)
@@ -74,18 +74,18 @@ class Meeting(Gathering):
             self._join_in_gather(sender, join, now)
             self._announce(gather, now)
         elif self._shuns(sender, join, now):
-            self.desk.count("join_shunned")
+            self.context.count("join_shunned")
         elif sender in (also := self._better(now, sender)):
             gather = self._enter_gather(Reason.JOIN, also=also)
             gather.heard |= set(also)
             gather.absorb(sender, join)
             self._announce(gather, now)
         else:
-            self.desk.count("join_no_gain")
+            self.context.count("join_no_gain")
             if self.me not in join.hears and self.current is not None:
                 # Its broadcasts come to me, mine perhaps not yet to it: tell it who is here.
-                ears = self.hearing.ears(now)
-                self.desk.send(sender, Merge(self.current.id, self.members, ears))
+                ears = self.connectivity.ears(now)
+                self.context.send(sender, Merge(self.current.id, self.members, ears))
 
     def _shuns(self, sender: Member, join: Join, now: float) -> bool:
         """Is this stranger's join ignored for now?
@@ -95,8 +95,8 @@ class Meeting(Gathering):
         would break each ring as soon as it is there, and each broken ring makes new joins.
         """
         if self.me in join.proc:
-            return self.shunned.has_since(sender, now, 4 * self.config.join_timeout_ms / 1000)
-        return self.shunned.has(sender, now)
+            return self.backed_off.has_since(sender, now, 4 * self.config.join_timeout_ms / 1000)
+        return self.backed_off.has(sender, now)
 
     def _on_merge(self, sender: Member, merge: Merge, now: float) -> None:
         """A member of my ring, or of another one, tells whom it hears."""
@@ -104,19 +104,19 @@ class Meeting(Gathering):
         if self.phase is Phase.GATHER:
             self._merge_in_gather(sender, now)
         elif self.phase is not Phase.OPERATIONAL:
-            self.desk.count("foreign_while_forming")
+            self.context.count("foreign_while_forming")
         elif merge.ring != self.ring and (
             merge.ring in self.past or (sender in self.members and merge.ring.seq <= self.ring.seq)
         ):
-            self.desk.count("foreign_past")
+            self.context.count("foreign_past")
         elif also := self._better(now):
             gather = self._enter_gather(Reason.FOREIGN_RING, also=also)
             gather.heard |= set(also)
-            self.desk.note("meet", members=names(also))
+            self.context.note("meet", members=names(also))
             self._announce(gather, now)
         elif merge.ring != self.ring:
-            shunned = self.shunned.has(sender, now)
-            self.desk.count("foreign_shunned" if shunned else "foreign_no_gain")
+            backed_off = self.backed_off.has(sender, now)
+            self.context.count("foreign_shunned" if backed_off else "foreign_no_gain")
 
     def _merge_in_gather(self, sender: Member, now: float) -> None:
         """A ring lives while I look for one: its members are candidates if they gain by it."""
@@ -124,39 +124,39 @@ class Meeting(Gathering):
         assert gather is not None
         if sender in gather.proc:
             gather.heard.add(sender)
-        elif sender in self.hearing.gain(1, self.config.members_max, (), now):
+        elif sender in self.connectivity.gain(1, self.config.members_max, (), now):
             gather.heard.add(sender)
             if gather.add(sender):
                 self._move(Reason.FOREIGN_RING)
                 self._announce(gather, now)
         else:
-            self.desk.count("foreign_no_gain")
+            self.context.count("foreign_no_gain")
 
     def _better(self, now: float, asked: Member | None = None) -> tuple[Member, ...]:
         """The strangers for whom this ring should be given up; () if it should stay.
 
         `asked`: a stranger that is not shunned, whatever was before.
         """
-        shunned = [
+        backed_off = [
             m
-            for m in self.hearing.ears(now)
-            if m != asked and m not in self.members and self.shunned.has(m, now)
+            for m in self.connectivity.ears(now)
+            if m != asked and m not in self.members and self.backed_off.has(m, now)
         ]
-        clique = self.hearing.gain(len(self.members), self.config.members_max, shunned, now)
+        clique = self.connectivity.gain(len(self.members), self.config.members_max, backed_off, now)
         return tuple(m for m in clique if m not in self.members)
 
     def _learn(self, sender: Member, hears: tuple[Member, ...], size: int, now: float) -> None:
         """Take a member's row, and see to it that the shell can reach whom it knows."""
-        if not self.hearing.told(sender, hears, size, now):
+        if not self.connectivity.told(sender, hears, size, now):
             return
-        known = self.hearing.known(now)
+        known = self.connectivity.known(now)
         if known != self._known_told:
             self._known_told = known
-            self.desk.note("met", members=names(known))
+            self.context.note("met", members=names(known))
 
     def _heard_anew(self, now: float) -> None:
         """I hear somebody for the first time, or again: that is worth telling at once."""
-        if self.hearing.ears(now) == self._ears_told:
+        if self.connectivity.ears(now) == self._ears_told:
             return
         if self.phase is Phase.GATHER and self.gather is not None:
             self._join_soon(self.gather, now)
@@ -167,14 +167,14 @@ class Meeting(Gathering):
         ring = self.current
         if ring is None or self.phase is not Phase.OPERATIONAL:
             return
-        self._ears_told = self.hearing.ears(now)
-        self.desk.broadcast(Merge(ring.id, ring.members, self._ears_told))
+        self._ears_told = self.connectivity.ears(now)
+        self.context.broadcast(Merge(ring.id, ring.members, self._ears_told))
         self._arm_merge(now)
 
     def _merge_if_idle(self, ring: Ring, now: float) -> None:
         """While the token rests: tell now what is to be told before I am awake for it again."""
         if ring.idle >= self.config.idle_visits_before_hold:
-            due = self.desk.due.get(Timer.MERGE)
+            due = self.context.due.get(Timer.MERGE)
             if due is not None and due - now < self.config.hold_ms / 1000:
                 self._on_merge_timer(now)
 
@@ -182,7 +182,7 @@ class Meeting(Gathering):
 
     def _outside(self, message: object, now: float) -> None:
         """Not started, or gone.  Who still counts on me is told, as the farewell may be lost."""
-        self.desk.count(f"frame_in_{self.phase.value}")
+        self.context.count(f"frame_in_{self.phase.value}")
         if (
             self.phase is Phase.LEFT
             and isinstance(message, Join)
@@ -195,4 +195,4 @@ class Meeting(Gathering):
     def _say_farewell(self, now: float) -> None:
         self._farewell_at = now + self.config.join_timeout_ms / 1000
         others = tuple(m for m in self.members if m != self.me)
-        self.desk.broadcast(Join(others, (self.me,), self.max_ring_seq, True))
+        self.context.broadcast(Join(others, (self.me,), self.max_ring_seq, True))

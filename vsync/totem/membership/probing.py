@@ -9,7 +9,7 @@ nothing, is the token timeout's.
 from __future__ import annotations
 
 from vsync.totem.context import Timer
-from vsync.totem.membership.failure_detector import Finding
+from vsync.totem.membership.failure_detector import ProbeResult
 from vsync.totem.membership.merge import Meeting
 from vsync.totem.phases import Phase, Reason
 from vsync.types import Member
@@ -23,11 +23,11 @@ class Checking(Meeting):
         """The link to `address` broke; or, `refused`, nobody listens there any more."""
         member = next((m for m in self._concern() if m.address == address), None)
         if member is None or member == self.me:
-            self.desk.count("suspect_stranger")
+            self.context.count("suspect_stranger")
             return
-        if self.suspicion.hint(member, now, refused):
-            self.desk.count("suspected")
-            self.desk.note("suspect", member=member.name, refused=refused)
+        if self.failure_detector.hint(member, now, refused):
+            self.context.count("suspected")
+            self.context.note("suspect", member=member.name, refused=refused)
         self._check(now)
 
     def _concern(self) -> tuple[Member, ...]:
@@ -38,27 +38,27 @@ class Checking(Meeting):
 
     def _check(self, now: float) -> None:
         """Ask, conclude, and come back in time."""
-        self.suspicion.keep(self._concern())
-        for member in self.suspicion.probes(now):
-            self.desk.send(member, Probe())
+        self.failure_detector.keep(self._concern())
+        for member in self.failure_detector.probes(now):
+            self.context.send(member, Probe())
         gone: list[Member] = []
-        for member, finding in self.suspicion.findings(now):
-            self.desk.count(finding.value)
-            self.desk.note("checked", member=member.name, found=finding.value)
-            if finding is Finding.GONE:
+        for member, finding in self.failure_detector.findings(now):
+            self.context.count(finding.value)
+            self.context.note("checked", member=member.name, found=finding.value)
+            if finding is ProbeResult.GONE:
                 gone.append(member)
         if gone:
-            self.hearing.forget(gone)
+            self.connectivity.forget(gone)
             self._announce(self._enter_gather(Reason.MEMBER_GONE, failed=tuple(gone)), now)
-        due = self.suspicion.next_at()
+        due = self.failure_detector.next_at()
         if due is None:
-            self.desk.cancel(Timer.CHECK)
+            self.context.cancel(Timer.CHECK)
         else:
-            self.desk.arm(Timer.CHECK, due)
+            self.context.arm(Timer.CHECK, due)
 
     def _on_probe(self, sender: Member) -> None:
-        self.desk.send(sender, Alive())
+        self.context.send(sender, Alive())
 
     def _on_alive(self, sender: Member, now: float) -> None:
-        self.suspicion.answered(sender)
+        self.failure_detector.answered(sender)
         self._check(now)

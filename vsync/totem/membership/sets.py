@@ -15,10 +15,10 @@ from enum import Enum
 
 from vsync.types import Member, RingId
 from vsync.wire.membership_codec import MEMBERS_MAX
-from vsync.wire.messages import Commit, CommitEntry, Join
+from vsync.wire.messages import CommitEntry, CommitToken, Join
 
 
-class Verdict(Enum):
+class JoinOutcome(Enum):
     """What a join did to the sets; the word is the counter of those that did nothing."""
 
     CHANGED = "join_changed"
@@ -82,22 +82,22 @@ class Gather:
         """Forget who agreed: everyone has to say so again."""
         self._changed()
 
-    def absorb(self, sender: Member, join: Join) -> Verdict:
+    def absorb(self, sender: Member, join: Join) -> JoinOutcome:
         """Work one join into the sets (rules 3 to 6 of the membership protocol)."""
         proc, failed = set(join.proc), set(join.failed)
         if join.leaving:
             known = sender in self.proc and self.fail((sender,))
-            return Verdict.CHANGED if known else Verdict.LEFT_ALREADY
+            return JoinOutcome.CHANGED if known else JoinOutcome.LEFT_ALREADY
         self.heard.add(sender)
         if sender in self.failed:
-            return Verdict.FROM_FAILED
+            return JoinOutcome.FROM_FAILED
         if proc == self.proc and failed == self.failed:
             self.agreed.add(sender)
-            return Verdict.AGREED
+            return JoinOutcome.AGREED
         if proc <= self.proc and failed <= self.failed:
-            return Verdict.SUBSET  # my own join will teach the sender
+            return JoinOutcome.SUBSET  # my own join will teach the sender
         if len(self.proc | proc) > MEMBERS_MAX:
-            return Verdict.TOO_MANY  # the next join would not fit any frame
+            return JoinOutcome.TOO_MANY  # the next join would not fit any frame
         before = (len(self.proc), len(self.failed))
         self.proc |= proc | {sender}
         if self.me in failed:
@@ -107,11 +107,11 @@ class Gather:
             self.failed |= failed
         self._supersede()
         if before == (len(self.proc), len(self.failed)):
-            return Verdict.SUBSET
+            return JoinOutcome.SUBSET
         self._changed()
         if proc == self.proc and failed == self.failed:
             self.agreed.add(sender)  # it said first what I say now
-        return Verdict.CHANGED
+        return JoinOutcome.CHANGED
 
     def _changed(self) -> None:
         self.agreed = {self.me}
@@ -142,7 +142,7 @@ class Forming:
 
     __slots__ = ("expect", "index", "members", "ring")
 
-    def __init__(self, commit: Commit, me: Member) -> None:
+    def __init__(self, commit: CommitToken, me: Member) -> None:
         self.ring: RingId = commit.ring
         self.members = commit.members
         self.index = commit.members.index(me)
@@ -156,17 +156,17 @@ class Forming:
         self.expect += len(self.members)
 
 
-def first_commit(ring: RingId, members: tuple[Member, ...]) -> Commit:
-    return Commit(ring, members, 0, (None,) * len(members))
+def first_commit(ring: RingId, members: tuple[Member, ...]) -> CommitToken:
+    return CommitToken(ring, members, 0, (None,) * len(members))
 
 
-def filled(commit: Commit, index: int, entry: CommitEntry) -> Commit:
+def filled(commit: CommitToken, index: int, entry: CommitEntry) -> CommitToken:
     """The commit token with one more entry, ready for its next hop."""
     entries = (*commit.entries[:index], entry, *commit.entries[index + 1 :])
     return commit._replace(entries=entries, hop=commit.hop + 1)
 
 
-class Shunned:
+class BackedOff:
     """Strangers that were heard but could not be merged, each left alone for a growing while.
 
     When only some members of a ring can hear a stranger, each attempt to merge breaks the ring and

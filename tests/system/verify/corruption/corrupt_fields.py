@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from broker.memberlog.codec import MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
-from broker.memberlog.records import MARK_BYTES, Batch, Confirm, End, Header, Record, Vote
+from broker.memberlog.records import MARK_BYTES, Batch, ConfirmRecord, End, Header, Record, Vote
 from broker.memberlog.segment_totals import Tally
 from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
 from tests.system.verify.support.make_logs import Life, LogMaker
@@ -135,7 +135,7 @@ def _lies_about(records: list[Record], index: int) -> Iterator[tuple[str, tuple[
             yield f".{field} {operator}", (record._replace(**{field: told}),), 1
     if isinstance(record, Header):
         return  # a segment without one, or with two, is damage
-    if isinstance(record, Confirm) and record.positions and not record.transient:
+    if isinstance(record, ConfirmRecord) and record.positions and not record.transient:
         told = record._replace(transient=record.positions)
         yield ".transient all", (told,), 1
     if isinstance(record, Vote):

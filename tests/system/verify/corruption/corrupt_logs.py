@@ -9,7 +9,7 @@ from broker.machine.commands import PUBLISH
 from broker.memberlog.records import (
     Active,
     Batch,
-    Confirm,
+    ConfirmRecord,
     Decided,
     Durable,
     Inactive,
@@ -242,22 +242,22 @@ def batch_of_another_epoch(maker: LogMaker) -> tuple[str, str, int]:
 def confirm_outside_of_the_primary(maker: LogMaker) -> tuple[str, str, int]:
     i = at(maker, A, Inactive)
     position = batch(maker, A, 1).first_position
-    maker.lives[A].insert(i + 1, Confirm(1, position + 9, (position,), ()))
+    maker.lives[A].insert(i + 1, ConfirmRecord(1, position + 9, (position,), ()))
     return "G7", "a", position
 
 
 def confirm_before_durable(maker: LogMaker) -> tuple[str, str, int]:
-    i = at(maker, B, Confirm, 1)
+    i = at(maker, B, ConfirmRecord, 1)
     old = maker.lives[B][i]
-    assert isinstance(old, Confirm)
+    assert isinstance(old, ConfirmRecord)
     maker.lives[B][i] = old._replace(durable_mark=old.positions[-1] - 1)
     return "G9", "b", old.positions[-1]
 
 
 def take_too_much_for_durable(maker: LogMaker) -> tuple[str, str, int]:
     """c crashed in that primary, so only of a and b it is known what they had; each kept all."""
-    old, reached = last_of_epoch(maker, B, Confirm, 1), last_of_epoch(maker, B, Durable, 1)
-    assert isinstance(old, Confirm)
+    old, reached = last_of_epoch(maker, B, ConfirmRecord, 1), last_of_epoch(maker, B, Durable, 1)
+    assert isinstance(old, ConfirmRecord)
     assert isinstance(reached, Durable)
     told = old._replace(durable_mark=reached.position + 3)
     maker.lives[B] = [told if record is old else record for record in maker.lives[B]]
@@ -276,28 +276,28 @@ def last_of_epoch(maker: LogMaker, life: Life, kind: type[Record], epoch: int) -
 
 
 def confirm_what_is_no_publish(maker: LogMaker) -> tuple[str, str, int]:
-    i = at(maker, A, Confirm)
+    i = at(maker, A, ConfirmRecord)
     position = batch(maker, A, 1).first_position + 2  # an ack
     old = maker.lives[A][i]
-    assert isinstance(old, Confirm)
+    assert isinstance(old, ConfirmRecord)
     maker.lives[A][i] = old._replace(positions=(position,))
     return "G9", "a", position
 
 
 def confirm_what_was_refused(maker: LogMaker) -> tuple[str, str, int]:
-    i = at(maker, B, Confirm)
+    i = at(maker, B, ConfirmRecord)
     position = batch(maker, B, 2).first_position  # answered with 404
     old = maker.lives[B][i]
-    assert isinstance(old, Confirm)
+    assert isinstance(old, ConfirmRecord)
     maker.lives[B][i] = old._replace(positions=(position, *old.positions))
     return "G9", "b", position
 
 
 def confirm_what_another_published(maker: LogMaker) -> tuple[str, str, int]:
     position = batch(maker, A, 1).first_position
-    i = at(maker, C, Confirm)
+    i = at(maker, C, ConfirmRecord)
     old = maker.lives[C][i]
-    assert isinstance(old, Confirm)
+    assert isinstance(old, ConfirmRecord)
     maker.lives[C][i] = old._replace(positions=(position, *old.positions))
     return "G9", "c", position
 
@@ -306,7 +306,7 @@ def confirm_on_one_disk_only(maker: LogMaker) -> tuple[str, str, int]:
     for life in (B, C2):
         kept: list[Record] = [r for r in maker.lives[life] if not isinstance(r, Durable)]
         maker.lives[life] = kept
-    last = [r for r in maker.lives[C2] if isinstance(r, Confirm)][-1]
+    last = [r for r in maker.lives[C2] if isinstance(r, ConfirmRecord)][-1]
     return "G9", "c", last.positions[-1]
 
 
@@ -316,7 +316,7 @@ def forget_what_was_confirmed(maker: LogMaker) -> tuple[str, str, int]:
         old = maker.lives[life][i]
         assert isinstance(old, Active)
         maker.lives[life][i] = old._replace(base_position=10)
-    given = [r for r in maker.lives[A] if isinstance(r, Confirm) and r.epoch == 1][-1]
+    given = [r for r in maker.lives[A] if isinstance(r, ConfirmRecord) and r.epoch == 1][-1]
     return "G8", "a", given.positions[-1]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tools.verify.checks.canonical_history import gaps, plan
-from tools.verify.checks.views_and_segments import Primary
+from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.contract.explain import Line, look_around, tell
 from tools.verify.contract.job import merge, tasks_for
 from tools.verify.contract.message_lifecycle import FateWalk, judge_recoveries
@@ -33,7 +33,7 @@ def sparkless_findings(rows: list[Row]) -> list[Finding]:
     return judge_control(rows).findings
 
 
-def contract_findings(rows: list[Row], primaries: dict[int, Primary]) -> list[Finding]:
+def contract_findings(rows: list[Row], primaries: dict[int, PrimaryView]) -> list[Finding]:
     """Return what the queue contract says; all segments are walked through and replayed."""
     stretches = plan(rows, primaries)
     tasks = tasks_for(rows, stretches, None)

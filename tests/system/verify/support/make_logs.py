@@ -16,7 +16,7 @@ from broker.machine.move_log import BY_CLIENT, INDEX_MASK, row
 from broker.memberlog.records import (
     Active,
     Batch,
-    Confirm,
+    ConfirmRecord,
     Decided,
     Durable,
     Inactive,
@@ -104,7 +104,7 @@ class LogMaker:
             for life in lives:
                 self.lives[life].append(Durable(last))
             confirmed = tuple(batch.first_position + at for at in ((1, 3) if i % 2 else (0, 1, 3)))
-            self.lives[origin].append(Confirm(self.epoch, last, confirmed, ()))
+            self.lives[origin].append(ConfirmRecord(self.epoch, last, confirmed, ()))
 
     def vote(self, *lives: Life) -> None:
         """All agree about the present state."""

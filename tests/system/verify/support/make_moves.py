@@ -20,7 +20,7 @@ from broker.memberlog.records import (
     Active,
     Batch,
     Checkpoint,
-    Confirm,
+    ConfirmRecord,
     Durable,
     Inactive,
     Queues,
@@ -81,7 +81,7 @@ class MoveMaker(LogMaker):
         )  # fmt: skip
         if isinstance(command, c.Publish) and command.publish_no and outcome in (c.OK, 200):
             self._add(Durable(first))
-            self.lives[origin, 1].append(Confirm(machine.epoch, first, (first,), ()))
+            self.lives[origin, 1].append(ConfirmRecord(machine.epoch, first, (first,), ()))
 
     def _activated(self, command: c.Activate) -> None:
         lives = tuple((member.name, member.incarnation) for member in command.members)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.ring.virtual_network import Net
 from vsync.cpg.durability import Durability, majority
-from vsync.cpg.events import Failed, GroupEvent, GroupMessage, GroupView, Level, Sent, Synced
+from vsync.cpg.events import Failed, GroupEvent, GroupMessage, GroupSent, GroupView, Level, Synced
 from vsync.cpg.groups import Groups
 from vsync.errors import GroupError, PayloadTooLarge
 from vsync.types import Guarantee, Member
@@ -98,7 +98,9 @@ class Office:
         return found
 
     def outcome(self, name: str, ticket: int | None) -> list[GroupEvent]:
-        return [e for e in self.events[name] if isinstance(e, Sent | Failed) and e.ticket == ticket]
+        return [
+            e for e in self.events[name] if isinstance(e, GroupSent | Failed) and e.ticket == ticket
+        ]
 
 
 def test_joins_leaves_and_data_have_one_place_for_all() -> None:
@@ -189,7 +191,7 @@ def test_after_a_merge_all_have_the_same_list_at_the_same_place() -> None:
     views = []
     for name in "abc":
         fresh = office.events[name][before[name] :]
-        kinds = [type(e) for e in fresh if not isinstance(e, Sent)]
+        kinds = [type(e) for e in fresh if not isinstance(e, GroupSent)]
         # One change of the list, and only then a message: whatever the other side had to say.
         assert kinds == [GroupView, Synced, GroupMessage]
         view = fresh[0]
@@ -310,7 +312,7 @@ def test_durable_waits_for_a_majority_of_the_group() -> None:
     assert office.outcome("a", ticket) == []
     office.layers["a"].set_durable(place)
     office.run(0.2)
-    assert office.outcome("a", ticket) == [Sent(ticket or 0, place)]
+    assert office.outcome("a", ticket) == [GroupSent(ticket or 0, place)]
     with pytest.raises(GroupError, match="not delivered yet"):
         office.layers["a"].set_durable(place + 1)
 
@@ -338,11 +340,11 @@ def test_a_mark_of_the_other_side_of_a_partition_proves_nothing() -> None:
     assert waiting.gone([c]) == []
     waiting.new_ring()
     assert waiting.on_marks({"a": 10, "b": 9, "c": 99}) == []  # c counted on without me
-    assert waiting.on_marks({"a": 10, "b": 10, "c": 99}) == [Sent(1, 10)]
+    assert waiting.on_marks({"a": 10, "b": 10, "c": 99}) == [GroupSent(1, 10)]
     assert [majority(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
     # A mark that came round before I delivered the message counts as well.
     waiting.add(2, 10, "g", (a, b))
-    assert waiting.on_marks({"a": 10, "b": 10}) == [Sent(2, 10)]
+    assert waiting.on_marks({"a": 10, "b": 10}) == [GroupSent(2, 10)]
 
 
 def test_who_left_the_group_and_came_back_votes_on_what_is_ordered_afterwards() -> None:
@@ -352,7 +354,7 @@ def test_who_left_the_group_and_came_back_votes_on_what_is_ordered_afterwards() 
     waiting.add(1, 10, "x", (a, c))
     assert [f.ticket for f in waiting.gone([c], "x")] == [1]
     waiting.add(2, 20, "x", (a, c))
-    assert waiting.on_marks({"a": 20, "c": 20}) == [Sent(2, 20)]
+    assert waiting.on_marks({"a": 20, "c": 20}) == [GroupSent(2, 20)]
     waiting.add(3, 30, "x", (a, c))
     waiting.close("x")
     assert len(waiting) == 1

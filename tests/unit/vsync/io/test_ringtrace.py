@@ -24,7 +24,7 @@ from vsync.io.traced_driver import TraceError, TraceFile, Tracer, trace_op
 from vsync.totem.context import TRACED
 from vsync.totem.events import Deliver, Marks, Note, Send
 from vsync.totem.phases import Phase
-from vsync.totem.trace import KINDS, Digest, Fact, Fields, fact
+from vsync.totem.trace import KINDS, Fact, Fields, TraceDigest, fact
 from vsync.types import Guarantee, Member, RingId
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -66,7 +66,7 @@ def test_off_it_says_what_is_rare_and_on_it_says_everything() -> None:
     quiet = {n.code for n in notes(net, "a")}
     assert quiet <= KINDS.keys()
     assert not quiet & ({"drop", "join_sent", "join_heard"} | TRACED)
-    net.nodes["a"].desk.tracing = True
+    net.nodes["a"].context.tracing = True
     net.drop = lambda _from, to, frame: to == "a" and frame[1] == 2 and net.rng.random() < 0.3
     for number in range(200):
         net.submit("b", b"%d" % number * 50)
@@ -84,7 +84,7 @@ def test_off_it_says_what_is_rare_and_on_it_says_everything() -> None:
 
 
 def test_alike_facts_are_one_record() -> None:
-    digest = Digest()
+    digest = TraceDigest()
     for at in range(3):
         digest.add(at, "drop", {"why": "data_again", "times": 1, "from": "b"})
         digest.add(at, "drop", {"why": "data_again", "times": 1, "from": "c"})

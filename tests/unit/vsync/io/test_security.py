@@ -19,7 +19,7 @@ from tests.support.ring.ring_over_sockets import (
 )
 from vsync.io.keys import make_pair
 from vsync.io.peer_link import REDIAL_S, Link
-from vsync.io.security import Plain, Refused, Security
+from vsync.io.security import KeyRefused, Plain, Security
 from vsync.types import Member, RingId
 from vsync.wire.codec import Codec
 from vsync.wire.messages import Datagram, Join, Merge
@@ -83,7 +83,7 @@ def test_a_stranger_with_keys_of_its_own_stays_outside_and_knows_why(tmp_path: P
         pair = make_pair(address)
         stranger = Life(address, warden.curve(pair), [a.me.address, b.me.address])
         await until(lambda: len(stranger.transport.refusals) == 2)
-        assert set(stranger.transport.refusals.values()) == {Refused.KEY}
+        assert set(stranger.transport.refusals.values()) == {KeyRefused.KEY}
         assert a.transport.counters["newcomers_refused"]
         await exchange(a, b)
         assert (a.views, b.views) == before
@@ -105,7 +105,7 @@ def test_a_newcomer_that_expects_other_keys_knows_why(tmp_path: Path) -> None:
         for pair in (make_pair(address), make_pair(a.me.address)):
             elsewhere.allow(pair)
         newcomer = Life(address, elsewhere.curve(make_pair(address)), [a.me.address])
-        await until(lambda: newcomer.transport.refusals == {a.me.address: Refused.STRANGER})
+        await until(lambda: newcomer.transport.refusals == {a.me.address: KeyRefused.STRANGER})
         await exchange(a, b)
         assert a.views == b.views
         for life in (a, b, newcomer):
@@ -124,7 +124,7 @@ def test_mechanisms_do_not_mix(tmp_path: Path) -> None:
             await until(
                 lambda life=newcomer: (
                     life.transport.refusals  # type: ignore[misc]
-                    == {a.me.address: Refused.MECHANISM}
+                    == {a.me.address: KeyRefused.MECHANISM}
                 )
             )
             newcomer.stop()
@@ -142,7 +142,7 @@ def test_a_name_and_a_password(tmp_path: Path) -> None:
         a, b = (Life(address, Plain("shop", "word"), addresses[:2]) for address in addresses[:2])
         await until(together(a, b))
         wrong = Life(addresses[2], Plain("shop", "work"), addresses[:2])
-        await until(lambda: set(wrong.transport.refusals.values()) == {Refused.KEY})
+        await until(lambda: set(wrong.transport.refusals.values()) == {KeyRefused.KEY})
         await exchange(a, b)
         for life in (a, b, wrong):
             life.stop()
@@ -174,7 +174,7 @@ def test_a_key_changes_while_the_ring_goes_on(tmp_path: Path) -> None:
         await until(lambda: all(gone not in allowed.names for allowed in lists))
         views = a.views, b.views, again.views
         thief = Life(free_addresses(1)[0], old, [a.me.address, b.me.address], 3)
-        await until(lambda: set(thief.transport.refusals.values()) == {Refused.KEY})
+        await until(lambda: set(thief.transport.refusals.values()) == {KeyRefused.KEY})
         await exchange(a, b, again)
         assert (a.views, b.views, again.views) == views
         for life in (a, b, again, thief):
@@ -303,7 +303,7 @@ def test_handshakes_that_failed_twice_before_anybody_looked_count_once(tmp_path:
         link.dial()
         await asyncio.sleep(0.2)  # libzmq tries again every 20 ms or so
         assert not link.tend(0.0)
-        assert link.refusal is Refused.STRANGER
+        assert link.refusal is KeyRefused.STRANGER
         assert link.tend(REDIAL_S)
         link.close(0)
         context.term()

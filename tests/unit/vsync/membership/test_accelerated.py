@@ -9,7 +9,7 @@ import pytest
 from tests.support.ring.virtual_network import Net
 from vsync.totem.config import RingConfig
 from vsync.types import Guarantee
-from vsync.wire.messages import Data, Kind, Token
+from vsync.wire.messages import Data, FrameKind, Token
 
 AHEAD = [0, 1, 4, 16]
 
@@ -24,7 +24,7 @@ def wire(net: Net, source: str, to: str) -> list[Token | Data]:
     codec = net.nodes[to].codec
 
     def spy(one: str, other: str, frame: bytes) -> bool:
-        if (one, other) == (source, to) and frame[1] in (Kind.TOKEN, Kind.DATA):
+        if (one, other) == (source, to) and frame[1] in (FrameKind.TOKEN, FrameKind.DATA):
             message = codec.decode(frame, codec.open(frame))
             assert isinstance(message, Token | Data)
             found.append(message)
@@ -62,7 +62,7 @@ def test_frames_sent_again_go_before_the_token() -> None:
     lost: list[bytes] = []
 
     def lose(_source: str, to: str, frame: bytes) -> bool:
-        if frame[1] == Kind.DATA and to == "c" and not lost:
+        if frame[1] == FrameKind.DATA and to == "c" and not lost:
             lost.append(frame)
             return True
         return False
@@ -76,11 +76,11 @@ def test_frames_sent_again_go_before_the_token() -> None:
     codec = node.codec
 
     def spy(source: str, to: str, frame: bytes) -> bool:
-        if (source, to) == ("a", "c") and frame[1] == Kind.DATA:
+        if (source, to) == ("a", "c") and frame[1] == FrameKind.DATA:
             message = codec.decode(frame, codec.open(frame))
             assert isinstance(message, Data)
             sent.append(message.seq)
-        elif (source, to) == ("a", "b") and frame[1] == Kind.TOKEN:
+        elif (source, to) == ("a", "b") and frame[1] == FrameKind.TOKEN:
             sent.append(0)
         return False
 
@@ -116,7 +116,7 @@ def test_members_that_differ_in_it_still_agree() -> None:
     net.settle("abcd")
     views = len(net.views("a"))
     rng = random.Random(3)
-    net.drop = lambda _s, _t, f: f[1] == Kind.DATA and rng.random() < 0.05
+    net.drop = lambda _s, _t, f: f[1] == FrameKind.DATA and rng.random() < 0.05
     for i in range(300):
         net.submit(
             "abcd"[i % 4], bytes(800) + b"%d" % i, Guarantee.SAFE if i % 3 else Guarantee.AGREED
@@ -140,7 +140,7 @@ def test_the_tokens_sums_are_those_of_the_members_whatever_is_lost(seed: int) ->
 
     def check(source: str, _to: str, frame: bytes) -> bool:
         codec = net.nodes[source].codec
-        if frame[1] == Kind.TOKEN:
+        if frame[1] == FrameKind.TOKEN:
             token = codec.decode(frame, codec.open(frame))
             rings = [n.current for n in net.nodes.values()]
             assert isinstance(token, Token)
@@ -152,7 +152,7 @@ def test_the_tokens_sums_are_those_of_the_members_whatever_is_lost(seed: int) ->
                     wrong.append(f"sent {token}")
                 if token.backlog != sum(f.waiting for f in flows):
                     wrong.append(f"backlog {token}")
-        return frame[1] == Kind.DATA and rng.random() < 0.1
+        return frame[1] == FrameKind.DATA and rng.random() < 0.1
 
     net.drop = check
     for i in range(1500):

@@ -8,10 +8,10 @@ from tests.support.ring.virtual_network import Net
 from vsync.errors import ConfigError
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Note
-from vsync.totem.membership.failure_detector import Finding, Suspicion
+from vsync.totem.membership.failure_detector import FailureDetector, ProbeResult
 from vsync.totem.phases import Phase
 from vsync.types import Member
-from vsync.wire.messages import Kind
+from vsync.wire.messages import FrameKind
 
 B, C = (Member(n, 1, f"{n}:1") for n in "bc")
 CONFIG = RingConfig()
@@ -29,7 +29,7 @@ def noted(net: Net, of: str, code: str) -> list[dict[str, str | int | float]]:
 
 
 def test_refused_and_silent_for_the_whole_window_is_gone() -> None:
-    checks = Suspicion(0.06)
+    checks = FailureDetector(0.06)
     assert checks.hint(B, 1.0, False)
     assert not checks.hint(B, 1.01, True)
     assert checks.probes(1.0) == [B]
@@ -39,43 +39,43 @@ def test_refused_and_silent_for_the_whole_window_is_gone() -> None:
     assert checks.findings(1.05) == []
     assert checks.next_at() == pytest.approx(1.065)
     assert checks.probes(1.065) == []
-    assert checks.findings(1.065) == [(B, Finding.GONE)]
+    assert checks.findings(1.065) == [(B, ProbeResult.GONE)]
     assert not checks
 
 
 def test_a_broken_link_alone_proves_nothing() -> None:
-    checks = Suspicion(0.06)
+    checks = FailureDetector(0.06)
     checks.hint(B, 1.0, False)
-    assert checks.findings(1.06) == [(B, Finding.OPEN)]
+    assert checks.findings(1.06) == [(B, ProbeResult.OPEN)]
     assert checks.next_at() is None
 
 
 def test_last_frames_of_the_dead_are_no_sign_of_life_later_ones_and_answers_are() -> None:
-    checks = Suspicion(0.06)
+    checks = FailureDetector(0.06)
     checks.hint(B, 1.0, True)
     checks.hint(C, 1.0, True)
     checks.heard(B, 1.02)
     checks.heard(C, 1.04)
-    assert checks.findings(1.06) == [(B, Finding.GONE), (C, Finding.ALIVE)]
+    assert checks.findings(1.06) == [(B, ProbeResult.GONE), (C, ProbeResult.ALIVE)]
     checks.hint(B, 2.0, True)
     checks.answered(B)
-    assert checks.findings(2.0) == [(B, Finding.ALIVE)]
+    assert checks.findings(2.0) == [(B, ProbeResult.ALIVE)]
 
 
 def test_a_check_that_its_owner_slept_through_begins_anew() -> None:
-    checks = Suspicion(0.06)
+    checks = FailureDetector(0.06)
     checks.hint(B, 1.0, True)
     assert checks.findings(1.2) == []
     assert B in checks
-    assert checks.findings(1.26) == [(B, Finding.OPEN)]
+    assert checks.findings(1.26) == [(B, ProbeResult.OPEN)]
 
 
 def test_who_is_no_concern_any_more_is_not_checked() -> None:
-    checks = Suspicion(0.06)
+    checks = FailureDetector(0.06)
     checks.hint(B, 1.0, True)
     checks.hint(C, 1.0, True)
     checks.keep((C,))
-    assert checks.findings(1.06) == [(C, Finding.GONE)]
+    assert checks.findings(1.06) == [(C, ProbeResult.GONE)]
 
 
 # -- in the ring ------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_a_stranger_that_dies_while_it_is_let_in_is_not_waited_for() -> None:
     net.boot("d")
     stranger = net.nodes["d"].me
     # Only while they gather with it, and before a ring is under way.
-    net.drop = lambda _s, _t, frame: frame[1] == Kind.COMMIT
+    net.drop = lambda _s, _t, frame: frame[1] == FrameKind.COMMIT
     net.run(0.5, lambda: all(stranger in net.nodes[n].acquaintances() for n in "abc"))
     net.run(0.5, lambda: all(net.nodes[n].phase is not Phase.OPERATIONAL for n in "abc"))
     net.crash("d", noticed=True)

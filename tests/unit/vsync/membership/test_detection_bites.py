@@ -10,8 +10,8 @@ import pytest
 from tests.support.ring.virtual_network import Net
 from tests.unit.vsync.membership import test_detection as detection
 from tests.unit.vsync.membership import test_links as links
-from vsync.totem.membership.connectivity import Hearing, Row, largest_clique
-from vsync.totem.membership.failure_detector import Finding, Suspicion
+from vsync.totem.membership.connectivity import Connectivity, ReceptionReport, largest_clique
+from vsync.totem.membership.failure_detector import FailureDetector, ProbeResult
 from vsync.totem.membership.gather import Gathering
 from vsync.totem.membership.probing import Checking
 from vsync.totem.membership.sets import Gather
@@ -19,45 +19,45 @@ from vsync.types import Member
 from vsync.wire.messages import Join
 
 Bite = tuple[object, str, object, Callable[[], object]]
-_findings, _heard, _gain = Suspicion.findings, Suspicion.heard, Hearing.gain
+_findings, _heard, _gain = FailureDetector.findings, FailureDetector.heard, Connectivity.gain
 _absorb = Gather.absorb
 
 
-def hint_is_proof(self: Suspicion, now: float) -> list[tuple[Member, Finding]]:
+def hint_is_proof(self: FailureDetector, now: float) -> list[tuple[Member, ProbeResult]]:
     return [
-        (member, Finding.GONE if finding is Finding.OPEN else finding)
+        (member, ProbeResult.GONE if finding is ProbeResult.OPEN else finding)
         for member, finding in _findings(self, now)
     ]
 
 
-def never_proven(self: Suspicion, now: float) -> list[tuple[Member, Finding]]:
-    return [(member, Finding.OPEN) for member, _ in _findings(self, now)]
+def never_proven(self: FailureDetector, now: float) -> list[tuple[Member, ProbeResult]]:
+    return [(member, ProbeResult.OPEN) for member, _ in _findings(self, now)]
 
 
-def sleeper_is_right(self: Suspicion, now: float) -> list[tuple[Member, Finding]]:
-    over = [(m, Finding.GONE) for m, c in self._checks.items() if now > c.began + self._window]
+def sleeper_is_right(self: FailureDetector, now: float) -> list[tuple[Member, ProbeResult]]:
+    over = [(m, ProbeResult.GONE) for m, c in self._checks.items() if now > c.began + self._window]
     for member, _ in over:
         del self._checks[member]
     return over
 
 
-def last_frames_count(self: Suspicion, member: Member, now: float) -> None:
+def last_frames_count(self: FailureDetector, member: Member, now: float) -> None:
     self.answered(member)
 
 
-def one_word_is_a_link(self: Hearing, now: float) -> dict[Member, Row]:
+def one_word_is_a_link(self: Connectivity, now: float) -> dict[Member, ReceptionReport]:
     return {m: row for m, row in sorted(self._rows.items()) if now - row.at <= self._memory}
 
 
 def anybody_is_a_gain(
-    self: Hearing, size: int, size_max: int, without: Iterable[Member], now: float
+    self: Connectivity, size: int, size_max: int, without: Iterable[Member], now: float
 ) -> tuple[Member, ...]:
     rows = self.linked(now)
     return largest_clique(self._me, list(rows), lambda _a, _b: True) if len(rows) >= size else ()
 
 
 def nothing_is_a_gain(
-    self: Hearing, size: int, size_max: int, without: Iterable[Member], now: float
+    self: Connectivity, size: int, size_max: int, without: Iterable[Member], now: float
 ) -> tuple[Member, ...]:
     return _gain(self, size + 1, size_max, without, now)
 
@@ -83,19 +83,19 @@ def slow_agreement() -> None:
 
 BITES: tuple[Bite, ...] = (
     (
-        Suspicion, "findings", hint_is_proof,
+        FailureDetector, "findings", hint_is_proof,
         detection.test_a_stopped_member_whose_links_break_is_left_to_the_token_timeout,
     ),
     (
-        Suspicion, "findings", never_proven,
+        FailureDetector, "findings", never_proven,
         lambda: detection.test_a_killed_member_is_out_long_before_the_token_is_missed("b"),
     ),
     (
-        Suspicion, "findings", sleeper_is_right,
+        FailureDetector, "findings", sleeper_is_right,
         detection.test_a_check_that_its_owner_slept_through_begins_anew,
     ),
     (
-        Suspicion, "heard", last_frames_count,
+        FailureDetector, "heard", last_frames_count,
         detection.test_last_frames_of_the_dead_are_no_sign_of_life_later_ones_and_answers_are,
     ),
     (
@@ -108,24 +108,24 @@ BITES: tuple[Bite, ...] = (
     ),
     (Gather, "absorb", agreed_before_all_news, slow_agreement),
     (
-        Hearing, "linked", one_word_is_a_link,
+        Connectivity, "linked", one_word_is_a_link,
         lambda: links.test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb(
             {("a", "d")}
         ),
     ),
     (
-        Hearing, "complete", lambda self, members, now: True,
+        Connectivity, "complete", lambda self, members, now: True,
         links.test_a_new_ring_is_a_clique_from_the_start,
     ),
     (
-        Hearing, "gain", anybody_is_a_gain,
+        Connectivity, "gain", anybody_is_a_gain,
         lambda: links.test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb(
             links.both_ways([("a", "d")])
         ),
     ),
-    (Hearing, "gain", nothing_is_a_gain, links.test_a_newcomer_that_reaches_all_is_in_at_once),
+    (Connectivity, "gain", nothing_is_a_gain, links.test_a_newcomer_that_reaches_all_is_in_at_once),
     (
-        Hearing, "ears", lambda self, now: (),
+        Connectivity, "ears", lambda self, now: (),
         links.test_a_newcomer_that_reaches_all_is_in_at_once,
     ),
     (

@@ -20,7 +20,7 @@ from vsync.totem.membership.compatibility import (
     HELLO_EVERY_S,
     HELLOS_MAX,
     STRANGERS_MAX,
-    Doorstep,
+    Handshake,
     Hello,
     read_hello,
     settings_hash,
@@ -38,9 +38,9 @@ def codec(me: Member, config: RingConfig, cluster: str = "test") -> Codec:
     return Codec(me, cluster, config.frame_bytes_max, settings_hash(settings_of(config)))
 
 
-def doorstep(config: RingConfig | None = None, cluster: str = "test") -> Doorstep:
+def handshake(config: RingConfig | None = None, cluster: str = "test") -> Handshake:
     config = config or RingConfig()
-    return Doorstep(A, cluster, config, codec(A, config, cluster))
+    return Handshake(A, cluster, config, codec(A, config, cluster))
 
 
 def hello(
@@ -128,7 +128,7 @@ def other(**values: int) -> RingConfig:
     ],
 )
 def test_a_difference_is_told_with_both_values(theirs: Hello, says: tuple[str, ...]) -> None:
-    at = doorstep()
+    at = handshake()
     assert at.on_hello(theirs.encode(), 0.0)[0] == "hello_refused"
     who, sentence = at.refused["b"]
     assert who == B
@@ -140,7 +140,7 @@ def test_a_difference_is_told_with_both_values(theirs: Hello, says: tuple[str, .
 
 def test_time_limits_may_differ_where_they_go_together() -> None:
     slower = other(join_timeout_ms=60, hold_ms=40, queue_messages_max=7)
-    at = doorstep()
+    at = handshake()
     frame = codec(B, slower).encode(Wake(RingId(1, "b", 2)))
     with pytest.raises(FrameError, match="frame_settings"):
         at._codec.open(frame)
@@ -149,16 +149,16 @@ def test_time_limits_may_differ_where_they_go_together() -> None:
 
 
 def test_what_only_speed_depends_on_may_differ_also_by_being_off() -> None:
-    at = doorstep(other(accelerated_frames=0))
+    at = handshake(other(accelerated_frames=0))
     assert at.on_hello(hello().encode(), 0.0)[0] == "hello_accepted"
-    at = doorstep()
+    at = handshake()
     assert at.on_hello(hello(other(accelerated_frames=0)).encode(), 0.0)[0] == "hello_accepted"
     zero = hello()._replace(settings=settings_of(RingConfig()) | {"lease_ms": 0})
     assert at.on_hello(zero.encode(), 0.0)[0] == "hello_refused"
 
 
 def test_strangers_are_remembered_within_a_bound_and_answered_at_a_pace() -> None:
-    at = doorstep()
+    at = handshake()
     for number in range(3 * STRANGERS_MAX):
         stranger = hello(cluster="x")._replace(sender=Member(f"s{number}", 1, "s:1"))
         at.on_hello(stranger.encode(), 0.0)
@@ -200,7 +200,7 @@ def test_a_newcomer_that_does_not_fit_learns_it_and_changes_no_view(
     two = Two(config, cluster)
     two.net.run(3.0)
     assert two.shown() == two.views, "members that run suffered from a newcomer"
-    refused = two.newcomer.doorstep.refused
+    refused = two.newcomer.handshake.refused
     assert refused
     assert all(says in sentence for _, sentence in refused.values()), refused
     assert two.newcomer.members in ((), (two.newcomer.me,))
@@ -253,7 +253,7 @@ def test_a_hello_is_said_at_a_pace_however_many_come() -> None:
 
 
 def test_forged_addresses_cost_a_bounded_number_of_connections() -> None:
-    at = doorstep()
+    at = handshake()
     said = 0
     for tick in range(1_000):
         forger = Member("f", 1, f"f{tick}:1")

@@ -15,7 +15,7 @@ import pytest
 from tests.support.ring.virtual_network import Net
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Note
-from vsync.totem.membership.connectivity import Hearing, largest_clique
+from vsync.totem.membership.connectivity import Connectivity, largest_clique
 from vsync.totem.membership.gather import BRIEF_JOINS
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member
@@ -266,36 +266,36 @@ def test_flapping_links_cost_a_bounded_share_of_time() -> None:
 
 
 def heard(
-    hearing: Hearing, rows: dict[Member, tuple[Member, ...]], sizes: dict[Member, int]
+    connectivity: Connectivity, rows: dict[Member, tuple[Member, ...]], sizes: dict[Member, int]
 ) -> None:
     for member, hears in rows.items():
-        hearing.heard(member, 0.0)
-        hearing.told(member, hears, sizes.get(member, 1), 0.0)
+        connectivity.heard(member, 0.0)
+        connectivity.told(member, hears, sizes.get(member, 1), 0.0)
 
 
 def test_a_link_needs_both_words() -> None:
-    hearing = Hearing(A, 1.0)
-    heard(hearing, {B: (A, C), C: (B,)}, {})
-    assert list(hearing.linked(0.5)) == [B]
-    assert hearing.ears(0.5) == (B, C)
-    assert hearing.ears(1.1) == ()
-    assert not hearing.linked(1.1)
-    assert hearing.complete((A, B), 0.5)
-    assert not hearing.complete((A, B, C), 0.5)
-    assert hearing.witnessed((A, B, C), 0.5)
-    assert not hearing.witnessed((A, D), 0.5)
+    connectivity = Connectivity(A, 1.0)
+    heard(connectivity, {B: (A, C), C: (B,)}, {})
+    assert list(connectivity.linked(0.5)) == [B]
+    assert connectivity.ears(0.5) == (B, C)
+    assert connectivity.ears(1.1) == ()
+    assert not connectivity.linked(1.1)
+    assert connectivity.complete((A, B), 0.5)
+    assert not connectivity.complete((A, B, C), 0.5)
+    assert connectivity.witnessed((A, B, C), 0.5)
+    assert not connectivity.witnessed((A, D), 0.5)
 
 
 def test_a_view_is_given_up_for_a_larger_one_only() -> None:
-    hearing = Hearing(A, 1.0)
-    heard(hearing, {B: (A, C, D), C: (A, B, D), D: (A, B, C)}, {B: 1, C: 2, D: 2})
-    assert hearing.gain(1, 64, (), 0.0) == (A, B, C, D)
-    assert hearing.gain(4, 64, (), 0.0) == ()
-    assert hearing.gain(1, 64, (C, D), 0.0) == (A, B)
-    assert hearing.gain(2, 2, (), 0.0) == ()
-    heard(hearing, {B: (A,), C: (A, D), D: (A, C)}, {B: 1, C: 4, D: 4})
-    assert hearing.gain(1, 64, (), 0.0) == (A, B)
-    assert hearing.gain(2, 64, (), 0.0) == ()
+    connectivity = Connectivity(A, 1.0)
+    heard(connectivity, {B: (A, C, D), C: (A, B, D), D: (A, B, C)}, {B: 1, C: 2, D: 2})
+    assert connectivity.gain(1, 64, (), 0.0) == (A, B, C, D)
+    assert connectivity.gain(4, 64, (), 0.0) == ()
+    assert connectivity.gain(1, 64, (C, D), 0.0) == (A, B)
+    assert connectivity.gain(2, 2, (), 0.0) == ()
+    heard(connectivity, {B: (A,), C: (A, D), D: (A, C)}, {B: 1, C: 4, D: 4})
+    assert connectivity.gain(1, 64, (), 0.0) == (A, B)
+    assert connectivity.gain(2, 64, (), 0.0) == ()
 
 
 def test_the_largest_clique_is_found_and_of_equals_the_first() -> None:
@@ -309,16 +309,16 @@ def test_the_largest_clique_is_found_and_of_equals_the_first() -> None:
 
 
 def test_a_newer_life_ends_the_older_and_what_is_known_is_bounded() -> None:
-    hearing = Hearing(A, 1.0)
-    assert hearing.heard(B, 0.0)
-    assert not hearing.heard(B, 0.5)
-    assert hearing.heard(B, 2.0)
+    connectivity = Connectivity(A, 1.0)
+    assert connectivity.heard(B, 0.0)
+    assert not connectivity.heard(B, 0.5)
+    assert connectivity.heard(B, 2.0)
     young = B._replace(incarnation=2)
-    assert hearing.heard(young, 2.1)
-    assert hearing.ears(2.1) == (young,)
+    assert connectivity.heard(young, 2.1)
+    assert connectivity.ears(2.1) == (young,)
     for i in range(1000):
-        hearing.heard(Member(f"m{i}", 1, ""), 3.0)
-    assert len(hearing.ears(3.0)) <= 256
+        connectivity.heard(Member(f"m{i}", 1, ""), 3.0)
+    assert len(connectivity.ears(3.0)) <= 256
 
 
 def test_the_trace_says_who_was_left_out_and_who_is_met() -> None:

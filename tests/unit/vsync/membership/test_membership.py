@@ -10,12 +10,12 @@ from tests.support.ring.virtual_network import Net
 from vsync.errors import ProtocolBug
 from vsync.totem.config import RingConfig
 from vsync.totem.context import Timer
-from vsync.totem.membership.sets import Gather, Shunned, Verdict
+from vsync.totem.membership.sets import BackedOff, Gather, JoinOutcome
 from vsync.totem.node import Node
 from vsync.totem.phases import MOVES, Phase, Reason, after
 from vsync.types import Member, RingId
 from vsync.wire.membership_codec import MEMBERS_MAX
-from vsync.wire.messages import Join, Kind, Merge
+from vsync.wire.messages import FrameKind, Join, Merge
 
 A, B, C, D = (Member(n, 1, f"{n}:1") for n in "abcd")
 
@@ -29,34 +29,34 @@ def join(
 def test_equal_sets_are_agreement() -> None:
     gather = Gather(A, (A, B))
     assert not gather.consensus()
-    assert gather.absorb(B, join(A, B)) is Verdict.AGREED
+    assert gather.absorb(B, join(A, B)) is JoinOutcome.AGREED
     assert gather.consensus()
     assert gather.candidates() == (A, B)
 
 
 def test_a_subset_teaches_nothing_and_a_superset_starts_over() -> None:
     gather = Gather(A, (A, B))
-    assert gather.absorb(B, join(B)) is Verdict.SUBSET
+    assert gather.absorb(B, join(B)) is JoinOutcome.SUBSET
     gather.absorb(B, join(A, B))
-    assert gather.absorb(C, join(C)) is Verdict.CHANGED
+    assert gather.absorb(C, join(C)) is JoinOutcome.CHANGED
     assert gather.candidates() == (A, B, C)
     assert not gather.consensus()
 
 
 def test_21_a_stranger_accuses_in_vain_an_old_companion_does_not() -> None:
     gather = Gather(A, (A, B, C))
-    assert gather.absorb(D, join(A, B, C, D, failed=(C,))) is Verdict.CHANGED
+    assert gather.absorb(D, join(A, B, C, D, failed=(C,))) is JoinOutcome.CHANGED
     assert gather.candidates() == (A, B, C, D)
-    assert gather.absorb(B, join(A, B, C, D, failed=(C,))) is Verdict.CHANGED
+    assert gather.absorb(B, join(A, B, C, D, failed=(C,))) is JoinOutcome.CHANGED
     assert gather.candidates() == (A, B, D)
 
 
 def test_who_fails_me_is_failed_by_me_and_not_heard_again() -> None:
     gather = Gather(A, (A, B))
-    assert gather.absorb(B, join(A, B, failed=(A,))) is Verdict.CHANGED
+    assert gather.absorb(B, join(A, B, failed=(A,))) is JoinOutcome.CHANGED
     assert gather.candidates() == (A,)
     assert gather.consensus()
-    assert gather.absorb(B, join(A, B, C)) is Verdict.FROM_FAILED
+    assert gather.absorb(B, join(A, B, C)) is JoinOutcome.FROM_FAILED
 
 
 def test_22_i_never_fail_myself() -> None:
@@ -71,16 +71,16 @@ def test_22_i_never_fail_myself() -> None:
 def test_24_a_farewell_fails_its_sender_and_is_never_agreement() -> None:
     gather = Gather(A, (A, B, C))
     bye = Join((A, C), (B,), 1, True)
-    assert gather.absorb(B, bye) is Verdict.CHANGED
-    assert gather.absorb(B, bye) is Verdict.LEFT_ALREADY
-    assert gather.absorb(D, Join((A,), (D,), 1, True)) is Verdict.LEFT_ALREADY
+    assert gather.absorb(B, bye) is JoinOutcome.CHANGED
+    assert gather.absorb(B, bye) is JoinOutcome.LEFT_ALREADY
+    assert gather.absorb(D, Join((A,), (D,), 1, True)) is JoinOutcome.LEFT_ALREADY
     assert gather.candidates() == (A, C)
 
 
 def test_12_a_newer_life_ends_the_older() -> None:
     young = B._replace(incarnation=7)
     gather = Gather(A, (A, B))
-    assert gather.absorb(young, join(young)) is Verdict.CHANGED
+    assert gather.absorb(young, join(young)) is JoinOutcome.CHANGED
     assert gather.candidates() == (A, young)
     other = Gather(young, (), (A, B))
     assert other.candidates() == (A, young)
@@ -89,7 +89,7 @@ def test_12_a_newer_life_ends_the_older() -> None:
 def test_the_sets_are_bounded() -> None:
     gather = Gather(A, (A,))
     crowd = tuple(Member(f"m{i}", 1, "") for i in range(MEMBERS_MAX))
-    assert gather.absorb(B, join(*crowd)) is Verdict.TOO_MANY
+    assert gather.absorb(B, join(*crowd)) is JoinOutcome.TOO_MANY
     for member in crowd:
         gather.add(member)
     assert len(gather.proc) == MEMBERS_MAX
@@ -108,22 +108,22 @@ def test_any_order_of_joins_ends_in_the_same_sets() -> None:
 
 
 def test_the_shunned_wait_doubles_up_to_a_limit_and_is_forgiven_after_a_while() -> None:
-    shunned = Shunned(0.2, 1.0)
+    backed_off = BackedOff(0.2, 1.0)
     waits = []
     now = 0.0
     for _ in range(5):
-        shunned.add(B, now)
+        backed_off.add(B, now)
         start = now
-        while shunned.has(B, now):
+        while backed_off.has(B, now):
             now += 0.01
         waits.append(round(now - start, 1))
     assert waits == [0.2, 0.4, 0.8, 1.0, 1.0]
-    shunned.forgive((B,), now + 3.0)
-    shunned.add(B, now + 3.0)
-    assert not shunned.has(B, now + 3.3)
+    backed_off.forgive((B,), now + 3.0)
+    backed_off.add(B, now + 3.0)
+    assert not backed_off.has(B, now + 3.3)
     for i in range(1000):
-        shunned.add(Member(f"m{i}", 1, ""), now)
-    assert len(shunned._until) <= 256
+        backed_off.add(Member(f"m{i}", 1, ""), now)
+    assert len(backed_off._until) <= 256
 
 
 # -- the node's gates -------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_shunned_stranger_that_has_heard_me_is_let_in() -> None:
     net = Net("a")
     net.settle("a")
     node = net.nodes["a"]
-    node.shunned.add(D, net.now)
+    node.backed_off.add(D, net.now)
     hears = (node.me,)
     tell(net, "a", D, Merge(RingId(4, "d", 1), (D,), hears))
     tell(net, "a", D, join(D, hears=hears))
@@ -199,7 +199,7 @@ def test_a_shunned_stranger_that_has_heard_me_is_let_in() -> None:
     assert node.counters["foreign_shunned"] == node.counters["join_shunned"] == 1
     tell(net, "a", D, join(D, node.me, hears=hears))
     assert node.counters["join_shunned"] == 2
-    node.shunned.add(D, net.now)
+    node.backed_off.add(D, net.now)
     net.now += 0.001 + 4 * net.config.join_timeout_ms / 1000
     tell(net, "a", D, join(D, hears=hears))
     assert node.counters["join_shunned"] == 3
@@ -254,7 +254,7 @@ def test_a_lost_commit_token_is_sent_again() -> None:
     lost: list[bytes] = []
 
     def drop(_source: str, _to: str, frame: bytes) -> bool:
-        if frame[1] == Kind.COMMIT and len(lost) < 2:
+        if frame[1] == FrameKind.COMMIT and len(lost) < 2:
             lost.append(frame)
             return True
         return False
@@ -269,7 +269,7 @@ def test_a_lost_commit_token_is_sent_again() -> None:
 def test_a_representative_that_dies_before_its_commit_token() -> None:
     net = Net("abc")
     net.settle("abc")
-    net.drop = lambda s, _t, f: s == "a" and f[1] == Kind.COMMIT
+    net.drop = lambda s, _t, f: s == "a" and f[1] == FrameKind.COMMIT
     net.crash("c")
     net.run(3.0)
     net.crash("a")
@@ -311,7 +311,7 @@ def test_timers_that_fire_late_in_another_phase_do_nothing() -> None:
     node = net.nodes["a"]
     node.take()
     for timer in (Timer.JOIN, Timer.LONELY, Timer.CONSENSUS, Timer.SOLO):
-        node.desk.arm(timer, net.now)
+        node.context.arm(timer, net.now)
     node.wake(net.now)
     assert node.phase is Phase.OPERATIONAL
     node.invariants()

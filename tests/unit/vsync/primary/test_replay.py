@@ -16,7 +16,7 @@ from vsync.totem.membership.compatibility import settings_hash, settings_of
 from vsync.totem.node import Node
 from vsync.types import Guarantee, Member
 from vsync.wire.codec import Codec, data_body, ring_block
-from vsync.wire.messages import Content, Kind
+from vsync.wire.messages import Content, FrameKind
 
 
 class Tape(Net):
@@ -27,7 +27,7 @@ class Tape(Net):
         super().__init__(names, seed)
 
     def flush(self, name: str) -> None:
-        for output in self.nodes[name].desk.out:
+        for output in self.nodes[name].context.out:
             if isinstance(output, Send | Broadcast):
                 self.said.append(output.frame)
         super().flush(name)
@@ -60,8 +60,8 @@ def counts(nodes: dict[str, Node]) -> Counter[str]:
     return sum((Counter(node.counters) for node in nodes.values()), Counter())
 
 
-def kinds(frames: list[bytes]) -> set[Kind]:
-    return {Kind(frame[1]) for frame in frames}
+def kinds(frames: list[bytes]) -> set[FrameKind]:
+    return {FrameKind(frame[1]) for frame in frames}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -74,7 +74,7 @@ def test_a_ring_that_hears_all_it_ever_said_again_goes_on(seed: int) -> None:
     ring = net.rings()
     counted = counts(net.nodes)
     frames = list(net.said)
-    assert {Kind.TOKEN, Kind.DATA, Kind.JOIN, Kind.COMMIT} <= kinds(frames)
+    assert {FrameKind.TOKEN, FrameKind.DATA, FrameKind.JOIN, FrameKind.COMMIT} <= kinds(frames)
     net.replay(frames, random.Random(seed))
     assert net.rings() == ring, "a view changed for old words"
     assert {name: net.payloads(name) for name in net.nodes} == before
@@ -118,7 +118,7 @@ def test_words_of_a_former_life_are_dropped_and_counted() -> None:
     net.talk(5)
     net.run(0.5)
     spoken = [frame for frame in net.said if frame[24:25] == b"c"]
-    assert {Kind.TOKEN, Kind.DATA, Kind.JOIN} <= kinds(spoken)
+    assert {FrameKind.TOKEN, FrameKind.DATA, FrameKind.JOIN} <= kinds(spoken)
     net.crash("c")
     net.boot("c")
     net.form()

@@ -9,12 +9,12 @@ import pytest
 
 from tests.support.ring.virtual_network import Net
 from vsync.cpg.durability import Durability
-from vsync.cpg.events import Sent
+from vsync.cpg.events import GroupSent
 from vsync.quorum.durable_position import durable_up_to
 from vsync.quorum.voter_set import parse
 from vsync.totem.events import Deliver, Marks
 from vsync.types import Guarantee, Member
-from vsync.wire.messages import Kind
+from vsync.wire.messages import FrameKind
 
 
 def test_the_position_that_some_sufficient_set_has_reached() -> None:
@@ -49,7 +49,7 @@ def test_broker_and_group_agree_where_both_ask() -> None:
         group = Durability()
         for position in range(1, 20):
             group.add(position, position, "g", members)
-        told = [e.position for e in group.on_marks(marks) if isinstance(e, Sent)]
+        told = [e.position for e in group.on_marks(marks) if isinstance(e, GroupSent)]
         durable = parse(names).durable(marks, frozenset(names), 0)
         assert told == list(range(1, durable + 1))
 
@@ -112,7 +112,7 @@ def test_a_mark_is_told_when_everybody_delivered_what_it_stands_for(seed: int) -
     net = InstantDisks(names, seed)
     net.settle(names)
     loss = random.Random(seed)
-    net.drop = lambda _from, _to, frame: frame[1] == Kind.DATA and loss.random() < 0.1
+    net.drop = lambda _from, _to, frame: frame[1] == FrameKind.DATA and loss.random() < 0.1
     for number in range(60):
         name = names[number % len(names)]
         if net.nodes[name].submit(b"%d" % number, net.now, Guarantee.SAFE):

@@ -9,7 +9,7 @@ import pytest
 
 from vsync.errors import ConfigError
 from vsync.quorum import reconfiguration as change
-from vsync.quorum.voter_set import Record, Terms, VoterSet, majority, parse, voter_set
+from vsync.quorum.voter_set import EpochRecord, Terms, VoterSet, majority, parse, voter_set
 
 
 def subsets(names: tuple[str, ...]) -> list[frozenset[str]]:
@@ -148,7 +148,7 @@ def test_an_arbitrator_counts_for_durability_only_beside_every_level_voter() -> 
 def test_an_arbitrator_forms_only_with_a_holder_of_the_last_epoch() -> None:
     """G8: a member that was not there must not form with somebody who knows nothing of data."""
     one = parse(("a", "b", "@arbitrator=x"))
-    record = {"x": Record(5, frozenset("a"))}
+    record = {"x": EpochRecord(5, frozenset("a"))}
     assert not one.quorate(one.credible({"b": 4}, record))
     assert not one.quorate(one.credible({"b": 5}, record))  # there, and not yet a holder
     assert one.quorate(one.credible({"a": 5}, record))

@@ -19,7 +19,7 @@ from tests.sim.explore.exhaustive import Broken, Search
 from tests.sim.explore.world import Case
 from tests.unit.vsync.quorum import test_voter_sets_explored as known
 from vsync.primary import state_exchange
-from vsync.primary.state_exchange import Plan, Standing, make_plan
+from vsync.primary.state_exchange import Plan, StateReport, make_plan
 from vsync.quorum import voter_set
 from vsync.quorum.voter_set import Electorate
 from vsync.types import Member
@@ -57,9 +57,9 @@ Mistake = tuple[Callable[[ExitStack], object], Case, int, int]
 def lowest_promise(patches: ExitStack) -> None:
     """The epoch follows the smallest promise that is here."""
 
-    def plan(members: tuple[Member, ...], standings: dict[Member, Standing]) -> Plan:
-        found = make_plan(members, standings)
-        ours = [standings[m].promised_epoch for m in members if standings[m].filled]
+    def plan(members: tuple[Member, ...], state_reports: dict[Member, StateReport]) -> Plan:
+        found = make_plan(members, state_reports)
+        ours = [state_reports[m].promised_epoch for m in members if state_reports[m].filled]
         return found._replace(epoch=1 + min(ours)) if ours else found
 
     patches.enter_context(patch.object(abstract_view, "make_plan", plan))
@@ -69,9 +69,9 @@ def position_first(patches: ExitStack) -> None:
     """The longest log wins, whatever its epoch."""
 
     def worth(
-        member: Member, _ours: list[Member], standings: dict[Member, Standing]
+        member: Member, _ours: list[Member], state_reports: dict[Member, StateReport]
     ) -> tuple[int, bool, int]:
-        one = standings[member]
+        one = state_reports[member]
         return one.position, one.complete, one.reach
 
     patches.enter_context(patch.object(state_exchange, "_worth", worth))
@@ -85,9 +85,9 @@ def small_formation(patches: ExitStack) -> None:
         more = [name for name in self.names if name not in names][:1]
         return bool(names) and real(self, {*names, *more})
 
-    def plan(members: tuple[Member, ...], standings: dict[Member, Standing]) -> Plan:
+    def plan(members: tuple[Member, ...], state_reports: dict[Member, StateReport]) -> Plan:
         with patch.object(voter_set.VoterSet, "quorate", fewer):
-            return make_plan(members, standings)
+            return make_plan(members, state_reports)
 
     patches.enter_context(patch.object(abstract_view, "make_plan", plan))
     patches.enter_context(patch.object(abstract_view, "activate", lambda *_: "now"))

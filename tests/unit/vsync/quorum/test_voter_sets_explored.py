@@ -16,7 +16,7 @@ from tests.sim.explore.exhaustive import Broken
 from tests.sim.explore.world import Case
 from vsync.primary.component import Primary
 from vsync.quorum import reconfiguration, voter_set
-from vsync.quorum.voter_set import Electorate, Record, Terms, VoterSet
+from vsync.quorum.voter_set import Electorate, EpochRecord, Terms, VoterSet
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -66,7 +66,7 @@ def believing_arbitrator(patches: ExitStack) -> Case:
     """The arbitrator votes beside anybody."""
 
     def all_of_them(
-        _self: Electorate, epochs: Mapping[str, int], records: Mapping[str, Record]
+        _self: Electorate, epochs: Mapping[str, int], records: Mapping[str, EpochRecord]
     ) -> frozenset[str]:
         return frozenset({*epochs, *records})
 

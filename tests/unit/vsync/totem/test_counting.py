@@ -9,12 +9,12 @@ from enum import Enum
 from pathlib import Path
 
 from vsync.totem.counters import DROPS, EVENTS
-from vsync.totem.membership.failure_detector import Finding
-from vsync.totem.membership.sets import Verdict
+from vsync.totem.membership.failure_detector import ProbeResult
+from vsync.totem.membership.sets import JoinOutcome
 from vsync.totem.phases import Phase
 
 ROOT = Path(__file__).resolve().parents[4]
-COUNTING_ENUMS: tuple[type[Enum], ...] = (Verdict, Finding)
+COUNTING_ENUMS: tuple[type[Enum], ...] = (JoinOutcome, ProbeResult)
 NOT_COUNTED = {"bad_identity"}  # raised while the codec is built: the caller's own name
 WORD = re.compile(r"[a-z]+(_[a-z]+)+|void|turns|asked|malformed|retransmitted|suspected")
 

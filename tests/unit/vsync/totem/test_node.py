@@ -9,7 +9,7 @@ from vsync.errors import PayloadTooLarge
 from vsync.totem.events import Marks, View
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee
-from vsync.wire.messages import Kind
+from vsync.wire.messages import FrameKind
 
 
 def same_order(net: Net, *names: str) -> list[bytes]:
@@ -54,7 +54,7 @@ def test_each_frame_of_a_ring_is_delivered_once_and_without_gap() -> None:
 def test_lost_frames_are_sent_again() -> None:
     net = Net("abc")
     net.settle("abc")
-    net.drop = lambda _s, _t, f: f[1] == Kind.DATA and net.rng.random() < 0.3
+    net.drop = lambda _s, _t, f: f[1] == FrameKind.DATA and net.rng.random() < 0.3
     for i in range(200):
         net.submit("abc"[i % 3], b"%d" % i)
         net.run(0.0005)
@@ -70,7 +70,7 @@ def test_the_lost_tail_of_a_burst_is_asked_for() -> None:
     lost: list[bytes] = []
 
     def drop(_source: str, to: str, frame: bytes) -> bool:
-        if frame[1] == Kind.DATA and to == "c" and not lost:
+        if frame[1] == FrameKind.DATA and to == "c" and not lost:
             lost.append(frame)
             return True
         return False
@@ -89,7 +89,7 @@ def test_a_lost_token_is_sent_again_without_a_new_ring() -> None:
     lost: list[bytes] = []
 
     def drop(_source: str, _to: str, frame: bytes) -> bool:
-        if frame[1] == Kind.TOKEN and len(lost) < 2:
+        if frame[1] == FrameKind.TOKEN and len(lost) < 2:
             lost.append(frame)
             return True
         return False
@@ -300,7 +300,7 @@ def test_a_member_that_hears_nothing_is_failed_by_the_others() -> None:
     net = Net("abc")
     net.settle("abc")
     # c still passes tokens, but no data reaches it.
-    net.drop = lambda _s, to, f: to == "c" and f[1] == Kind.DATA
+    net.drop = lambda _s, to, f: to == "c" and f[1] == FrameKind.DATA
     net.submit("a", b"x")
     start = net.now
     net.run(5.0, lambda: net.settled("ab"))

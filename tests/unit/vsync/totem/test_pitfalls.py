@@ -15,7 +15,7 @@ from vsync.totem.config import RingConfig
 from vsync.totem.node import Node
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee
-from vsync.wire.messages import Kind, Token
+from vsync.wire.messages import FrameKind, Token
 
 
 def agree(net: Net, *names: str) -> list[bytes]:
@@ -30,7 +30,7 @@ def aborting(net: Net, times: int) -> list[int]:
 
     def drop(source: str, _to: str, frame: bytes) -> bool:
         node = net.nodes[source]
-        if frame[1] != Kind.TOKEN or node.phase is not Phase.RECOVERY or node.forming is None:
+        if frame[1] != FrameKind.TOKEN or node.phase is not Phase.RECOVERY or node.forming is None:
             return False
         seq = node.forming.ring.seq
         if seq not in lost and len(lost) < times:
@@ -47,7 +47,7 @@ def test_2_3_4_11_aborted_recoveries_lose_nothing_and_repeat_no_ring(times: int)
     net.settle("abcd")
     rings = [net.nodes["a"].ring]
     # d's frames reach a only; then d dies: b and c must get them in the recovery.
-    net.drop = lambda s, t, f: s == "d" and f[1] == Kind.DATA and t in "bc"
+    net.drop = lambda s, t, f: s == "d" and f[1] == FrameKind.DATA and t in "bc"
     net.submit("d", b"from d", Guarantee.AGREED)
     net.run(0.002, lambda: net.payloads("a") == [b"from d"])
     net.crash("d")
@@ -67,7 +67,7 @@ def test_5_6_7_37_stray_tokens_touch_nothing() -> None:
     tokens: list[tuple[str, bytes]] = []
 
     def spy(_source: str, to: str, frame: bytes) -> bool:
-        if frame[1] == Kind.TOKEN:
+        if frame[1] == FrameKind.TOKEN:
             tokens.append((to, frame))
         return False
 
@@ -83,10 +83,10 @@ def test_5_6_7_37_stray_tokens_touch_nothing() -> None:
         node = net.nodes[to]
         ring = node.current
         assert ring is not None
-        before = (dict(node.desk.due), ring.describe(), ring.idle, ring.aru_seen, node.waiting)
+        before = (dict(node.context.due), ring.describe(), ring.idle, ring.aru_seen, node.waiting)
         node.receive(frame, net.now)
         node.drained(net.now)
-        after = (dict(node.desk.due), ring.describe(), ring.idle, ring.aru_seen, node.waiting)
+        after = (dict(node.context.due), ring.describe(), ring.idle, ring.aru_seen, node.waiting)
         assert before == after
         node.take()
     assert net.count("token_again") > 0
@@ -97,7 +97,7 @@ def test_7_a_token_from_another_than_the_predecessor_is_refused() -> None:
     taken: list[bytes] = []
 
     def drop(source: str, to: str, frame: bytes) -> bool:
-        if (source, to) == ("b", "c") and frame[1] == Kind.TOKEN and net.settled():
+        if (source, to) == ("b", "c") and frame[1] == FrameKind.TOKEN and net.settled():
             taken.append(frame)
             return True
         return False
@@ -113,7 +113,7 @@ def test_7_a_token_from_another_than_the_predecessor_is_refused() -> None:
 def test_9_a_gap_of_many_frames_closes() -> None:
     net = Net("abc", config=RingConfig(frame_bytes_max=1024, store_frames_max=1024))
     net.settle("abc")
-    net.drop = lambda _s, to, f: to == "c" and f[1] == Kind.DATA
+    net.drop = lambda _s, to, f: to == "c" and f[1] == FrameKind.DATA
     for i in range(700):
         net.submit("a", bytes(900) + b"%d" % i)
     net.run(0.2)
@@ -153,7 +153,7 @@ def test_13_a_full_frame_survives_wrapping(less: int) -> None:
     ring = net.nodes["b"].current
     assert ring is not None
     net.drop = lambda s, t, f: (
-        f[1] == Kind.DATA and t == "c" and net.nodes[s].phase is Phase.OPERATIONAL
+        f[1] == FrameKind.DATA and t == "c" and net.nodes[s].phase is Phase.OPERATIONAL
     )
     payload = bytes(ring.room - less)
     net.submit("b", payload, Guarantee.AGREED)
@@ -173,7 +173,7 @@ def test_14_holes_at_the_end_of_a_ring(sender_dies: bool) -> None:
     lost: list[bytes] = []
 
     def drop(source: str, _to: str, frame: bytes) -> bool:
-        if source == "b" and frame[1] == Kind.DATA and b"first" in frame:
+        if source == "b" and frame[1] == FrameKind.DATA and b"first" in frame:
             lost.append(frame)
             return True
         return False
@@ -252,11 +252,11 @@ def test_25_duplicate_commit_tokens_start_one_ring_once() -> None:
     commits: list[tuple[str, bytes]] = []
 
     def spy(_source: str, to: str, frame: bytes) -> bool:
-        if frame[1] == Kind.COMMIT:
+        if frame[1] == FrameKind.COMMIT:
             commits.append((to, frame))
             for delay in (0.0002, 0.001, 0.003):
                 net.push(net.now + delay, to, frame)
-        if frame[1] == Kind.TOKEN:
+        if frame[1] == FrameKind.TOKEN:
             codec = net.nodes[to].codec
             token = codec.decode(frame, codec.open(frame))
             assert isinstance(token, Token)
@@ -285,7 +285,7 @@ def test_26_a_frame_lost_while_idle_is_back_in_milliseconds() -> None:
         lost: list[int] = []
 
         def drop(_s: str, to: str, frame: bytes, lost: list[int] = lost) -> bool:
-            if frame[1] == Kind.DATA and to == "b" and len(lost) < 15:
+            if frame[1] == FrameKind.DATA and to == "b" and len(lost) < 15:
                 lost.append(1)
                 return True
             return False
@@ -302,7 +302,7 @@ def test_27_a_token_that_overtakes_data_causes_no_retransmission() -> None:
     net.settle("abc")
 
     def late(_source: str, to: str, frame: bytes) -> bool:
-        if frame[1] == Kind.DATA:
+        if frame[1] == FrameKind.DATA:
             net.push(net.now + 0.0003, to, frame)
             return True
         return False
@@ -353,7 +353,12 @@ def test_35_reconfigurations_leave_nothing_behind() -> None:
             node = net.nodes["a"]
             assert node.current is not None
             sizes.append(
-                (len(node.current.window), len(node.assembly), len(node.queue), len(node.desk.due))
+                (
+                    len(node.current.window),
+                    len(node.assembly),
+                    len(node.queue),
+                    len(node.context.due),
+                )
             )
     assert sizes[-1] == (0, 0, 0, sizes[-1][3])
     assert sizes[-1][3] < 5

@@ -15,7 +15,7 @@ from vsync.totem.events import Deliver, View
 from vsync.totem.ordering.ring import Ring
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, RingId
-from vsync.wire.messages import Commit, Content, Data, Kind, Token
+from vsync.wire.messages import CommitToken, Content, Data, FrameKind, Token
 
 
 def ring_of(net: Net, name: str) -> Ring:
@@ -63,20 +63,20 @@ def test_2_a_regular_token_in_gather_is_not_used() -> None:
     held: list[bytes] = []
 
     def drop(_source: str, to: str, frame: bytes) -> bool:
-        if frame[1] == Kind.TOKEN and to == "b" and not held and net.settled():
+        if frame[1] == FrameKind.TOKEN and to == "b" and not held and net.settled():
             held.append(frame)
-        return bool(held) and frame[1] == Kind.TOKEN
+        return bool(held) and frame[1] == FrameKind.TOKEN
 
     net.drop = drop
     net.settle("abc")
     net.submit("a", b"x")
     net.run(5.0, lambda: net.nodes["b"].phase is Phase.GATHER)
     node = net.nodes["b"]
-    before = (ring_of(net, "b").hop, dict(node.desk.due))
+    before = (ring_of(net, "b").hop, dict(node.context.due))
     node.receive(held[0], net.now)
     assert node.waiting is None
     assert node.phase is Phase.GATHER
-    assert (ring_of(net, "b").hop, node.desk.due) == before
+    assert (ring_of(net, "b").hop, node.context.due) == before
     assert node.counters["token_in_gather"] == 1
 
 
@@ -87,7 +87,7 @@ def test_3_the_commit_token_of_an_aborted_attempt_is_refused() -> None:
     commits: list[bytes] = []
 
     def spy(_source: str, to: str, frame: bytes) -> bool:
-        if frame[1] == Kind.COMMIT and to == "b" and not commits:
+        if frame[1] == FrameKind.COMMIT and to == "b" and not commits:
             commits.append(frame)
         return False
 
@@ -95,7 +95,7 @@ def test_3_the_commit_token_of_an_aborted_attempt_is_refused() -> None:
     net.crash("c")
     net.run(8.0, lambda: bool(commits))
     net.run(0.01, lambda: net.nodes["b"].phase is Phase.RECOVERY)
-    net.drop = lambda _s, _t, f: f[1] == Kind.TOKEN
+    net.drop = lambda _s, _t, f: f[1] == FrameKind.TOKEN
     node = net.nodes["b"]
     net.run(5.0, lambda: node.phase is Phase.GATHER)
     tried = node.committed_seq
@@ -118,7 +118,7 @@ def test_3_a_commit_token_for_other_members_is_refused() -> None:
     for members, code in (((a, b), "commit_members_differ"), ((a, b, node.members[2]), "")):
         ring = RingId(99, a.name, a.incarnation)
         entries = (entry, *(None for _ in members[1:]))
-        node.receive(net.nodes["a"].codec.encode(Commit(ring, members, 1, entries)), net.now)
+        node.receive(net.nodes["a"].codec.encode(CommitToken(ring, members, 1, entries)), net.now)
         assert (node.phase is Phase.GATHER) == bool(code), code
         assert not code or node.counters[code] == 1
 
@@ -145,9 +145,9 @@ def test_a_frame_that_comes_in_commit_is_not_taken() -> None:
     late: list[bytes] = []
 
     def drop(source: str, _to: str, frame: bytes) -> bool:
-        if source == "c" and frame[1] == Kind.DATA:
+        if source == "c" and frame[1] == FrameKind.DATA:
             late.append(frame)
-        return source == "c" and frame[1] == Kind.DATA
+        return source == "c" and frame[1] == FrameKind.DATA
 
     net.drop = drop
     net.submit("c", b"late", Guarantee.AGREED)
@@ -183,7 +183,7 @@ def test_15_recovered_frames_are_kept_until_all_have_them() -> None:
 
     def drop(source: str, to: str, frame: bytes) -> bool:
         node = net.nodes[source]
-        if frame[1] != Kind.DATA or to != "b":
+        if frame[1] != FrameKind.DATA or to != "b":
             return False
         data = node.codec.decode(frame, node.codec.open(frame))
         assert isinstance(data, Data)
@@ -210,7 +210,7 @@ def test_18_a_payload_completed_by_the_recovery_is_whole_and_before_the_view() -
     seen: list[int] = []
 
     def drop(source: str, to: str, frame: bytes) -> bool:
-        if frame[1] == Kind.DATA and to == "b":
+        if frame[1] == FrameKind.DATA and to == "b":
             seen.append(1)
             return len(seen) > 4  # b has the beginning
         return False
@@ -236,12 +236,12 @@ def test_18_a_payload_completed_by_the_recovery_is_whole_and_before_the_view() -
 def test_31_unequal_members_and_a_recovery_with_losses_come_to_rest(seed: int) -> None:
     net = Net("abcd", seed=seed)
     net.settle("abcd")
-    net.drop = lambda s, t, f: f[1] == Kind.DATA and (s, t) in (("a", "b"), ("d", "c"))
+    net.drop = lambda s, t, f: f[1] == FrameKind.DATA and (s, t) in (("a", "b"), ("d", "c"))
     for i in range(40):
         net.submit("ad"[i % 2], b"%d" % i, (Guarantee.AGREED, Guarantee.SAFE)[i % 4 // 2])
         net.run(0.0007)
     net.crash("d")
-    net.drop = lambda _s, _t, f: f[1] == Kind.DATA and net.rng.random() < 0.3
+    net.drop = lambda _s, _t, f: f[1] == FrameKind.DATA and net.rng.random() < 0.3
     net.settle("abc", within=15.0)
     net.run(0.5)
     agree(net, *"abc")
@@ -262,10 +262,10 @@ def test_37_a_token_of_another_ring_touches_nothing() -> None:
     ring = ring_of(net, "b")
     other = ring.id._replace(seq=ring.id.seq + 1)
     stray = Token(other, ring.hop + 50, 900, 900, 0xFFFF, 0, 0, False, ring.marks, ())
-    before = (dict(node.desk.due), ring.describe(), ring.idle, ring.aru_seen, ring.aru_sent)
+    before = (dict(node.context.due), ring.describe(), ring.idle, ring.aru_seen, ring.aru_sent)
     node.receive(net.nodes["a"].codec.encode(stray), net.now)
     node.drained(net.now)
-    after = (dict(node.desk.due), ring.describe(), ring.idle, ring.aru_seen, ring.aru_sent)
+    after = (dict(node.context.due), ring.describe(), ring.idle, ring.aru_seen, ring.aru_sent)
     assert before == after
     assert node.waiting is None
     assert node.counters["token_other_ring"] == 1

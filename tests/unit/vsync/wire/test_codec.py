@@ -19,13 +19,13 @@ from vsync.wire.codec import COUNT_MAX, SENT_MAX, Codec, data_body, fragment_hea
 from vsync.wire.messages import (
     NOBODY,
     Alive,
-    Commit,
     CommitEntry,
+    CommitToken,
     Content,
     Data,
     Datagram,
+    FrameKind,
     Join,
-    Kind,
     Merge,
     Message,
     Probe,
@@ -60,7 +60,7 @@ MESSAGES: list[Message] = [
     body(Content.RECOVERED, (body().body,)),
     Join((A, B, C), (C,), 41, False),
     Join((), (A,), 0, True),
-    Commit(RING, (A, B, C), 4, (ENTRY, None, CommitEntry(NO_RING, 0, 0, 0, 0, ()))),
+    CommitToken(RING, (A, B, C), 4, (ENTRY, None, CommitEntry(NO_RING, 0, 0, 0, 0, ()))),
     Merge(RING, (A, B), (B, C)),
     Merge(RING, (), ()),
     Join((A,), (), 1, False, (B, C)),
@@ -195,12 +195,12 @@ def test_data_fields_and_lengths() -> None:
     ],
 )
 def test_join_shapes(packed: object, code: str) -> None:
-    refuse(codec().frame(Kind.JOIN, bytes(msgpack.packb(packed))), code)
+    refuse(codec().frame(FrameKind.JOIN, bytes(msgpack.packb(packed))), code)
 
 
 def test_commit_shapes() -> None:
     writer = codec()
-    commit = Commit(RING, (A, B), 1, (ENTRY, None))
+    commit = CommitToken(RING, (A, B), 1, (ENTRY, None))
     refuse(writer.encode(commit._replace(members=(B, A))), "commit_members")
     refuse(writer.encode(commit._replace(members=(B, C))), "commit_rep")
     refuse(writer.encode(commit._replace(entries=(ENTRY,))), "control_shape")

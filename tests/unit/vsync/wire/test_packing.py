@@ -18,7 +18,7 @@ from vsync.totem.ordering.packing import Reassembly, SendQueue
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member
 from vsync.wire.codec import FRAGMENT_HEAD_BYTES, ITEM_OVERHEAD, fragment_head
-from vsync.wire.messages import Kind
+from vsync.wire.messages import FrameKind
 
 A, B = (Member(n, 1, f"{n}:1") for n in "ab")
 G = Guarantee.AGREED
@@ -243,7 +243,7 @@ def test_losses_in_the_middle_cost_time_only() -> None:
     net = Net("abc", config=SMALL, seed=7)
     net.settle("abc")
     payload = random.Random(6).randbytes(1 << 17)
-    net.drop = lambda _s, _t, f: f[1] == Kind.DATA and net.rng.random() < 0.05
+    net.drop = lambda _s, _t, f: f[1] == FrameKind.DATA and net.rng.random() < 0.05
     assert net.submit("b", payload)
     net.run(60.0, lambda: all(net.payloads(n) for n in "abc"))
     assert all(net.payloads(n) == [payload] for n in "abc")

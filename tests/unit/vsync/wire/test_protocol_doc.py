@@ -10,7 +10,7 @@ from tests.protocol_tables import PAGE, renewed
 from tests.unit.vsync.totem.test_pitfalls_bite import BITES
 from vsync.totem.config import RingConfig
 from vsync.totem.phases import MOVES
-from vsync.wire.messages import Kind
+from vsync.wire.messages import FrameKind
 
 TEXT = PAGE.read_text(encoding="utf-8")
 SOURCES = {
@@ -48,7 +48,7 @@ def test_the_blocks_hold_every_move_and_every_default() -> None:
 
 def test_every_frame_is_in_the_table_of_frames() -> None:
     told = {r[0].partition(",")[0] for r in rows(5) if r[0].partition(",")[0].isupper()}
-    assert told == {kind.name for kind in Kind}
+    assert told == {kind.name for kind in FrameKind}
 
 
 def cited(cell: str) -> list[tuple[str, str]]:

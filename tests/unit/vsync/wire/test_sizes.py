@@ -9,7 +9,7 @@ from vsync.totem.membership.compatibility import settings_hash, settings_of
 from vsync.types import Member, RingId
 from vsync.wire.codec import COUNT_MAX, WANTED_MAX, Codec, wire_bytes_max
 from vsync.wire.membership_codec import MEMBERS_MAX, RING_SEQ_MAX
-from vsync.wire.messages import Commit, CommitEntry, Join, Merge, Message, Token
+from vsync.wire.messages import CommitEntry, CommitToken, Join, Merge, Message, Token
 
 MOST = (1 << 64) - 1
 
@@ -28,7 +28,7 @@ def largest(count: int) -> list[Message]:
     return [
         Join(all_of_them, all_of_them, RING_SEQ_MAX, False, all_of_them),
         Merge(ring, all_of_them, all_of_them),
-        Commit(ring, all_of_them, 2 * count, (entry,) * count),
+        CommitToken(ring, all_of_them, 2 * count, (entry,) * count),
         Token(
             ring,
             COUNT_MAX,
