@@ -1,7 +1,7 @@
-"""The tables of PROTOCOL.md that the code knows better: drawn from it, and put into the text.
+"""The tables of docs/reference/ that are drawn from the code of the ring.
 
-    python -m tests.protocol_tables            # say whether the text is up to date
-    python -m tests.protocol_tables --write    # bring it up to date
+    python -m tests.protocol_tables            # fails when a page is behind the code
+    python -m tests.protocol_tables --write    # brings the pages up to date
 
 A block stands between `<!-- generated: NAME -->` and `<!-- end -->`.  Of the settings the name and
 the default come from the code, the meaning from the text: it is for people to write.
@@ -19,7 +19,7 @@ from vsync.totem.config import RingConfig
 from vsync.totem.counters import table
 from vsync.totem.phases import MOVES, Phase
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "PROTOCOL.md"
+REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -51,7 +51,7 @@ def settings(old: str) -> str:
     names = [f.name for f in fields(config)]
     unknown = [name for name in names if not meanings.get(name)]
     if unknown:
-        raise SystemExit(f"{PAGE.name} does not say what these mean: {', '.join(unknown)}")
+        raise SystemExit(f"ring-settings.md does not say what these mean: {', '.join(unknown)}")
     rows = [f"| {name} | {getattr(config, name)} | {meanings[name]} |" for name in names]
     return "\n".join(["| setting | default | meaning |", "| --- | --- | --- |", *rows, ""])
 
@@ -67,32 +67,32 @@ def counters(_old: str) -> str:
     return table()
 
 
-BLOCKS: dict[str, Callable[[str], str]] = {
-    "diagram": diagram,
-    "moves": moves,
-    "settings": settings,
-    "relations": relations,
-    "counters": counters,
+PAGES: dict[str, dict[str, Callable[[str], str]]] = {
+    "ring-phases.md": {"diagram": diagram, "moves": moves},
+    "ring-settings.md": {"settings": settings, "relations": relations},
+    "counters.md": {"counters": counters},
 }
 
 
-def renewed(text: str) -> str:
-    """The page with every block drawn anew."""
+def renewed(page: str) -> tuple[str, str]:
+    """A page as it is, and with every block drawn anew."""
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+    blocks = PAGES[page]
     found = [match[2] for match in _BLOCK.finditer(text)]
-    assert sorted(found) == sorted(BLOCKS), f"blocks of {PAGE.name}: {found}"
-    return _BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]](m[3]) + m[4], text)
+    assert found == list(blocks), f"blocks of {page}: {found}"
+    return text, _BLOCK.sub(lambda m: m[1] + blocks[m[2]](m[3]) + m[4], text)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="change the page")
+    parser.add_argument("--write", action="store_true", help="change the pages")
     options = parser.parse_args()
-    text = PAGE.read_text(encoding="utf-8")
-    new = renewed(text)
-    if new != text and not options.write:
-        raise SystemExit(f"{PAGE.name} is behind the code: python -m tests.protocol_tables --write")
-    if new != text:
-        PAGE.write_text(new, encoding="utf-8")
+    for page in PAGES:
+        text, new = renewed(page)
+        if new != text and not options.write:
+            raise SystemExit(f"{page} is behind the code: python -m tests.protocol_tables --write")
+        if new != text:
+            (REFERENCE / page).write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 All members are real cores on a virtual network (50 to 300 us a hop, nothing lost), so times are
 those of the protocol alone: no CPU, no wire.  Joins and frames are counted as sent, one for each
-receiver.  docs/SCALING.md explains the columns and what follows from them.
+receiver.  docs/reference/bench-ring.md explains the columns, docs/SCALING.md what follows.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `DROPS` are the reasons for which something that came in was not used; each of them is a branch of
 its own in the code.  `EVENTS` happened.  A test compares both with the sources and with the table
-in PROTOCOL.md.
+in docs/reference/counters.md.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ EVENTS = {
 
 
 def table() -> str:
-    """The two tables of PROTOCOL.md."""
+    """The two tables of docs/reference/counters.md."""
     lines = []
     for title, entries in (("dropped, because", DROPS), ("happened", EVENTS)):
         lines += [f"| counter | {title} |", "| --- | --- |"]

@@ -1,4 +1,4 @@
-"""docs/MUTANTS.md, made of the ledger of mutation runs."""
+"""docs/reference/mutants.md, made of the ledger of mutation runs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,14 @@ from typing import Any
 from tests.sim.mutation.equivalents import EQUIVALENT, UNSEEN
 from tests.sim.mutation.operators import ROOT, generate_all
 
-PATH = ROOT / "docs" / "MUTANTS.md"
+PATH = ROOT / "docs" / "reference" / "mutants.md"
 HAND = "by hand"
 NOTICED = ("killed", "hangs")
 
-HEAD = """# Mutants: would the simulator notice?
+HEAD = """# Mutants of the protocol and their verdicts
 
-A mutant is the protocol with one small bug. Those *by hand* (`tests/sim/mutation/by_hand.py`) are
-bugs that real implementations had; the others are made by operators over the syntax trees of the
-ring's and the primary layer's modules (`tests/sim/mutation/operators.py`): bounds off by one,
-comparisons turned round, guards and single conditions dropped, minimum and maximum swapped,
-assignments and calls skipped. Each runs the seeds 1, 2, 3, ..., cut to 4,000 events, in a process
-of its own until one fails that the real code passes.
-
-    python -m tests.sim.mutation.run --list                      # what can be generated, what is
-    known python -m tests.sim.mutation.run --run --sample 200 --budget 120 --seeds-max 1000 --jobs 2
-    python -m tests.sim.mutation.run --run --survivors --budget 900    # survivors again, with more
-    time python -m tests.sim.mutation.run --table                     # this file, from
-    tests/sim/mutants.jsonl
-
-A run takes up where the last one stopped: what has a result is not run again. A mutant is named by
-what it changes, so its result holds while the code around it moves, and is dropped when that place
-is gone. `hangs` means that a seed did not end within its processor time, which a campaign reports
-as a failure. *Survived* says how many seeds it outlived so far, and what hides it; with *time* or
-*load* as the reason it is slower than the real one, and no bound is tight enough to show it.
-*Equivalent* ones change nothing that is promised. Both kinds of reasons are in
-`tests/sim/mutation/equivalents.py`. `--survivors` goes on behind the seeds that were outlived;
-`--killed` runs again what was killed, to see that it still is. `--budget` is in seconds of
-processor time, so results do not depend on what else the machine does.
+Written by `python -m tests.sim.mutation.run --table` from `tests/sim/mutants.jsonl`.
+What a mutant is, and what the verdicts mean: [MUTANTS.md](../MUTANTS.md).
 """
 
 
@@ -76,8 +56,6 @@ def write_table(ledger: dict[str, dict[str, Any]]) -> int:
     half = seeds[len(seeds) // 2] if seeds else 0
     lines = [
         HEAD,
-        "## Score",
-        "",
         f"{len(records)} mutants run of {len(present)} that can be generated and those by hand;"
         f" {noticed} of {real} that are not equivalent were noticed"
         f" ({verdicts['killed']} killed, {verdicts['hangs']} hanging; {made} of them generated),"

@@ -4,7 +4,7 @@
 Each mutant runs in a process of its own: the changed module is put in the place of the real one
 before anything imports it, then seeds run in order, cut short, until one fails.  A seed that also
 fails with the real code kills nothing.  Results go line by line into a ledger, so a run can be
-stopped and taken up again at any time; `--table` makes docs/MUTANTS.md of it.
+stopped and taken up again at any time; `--table` makes docs/reference/mutants.md of it.
 
 A mutant is *killed* (a seed fails), *hangs* (a seed does not end: noticed as well), *survives* (the
 seeds or the time are used up), or is *equivalent*: it changes nothing that was promised, with the
@@ -291,7 +291,7 @@ def parse(raw: list[str]) -> argparse.Namespace:
     what.add_argument("--list", action="store_true", help="show the mutants and what is known")
     what.add_argument("--generate", action="store_true", help="the same as --list")
     what.add_argument("--run", action="store_true", help="run those that have no result yet")
-    what.add_argument("--table", action="store_true", help="write docs/MUTANTS.md")
+    what.add_argument("--table", action="store_true", help="write docs/reference/mutants.md")
     what.add_argument(
         "--one", nargs=3, metavar=("MODULE", "NAME", "STACK"), help="one, in this process"
     )

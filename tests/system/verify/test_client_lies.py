@@ -1,6 +1,7 @@
 """Generated lies about each thing that a client can say: which are found, and which nobody can see.
 
-The survivors stand in docs/MEMBERLOG.md with the reason; a lie that is not in this list must be
+The survivors stand in docs/reference/memberlog-blind-spots.md with the reason; a lie that is not in
+this list must be
 found, and one that is must not be.
 """
 
@@ -22,7 +23,7 @@ from tools.verify.clients import received
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-DOC = Path(__file__).parents[3] / "docs" / "MEMBERLOG.md"
+DOC = Path(__file__).parents[3] / "docs" / "reference" / "memberlog-blind-spots.md"
 Said = tuple[int, int, int]
 Operator = Callable[[Said], list[Said]]
 OPERATORS: dict[str, Operator] = {

@@ -2,8 +2,9 @@
 
 A lie that the check finds must be named: the liar, or the place.  A lie that it cannot see stands
 in UNSEEN or PARTLY with the reason, and the test fails when it is seen after all, so that the
-list, which docs/MEMBERLOG.md repeats, stays true.  A new field or kind of record is lied about
-without anybody asking; it fails here until the check sees it or the list says why not.
+list, which docs/reference/memberlog-blind-spots.md repeats, stays true.  A new field or kind of
+record is lied about without anybody asking; it fails here until the check sees it or the list says
+why not.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SAMPLE = 8  # lies that go through Spark in the everyday run
 SLOW_SAMPLE = 24  # in the slow one; a whole check takes seconds, so all of them only when asked for
 ALL = "ALL_LIES" in os.environ
 SEGMENT_BYTES = 1800  # a and b write two segments, the lives of c one each
-DOCUMENT = Path(__file__).parents[3] / "docs" / "MEMBERLOG.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "memberlog-blind-spots.md"
 
 CLOCK = "a clock may say anything; it draws the pictures of the report and proves nothing"
 LABEL = "a word for people; no promise is about it"

@@ -1,7 +1,8 @@
 """The oracles that are not checkers of a log can fail, too: liveness, primary views, brokers.
 
-`test_sim_checkers.py` does the same for the rules of extended virtual synchrony; docs/SIMULATOR.md
-lists every property with its checker and the test here that shows it fire.
+`test_sim_checkers.py` does the same for the rules of extended virtual synchrony;
+docs/reference/simulator-oracles.md lists every property with its checker and the test here that
+shows it fire.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Gathering(Formation):
         """Tell my sets: few members at once, many by one join for several changes.
 
         Each change makes all answer all.  With n members that hear of each other one by one that
-        were some n joins of each member, to all others (measured in docs/SCALING.md).
+        were some n joins of each member, to all others (measured in docs/reference/bench-ring.md).
         """
         crowd = max(len(gather.proc - gather.failed), len(self.connectivity.ears(now)))
         if crowd <= CROWD:

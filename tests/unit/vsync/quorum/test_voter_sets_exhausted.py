@@ -41,7 +41,7 @@ def test_every_step_from_the_first_states(name: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CASES)
 def test_every_state_up_to_a_depth(name: str) -> None:
-    """G7, G8: docs/SIMULATOR.md has the figures."""
+    """G7, G8: docs/reference/bench-simulator.md has the figures."""
     many = name in MANY_STATES
     plain = (ACTIVATION, 1 if many else 2), (COMMAND if many else PARTIAL, 1)
     for closely, depth in DEEP.get(name, plain):

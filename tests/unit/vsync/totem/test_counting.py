@@ -1,4 +1,4 @@
-"""Every counter is explained, and every explanation has a counter; PROTOCOL.md shows them all."""
+"""Every counter is explained in `vsync/totem/counters.py`, and every explanation has a counter."""
 
 from __future__ import annotations
 

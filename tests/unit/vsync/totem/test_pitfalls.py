@@ -1,4 +1,5 @@
-"""What went wrong in other implementations, one test each; the numbers are those of PROTOCOL.md.
+"""What went wrong in other implementations, one test each, by the numbers of
+docs/reference/pitfalls.md.
 
 Pitfalls that whole-network tests elsewhere cover, and those that cannot happen by construction, are
 named there.

@@ -1,7 +1,7 @@
 """Each pitfall's test fails on a ring that has the mistake: put in, seen, taken out again.
 
 `BITES` names, for a pitfall, the mistake as a small patch of the core, and the test that must not
-pass with it.  A pitfall without a line here has a reason in PROTOCOL.md.
+pass with it.  A pitfall without a line here has a reason in docs/reference/pitfalls.md.
 """
 
 from __future__ import annotations

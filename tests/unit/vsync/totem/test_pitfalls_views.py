@@ -1,4 +1,4 @@
-"""Pitfalls of view changes, one test each; the numbers are those of PROTOCOL.md.
+"""Pitfalls of view changes, one test each; the numbers are those of docs/reference/pitfalls.md.
 
 Each story is short and aims at one mistake; `test_vsync_pitfalls_bite` makes the mistakes, and sees
 these tests fail.
