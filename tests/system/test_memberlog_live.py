@@ -13,7 +13,7 @@ from broker.memberlog.segments import PACKED, segments_in
 from tests.system.support.clusters import START_SECONDS, wait_until
 from tests.system.verify.support.checks_without_spark import contract_findings, rows_in
 from tools.demo.local_cluster import LocalCluster, command
-from tools.verify.control_checks import judge_control
+from tools.verify.checks.control_checks import judge_control
 from tools.verify.live import checkpoint
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]

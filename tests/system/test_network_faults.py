@@ -23,7 +23,7 @@ from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.client_checks_without_spark import hear
 from tools.client.management import ManagementError
 from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster
-from tools.verify.control_checks import judge_control
+from tools.verify.checks.control_checks import judge_control
 from tools.verify.findings import Finding
 from tools.verify.input.segments import find_segments
 

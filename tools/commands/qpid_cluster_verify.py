@@ -16,10 +16,11 @@ from tools.verify.checks.fast import FastReport, compare_ends
 from tools.verify.contract.rules import REPLAYED
 from tools.verify.findings import PROPERTIES, BadInput
 from tools.verify.input.segments import find_segments, is_little
-from tools.verify.job import Report, Wishes, verify
+from tools.verify.job import Wishes, verify
 from tools.verify.live.alert import alert
 from tools.verify.report.html import page
 from tools.verify.report.progress_bar import progress
+from tools.verify.report.result import Report
 from tools.verify.spark_session import spark_session
 
 CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2

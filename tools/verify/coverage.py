@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from broker.memberlog.records import RecordKind
 from tools.verify.checks.lifetimes import Lived
+from tools.verify.findings import Touched
 from tools.verify.input.rows import Row
 
 if TYPE_CHECKING:
     from tools.verify.contract.job import Contract
-
-
-class Touched(NamedTuple):
-    """One check, and over how many of what it went."""
-
-    promise: str
-    check: str
-    rows: int
-    of: str
 
 
 def touched(

@@ -40,5 +40,14 @@ class Finding(NamedTuple):
         return f"{self.property} ({PROPERTIES[self.property]}):{who}{where}: {self.what}"
 
 
+class Touched(NamedTuple):
+    """One check, and over how many of what it went."""
+
+    promise: str
+    check: str
+    rows: int
+    of: str
+
+
 class BadInput(Exception):
     """There is nothing to judge: empty, unreadable, or of several clusters."""

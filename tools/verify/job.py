@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,67 +15,19 @@ from tools.verify.checks import (
     total_order,
     views_and_segments,
 )
+from tools.verify.checks.control_checks import judge_control
 from tools.verify.clients import histories
-from tools.verify.clients.check import ClientReport
 from tools.verify.contract.rules import REPLAYED
-from tools.verify.control_checks import judge_control
-from tools.verify.coverage import Touched, blind, touched
-from tools.verify.findings import PROPERTIES, BadInput, Finding
+from tools.verify.coverage import blind, touched
+from tools.verify.findings import BadInput, Finding
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import find_segments
 from tools.verify.live import checkpoint
-from tools.verify.report.timeline import Timeline, tell
+from tools.verify.report.result import Counts, Report
+from tools.verify.report.timeline import tell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-@dataclass(slots=True)
-class Counts:
-    """What was looked at: a check that saw nothing proves nothing."""
-
-    members: int = 0
-    lives: int = 0
-    segments: int = 0
-    bytes: int = 0
-    records: int = 0
-    batches: int = 0
-    positions: int = 0
-    publishes: int = 0
-    confirms: int = 0
-    views: int = 0
-    epochs: int = 0
-
-
-@dataclass(slots=True)
-class Report:
-    """The verdict with its evidence."""
-
-    counts: Counts = field(default_factory=Counts)
-    findings: list[Finding] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    story: Timeline | None = None  # for pictures, where they were asked for
-    clients: ClientReport | None = None  # None: there is no history of a client
-    checks: list[Touched] = field(default_factory=list)  # over how much each check went
-
-    @property
-    def consistent(self) -> bool:
-        """Whether no promise was seen broken."""
-        return not self.findings
-
-    def as_document(self) -> dict[str, object]:
-        """Return the report as plain values for JSON."""
-        return {
-            "consistent": self.consistent,
-            "counts": asdict(self.counts),
-            "findings": [
-                {**finding._asdict(), "title": PROPERTIES[finding.property]}
-                for finding in self.findings
-            ],
-            "notes": self.notes,
-            "checks": [one._asdict() for one in self.checks],
-            "clients": self.clients and self.clients.as_document(),
-        }
 
 
 @dataclass(frozen=True, slots=True)

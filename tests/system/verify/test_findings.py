@@ -43,7 +43,8 @@ from tests.system.verify.corruption.corrupt_logs import (
 from tests.system.verify.support.make_logs import LogMaker, good_story
 from tests.system.verify.support.spark_session import shared_session
 from tools.verify.findings import BadInput
-from tools.verify.job import Report, verify
+from tools.verify.job import verify
+from tools.verify.report.result import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -47,8 +47,8 @@ EPOCH = "only draws the line between superseded histories; chain and root are co
 CRASHED = "in the last segment of a life that did not stop in order"
 
 ELSEWHERE = (Queues, Checkpoint, Client)
-"""Told about in tests/unit/verify/test_contract_lies.py, as each field of a move is, and in
-test_verify_clients.py."""
+"""Corrupted in tests/unit/verify/contract/test_corrupted_moves.py (each field of a move), and in
+test_clients.py."""
 
 # By key: never seen.
 UNSEEN: dict[str, str] = {

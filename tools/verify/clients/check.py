@@ -18,8 +18,7 @@ from broker.memberlog.records import Did
 from tools.verify.clients.lookup import FINDINGS_MAX, Known, finding, messages, times, who
 from tools.verify.clients.published import Account, settle_accounts
 from tools.verify.clients.received import check_receipts
-from tools.verify.coverage import Touched
-from tools.verify.findings import Finding
+from tools.verify.findings import Finding, Touched
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

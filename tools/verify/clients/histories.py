@@ -13,8 +13,8 @@ from tools.verify.checks.views_and_segments import Life
 from tools.verify.clients.check import ClientReport, check_clients
 from tools.verify.clients.lookup import FINDINGS_MAX, Known
 from tools.verify.findings import BadInput, Finding
-from tools.verify.input.reader import HEADER_BYTES, header_of
 from tools.verify.input.rows import FAULT, Row
+from tools.verify.input.segments import HEADER_BYTES, header_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

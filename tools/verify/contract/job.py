@@ -25,8 +25,8 @@ from tools.verify.contract.segment import Walked, moves_within, walk
 from tools.verify.contract.segment_rules import Reach
 from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import Part
-from tools.verify.input.reader import records_in
 from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.segments import records_in
 
 if TYPE_CHECKING:
     import pyarrow

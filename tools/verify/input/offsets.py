@@ -19,8 +19,8 @@ from broker.memberlog.records import OF_CLIENT, SUFFIX
 from broker.memberlog.segments import is_segment, one_of_each, open_segment, plain_name
 from tools.verify.findings import BadInput
 from tools.verify.input.batch_summaries import Behind
-from tools.verify.input.reader import HEADER_BYTES, header_of
 from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.segments import HEADER_BYTES, header_of
 
 STRETCH_BYTES = 32 << 20  # read of one life at a time, unless one record is longer
 _NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))

@@ -1,4 +1,4 @@
-"""Which files are to be read, and how they are shared out among tasks."""
+"""Segments on disk: which files there are, how tasks share them, and what can be read of each."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
-from broker.memberlog.reader import Damaged
-from broker.memberlog.records import SUFFIX
+from broker.memberlog.reader import Damaged, LogError, NotALog, OtherVersion, read_segment
+from broker.memberlog.records import SUFFIX, Header, Record
 from broker.memberlog.segments import is_segment, one_of_each, open_segment, plain_name
 from tools.verify.findings import BadInput
 
 LITTLE_BYTES = 256 << 20
 TASK_BYTES = 16 << 20  # segments are put together up to this much
+HEADER_BYTES = 4096  # a header is far shorter
 
 
 def find_segments(places: list[Path]) -> list[Path]:
@@ -84,3 +85,27 @@ def whose(file: str) -> tuple[str, int, int]:
     if len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit():
         return parts[0], int(parts[1]), int(parts[2])
     return parts[0], -1, -1
+
+
+def records_of(data: bytes, file: str) -> Iterator[Record]:
+    """Yield what can be read of a segment; what cannot is reported where the log is judged."""
+    faults: list[LogError] = []
+    try:
+        for _, _, _, record, _ in read_segment(data, file, faults):
+            yield record
+    except (NotALog, OtherVersion):
+        return
+
+
+def records_in(file: str) -> Iterator[Record]:
+    """Yield what can be read of the segment in a file."""
+    return records_of(read_bytes(Path(file)), file)
+
+
+def header_of(head: bytes, file: str) -> Header | None:
+    """Return the header from the first bytes of a segment; None: it cannot be read."""
+    try:
+        first = next(read_segment(head, file, []), None)
+    except LogError:
+        return None
+    return first.record if first is not None and isinstance(first.record, Header) else None

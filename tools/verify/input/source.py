@@ -2,6 +2,10 @@
 
 A partition is one segment or several small ones; its rows leave as Arrow batches, column by column,
 so that no row is pickled on its way to Spark.  Imported only where pyspark is.
+
+Live logs are a streaming source, a partition for each incarnation.  Its offsets are bytes of whole
+records, see `offsets`; they are planned beside the driver, and the bytes between two of them are
+read and parsed in tasks.
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from broker.memberlog.reader import Damaged
 from broker.memberlog.segments import open_segment
 from tools.verify.findings import BadInput
 from tools.verify.input.batch_summaries import expand_sums
+from tools.verify.input.offsets import LogPart, Offsets, Settled, advance, parts, read_part
 from tools.verify.input.parse import parse_segment, scan_segment
 from tools.verify.input.ranges_of_file import Part
 from tools.verify.input.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "memberlog"
+OFFSETS = "lives"
 ROWS_PER_BATCH = 4096
 SCHEMAS = {
     "records": SCHEMA,  # a row for each record
@@ -75,8 +82,6 @@ class MemberLogSource(DataSource):
 
         Option `settled`: JSON, by MEMBER.INCARNATION the last segment that is left out.
         """
-        from tools.verify.input.stream import MemberLogStream
-
         settled = json.loads(self.options.get("settled", "{}"))
         return MemberLogStream(self._places(), schema, settled)
 
@@ -142,6 +147,42 @@ class MemberLogReader(DataSourceReader):
                 yield from moves_of(data, file, schema, *parts)
             else:
                 yield from clients_of(data, file, schema)
+
+
+class NewBytes(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, part: LogPart) -> None:
+        self.part = part
+
+
+class MemberLogStream(DataSourceStreamReader):
+    """Reads what was written since the last look."""
+
+    def __init__(self, places: list[str], schema: StructType, settled: Settled) -> None:
+        self._places = [Path(place) for place in places]
+        self._settled = settled
+        self._schema = schema
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Begin at the beginning of all logs, but for what is settled."""
+        return {OFFSETS: {}}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where whole records end now; `offsets` bounds how much that is by itself."""
+        return {OFFSETS: advance(cast("Offsets", start[OFFSETS]), self._places, self._settled)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return a partition for each life that has something new."""
+        return [NewBytes(part) for part in parts(start[OFFSETS], end[OFFSETS])]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield Arrow batches."""
+        assert isinstance(partition, NewBytes)
+        found = read_part(partition.part)
+        rows = [] if found is None else list(parse_segment(*found))
+        if rows:
+            yield to_arrow(rows, to_arrow_schema(self._schema, timezone="UTC"))
 
 
 def read_table(

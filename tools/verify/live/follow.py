@@ -104,7 +104,7 @@ class Follower:
 
     def _read_by(self, number: int) -> Offsets:
         """Return how far a look read; a version, and what Spark notes of itself, come first."""
-        from tools.verify.input.stream import OFFSETS
+        from tools.verify.input.source import OFFSETS
 
         noted = (self.offsets / str(number)).read_text(encoding="utf-8").splitlines()[-1]
         return cast("Offsets", json.loads(noted)[OFFSETS])

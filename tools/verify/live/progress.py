@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from broker.memberlog.records import RecordKind
 from tools.verify.checks import lifetimes, views_and_segments
+from tools.verify.checks.control_checks import judge_control
 from tools.verify.checks.views_and_segments import Life, ends_of
-from tools.verify.control_checks import judge_control
 from tools.verify.findings import Finding
 from tools.verify.input.rows import FAULT, SEGMENT, Row, SegmentEnds, run_on, together
 

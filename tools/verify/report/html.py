@@ -13,7 +13,7 @@ from html import escape
 
 from broker.machine.move_log import Op
 from tools.verify.findings import PROPERTIES, Finding
-from tools.verify.job import Report
+from tools.verify.report.result import Report
 from tools.verify.report.timeline import SLICES, LifeStory, Slice, Timeline
 from tools.verify.report.traffic import Moved, causes
 

@@ -18,8 +18,8 @@ from broker.memberlog.segments import open_segment
 from tools.verify.checks.canonical_history import plan
 from tools.verify.checks.views_and_segments import primaries
 from tools.verify.input.ranges_of_file import Part, Place
-from tools.verify.input.reader import records_of
 from tools.verify.input.rows import Row
+from tools.verify.input.segments import records_of
 
 if TYPE_CHECKING:
     import pyarrow

@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.sim.run.campaign import Options, run_seed
 from tests.system.verify.support.checks_without_spark import contract_findings, rows_in
 from tools.verify.checks.canonical_history import gaps, plan
-from tools.verify.control_checks import judge_control
+from tools.verify.checks.control_checks import judge_control
 from tools.verify.findings import BadInput, Finding
 
 Check = Callable[[Path], tuple[Counter[str], list[Finding]]]

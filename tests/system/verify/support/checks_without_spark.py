@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tools.verify.checks.canonical_history import gaps, plan
+from tools.verify.checks.control_checks import judge_control
 from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.contract.explain import Line, look_around, tell
 from tools.verify.contract.job import merge, tasks_for
@@ -14,13 +15,11 @@ from tools.verify.contract.rules import Breach
 from tools.verify.contract.segment import moves_within, walk
 from tools.verify.contract.segment_rules import Reach, judge_reaches
 from tools.verify.contract.sorting import sort
-from tools.verify.control_checks import judge_control
 from tools.verify.findings import Finding
 from tools.verify.input.moves import Moves, join
 from tools.verify.input.parse import parse_segment
-from tools.verify.input.reader import records_in
 from tools.verify.input.rows import Row
-from tools.verify.input.segments import read_bytes
+from tools.verify.input.segments import read_bytes, records_in
 
 
 def rows_in(files: Iterable[Path]) -> list[Row]:

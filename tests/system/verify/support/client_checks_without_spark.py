@@ -17,8 +17,8 @@ from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Batch, Client, Did
 from broker.memberlog.segments import open_segment
 from tests.system.verify.support.checks_without_spark import rows_in
 from tools.verify.checks.canonical_history import gaps, plan
+from tools.verify.checks.control_checks import judge_control
 from tools.verify.clients.histories import apart, known_by
-from tools.verify.control_checks import judge_control
 from tools.verify.input.ranges_of_file import Part, Place
 from tools.verify.input.segments import find_segments
 

@@ -22,7 +22,7 @@ from tests.system.verify.support.make_moves import LIVES, Row, contract_breaches
 from tests.system.verify.support.recorded_story import plain_story
 
 SEED = 20_261_121
-DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "memberlog-blind-spots.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "memberlog-blind-spots.md"
 FIELDS = ("index", "queue", "seq", "of", "detail")
 Lie = tuple[str, int, Record]  # key, place in the log, what stands there instead
 

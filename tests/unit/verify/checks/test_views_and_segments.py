@@ -13,7 +13,7 @@ pytest.importorskip("numpy")
 from broker.memberlog.records import Active, ViewSeen
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import LogMaker, good_story
-from tools.verify.control_checks import judge_control
+from tools.verify.checks.control_checks import judge_control
 from tools.verify.findings import Finding
 
 A, C = ("a", 1), ("c", 1)

@@ -33,8 +33,8 @@ from tests.system.verify.support.checks_without_spark import (
 from tests.system.verify.support.make_logs import LogMaker, root_of
 from tests.system.verify.support.make_moves import LIVES, MoveMaker
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
+from tools.verify.checks.control_checks import judge_control
 from tools.verify.checks.views_and_segments import PrimaryView, begun, cuts
-from tools.verify.control_checks import judge_control
 from tools.verify.findings import Finding
 from tools.verify.input.rows import SEGMENT, EpochSums, Row, Run, nothing_said
 

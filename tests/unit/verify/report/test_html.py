@@ -13,10 +13,9 @@ from xml.etree import ElementTree
 import pytest
 
 from broker.machine.move_log import BY_CLIENT, DELIVERED, FLAG, MEMBER_LOST, NACKED
-from tools.verify.coverage import Touched
-from tools.verify.findings import Finding
-from tools.verify.job import Counts, Report
+from tools.verify.findings import Finding, Touched
 from tools.verify.report.html import page
+from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import Event, LifeStory, Slice, Span, Timeline
 from tools.verify.report.traffic import Moved
 

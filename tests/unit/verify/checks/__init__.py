@@ -1,0 +1,1 @@
+"""Unit tests of what is compared and checked without Spark."""

@@ -1,0 +1,1 @@
+"""Unit tests of how logs are found and read."""

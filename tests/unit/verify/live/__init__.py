@@ -1,0 +1,1 @@
+"""Unit tests of the check beside a running cluster."""

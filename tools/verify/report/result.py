@@ -1,0 +1,57 @@
+"""What the full check found: its findings, and over how much it went."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+from tools.verify.clients.check import ClientReport
+from tools.verify.findings import PROPERTIES, Finding, Touched
+from tools.verify.report.timeline import Timeline
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was looked at: a check that saw nothing proves nothing."""
+
+    members: int = 0
+    lives: int = 0
+    segments: int = 0
+    bytes: int = 0
+    records: int = 0
+    batches: int = 0
+    positions: int = 0
+    publishes: int = 0
+    confirms: int = 0
+    views: int = 0
+    epochs: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """The verdict with its evidence."""
+
+    counts: Counts = field(default_factory=Counts)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    story: Timeline | None = None  # for pictures, where they were asked for
+    clients: ClientReport | None = None  # None: there is no history of a client
+    checks: list[Touched] = field(default_factory=list)  # over how much each check went
+
+    @property
+    def consistent(self) -> bool:
+        """Whether no promise was seen broken."""
+        return not self.findings
+
+    def as_document(self) -> dict[str, object]:
+        """Return the report as plain values for JSON."""
+        return {
+            "consistent": self.consistent,
+            "counts": asdict(self.counts),
+            "findings": [
+                {**finding._asdict(), "title": PROPERTIES[finding.property]}
+                for finding in self.findings
+            ],
+            "notes": self.notes,
+            "checks": [one._asdict() for one in self.checks],
+            "clients": self.clients and self.clients.as_document(),
+        }
