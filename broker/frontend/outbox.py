@@ -23,7 +23,6 @@ Messages for a client that does not read are held back as well, uncopied, until 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -46,6 +45,7 @@ from broker.machine.effects import (
     Return,
     SessionStarted,
 )
+from broker.replication.durable_gate import DurableGate, acknowledges_durable
 
 _CLOSE_OK = "channel.close-ok"
 
@@ -54,17 +54,21 @@ class Outbox:
     """Carries out effects for the clients of a gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self.durable_position = 0
         self._gateway = gateway
         self._clients = gateway.clients
         self._backlog: list[tuple[int, Effect]] = []
-        # Confirms that wait for their position: position, connection, channel, number, ack.
-        self._confirms: deque[tuple[int, Client, int, LocalChannel, int, bool]] = deque()
+        # Confirms wait in it: connection, number of the channel, channel, publish number, ack.
+        self._gate: DurableGate[tuple[Client, int, LocalChannel, int, bool]] = DurableGate()
         self._holding: dict[LocalChannel, tuple[Client, int]] = {}  # channels with `held`
         self._fresh: dict[LocalChannel, tuple[Client, int]] = {}  # channels with fresh confirms
         self._confirmed: list[int] = []
 
     # -- the shell's side ------------------------------------------------------------------------
+
+    @property
+    def durable_position(self) -> int:
+        """The position up to which acknowledgements were released."""
+        return self._gate.released
 
     @property
     def holding(self) -> bool:
@@ -93,10 +97,8 @@ class Outbox:
 
     def release(self, durable_position: int) -> None:
         """Everything up to this position is durable."""
-        if durable_position > self.durable_position:
-            self.durable_position = durable_position
-            if not self._gateway.holding:
-                self._release()
+        if self._gate.release(durable_position) and not self._gateway.holding:
+            self._release()
 
     def flush(self) -> list[int]:
         """Write the confirms that are due, as few as can be."""
@@ -125,17 +127,14 @@ class Outbox:
                 self._backlog.append((position, effect))
 
     def _release(self) -> None:
-        durable = self.durable_position
-        confirms = self._confirms
-        while confirms and confirms[0][0] <= durable:
-            position, client, number, channel, publish_no, ack = confirms.popleft()
-            self._settled(position, client, number, channel, publish_no, ack)
+        for position, confirm in self._gate.take():
+            self._settled(position, *confirm)
         for channel, (client, number) in list(self._holding.items()):
             self._speak_held(client, number, channel)
 
     def _speak_held(self, client: Client, number: int, channel: LocalChannel) -> None:
         held = channel.held
-        while held and held[0].position <= self.durable_position:
+        while held and self._gate.is_open(held[0].position):
             if client.is_full:
                 client.is_behind = True
                 return
@@ -156,7 +155,7 @@ class Outbox:
         self, client: Client, number: int, channel: LocalChannel, position: int, spoken: Spoken
     ) -> None:
         """Now, or after what waits. `position` 0: it does not itself need to be durable."""
-        if channel.held or position > self.durable_position or client.is_full:
+        if channel.held or not self._gate.is_open(position) or client.is_full:
             client.is_behind = client.is_behind or client.is_full
             self._hold_back(client, number, channel, position, spoken)
         else:
@@ -198,18 +197,16 @@ class Outbox:
         self._gateway.mark_writable(client)
 
     def _on_confirm(self, position: int, effect: Confirm) -> None:
-        # Transient or not: what was only applied here could die with this member, and a confirm
-        # that the loss of one member takes back is none.
         conn, number, publish_no, _, ack = effect
         client = self._clients.get(conn)
         channel = None if client is None else client.channels.get(number)
         if client is None or channel is None:
             return
-        if position > self.durable_position:
-            self._confirms.append((position, client, number, channel, publish_no, ack))
-            channel.durable_need = position
-        else:
+        if self._gate.is_open(position):
             self._settled(position, client, number, channel, publish_no, ack)
+        else:
+            self._gate.hold(position, (client, number, channel, publish_no, ack))
+            channel.durable_need = position
 
     def _settled(
         self,
@@ -239,7 +236,7 @@ class Outbox:
             self._on_end(client, effect.chan, channel, effect)
             return
         need = 0
-        if effect.durable:
+        if acknowledges_durable(effect):
             need = channel.durable_need = position
         self._answered(client, effect.chan, channel, need, effect)
 
@@ -307,7 +304,7 @@ class Outbox:
         if effect.session != self._gateway.session:
             self._gateway.session_started(effect.session)
         self._backlog.clear()
-        self._confirms.clear()
+        self._gate.clear()
         self._holding.clear()
         self._fresh.clear()
 
