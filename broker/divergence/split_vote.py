@@ -1,4 +1,6 @@
-"""No majority on a digest: who cannot reproduce itself is wrong (decision 10).
+"""No majority on a digest: who cannot reproduce itself is wrong.
+
+Decision: docs/decisions/0007-quarantine-and-culprits.md.
 
 The votes about a position are split, so no count can tell who is right. Each member re-executes its
 own store, from its checkpoint to that position, and says as an ordered command what it got. The

@@ -1,4 +1,6 @@
-"""Commands that this member could not execute, and what it does instead (decision 4).
+"""Commands that this member could not execute, and what it does instead.
+
+Decision: docs/decisions/0007-quarantine-and-culprits.md.
 
 A command out of which the machine raises stops the member before it speaks. What it was, where it
 stands in the history and the traceback are evidence that the next start reads:

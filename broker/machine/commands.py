@@ -5,7 +5,8 @@ items: they are what an origin builds, and what a handler's signature says. What
 `blob.unpack_blob` are plain tuples of the same shape (checked item by item), because the hot path
 only ever unpacks them.
 
-Everything here was decided once, at the origin (decision 5): names, tags, time, permission.
+Everything here was decided once, at the origin: names, tags, time, permission.
+Decision: docs/decisions/0016-decide-once-at-the-origin.md.
 How commands travel is in `blob.py`.
 """
 

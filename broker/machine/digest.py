@@ -7,7 +7,8 @@ the same thing twice must not cancel out. Counters add `salt * value`. The encod
 endian integers, or msgpack with the keys of tables in order.
 
 A message's element is recomputed from the bytes held when it leaves, so a corrupted copy
-leaves a trace in the root for ever instead of cancelling out (decision 10).
+leaves a trace in the root for ever instead of cancelling out.
+Decision: docs/decisions/0017-digests-are-voted-on.md.
 """
 
 import struct

@@ -2,7 +2,8 @@
 
 It knows no clock, no chance, no socket and no disk. It validates, then mutates; what a client did
 wrong is a value (an outcome, and an effect for whoever holds the connection), so `apply` raises
-only if we did wrong, and then this member must stop (decision 4). This module only routes: the
+only if we did wrong, and then this member must stop
+(docs/decisions/0013-validate-then-mutate.md). This module only routes: the
 handlers are in the modules of their subjects.
 """
 

@@ -235,7 +235,8 @@ class BrokerMember:
         try:
             while controller.busy and clock() < deadline:
                 controller.step()
-        except Exception as error:  # ours, whatever it is: this member must not go on (decision 4)
+        except Exception as error:  # ours, whatever it is: this member must not go on
+            # docs/decisions/0013-validate-then-mutate.md
             self._broken(error)
             return
         if not controller.halted and (commands := self.clients.take_commands()):

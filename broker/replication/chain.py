@@ -4,7 +4,8 @@ A *position* counts commands from 1.  One ordered item (a blob of commands, or a
 it by the number of its commands, at least by one, so that equal positions always mean equal
 sequences of items.  `order` chains the ordered bytes alone, `chain` the bytes and the outcomes of
 their commands: two members that applied the same input and computed something else differ in
-`chain` from that item on (decision 10).
+`chain` from that item on.
+Decision: docs/decisions/0017-digests-are-voted-on.md.
 """
 
 from __future__ import annotations

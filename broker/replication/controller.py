@@ -288,7 +288,8 @@ class Controller:
         """Speak, deliveries too, from when the activation of the view is durable for good.
 
         Before that all its members could crash and a later primary know nothing of this one: what
-        it delivered would come again without a flag (decision 5).
+        it delivered would come again without a flag.
+        Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
         """
         if self._in_session and not self.speaking and self.primary.durable():
             self.speaking = True

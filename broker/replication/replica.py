@@ -3,7 +3,8 @@
 The replica is pure: it touches no disk and no socket.  What it makes durable it hands out as
 `AppliedBatch`s, what clients must see as effects with their position, what the member log must say
 as calls on the log.  Restart, join and ordinary running apply items through the same method, so
-that a state is always a checkpoint and the items after it (decision 9).
+that a state is always a checkpoint and the items after it.
+Decision: docs/decisions/0018-one-state-model-one-way-back.md.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class Divergence(Exception):
 
 
 class ExecutionFailed(Exception):
-    """The machine raised: ours to mend, and this replica is unusable from here on (decision 4)."""
+    """The machine raised: ours to mend, and this replica is unusable from here on.
+
+    Decision: docs/decisions/0013-validate-then-mutate.md.
+    """
 
     def __init__(self, item: Item, position: int, index: int, order: bytes, kind: int) -> None:
         super().__init__(f"executing a command at position {position} failed")

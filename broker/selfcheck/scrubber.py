@@ -1,4 +1,6 @@
-"""The scrubber: reads again what lies at rest, in memory and on disk, at a set pace (decision 10).
+"""The scrubber: reads again what lies at rest, in memory and on disk, at a set pace.
+
+Decision: docs/decisions/0017-digests-are-voted-on.md.
 
 Votes and leaving messages find what is used. What nobody uses rots unseen until it is needed, and
 by then the other copies may be gone: so everything is read again, a little at a time.

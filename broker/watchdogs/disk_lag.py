@@ -1,10 +1,11 @@
-"""A disk that lags: it throttles the ring, then its member leaves (decision 11).
+"""A disk that lags: it throttles the ring, then its member leaves.
 
 Whatever was applied and is not durable yet is held in memory.  Beyond a first bound the member
 keeps each token for a moment, so that all members send less and all publishers wait a little; the
 further behind, the longer.  Beyond the last bound it leaves, and the others go on at their speed.
 
 Pure: the lag and the time are handed in.
+Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
 """
 
 from __future__ import annotations

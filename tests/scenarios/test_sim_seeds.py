@@ -115,7 +115,7 @@ STORIES = {
         45065801283,
         False,
         "L4, the simulator's own: a clock that is behind by half an hour where it was by an hour is"
-        " set ahead, and what its member publishes as an epoch begins lives too long (decision 8)",
+        " set ahead, and what its member publishes as an epoch begins lives too long",
         "broker",
         without=(),
     ),

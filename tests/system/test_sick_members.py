@@ -1,4 +1,4 @@
-"""Members whose machine is not well: a clock far off, a disk that stands still (DESIGN 4.5, 4.11).
+"""Members whose machine is not well: a clock far off, a disk that stands still.
 
 The sick member is a real process whose clock or disk is replaced before it starts.
 """

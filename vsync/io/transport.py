@@ -1,9 +1,10 @@
 """Frames between members over pyzmq: one bound PULL, one connected PUSH for each peer.
 
-This module moves whole frames and knows nothing of what they say.  A frame may be lost, late or
-doubled (decision 12): the ring repairs that, so a send never waits and a refused send is only
-counted.  Data and token of one member share one connection, hence a token cannot overtake the data
-of the member that passed it.  With PUSH, unlike PUB, the refusal is visible for each peer.
+This module moves whole frames and knows nothing of their content.  A frame may be lost, late or
+doubled (docs/decisions/0019-any-frame-may-be-lost.md): the ring repairs that, so a send never waits
+and a refused send is only counted.  Data and token of one member share one connection, hence a
+token cannot overtake the data of the member that passed it.  With PUSH, unlike PUB, the refusal is
+visible for each peer.
 
 Two facts of libzmq shape the code.  The descriptor of a socket signals *edges*: once readable, the
 socket must be read until it is empty or its events are asked for again, or the next signal never

@@ -2,7 +2,8 @@
 
 They were delivered in the transitional configuration.  Some other member may have learnt in time
 that the first of them were safe, applied them and spoken about them, so none may be dropped as long
-as that member's view had no successor (docs/decisions/0005).
+as that member's view had no successor.
+Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The machine's time, and what waits for it (decision 5).
+"""The machine's time, and what waits for it.
+
+Decision: docs/decisions/0008-time-is-the-progress-of-a-majority-of-clocks.md.
 
 Time moves by `Tick` alone, and only as far as a majority of the voters' clocks have gone. A clock
 is read as progress: what it says now, less what it said when it was first read (its *shift*). So

@@ -1,5 +1,7 @@
 # mypy: disable-error-code="import-untyped"
-"""Commands that killed members, and the agreed refusal of their like (decision 4).
+"""Commands that killed members, and the agreed refusal of their like.
+
+Decision: docs/decisions/0007-quarantine-and-culprits.md.
 
 A command out of which a handler raises was never applied by the member that it killed, and stands
 in no store of that member. When it kills all members it is in no store at all, so the cluster comes

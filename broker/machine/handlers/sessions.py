@@ -2,7 +2,8 @@
 
 A member's session is one stretch of continuous life. When it does not continue, all of its
 connections end at this one position, and whatever that session still sends is rejected: the same
-everywhere, because the verdict depends on replicated state alone (decision 6).
+everywhere, because the verdict depends on replicated state alone.
+Decision: docs/decisions/0015-origins-have-incarnations-and-sessions.md.
 """
 
 from collections import deque

@@ -1,4 +1,6 @@
-"""Who gets which message: every member computes the same assignment (decision 2).
+"""Who gets which message: every member computes the same assignment.
+
+Decision: docs/decisions/0014-the-machine-dispatches.md.
 
 A queue's `service` holds its consumers with credit, the next one first. Credit is what the
 consumer's own limit, and for consumers with acknowledgement the limit of the channel, leave open.

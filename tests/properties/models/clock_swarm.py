@@ -2,6 +2,8 @@
 
 Queues that expire when unused, messages that are with clients and come back, starts of the whole
 cluster from its disks, one clock that is wrong, votes that are not equal.
+
+What is excluded: docs/decisions/0008-time-is-the-progress-of-a-majority-of-clocks.md, at its end.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class SwarmWorld(ClockWorld):
     # -- what is judged --------------------------------------------------------------------------
 
     def _before(self, member: Member, said_at: float, command: c.Command) -> None:
-        # Excluded (decision 8): what a member says whose clock was set and not read since.
+        # Excluded, see the module: what a member says whose clock was set and not read since.
         told = member is not self.wrong or self._read_at >= self._set_at
         if isinstance(command, c.QueueDeclare) and command.name.startswith(LEASE) and told:
             self._used[command.name] = max(said_at, self._used.get(command.name, 0.0))
@@ -167,7 +169,7 @@ class SwarmWorld(ClockWorld):
     ) -> None:
         super()._activate(members, fresh, cold)
         if fresh and self._machine.epoch > 1:
-            # Until others spoke, the first that does tells the time alone: excluded (decision 8).
+            # Until others spoke, the first that does tells the time alone: excluded.
             self._put(self._right_us)
 
     # -- votes -----------------------------------------------------------------------------------
@@ -184,7 +186,7 @@ class SwarmWorld(ClockWorld):
 
     def _may_go_on(self, inside: tuple[str, ...]) -> bool:
         if self.habits.wrong and len(inside) < 3 <= len(self._names):
-            return False  # of two nobody knows who is right: excluded (decision 8)
+            return False  # of two nobody knows who is right: excluded
         extra = 0 if self.habits.votes == "equal" else 1  # the arbitrator is always there
         total = len(self._names) + extra
         if self.habits.votes == "unequal":

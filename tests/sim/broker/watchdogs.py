@@ -65,7 +65,8 @@ class SimHealth:
         self.upper.later(BEAT_S * self.tape.between(0.5, 1.5), self._beat)
         self._ticker.wake(self.world.now)
         # What a member publishes as an epoch begins may live too long if its clock was set ahead
-        # since it was first read (docs/decisions/0008), and the run's end waits for the last to go.
+        # since it was first read, and the run's end waits for the last to go.
+        # docs/decisions/0008-time-is-the-progress-of-a-majority-of-clocks.md
         member = upper.member
         serves = upper.core.speaking and member.wall_offset_us <= member.wall_lowest_us
         if serves and not self.world.healed and self.tape.chance(self._load):

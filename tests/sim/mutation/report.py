@@ -14,7 +14,7 @@ NOTICED = ("killed", "hangs")
 
 HEAD = """# Mutants of the protocol and their verdicts
 
-Written by `python -m tests.sim.mutation.run --table` from `tests/sim/mutants.jsonl`.
+Written by `python -m tests.sim.mutation.run --table` from `tests/sim/mutation/mutants.jsonl`.
 What a mutant is, and what the verdicts mean: [MUTANTS.md](../MUTANTS.md).
 """
 

@@ -31,7 +31,7 @@ from typing import Any
 from tests.sim.mutation.equivalents import EQUIVALENT
 from tests.sim.mutation.operators import MODULES, ROOT, Mutant, generate_all, mutated, sample
 
-LEDGER = ROOT / "tests" / "sim" / "mutants.jsonl"
+LEDGER = ROOT / "tests" / "sim" / "mutation" / "mutants.jsonl"
 SEED_CPU_S = 40.0  # a seed that takes longer hangs; the slowest honest one takes a tenth
 STEPS_MIN, STEPS_MAX = 4000, 5000  # short runs: twice as many seeds in the same time
 HAND = "by hand"

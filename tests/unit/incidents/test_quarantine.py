@@ -1,4 +1,7 @@
-"""A command that kills its member is not executed again, and nothing diverges (G16, decision 4)."""
+"""A command that kills its member is not executed again, and nothing diverges (G16).
+
+Decision: docs/decisions/0007-quarantine-and-culprits.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Time in the machine: whose clock counts, how far, and when none is wanted (decision 5, G17)."""
+"""Time in the machine: whose clock counts, how far, and when none is wanted (G17).
+
+Decision: docs/decisions/0008-time-is-the-progress-of-a-majority-of-clocks.md.
+"""
 
 import pytest
 

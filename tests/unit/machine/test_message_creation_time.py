@@ -1,4 +1,7 @@
-"""When messages are born by the machine's time, and what outages count (decision 8, G17)."""
+"""When messages are born by the machine's time, and what outages count (G17).
+
+Decision: docs/decisions/0008-time-is-the-progress-of-a-majority-of-clocks.md.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The rules of style that a machine can check: purity, sizes, citations, samples.
+"""The rules of style that a machine can check: purity, sizes, samples.
 
 Each check collects every violation before it fails, so that one run shows them all.
 """
@@ -6,7 +6,6 @@ Each check collects every violation before it fails, so that one run shows them 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,37 +116,6 @@ def test_every_module_says_what_it_is() -> None:
         if text and not text.startswith('"""') and not ast.get_docstring(ast.parse(text))
     ]
     assert not silent, f"no module docstring: {', '.join(silent)}"
-
-
-def guarantee_numbers() -> set[str]:
-    """The numbers that docs/GUARANTEES.md defines, as in `- **G4 Safe delivery.**`."""
-    text = (ROOT / "docs" / "GUARANTEES.md").read_text(encoding="utf-8")
-    return set(re.findall(r"^- \*\*(G\d+) ", text, re.MULTILINE))
-
-
-def cited_numbers(*folders: str) -> dict[str, str]:
-    """Each G-number that stands in these folders, with one file that cites it."""
-    cited: dict[str, str] = {}
-    for path in sources(*folders):
-        if path == Path(__file__).resolve():
-            continue
-        for number in re.findall(r"\bG[1-9]\d?\b", path.read_text(encoding="utf-8")):
-            cited.setdefault(number, name(path))
-    return cited
-
-
-def test_every_cited_guarantee_exists() -> None:
-    promised = guarantee_numbers()
-    assert len(promised) >= 10
-    unknown = {
-        number: path for number, path in cited_numbers(*PACKAGES).items() if number not in promised
-    }
-    assert not unknown, f"cited but not in docs/GUARANTEES.md: {unknown}"
-
-
-def test_every_guarantee_has_a_test_that_cites_it() -> None:
-    untested = guarantee_numbers() - cited_numbers("tests").keys()
-    assert not untested, f"promised, but no test cites {', '.join(sorted(untested))}"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "conf").glob("*")), ids=lambda path: path.name)

@@ -214,7 +214,10 @@ def undecided_when_a_died() -> Bus:
 
 
 def test_the_donor_keeps_what_is_undecided_and_it_is_applied_before_the_activation() -> None:
-    """G11: what a told its consumer is delivered a second time, and flagged (decision 0005)."""
+    """G11: what a told its consumer is delivered a second time, and flagged.
+
+    Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
+    """
     bus = undecided_when_a_died()
     heard = [e for _, e in bus.shells["a"].spoken if isinstance(e, DeliverEffect)]
     assert [e.body for e in heard] == [b"m1"]

@@ -1,4 +1,7 @@
-"""What members do because time passes: ticks, when and how many (decision 4.5)."""
+"""What members do because time passes: ticks, when and how many.
+
+Decision: docs/decisions/0008-time-is-the-progress-of-a-majority-of-clocks.md.
+"""
 
 import pytest
 

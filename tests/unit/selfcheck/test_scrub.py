@@ -1,4 +1,7 @@
-"""What rots at rest is found within one pass, in memory and on disk (G10, decision 10)."""
+"""What rots at rest is found within one pass, in memory and on disk (G10).
+
+Decision: docs/decisions/0017-digests-are-voted-on.md.
+"""
 
 from __future__ import annotations
 

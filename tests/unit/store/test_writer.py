@@ -241,7 +241,10 @@ def test_closing_does_not_wait_for_a_dead_disk_for_ever() -> None:
 
 @pytest.mark.parametrize("what", ["put_meta", "stage", "switch", "trim"])
 def test_whatever_cannot_be_written_stops_everything(what: str) -> None:
-    """Decision 4.11: a meta record and each step of a checkpoint count like a commit."""
+    """A meta record and each step of a checkpoint count like a commit.
+
+    Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
+    """
 
     async def story(rig: Rig) -> None:
         rig.store.gate.release(10)

@@ -1,4 +1,7 @@
-"""A disk that lags: first it slows the ring down, then its member leaves (decision 4.11)."""
+"""A disk that lags: first it slows the ring down, then its member leaves.
+
+Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
+"""
 
 from broker.watchdogs.disk_lag import HOLD_S_MAX, HOLD_S_MIN, DiskLag
 from store.commit_thread import CommitLag

@@ -1,4 +1,7 @@
-"""A member that cannot keep up slows the whole ring down, and loses nobody (decision 4.11)."""
+"""A member that cannot keep up slows the whole ring down, and loses nobody.
+
+Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
+"""
 
 from tests.support.ring.virtual_network import Net
 from vsync.totem.config import RingConfig

@@ -1,0 +1,120 @@
+"""Whatever the project cites exists: guarantees, decisions, pages, files.
+
+Each check collects every violation before it fails, so that one run shows them all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.unit.project.test_tidy import PACKAGES, ROOT, name, sources
+
+DOCS = ROOT / "docs"
+DECISIONS = DOCS / "decisions"
+DECISION_BY_NUMBER = re.compile(r"\bdecisions?[ \n]+\(?\d|DESIGN(\.md)?[ \n]+\d", re.IGNORECASE)
+DECISION = re.compile(r"(?:decisions/|`)(\d{4}(?:-[\w-]*)?)(\.md)?")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]*))?\)")
+PLACE = re.compile(r"`((?:vsync|broker|store|tools|tests|docs|conf)/[\w/.-]+)")
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Every source and page of the project."""
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *sorted((ROOT / "conf").glob("*"))]
+    for path in [*sources(*PACKAGES), *pages, ROOT / "pyproject.toml", ROOT / "Makefile"]:
+        if path != Path(__file__).resolve():
+            yield path, path.read_text(encoding="utf-8")
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    yield from ((path, text) for path, text in texts() if path.suffix == ".md")
+
+
+def guarantee_numbers() -> set[str]:
+    """The numbers that docs/GUARANTEES.md defines, as in `- **G4 Safe delivery.**`."""
+    text = (ROOT / "docs" / "GUARANTEES.md").read_text(encoding="utf-8")
+    return set(re.findall(r"^- \*\*(G\d+) ", text, re.MULTILINE))
+
+
+def cited_numbers(*folders: str) -> dict[str, str]:
+    """Each G-number that stands in these folders, with one file that cites it."""
+    cited: dict[str, str] = {}
+    for path in sources(*folders):
+        if path == Path(__file__).resolve():
+            continue
+        for number in re.findall(r"\bG[1-9]\d?\b", path.read_text(encoding="utf-8")):
+            cited.setdefault(number, name(path))
+    return cited
+
+
+def test_every_cited_guarantee_exists() -> None:
+    promised = guarantee_numbers()
+    assert len(promised) >= 10
+    unknown = {
+        number: path for number, path in cited_numbers(*PACKAGES).items() if number not in promised
+    }
+    assert not unknown, f"cited but not in docs/GUARANTEES.md: {unknown}"
+
+
+def test_every_guarantee_has_a_test_that_cites_it() -> None:
+    untested = guarantee_numbers() - cited_numbers("tests").keys()
+    assert not untested, f"promised, but no test cites {', '.join(sorted(untested))}"
+
+
+def unknown_decisions(text: str) -> list[str]:
+    """Citations of decisions by number, and of file names that do not exist."""
+    found = [match[0] for match in DECISION_BY_NUMBER.finditer(text)]
+    stems = {path.stem for path in DECISIONS.glob("0*.md")}
+    return found + [m[1] for m in DECISION.finditer(text) if m[1] not in stems]
+
+
+def test_every_cited_decision_exists_under_its_file_name() -> None:
+    found = [
+        f"{name(path)}: {cited}" for path, text in texts() for cited in unknown_decisions(text)
+    ]
+    assert not found, "\n".join(["cite docs/decisions/NNNN-name.md:", *found])
+
+
+def test_the_check_of_decisions_sees_what_it_should() -> None:
+    bad = "(decision 4), decision 4.11, Decision 0005, decisions/0012, `0005-other`, DESIGN 4"
+    assert len(unknown_decisions(bad)) == 6
+    good = "docs/decisions/0013-validate-then-mutate.md, `0013-validate-then-mutate`, a decision"
+    assert unknown_decisions(good) == []
+
+
+def test_the_index_of_decisions_names_them_all() -> None:
+    index = (DECISIONS / "README.md").read_text(encoding="utf-8")
+    missing = [p.name for p in sorted(DECISIONS.glob("0*.md")) if f"]({p.name})" not in index]
+    assert not missing, f"not in docs/decisions/README.md: {', '.join(missing)}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names under which a page's headings can be linked."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    broken = []
+    for path, text in pages():
+        for target, anchor in LINK.findall(text):
+            if "://" in target:
+                continue
+            page = (path.parent / target).resolve() if target else path
+            if not page.exists() or (anchor and anchor not in anchors(page)):
+                broken.append(f"{name(path)}: {target}#{anchor}")
+    assert not broken, "\n".join(["links to nowhere:", *broken])
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    """But the changelog's, which names what was."""
+    found = []
+    for path, text in pages():
+        if path.name == "CHANGELOG.md":
+            continue
+        for cited in PLACE.findall(text):
+            place = cited.rstrip("/.")
+            if not any((ROOT / f"{place}{end}").exists() for end in ("", ".py")):
+                found.append(f"{name(path)}: {cited}")
+    assert not found, "\n".join(["no such file:", *found])
