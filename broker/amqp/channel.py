@@ -1,5 +1,6 @@
 """One channel as its frames come in: which state it is in, and the message under way on it."""
 
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
@@ -10,32 +11,30 @@ from broker.amqp.events import Published
 Address: TypeAlias = tuple[str, str, int]  # exchange, key, the bits of basic.publish
 
 
+_NOTHING_SEEN = Properties(0, None)
+
+
 class ChannelState(Enum):
     """Anything but OPEN discards what the client still sends on the channel."""
 
     OPEN = "open"
-    ASKED = "the client asked for its end and has no answer yet"
-    DOOMED = "the server will close it, or has closed it and waits for close-ok"
+    CLOSE_REQUESTED = "the client asked for its end and has no reply yet"
+    CLOSING = "the server will close it, or has closed it and waits for close-ok"
 
 
+@dataclass(slots=True, eq=False)
 class ChannelIn:
     """A publish is a method frame, a header frame, and body frames up to the announced size."""
 
-    __slots__ = (
-        "address", "announced", "missing", "parts", "properties", "said_close", "said_close_ok",
-        "seen", "state",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.state = ChannelState.OPEN
-        self.said_close = False  # the server's channel.close is out, close-ok is due
-        self.said_close_ok = False  # the client asked for the end too, and has had its answer
-        self.address: Address | None = None  # of the publish under way
-        self.properties: bytes | None = None  # known once the header came
-        self.seen = Properties(0, None)
-        self.announced = 0
-        self.missing = 0
-        self.parts: list[bytes] = []
+    state: ChannelState = ChannelState.OPEN
+    sent_close: bool = False  # the server's channel.close is out, close-ok is due
+    sent_close_ok: bool = False  # the client asked for the end too, and has had its reply
+    address: Address | None = None  # of the publish under way
+    properties: bytes | None = None  # known once the header came
+    seen: Properties = _NOTHING_SEEN
+    announced: int = 0
+    missing: int = 0
+    parts: list[bytes] = field(default_factory=list)
 
     @property
     def is_idle(self) -> bool:

@@ -19,12 +19,12 @@ from broker.amqp.channel import ChannelIn, ChannelState
 from broker.amqp.errors import ProtocolFault, reply_text
 from broker.amqp.events import (
     Called,
-    ChannelCloseAsked,
+    ChannelCloseRequested,
     ChannelOpened,
-    CloseAsked,
+    CloseRequested,
     Event,
     Faulted,
-    OpenAsked,
+    OpenRequested,
 )
 from broker.amqp.fields import Table, Value, clip
 from broker.amqp.frame_reader import FrameReader, ReaderPhase
@@ -57,7 +57,7 @@ class ServerConnection(FrameReader):
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """What the client said with these bytes."""
-        self._now = self._heartbeat.heard_at = now
+        self._now = self._heartbeat.received_at = now
         if self._rest:
             self._rest += data
             if len(self._rest) < self.need:
@@ -79,7 +79,7 @@ class ServerConnection(FrameReader):
         """Everything that is to be sent now; it is not kept."""
         out, self.out = self.out, bytearray()
         if out:
-            self._heartbeat.spoke = True
+            self._heartbeat.has_sent = True
         return out
 
     def next_timer(self) -> float | None:
@@ -118,38 +118,38 @@ class ServerConnection(FrameReader):
         """Nothing more will be said: close the socket once the output is out."""
         return self.phase is ReaderPhase.CLOSED
 
-    def say(self, channel: int, method: str, args: tuple[Value, ...] = ()) -> None:
+    def send(self, channel: int, method: str, args: tuple[Value, ...] = ()) -> None:
         """One method, unless we have said our last word."""
         if self.phase is not ReaderPhase.CLOSING and self.phase is not ReaderPhase.CLOSED:
             codec.append_method(self.out, channel, method, args)
 
     def accept_open(self) -> None:
-        """The answer to `OpenAsked`, and `close` the other one."""
-        self.say(0, "connection.open-ok")
+        """The answer to `OpenRequested`, and `close` the other one."""
+        self.send(0, "connection.open-ok")
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Say why and wait a while for the client to agree. `text` as it goes out."""
-        if self.phase is ReaderPhase.LEAVING:
+        if self.phase is ReaderPhase.CLOSE_RECEIVED:
             self.close_ok()  # it wants to go anyway
         if self.phase is ReaderPhase.HEADER:
             self.phase = ReaderPhase.CLOSED  # nobody knows yet whether it speaks AMQP
         if self.phase in (ReaderPhase.CLOSED, ReaderPhase.CLOSING):
             return
-        self.say(0, "connection.close", (code, clip(text), class_id, method_id))
+        self.send(0, "connection.close", (code, clip(text), class_id, method_id))
         self.phase, self._deadline = ReaderPhase.CLOSING, self._now + self.limits.closing_s
         self.channels.clear()
 
     def close_ok(self) -> None:
-        """The answer to `CloseAsked`."""
-        if self.phase is ReaderPhase.LEAVING:
-            self.say(0, "connection.close-ok")
+        """The answer to `CloseRequested`."""
+        if self.phase is ReaderPhase.CLOSE_RECEIVED:
+            self.send(0, "connection.close-ok")
             self.phase = ReaderPhase.CLOSED
 
-    def doom_channel(self, number: int) -> None:
+    def discard_channel(self, number: int) -> None:
         """Discard what the client still says on this channel; `close_channel` follows."""
         channel = self.channels.get(number)
         if channel is not None and channel.state is ChannelState.OPEN:
-            channel.state = ChannelState.DOOMED
+            channel.state = ChannelState.CLOSING
             channel.reset()
 
     def close_channel(
@@ -157,27 +157,27 @@ class ServerConnection(FrameReader):
     ) -> None:
         """Say why. If the client has asked for the end of the channel itself, it gets both."""
         channel = self.channels.get(number)
-        if channel is None or channel.said_close:
+        if channel is None or channel.sent_close:
             return
-        self.say(number, "channel.close", (code, clip(text), class_id, method_id))
-        if channel.state is ChannelState.ASKED:
-            self.say(number, "channel.close-ok")
-            channel.said_close_ok = True
-        channel.state = ChannelState.DOOMED
-        channel.said_close = True
+        self.send(number, "channel.close", (code, clip(text), class_id, method_id))
+        if channel.state is ChannelState.CLOSE_REQUESTED:
+            self.send(number, "channel.close-ok")
+            channel.sent_close_ok = True
+        channel.state = ChannelState.CLOSING
+        channel.sent_close = True
         channel.reset()
 
     def channel_close_ok(self, number: int) -> None:
-        """The answer to `ChannelCloseAsked`."""
+        """The answer to `ChannelCloseRequested`."""
         channel = self.channels.get(number)
-        if channel is not None and channel.state is ChannelState.ASKED:
+        if channel is not None and channel.state is ChannelState.CLOSE_REQUESTED:
             del self.channels[number]
-            self.say(number, "channel.close-ok")
+            self.send(number, "channel.close-ok")
 
     # -- methods ---------------------------------------------------------------------------------
 
     def on_method(self, number: int, data: bytes, start: int, end: int) -> None:
-        if self.phase is ReaderPhase.LEAVING:
+        if self.phase is ReaderPhase.CLOSE_RECEIVED:
             return
         channel = self.channels.get(number)
         settles = _SETTLE.get(data[start : start + 4])
@@ -216,10 +216,10 @@ class ServerConnection(FrameReader):
         if channel is None:
             text = f"{name} on channel {number}, which is not open"
             raise ProtocolFault(errors.CHANNEL_ERROR, text, method.class_id, method.method_id)
-        if channel.state is ChannelState.DOOMED:
-            self._on_doomed(number, channel, name)
+        if channel.state is ChannelState.CLOSING:
+            self._on_closing_channel(number, channel, name)
             return
-        if channel.state is ChannelState.ASKED:
+        if channel.state is ChannelState.CLOSE_REQUESTED:
             return
         if not method.by_client:
             raise _misplaced(method, "from a client")
@@ -229,8 +229,8 @@ class ServerConnection(FrameReader):
         if name == "basic.publish":
             channel.on_publish(self.remember_address(payload, args))
         elif name == "channel.close":
-            channel.state = ChannelState.ASKED
-            self.events.append(ChannelCloseAsked(number))
+            channel.state = ChannelState.CLOSE_REQUESTED
+            self.events.append(ChannelCloseRequested(number))
         else:
             self.events.append(Called(number, name, args))
 
@@ -239,9 +239,9 @@ class ServerConnection(FrameReader):
             text = f"channel {number} is above the negotiated channel_max {self._channel_max}"
             raise ProtocolFault(errors.CHANNEL_ERROR, text, 20, 10)
         if channel is not None:
-            if channel.said_close_ok:
+            if channel.sent_close_ok:
                 channel = None  # for this client the number is free, it need not send close-ok
-            elif channel.state is ChannelState.DOOMED:
+            elif channel.state is ChannelState.CLOSING:
                 return
         if channel is not None:
             text = f"second 'channel.open' seen on channel {number}"
@@ -249,16 +249,16 @@ class ServerConnection(FrameReader):
         self.channels[number] = ChannelIn()
         self.events.append(ChannelOpened(number))
 
-    def _on_doomed(self, number: int, channel: ChannelIn, name: str) -> None:
+    def _on_closing_channel(self, number: int, channel: ChannelIn, name: str) -> None:
         """Only the end of the channel counts now; both sides may have asked for it at once."""
-        if name == "channel.close-ok" and channel.said_close:
+        if name == "channel.close-ok" and channel.sent_close:
             del self.channels[number]
         elif name == "channel.close":
-            if channel.said_close:
-                self.say(number, "channel.close-ok")
-                channel.said_close_ok = True
+            if channel.sent_close:
+                self.send(number, "channel.close-ok")
+                channel.sent_close_ok = True
             else:
-                channel.state = ChannelState.ASKED  # `close_channel` answers it too
+                channel.state = ChannelState.CLOSE_REQUESTED  # `close_channel` answers it too
 
     # -- the connection's own methods ------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class ServerConnection(FrameReader):
             self.need = 8
             return 0
         args = (0, 9, self._identity.properties(), " ".join(MECHANISMS).encode(), b"en_US")
-        self.say(0, "connection.start", args)
+        self.send(0, "connection.start", args)
         self.phase = ReaderPhase.START
         return 8
 
@@ -290,7 +290,7 @@ class ServerConnection(FrameReader):
         self.user = user
         limits = self.limits
         self.phase = ReaderPhase.TUNE
-        self.say(
+        self.send(
             0, "connection.tune", (limits.channel_max, limits.frame_bytes_max, limits.heartbeat_s)
         )
 
@@ -305,16 +305,16 @@ class ServerConnection(FrameReader):
         self.phase, self._deadline = ReaderPhase.OPEN, None
         self._heartbeat.start(self._now)
         vhost = cast("str", args[0])
-        self.events.append(OpenAsked(vhost, self.user, self.client_properties))
+        self.events.append(OpenRequested(vhost, self.user, self.client_properties))
 
     def _on_update_secret(self, _args: tuple[Value, ...]) -> None:
         """Passwords do not expire here, so there is nothing to renew."""
-        self.say(0, "connection.update-secret-ok")
+        self.send(0, "connection.update-secret-ok")
 
     def _on_close(self, args: tuple[Value, ...]) -> None:
         self.channels.clear()
-        self.phase, self._deadline = ReaderPhase.LEAVING, self._now + self.limits.closing_s
-        self.events.append(CloseAsked(cast("int", args[0]), cast("str", args[1])))
+        self.phase, self._deadline = ReaderPhase.CLOSE_RECEIVED, self._now + self.limits.closing_s
+        self.events.append(CloseRequested(cast("int", args[0]), cast("str", args[1])))
 
     def _on_early_close(self, _args: tuple[Value, ...]) -> None:
         codec.append_method(self.out, 0, "connection.close-ok")
@@ -324,7 +324,7 @@ class ServerConnection(FrameReader):
         self.phase = ReaderPhase.CLOSED
 
     def _on_fault(self, fault: ProtocolFault) -> None:
-        if self.phase in (ReaderPhase.CLOSING, ReaderPhase.LEAVING):
+        if self.phase in (ReaderPhase.CLOSING, ReaderPhase.CLOSE_RECEIVED):
             self.phase = (
                 ReaderPhase.CLOSED
             )  # whoever talks nonsense after a close gets no second one

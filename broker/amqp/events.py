@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeAlias
 from broker.amqp.fields import Table, Value
 
 
-class OpenAsked(NamedTuple):
+class OpenRequested(NamedTuple):
     """The client has identified itself and wants to work. Answer with `accept_open` or `close`."""
 
     vhost: str
@@ -46,13 +46,13 @@ class ChannelOpened(NamedTuple):
     channel: int
 
 
-class ChannelCloseAsked(NamedTuple):
+class ChannelCloseRequested(NamedTuple):
     """The channel discards until the owner calls `channel_close_ok`."""
 
     channel: int
 
 
-class CloseAsked(NamedTuple):
+class CloseRequested(NamedTuple):
     """The connection discards until the owner calls `close_ok`."""
 
     code: int
@@ -67,12 +67,12 @@ class Faulted(NamedTuple):
 
 
 Event: TypeAlias = (
-    OpenAsked
+    OpenRequested
     | Published
     | Oversized
     | Called
     | ChannelOpened
-    | ChannelCloseAsked
-    | CloseAsked
+    | ChannelCloseRequested
+    | CloseRequested
     | Faulted
 )

@@ -32,7 +32,7 @@ class ReaderPhase(Enum):
     TUNE = "waits for connection.tune-ok"
     OPENING = "waits for connection.open"
     OPEN = "open"
-    LEAVING = "the client said close"
+    CLOSE_RECEIVED = "the client said close"
     CLOSING = "waits for connection.close-ok"
     CLOSED = "closed"
 
@@ -148,7 +148,7 @@ class FrameReader(ABC):
         if kind not in (codec.HEADER, codec.BODY):
             text = f"frame of unknown type {kind} on channel {number}"
             raise ProtocolFault(errors.FRAME_ERROR, text)
-        if self.phase in (ReaderPhase.CLOSING, ReaderPhase.LEAVING):
+        if self.phase in (ReaderPhase.CLOSING, ReaderPhase.CLOSE_RECEIVED):
             return
         channel = self.channels.get(number)
         if channel is None:
@@ -165,7 +165,7 @@ class FrameReader(ABC):
             announced, properties = codec.decode_content_header(data, start, end)
             channel.on_header(number, announced, properties, self._inspect(properties))
             if announced > self.limits.message_bytes_max:
-                channel.state = ChannelState.DOOMED
+                channel.state = ChannelState.CLOSING
                 channel.reset()
                 self.events.append(Oversized(number, announced))
                 return

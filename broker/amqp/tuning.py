@@ -76,8 +76,8 @@ def negotiate(limits: Limits, args: tuple[Value, ...]) -> Tuned:
     return Tuned(channel_max or limits.channel_max, frame_max or limits.frame_bytes_max, heartbeat)
 
 
-def _too_high(what: str, asked: int, allowed: int) -> ProtocolFault:
-    text = f"negotiated {what} = {asked} is higher than the maximum allowed value ({allowed})"
+def _too_high(what: str, requested: int, allowed: int) -> ProtocolFault:
+    text = f"negotiated {what} = {requested} is higher than the maximum allowed value ({allowed})"
     return ProtocolFault(NOT_ALLOWED, text, 10, 31)
 
 

@@ -1,13 +1,14 @@
 """The local half of a channel: what its member must remember that no other member needs.
 
-Requests travel through the order and answers come back as effects. Between the two lie: the
-numbering of publishes, the buffer of a transaction, answers that the gateway gives itself and
-that must keep their place among the machine's, and what may not be spoken yet.
+Requests travel through the order and replies come back as effects. Between the two lie: the
+numbering of publishes, the buffer of a transaction, replies that the gateway gives itself and
+that must keep their place among the machine's, and what may not be sent yet.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from broker.amqp.fields import Value
@@ -21,7 +22,7 @@ TX_ITEMS_MAX = 10_000
 
 
 class PendingClose(NamedTuple):
-    """The gateway ends the channel: spoken when the machine has answered all that came before."""
+    """The gateway ends the channel: sent when the machine has replied to all that came before."""
 
     code: int
     text: str
@@ -29,33 +30,31 @@ class PendingClose(NamedTuple):
     method_id: int
 
 
-class LocalAnswer(NamedTuple):
-    """An answer of the gateway's own, which follows the first `after` answers of the machine."""
+class LocalReply(NamedTuple):
+    """A reply of the gateway's own, which follows the first `after` replies of the machine."""
 
     after: int
     method: str
     args: tuple[Value, ...]
 
 
-Spoken: TypeAlias = Reply | DeliverEffect | GetOk | GetEmpty | ChannelError | LocalAnswer
+Outgoing: TypeAlias = Reply | DeliverEffect | GetOk | GetEmpty | ChannelError | LocalReply
 
 
 class HeldReply(NamedTuple):
     """Something that waits until `position` is durable, and for what is held before it."""
 
     position: int
-    spoken: Spoken
+    outgoing: Outgoing
 
 
+@dataclass(slots=True, eq=False)
 class Transaction:
     """What tx.commit will send as one command."""
 
-    __slots__ = ("publishes", "settlements", "size")
-
-    def __init__(self) -> None:
-        self.publishes: list[TxPublish] = []
-        self.settlements: list[TxSettle] = []
-        self.size = 0
+    publishes: list[TxPublish] = field(default_factory=list)
+    settlements: list[TxSettle] = field(default_factory=list)
+    size: int = 0
 
     @property
     def is_full(self) -> bool:
@@ -68,70 +67,28 @@ class Transaction:
         return size
 
 
-class LocalChannel:
-    """One open channel of a client of this member."""
-
-    __slots__ = (
-        "answered",
-        "answers",
-        "asked",
-        "blocking",
-        "confirms",
-        "durable_need",
-        "held",
-        "last_queue",
-        "pending_close",
-        "prefetch",
-        "publish_no",
-        "recovers",
-        "transaction",
-        "unreported",
-        "wants_confirms",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.last_queue: str | None = None
-        self.prefetch = 0
-        self.wants_confirms = False
-        self.publish_no = 0
-        self.transaction: Transaction | None = None
-        self.pending_close: PendingClose | None = None
-        # Answers: how many were asked of the machine, how many came, which ones are our own.
-        self.asked = 0
-        self.answered = 0
-        self.answers: deque[LocalAnswer] = deque()
-        self.recovers: deque[bool] = deque()  # of each recover under way: wants its answer
-        # What may not be spoken yet, in order.
-        self.held: deque[HeldReply] = deque()
-        self.blocking = 0  # how many of `held` no delivery may overtake
-        self.durable_need = 0  # the highest position that something here waits or waited for
-        self.confirms = Confirms()
-        self.unreported = 0  # highest delivery tag written without acknowledgement, not yet SENT
-
-
+@dataclass(slots=True, eq=False)
 class Confirms:
-    """Which publishes are settled, and the fewest basic.ack that say so.
+    """Which publishes are settled, and the fewest basic.ack that report it.
 
-    `multiple` may only be said when all before are settled: what is settled early is said on its
-    own and remembered until the rest caught up.
+    `multiple` may only be set when all before are settled: what is settled early is acknowledged on
+    its own and remembered until the rest caught up.
     """
 
-    __slots__ = ("_early", "_settled", "fresh")
-
-    def __init__(self) -> None:
-        self.fresh: list[tuple[int, bool]] = []  # since the last flush: number, ack or nack
-        self._settled = 0  # all publishes up to here are
-        self._early: set[int] = set()
+    fresh: list[tuple[int, bool]] = field(default_factory=list)
+    """Since the last flush: number, ack or nack."""
+    _settled: int = 0  # all publishes up to here are
+    _early: set[int] = field(default_factory=set)
 
     def take(self) -> list[tuple[int, bool, bool]]:
-        """What to say now: (number, multiple, ack)."""
-        said: list[tuple[int, bool, bool]] = []
+        """What to send now: (number, multiple, ack)."""
+        acks: list[tuple[int, bool, bool]] = []
         last = 0  # the highest number that a multiple acknowledgement can reach
         acked = 0
         early = self._early
         for number, ack in self.fresh:
             if not ack:
-                said.append((number, False, False))
+                acks.append((number, False, False))
             if number == self._settled + 1:
                 self._settled = number
                 if ack:
@@ -143,8 +100,32 @@ class Confirms:
             else:
                 early.add(number)
                 if ack:
-                    said.append((number, False, True))
+                    acks.append((number, False, True))
         self.fresh = []
         if last:
-            said.append((last, acked > 1, True))
-        return said
+            acks.append((last, acked > 1, True))
+        return acks
+
+
+@dataclass(slots=True, eq=False)
+class LocalChannel:
+    """One open channel of a client of this member."""
+
+    last_queue: str | None = None
+    prefetch: int = 0
+    wants_confirms: bool = False
+    publish_no: int = 0
+    transaction: Transaction | None = None
+    pending_close: PendingClose | None = None
+    # Replies: how many were requested of the machine, how many came, which ones are our own.
+    requested: int = 0
+    replied: int = 0
+    local_replies: deque[LocalReply] = field(default_factory=deque)
+    recovers: deque[bool] = field(default_factory=deque)
+    """Of each basic.recover under way: whether the client wants its reply."""
+    held: deque[HeldReply] = field(default_factory=deque)
+    """What may not be sent yet, in order."""
+    blocking: int = 0  # how many of `held` no delivery may overtake
+    durable_need: int = 0  # the highest position that something here waits or waited for
+    confirms: Confirms = field(default_factory=Confirms)
+    unreported: int = 0  # highest delivery tag written without acknowledgement, not yet SENT

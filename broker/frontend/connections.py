@@ -36,18 +36,18 @@ class ClientLink:
         self.client, self.transport = client, transport
         self.full = False  # the transport takes no more for now
         self.reading = True
-        self.unsaid = b""  # said while this member might speak, and not written before it might not
+        self.unsent = b""  # said while this member might speak, and not written before it might not
         self._owner = owner
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client."""
-        self.client.data_received(data, time.monotonic())
+        self._owner.gateway.data_received(self.client, data, time.monotonic())
         self._owner.on_work()
 
     def connection_lost(self) -> None:
         """The socket is gone."""
         self._owner.forget(self)
-        self.client.connection_lost()
+        self._owner.gateway.connection_lost(self.client)
         self._owner.on_work()
 
     def pause_writing(self) -> None:
@@ -81,9 +81,9 @@ class ClientLink:
         if not self._owner.speaking:
             return client.connection.take_output()  # nothing that counts as sent
         data = client.take_output()
-        if self.unsaid:
+        if self.unsent:
             # A client that is told to go does not hear what there was no time to say.
-            data, self.unsaid = (data if client.wants_close else self.unsaid + data), b""
+            data, self.unsent = (data if client.wants_close else self.unsent + data), b""
         return data
 
     def read(self, *, on: bool) -> None:
@@ -167,16 +167,16 @@ class Connections:
         """
         if self.speaking and not speaking:
             for client, waiting in self._links.items():
-                waiting.unsaid += client.connection.take_output()
+                waiting.unsent += client.connection.take_output()
         elif speaking and not self.speaking:
             for client in self._links:
                 self.gateway.mark_writable(client)
         self.speaking = speaking
         if speaking:
-            self.outbox.resume()
+            self.outbox.unfence()
         else:
-            self.outbox.hold()
-        self.gateway.decide(soon=soon)
+            self.outbox.fence()
+        self.gateway.admit_waiting(soon=soon)
         confirmed = self.outbox.flush()
         for client in self.gateway.take_writable():
             link = self._links.get(client)
@@ -186,7 +186,7 @@ class Connections:
 
     def throttle(self, *, full: bool) -> None:
         """Read publishers only while there is room for what they say."""
-        wait = full or self.outbox.holding
+        wait = full or self.outbox.fenced
         self.gateway.paused = full
         if wait or self._paused:
             for link in self._links.values():
@@ -195,11 +195,11 @@ class Connections:
 
     def wake(self, now: float) -> None:
         """Heartbeats and time limits."""
-        self.gateway.give_up(now)
+        self.gateway.refuse_overdue(now)
         for client in list(self._links):
             due = client.next_timer()
             if due is not None and due <= now:
-                client.wake(now)
+                self.gateway.wake(client, now)
 
     def drop_all(self, reason: str) -> None:
         """Tell every client that this is the end, and close."""

@@ -6,9 +6,9 @@ It knows no socket, no loop and no clock. How its shell calls it:
     outbox = Outbox(gateway)
 
     client = gateway.connect("192.0.2.1:50123", is_local, now)  # a socket was accepted
-    client.data_received(data, now)      # never raises; answers collect in the client
-    client.connection_lost()             # the socket is gone, whoever closed it; nothing after it
-    client.next_timer(), client.wake(now)          # heartbeats and time limits
+    gateway.data_received(client, data, now)   # never raises; replies collect in the client
+    gateway.connection_lost(client)      # the socket is gone, whoever closed it; nothing after it
+    client.next_timer(), gateway.wake(client, now)  # heartbeats and time limits
     client.reading(active, now)          # whenever the shell stops or resumes to read the socket
 
     once per turn of the loop:
@@ -24,17 +24,17 @@ It knows no socket, no loop and no clock. How its shell calls it:
 A client that is not taken in a turn because its transport is full keeps its output; call
 `take_output` when the transport drains, or name it again with `gateway.mark_writable(client)`.
 
-Session: `session_started(session)` when this member's session begins (also said by the effect
-SessionStarted, whichever comes first). Connections of an older session are told 320 and are gone
-for the machine, so they send no commands; what they had in the batch is dropped. Before the first
-session, and while the outbox holds, no connection is let in: open is refused with 320, so that
-the client tries the next member on its list. But while it is only not known whether this member
-may speak (its lease is over, or the view is changing: the shell says so to `decide`), a client that
-came waits to be let in or refused, for `WAIT_S` at most.
+Session: `session_started(session)` when this member's session begins (the effect SessionStarted
+reports it too, whichever comes first). Connections of an older session are closed with 320 and are
+gone for the machine, so they send no commands; what they had in the batch is dropped. Before the
+first session, and while the outbox is fenced, no connection is admitted: open is refused with 320,
+so that the client tries the next member on its list. But while the fence may be gone in a moment
+(the member's lease is over, or the view is changing: the shell passes `soon` to `admit_waiting`), a
+new client waits to be admitted or refused, for `WAIT_S` at most.
 
 Back-pressure: the shell sets `gateway.paused` when the submission queue is full, and reads a socket
-only while `client.may_be_read`, asked once per turn: not a publisher's while `paused` or
-`outbox.holding`, and nobody's who does not read what we say. It tells every change with
+only while `client.may_be_read`, asked once per turn: not a publisher's while `paused` or `fenced`,
+and nobody's who does not read what we send. It reports every change with
 `client.reading(active, now)`: then silence is not taken for death, and our heartbeats go on.
 """
 
@@ -49,15 +49,16 @@ from broker.amqp import errors
 from broker.amqp.errors import reply_text
 from broker.amqp.tuning import Limits, ServerIdentity, has_capability
 from broker.frontend.client import Client
+from broker.frontend.dispatch import on_events
 from broker.machine.commands import Command
 
 DEFAULT_VHOST = "/"
 LOCAL_USERS = {"guest": "guest"}
-"""Who is let in without being configured, but only from this machine."""
+"""Who may log in without being configured, but only from this machine."""
 
 WAIT_S = 2.0
-"""How long a client waits for the decision whether it is let in: longer than the token timeout, the
-forming of a ring and the activation of its view take together, and less than any client waits."""
+"""How long a client waits to be admitted or refused: longer than the token timeout, the forming of
+a ring and the activation of its view take together, and less than any client waits."""
 
 
 def random_name(prefix: str) -> str:
@@ -81,8 +82,8 @@ class Gateway:
     ) -> None:
         self.member = member
         self.session = 0
-        self.holding = True  # kept by the outbox
-        self.unstable = False  # whether it holds for good
+        self.fenced = True  # kept by the outbox
+        self.fenced_briefly = False  # fenced, but that may be over in a moment
         self.paused = False  # kept by the shell
         self.clients: dict[int, Client] = {}  # those that the machine knows, by connection number
         self.commands: list[Command] = []
@@ -99,7 +100,7 @@ class Gateway:
         self._everyone: dict[Client, None] = {}
         self._writable: dict[Client, None] = {}
         self._drained: dict[Client, None] = {}
-        self._waiting: dict[Client, None] = {}  # to be let in
+        self._waiting: dict[Client, None] = {}  # to be admitted
         self._last_conn = 0
 
     # -- clients ---------------------------------------------------------------------------------
@@ -107,9 +108,29 @@ class Gateway:
     def connect(self, peer: str, is_local: bool, now: float) -> Client:
         """A new connection. `is_local`: from this machine's loopback address."""
         self.counters["connections"] += 1
-        client = Client(self, peer, is_local, now)
+
+        def authenticate(user: str, password: str) -> bool:
+            return self.login(user, password, is_local)
+
+        client = Client(self, peer, authenticate, now)
         self._everyone[client] = None
         return client
+
+    def data_received(self, client: Client, data: bytes, now: float) -> None:
+        """Bytes from its socket."""
+        self.counters["bytes_in"] += len(data)
+        on_events(client, client.connection.receive(data, now))
+
+    def wake(self, client: Client, now: float) -> None:
+        """Called at or after `client.next_timer()`."""
+        on_events(client, client.connection.wake(now))
+
+    def connection_lost(self, client: Client) -> None:
+        """Its socket is gone."""
+        client.deregister()
+        for clients in (self._everyone, self._writable, self._drained, self._waiting):
+            clients.pop(client, None)
+        self.counters["closed"] += 1
 
     def login(self, user: str, password: str, is_local: bool) -> bool:
         """Whether these credentials are good, without telling by time how good they were."""
@@ -121,7 +142,7 @@ class Gateway:
         return same and known is not None
 
     def take_commands(self) -> list[Command]:
-        """What clients said since the last call, in order of arrival, for `session`."""
+        """What clients sent since the last call, in order of arrival, for `session`."""
         commands, self.commands = self.commands, []
         return commands
 
@@ -130,13 +151,6 @@ class Gateway:
         clients = list(self._writable)
         self._writable.clear()
         return clients
-
-    def mark_writable(self, client: Client) -> None:
-        self._writable[client] = None
-
-    def mark_drained(self, client: Client) -> None:
-        """It has room again for what the outbox holds back."""
-        self._drained[client] = None
 
     def take_drained(self) -> list[Client]:
         """For the outbox."""
@@ -163,69 +177,67 @@ class Gateway:
         self.clients.clear()
 
     def drop_all(self, reason: str) -> None:
-        """The member stops: every client is told so."""
+        """The member stops: every connection is closed with the reason."""
         for client in list(self._everyone):
             client.force_close(reason)
 
-    def decide(self, *, soon: bool) -> None:
-        """Once per turn, before `take_writable`: let in or refuse those that wait, unless it is
-        open still whether this member may speak soon."""
-        self.unstable = self.holding and soon
-        if self._waiting and not self.unstable:
+    def admit_waiting(self, *, soon: bool) -> None:
+        """Once per turn, before `take_writable`: admit or refuse those that wait, unless the fence
+        may be gone `soon`."""
+        self.fenced_briefly = self.fenced and soon
+        if self._waiting and not self.fenced_briefly:
             waiting, self._waiting = self._waiting, {}
             for client in waiting:
-                client.settle()
+                events, client.waiting = client.waiting, []
+                on_events(client, events)
 
-    def give_up(self, now: float) -> None:
+    def refuse_overdue(self, now: float) -> None:
         """Refuse whoever has waited for too long."""
-        for client in [one for one in self._waiting if now - one.came > WAIT_S]:
+        for client in [one for one in self._waiting if now - one.connected_at > WAIT_S]:
             del self._waiting[client]
             if client.waiting:  # nobody has ended it meanwhile
                 client.waiting.clear()
-                self._turn_away(client)
+                self._refuse_inactive(client)
 
     def block(self, reason: str) -> None:
-        """Tell the clients that can hear it that publishing will stall."""
+        """Tell the clients with the capability that publishing will stall."""
         self.blocked_because = reason
         for client in self.clients.values():
-            client.say_blocked()
+            client.send_blocked()
 
     def unblock(self) -> None:
         self.blocked_because = ""
         for client in self.clients.values():
             if has_capability(client.connection.client_properties, "connection.blocked"):
-                client.say(0, "connection.unblocked")
+                client.send(0, "connection.unblocked")
 
-    # -- for clients -----------------------------------------------------------------------------
+    # -- for clients (see `Port`) ----------------------------------------------------------------
+
+    def mark_writable(self, client: Client) -> None:
+        self._writable[client] = None
+
+    def mark_drained(self, client: Client) -> None:
+        self._drained[client] = None
 
     def admit(self, client: Client, vhost: str) -> int | None:
-        """A number for this connection, never used again; 0 if it was refused, and None if it is
-        to wait for `Client.settle`."""
         if vhost not in self.vhosts:
             text = reply_text(errors.NOT_ALLOWED, f"vhost '{vhost}' not found")
             client.refuse(errors.NOT_ALLOWED, text)
             return 0
-        if self.session and self.holding and self.unstable:
+        if self.session and self.fenced and self.fenced_briefly:
             self._waiting[client] = None
             return None
-        if not self.session or self.holding:
-            self._turn_away(client)
+        if not self.session or self.fenced:
+            self._refuse_inactive(client)
             return 0
         self._last_conn += 1
         self.clients[self._last_conn] = client
         self.counters["opened"] += 1
         return self._last_conn
 
-    def _turn_away(self, client: Client) -> None:
+    def _refuse_inactive(self, client: Client) -> None:
         text = f"member '{self.member}' is not part of the primary view at this time"
         client.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, text))
-
-    def forget(self, client: Client) -> None:
-        """Its socket is gone."""
-        self._everyone.pop(client, None)
-        self._writable.pop(client, None)
-        self._drained.pop(client, None)
-        self._waiting.pop(client, None)
 
     def note(self, counter: str, text: str) -> None:
         """One fact for the log, and its counter. Clients cannot break the line with their names."""

@@ -1,32 +1,30 @@
 """What each method of a client means: shapes checked, names resolved, commands made.
 
 Whether a queue exists or a binding matches is not known here: that is decided by the machine at
-the command's position. A method that the machine answers is counted with `asked`, so that answers
-of the gateway's own keep their place.
+the command's position. A method that the machine replies to is counted in `channel.requested`, so
+that replies of the gateway's own keep their place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from broker.amqp import errors
 from broker.amqp.errors import reply_text
 from broker.amqp.fields import Table, Value
 from broker.amqp.spec import METHODS
 from broker.frontend.channel import LocalChannel, Transaction
+from broker.frontend.client import Client
 from broker.machine import commands as c
 
-if TYPE_CHECKING:
-    from broker.frontend.client import Client
-
 Args: TypeAlias = tuple[Value, ...]
-Handler: TypeAlias = "Callable[[Client, int, LocalChannel, Args], None]"
+Handler: TypeAlias = Callable[[Client, int, LocalChannel, Args], None]
 
 GENERATED_QUEUE = "amq.gen-"
 GENERATED_TAG = "amq.ctag-"
 REQUESTS_LIGHT_MAX = 256
-"""A client that asks more than this is treated like a publisher when the member is full."""
+"""A client that requests more than this is treated like a publisher when the member is full."""
 # What a blob takes (see machine.blob): more would be refused by every member, with the whole blob.
 TABLE_DEPTH_MAX = 16
 TABLE_ITEMS_MAX = 4096
@@ -36,24 +34,24 @@ def on_exchange_declare(client: Client, number: int, channel: LocalChannel, args
     if _is_good_table(client, number, "exchange.declare", args[-1]):
         nowait = args[6]
         command = c.ExchangeDeclare._make((c.EXCHANGE_DECLARE, client.conn, number, *args))
-        _ask(client, channel, command, bool(nowait))
+        _request(client, channel, command, bool(nowait))
 
 
 def on_exchange_delete(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     command = c.ExchangeDelete._make((c.EXCHANGE_DELETE, client.conn, number, *args))
-    _ask(client, channel, command, command.nowait)
+    _request(client, channel, command, command.nowait)
 
 
 def on_exchange_bind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     if _is_good_table(client, number, "exchange.bind", args[-1]):
         command = c.ExchangeBind._make((c.EXCHANGE_BIND, client.conn, number, *args))
-        _ask(client, channel, command, command.nowait)
+        _request(client, channel, command, command.nowait)
 
 
 def on_exchange_unbind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     if _is_good_table(client, number, "exchange.unbind", args[-1]):
         command = c.ExchangeUnbind._make((c.EXCHANGE_UNBIND, client.conn, number, *args))
-        _ask(client, channel, command, command.nowait)
+        _request(client, channel, command, command.nowait)
 
 
 def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
@@ -66,14 +64,14 @@ def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: A
             return
         name = queue
     elif name == "":
-        name = client.gateway.new_name(GENERATED_QUEUE)
+        name = client.port.new_name(GENERATED_QUEUE)
     elif isinstance(name, str) and name.startswith(GENERATED_QUEUE):
         text = f"queue name '{name}' contains reserved prefix 'amq.*'"
         client.refuse_channel(number, errors.ACCESS_REFUSED, text, 50, 10)
         return
     channel.last_queue = cast("str", name)
     command = c.QueueDeclare._make((c.QUEUE_DECLARE, client.conn, number, name, passive, *rest))
-    _ask(client, channel, command, command.nowait)
+    _request(client, channel, command, command.nowait)
 
 
 def on_queue_bind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
@@ -95,21 +93,21 @@ def _bind(client: Client, number: int, channel: LocalChannel, method: str, args:
     record = c.QueueBind if is_bind else c.QueueUnbind
     kind = c.QUEUE_BIND if is_bind else c.QUEUE_UNBIND
     command = record._make((kind, client.conn, number, queue, exchange, key, nowait, arguments))
-    _ask(client, channel, command, command.nowait)
+    _request(client, channel, command, command.nowait)
 
 
 def on_queue_purge(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     queue = _queue(client, number, channel, "queue.purge", args[0])
     if queue is not None:
         command = c.QueuePurge(c.QUEUE_PURGE, client.conn, number, queue, bool(args[1]))
-        _ask(client, channel, command, command.nowait)
+        _request(client, channel, command, command.nowait)
 
 
 def on_queue_delete(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     queue = _queue(client, number, channel, "queue.delete", args[0])
     if queue is not None:
         command = c.QueueDelete._make((c.QUEUE_DELETE, client.conn, number, queue, *args[1:]))
-        _ask(client, channel, command, command.nowait)
+        _request(client, channel, command, command.nowait)
 
 
 def on_qos(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
@@ -122,7 +120,7 @@ def on_qos(client: Client, number: int, channel: LocalChannel, args: Args) -> No
     if not is_global:
         channel.prefetch = cast("int", count)
     command = c.Qos._make((c.QOS, client.conn, number, count, is_global))
-    _ask(client, channel, command, nowait=False)
+    _request(client, channel, command, nowait=False)
 
 
 def on_consume(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
@@ -131,23 +129,25 @@ def on_consume(client: Client, number: int, channel: LocalChannel, args: Args) -
     if queue is None or not _is_good_table(client, number, "basic.consume", arguments):
         return
     if tag == "":
-        tag = client.gateway.new_name(GENERATED_TAG)
+        tag = client.port.new_name(GENERATED_TAG)
     command = c.Consume._make(
         (c.CONSUME, client.conn, number, queue, tag, no_local, no_ack, exclusive, nowait, arguments,
          channel.prefetch)
     )  # fmt: skip
-    _ask(client, channel, command, command.nowait)
+    _request(client, channel, command, command.nowait)
 
 
 def on_cancel(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     command = c.Cancel._make((c.CANCEL, client.conn, number, *args))
-    _ask(client, channel, command, command.nowait)
+    _request(client, channel, command, command.nowait)
 
 
 def on_get(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     queue = _queue(client, number, channel, "basic.get", args[0])
     if queue is not None:
-        _ask(client, channel, c.Get(c.GET, client.conn, number, queue, bool(args[1])), nowait=False)
+        _request(
+            client, channel, c.Get(c.GET, client.conn, number, queue, bool(args[1])), nowait=False
+        )
 
 
 def on_ack(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
@@ -155,7 +155,7 @@ def on_ack(client: Client, number: int, channel: LocalChannel, args: Args) -> No
     if channel.transaction is not None:
         _settle_later(client, number, channel.transaction, tag, multiple, c.TX_ACK)
     else:
-        client.gateway.commands.append(c.Ack(c.ACK, client.conn, number, tag, multiple))
+        client.port.commands.append(c.Ack(c.ACK, client.conn, number, tag, multiple))
 
 
 def on_nack(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
@@ -164,7 +164,7 @@ def on_nack(client: Client, number: int, channel: LocalChannel, args: Args) -> N
         action = c.TX_REQUEUE if requeue else c.TX_DISCARD
         _settle_later(client, number, channel.transaction, tag, multiple, action)
     else:
-        client.gateway.commands.append(c.Nack(c.NACK, client.conn, number, tag, multiple, requeue))
+        client.port.commands.append(c.Nack(c.NACK, client.conn, number, tag, multiple, requeue))
 
 
 def on_reject(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
@@ -174,20 +174,20 @@ def on_reject(client: Client, number: int, channel: LocalChannel, args: Args) ->
 def on_recover(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     channel.recovers.append(True)
     command = c.Recover(c.RECOVER, client.conn, number, bool(args[0]))
-    _ask(client, channel, command, nowait=False)
+    _request(client, channel, command, nowait=False)
 
 
 def on_recover_async(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    """The same, but the client does not want the answer: the outbox drops it."""
+    """The same, but the client does not want the reply: the outbox drops it."""
     channel.recovers.append(False)
     command = c.Recover(c.RECOVER, client.conn, number, bool(args[0]))
-    _ask(client, channel, command, nowait=False)
+    _request(client, channel, command, nowait=False)
 
 
 def on_flow(client: Client, number: int, _channel: LocalChannel, args: Args) -> None:
     """Clients bound what they are sent with prefetch; stopping all of it is not offered."""
     if args[0]:
-        client.answer(number, "channel.flow-ok", (True,))
+        client.reply_locally(number, "channel.flow-ok", (True,))
     else:
         _refuse_connection(client, errors.NOT_IMPLEMENTED, "active=false", "channel.flow")
 
@@ -198,7 +198,7 @@ def on_confirm_select(client: Client, number: int, channel: LocalChannel, args: 
         return
     channel.wants_confirms = True
     if not args[0]:
-        client.answer(number, "confirm.select-ok")
+        client.reply_locally(number, "confirm.select-ok")
 
 
 def on_tx_select(client: Client, number: int, channel: LocalChannel, _args: Args) -> None:
@@ -207,7 +207,7 @@ def on_tx_select(client: Client, number: int, channel: LocalChannel, _args: Args
         return
     if channel.transaction is None:
         channel.transaction = Transaction()
-    client.answer(number, "tx.select-ok")
+    client.reply_locally(number, "tx.select-ok")
 
 
 def on_tx_commit(client: Client, number: int, channel: LocalChannel, _args: Args) -> None:
@@ -220,7 +220,7 @@ def on_tx_commit(client: Client, number: int, channel: LocalChannel, _args: Args
         tuple(transaction.settlements),
     )  # fmt: skip
     client.transaction_bytes -= transaction.clear()
-    _ask(client, channel, command, nowait=False)
+    _request(client, channel, command, nowait=False)
 
 
 def on_tx_rollback(client: Client, number: int, channel: LocalChannel, _args: Args) -> None:
@@ -228,11 +228,11 @@ def on_tx_rollback(client: Client, number: int, channel: LocalChannel, _args: Ar
         _refuse(client, number, "tx.rollback", "channel is not transactional")
         return
     client.transaction_bytes -= channel.transaction.clear()
-    client.answer(number, "tx.rollback-ok")
+    client.reply_locally(number, "tx.rollback-ok")
 
 
 def on_nothing(_client: Client, _number: int, _channel: LocalChannel, _args: Args) -> None:
-    """An answer to something that needs none."""
+    """A reply, which needs none."""
 
 
 REQUESTS: dict[str, Handler] = {
@@ -265,13 +265,13 @@ REQUESTS: dict[str, Handler] = {
 }
 
 
-def _ask(client: Client, channel: LocalChannel, command: c.Command, nowait: bool) -> None:
+def _request(client: Client, channel: LocalChannel, command: c.Command, nowait: bool) -> None:
     client.requests += 1
     if client.requests > REQUESTS_LIGHT_MAX:
         client.is_publisher = True
     if not nowait:
-        channel.asked += 1
-    client.gateway.commands.append(command)
+        channel.requested += 1
+    client.port.commands.append(command)
 
 
 def _queue(

@@ -1,4 +1,4 @@
-"""The local half of clients, on the way out: what the machine says, when it may be said.
+"""The local half of clients, on the way out: effects of the machine, and when they may be sent.
 
 How the shell calls it (see `gateway` for the whole turn):
 
@@ -8,16 +8,16 @@ How the shell calls it (see `gateway` for the whole turn):
     positions = outbox.flush()                  # once per turn: writes the confirms that are due;
                                                 # returns the positions of the publishes confirmed
                                                 # here and now, for the log's CONFIRM record
-    outbox.hold() / outbox.resume()             # may this member speak? holds at the start. Cheap
+    outbox.fence() / outbox.unfence()           # may this member send? fenced at the start. Cheap
                                                 # and idempotent: call it every turn if you like
 
-While it holds nothing of the machine's is said: effects and releases wait in order, and are
-carried out by `resume`. A new session of this member throws away what waits for the old one.
+While fenced nothing of the machine's is sent: effects and releases wait in order, and are carried
+out by `unfence`. A new session of this member throws away what waits for the old one.
 
-Order on a channel: answers, errors and ends of channels are spoken in the machine's order. One
-that acknowledges a durable change waits for its position, and with it every later one. Deliveries
-and returns do not wait, unless a delivery, consume-ok or get-ok that is older waits. Confirms wait
-for their position only; a return precedes its confirm; the end of a channel follows its confirms.
+Order on a channel: replies, errors and ends of channels are sent in the machine's order. One that
+acknowledges a durable change waits for its position, and with it every later one. Deliveries and
+returns do not wait, unless a delivery, consume-ok or get-ok that is older waits. Confirms wait for
+their position only; a return precedes its confirm; the end of a channel follows its confirms.
 Messages for a client that does not read are held back as well, uncopied, until `take_output`.
 """
 
@@ -28,9 +28,8 @@ from typing import cast
 
 from broker.amqp import codec
 from broker.amqp.tuning import has_capability
-from broker.frontend.channel import HeldReply, LocalAnswer, LocalChannel, PendingClose, Spoken
+from broker.frontend.channel import HeldReply, LocalChannel, LocalReply, Outgoing, PendingClose
 from broker.frontend.client import OUTPUT_BYTES_MAX, Client
-from broker.frontend.frames import keep_address, keep_short, write_confirms, write_content
 from broker.frontend.gateway import Gateway
 from broker.machine.effects import (
     CancelNotify,
@@ -57,9 +56,9 @@ class Outbox:
         self._gateway = gateway
         self._clients = gateway.clients
         self._backlog: list[tuple[int, Effect]] = []
-        # Confirms wait in it: connection, number of the channel, channel, publish number, ack.
+        # Confirms wait in it: client, number of the channel, channel, publish number, ack.
         self._gate: DurableGate[tuple[Client, int, LocalChannel, int, bool]] = DurableGate()
-        self._holding: dict[LocalChannel, tuple[Client, int]] = {}  # channels with `held`
+        self._with_held: dict[LocalChannel, tuple[Client, int]] = {}  # channels with `held`
         self._fresh: dict[LocalChannel, tuple[Client, int]] = {}  # channels with fresh confirms
         self._confirmed: list[int] = []
 
@@ -71,24 +70,24 @@ class Outbox:
         return self._gate.released
 
     @property
-    def holding(self) -> bool:
-        """Nothing may be said."""
-        return self._gateway.holding
+    def fenced(self) -> bool:
+        """Nothing of the machine's may be sent."""
+        return self._gateway.fenced
 
-    def hold(self) -> None:
-        self._gateway.holding = True
+    def fence(self) -> None:
+        self._gateway.fenced = True
 
-    def resume(self) -> None:
+    def unfence(self) -> None:
         """Carry out what has waited."""
-        if not self._gateway.holding:
+        if not self._gateway.fenced:
             return
-        self._gateway.holding = False
+        self._gateway.fenced = False
         backlog, self._backlog = self._backlog, []
         self.effects(backlog)
         self._release()
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
-        if self._gateway.holding:
+        if self._gateway.fenced:
             self._keep(effects)
             return
         handlers = _HANDLERS
@@ -97,22 +96,22 @@ class Outbox:
 
     def release(self, durable_position: int) -> None:
         """Everything up to this position is durable."""
-        if self._gate.release(durable_position) and not self._gateway.holding:
+        if self._gate.release(durable_position) and not self._gateway.fenced:
             self._release()
 
     def flush(self) -> list[int]:
         """Write the confirms that are due, as few as can be."""
-        if self._gateway.holding:
+        if self._gateway.fenced:
             return []
         for client in self._gateway.take_drained():
             client.is_behind = False
             for number, channel in list(client.channels.items()):
-                if channel in self._holding:
-                    self._speak_held(client, number, channel)
+                if channel in self._with_held:
+                    self._write_held(client, number, channel)
         if self._fresh:
             for channel, (client, number) in self._fresh.items():
                 if client.channels.get(number) is channel:
-                    write_confirms(client, number, channel)
+                    client.send_confirms(number, channel)
             self._fresh.clear()
         confirmed, self._confirmed = self._confirmed, []
         return confirmed
@@ -129,37 +128,37 @@ class Outbox:
     def _release(self) -> None:
         for position, confirm in self._gate.take():
             self._settled(position, *confirm)
-        for channel, (client, number) in list(self._holding.items()):
-            self._speak_held(client, number, channel)
+        for channel, (client, number) in list(self._with_held.items()):
+            self._write_held(client, number, channel)
 
-    def _speak_held(self, client: Client, number: int, channel: LocalChannel) -> None:
+    def _write_held(self, client: Client, number: int, channel: LocalChannel) -> None:
         held = channel.held
         while held and self._gate.is_open(held[0].position):
             if client.is_full:
                 client.is_behind = True
                 return
-            spoken = held.popleft().spoken
-            channel.blocking -= _is_blocking(spoken)
-            self._speak(client, number, channel, spoken)
+            outgoing = held.popleft().outgoing
+            channel.blocking -= _is_blocking(outgoing)
+            self._write(client, number, channel, outgoing)
         if not held:
-            self._holding.pop(channel, None)
+            self._with_held.pop(channel, None)
 
     def _hold_back(
-        self, client: Client, number: int, channel: LocalChannel, position: int, spoken: Spoken
+        self, client: Client, number: int, channel: LocalChannel, position: int, outgoing: Outgoing
     ) -> None:
-        channel.held.append(HeldReply(position, spoken))
-        channel.blocking += _is_blocking(spoken)
-        self._holding[channel] = (client, number)
+        channel.held.append(HeldReply(position, outgoing))
+        channel.blocking += _is_blocking(outgoing)
+        self._with_held[channel] = (client, number)
 
     def _in_order(
-        self, client: Client, number: int, channel: LocalChannel, position: int, spoken: Spoken
+        self, client: Client, number: int, channel: LocalChannel, position: int, outgoing: Outgoing
     ) -> None:
         """Now, or after what waits. `position` 0: it does not itself need to be durable."""
         if channel.held or not self._gate.is_open(position) or client.is_full:
             client.is_behind = client.is_behind or client.is_full
-            self._hold_back(client, number, channel, position, spoken)
+            self._hold_back(client, number, channel, position, outgoing)
         else:
-            self._speak(client, number, channel, spoken)
+            self._write(client, number, channel, outgoing)
 
     # -- effects ---------------------------------------------------------------------------------
 
@@ -182,10 +181,10 @@ class Outbox:
         self, client: Client, number: int, channel: LocalChannel, effect: DeliverEffect
     ) -> None:
         _, _, tag, delivery_tag, redelivered, exchange, key, properties, body, no_ack = effect
-        short_tag = client.short_tags.get(tag) or keep_short(client.short_tags, tag)
+        short_tag = client.short_tags.get(tag) or client.keep_tag(tag)
         address = client.short_addresses.get((exchange, key))
         if address is None:
-            address = keep_address(client, exchange, key)
+            address = client.keep_address(exchange, key)
         connection = client.connection
         codec.append_deliver(
             connection.out, number, short_tag, delivery_tag, redelivered, address, properties,
@@ -238,9 +237,9 @@ class Outbox:
         need = 0
         if acknowledges_durable(effect):
             need = channel.durable_need = position
-        self._answered(client, effect.chan, channel, need, effect)
+        self._replied(client, effect.chan, channel, need, effect)
 
-    def _answered(
+    def _replied(
         self,
         client: Client,
         number: int,
@@ -248,35 +247,33 @@ class Outbox:
         position: int,
         effect: Reply | GetOk | GetEmpty,
     ) -> None:
-        """One more answer of the machine, and then those of the gateway that waited for it."""
+        """One more reply of the machine, and then those of the gateway that waited for it."""
         self._in_order(client, number, channel, position, effect)
-        channel.answered += 1
-        answers = channel.answers
-        while answers and answers[0].after <= channel.answered:
-            self._in_order(client, number, channel, 0, answers.popleft())
+        channel.replied += 1
+        local = channel.local_replies
+        while local and local[0].after <= channel.replied:
+            self._in_order(client, number, channel, 0, local.popleft())
 
     def _on_get(self, _position: int, effect: GetOk | GetEmpty) -> None:
         client = self._clients.get(effect.conn)
         channel = None if client is None else client.channels.get(effect.chan)
         if client is not None and channel is not None:
-            self._answered(client, effect.chan, channel, 0, effect)
+            self._replied(client, effect.chan, channel, 0, effect)
 
     def _on_channel_error(self, _position: int, effect: ChannelError) -> None:
         client = self._clients.get(effect.conn)
         channel = None if client is None else client.channels.get(effect.chan)
         if client is not None and channel is not None:
-            client.connection.doom_channel(effect.chan)
+            client.connection.discard_channel(effect.chan)
             self._on_end(client, effect.chan, channel, effect)
 
     def _on_end(
         self, client: Client, number: int, channel: LocalChannel, effect: Reply | ChannelError
     ) -> None:
         """The machine has closed the channel: nothing of it comes any more. What it has confirmed
-        or answered until then is said first."""
+        or replied until then is sent first."""
         if channel.pending_close is None:
-            channel.pending_close = PendingClose(
-                0, "", 0, 0
-            )  # whatever the client still says is not for us
+            channel.pending_close = PendingClose(0, "", 0, 0)  # what it still sends is not for us
         self._in_order(client, number, channel, channel.durable_need, effect)
 
     def _on_connection_error(self, _position: int, effect: ConnectionError_) -> None:
@@ -289,58 +286,59 @@ class Outbox:
         conn, number, code, text, exchange, key, properties, body = effect
         client = self._clients.get(conn)
         if client is not None and number in client.channels:
-            write_content(
-                client, number, "basic.return", (code, text, exchange, key), properties, body
-            )
+            about = (code, text, exchange, key)
+            client.send_content(number, "basic.return", about, properties, body)
 
     def _on_cancel(self, _position: int, effect: CancelNotify) -> None:
         client = self._clients.get(effect.conn)
         if client is None or effect.chan not in client.channels:
             return
         if has_capability(client.connection.client_properties, "consumer_cancel_notify"):
-            client.say(effect.chan, "basic.cancel", (effect.consumer_tag, True))
+            client.send(effect.chan, "basic.cancel", (effect.consumer_tag, True))
 
     def _on_session(self, _position: int, effect: SessionStarted) -> None:
         if effect.session != self._gateway.session:
             self._gateway.session_started(effect.session)
         self._backlog.clear()
         self._gate.clear()
-        self._holding.clear()
+        self._with_held.clear()
         self._fresh.clear()
 
-    # -- words -----------------------------------------------------------------------------------
+    # -- bytes -----------------------------------------------------------------------------------
 
-    def _speak(self, client: Client, number: int, channel: LocalChannel, spoken: Spoken) -> None:
+    def _write(
+        self, client: Client, number: int, channel: LocalChannel, outgoing: Outgoing
+    ) -> None:
         if client.channels.get(number) is not channel:
             return
-        match spoken:
+        match outgoing:
             case DeliverEffect():
-                self._deliver(client, number, channel, spoken)
+                self._deliver(client, number, channel, outgoing)
             case Reply(method="basic.recover-ok"):
                 if channel.recovers.popleft():
-                    client.say(number, spoken.method)
+                    client.send(number, outgoing.method)
             case Reply(method="channel.close-ok"):
                 self._end(client, number, channel, channel.pending_close)
             case GetOk():
-                _, _, tag, redelivered, exchange, key, count, properties, body, no_ack = spoken
+                _, _, tag, redelivered, exchange, key, count, properties, body, no_ack = outgoing
                 about = (tag, redelivered, exchange, key, count)
-                write_content(client, number, "basic.get-ok", about, properties, body)
+                client.send_content(number, "basic.get-ok", about, properties, body)
                 if no_ack:
                     channel.unreported = tag
                     client.unreported[number] = channel
             case GetEmpty():
-                client.say(number, "basic.get-empty")
+                client.send(number, "basic.get-empty")
             case ChannelError(_, _, code, text, class_id, method_id):
                 self._end(client, number, channel, PendingClose(code, text, class_id, method_id))
-            case Reply(method=method, args=args) | LocalAnswer(method=method, args=args):
-                client.say(number, method, args)
+            case Reply(method=method, args=args) | LocalReply(method=method, args=args):
+                client.send(number, method, args)
 
     def _end(
         self, client: Client, number: int, channel: LocalChannel, pending_close: PendingClose | None
     ) -> None:
         if channel in self._fresh:
             del self._fresh[channel]
-            write_confirms(client, number, channel)
+            client.send_confirms(number, channel)
         client.forget_channel(number)
         if pending_close is not None and pending_close.code:
             self._gateway.note(
@@ -352,11 +350,11 @@ class Outbox:
         self._gateway.mark_writable(client)
 
 
-def _is_blocking(spoken: Spoken) -> bool:
+def _is_blocking(outgoing: Outgoing) -> bool:
     """Deliveries may not overtake it: the client would not know their consumer, a report that
     names the delivery's tag would vouch for the get's too, and deliveries keep their order."""
-    return isinstance(spoken, DeliverEffect | GetOk) or (
-        isinstance(spoken, Reply) and spoken.method == "basic.consume-ok"
+    return isinstance(outgoing, DeliverEffect | GetOk) or (
+        isinstance(outgoing, Reply) and outgoing.method == "basic.consume-ok"
     )
 
 

@@ -51,17 +51,17 @@ def local() -> tuple[Gateway, Outbox]:
     gateway = Gateway("a")
     outbox = Outbox(gateway)
     gateway.session_started(1)
-    outbox.resume()
+    outbox.unfence()
     return gateway, outbox
 
 
 def gateway(stream: bytes) -> float:
     gate, _ = local()
     client = gate.connect("127.0.0.1:1", True, 0.0)
-    client.data_received(opening(1), 0.0)
+    gate.data_received(client, opening(1), 0.0)
     started = time.process_time()
     for at in range(0, len(stream), READ_BYTES):
-        client.data_received(stream[at : at + READ_BYTES], 0.0)
+        gate.data_received(client, stream[at : at + READ_BYTES], 0.0)
         gate.take_commands()
     return time.process_time() - started
 
@@ -69,7 +69,7 @@ def gateway(stream: bytes) -> float:
 def outbox(count: int, *, confirms: bool) -> float:
     gate, box = local()
     client = gate.connect("127.0.0.1:1", True, 0.0)
-    client.data_received(opening(1), 0.0)
+    gate.data_received(client, opening(1), 0.0)
     turns: list[list[tuple[int, Effect]]] = []
     for start in range(1, count, TURN):
         numbers = range(start, start + TURN)

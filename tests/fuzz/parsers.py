@@ -86,8 +86,8 @@ def resealed_head(rng: random.Random, data: bytes, other: bytes) -> bytes:
 
 
 def beacon(_: random.Random, data: bytes) -> str:
-    said = Announcement.decode(data)
-    return said if isinstance(said, str) else "read"
+    received = Announcement.decode(data)
+    return received if isinstance(received, str) else "read"
 
 
 def hello(_: random.Random, data: bytes) -> str:
@@ -216,7 +216,7 @@ def targets() -> dict[str, Target]:
     commands = [dummy(kind, record) for kind, record in CLASSES.items()]
     conversation = opening() + method(1, "channel.open") + publish(1, "", "q", b"body" * 50)
     calls = method(1, "queue.declare", "q", False, True, False, False, False, {"x": (1, {"y": 2})})
-    said = [
+    received = [
         encode(Tag.ASK, "id", 5, 5), encode(Tag.OFFER, "id", 100, bytes(16)),
         encode(Tag.GET, "id", 0), encode(Tag.CHUNK, "id", 0, bytes(CHUNK_BYTES)),
         encode(Tag.DONE, "id"), encode(Tag.REFUSE, "id", "why"),
@@ -228,7 +228,7 @@ def targets() -> dict[str, Target]:
         "beacon": Target([announced], resealed_end, beacon),
         "hello": Target([word], resealed_head, hello),
         "greeting": Target([said_hello], mutate, greeting),
-        "transfer": Target([one[1:] for one in said], packed, transfer),
+        "transfer": Target([one[1:] for one in received], packed, transfer),
         "amqp": Target([conversation, conversation + calls], mutate, amqp),
         "blob": Target(
             [pack_blob(1, 1, 1, [one]) for one in commands] + [pack_blob(1, 2, 3, commands)],

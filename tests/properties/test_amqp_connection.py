@@ -5,19 +5,19 @@ from hypothesis import strategies as st
 
 from broker.amqp import codec
 from broker.amqp.connection import ServerConnection
-from broker.amqp.events import CloseAsked, Event, Faulted, OpenAsked, Published
+from broker.amqp.events import CloseRequested, Event, Faulted, OpenRequested, Published
 from broker.amqp.fields import Value
 from broker.amqp.frame_reader import ReaderPhase
 from broker.amqp.spec import METHODS, Method
 from broker.amqp.tuning import Limits, ServerIdentity
-from tests.support.amqp_peer import PERSISTENT, heard, method, publish, start_ok, tune_ok
+from tests.support.amqp_peer import PERSISTENT, method, methods_in, publish, start_ok, tune_ok
 
 PREFIXES: dict[ReaderPhase, bytes] = {ReaderPhase.HEADER: b""}
 PREFIXES[ReaderPhase.START] = codec.PROTOCOL_HEADER
 PREFIXES[ReaderPhase.TUNE] = PREFIXES[ReaderPhase.START] + start_ok()
 PREFIXES[ReaderPhase.OPENING] = PREFIXES[ReaderPhase.TUNE] + tune_ok()
 PREFIXES[ReaderPhase.OPEN] = PREFIXES[ReaderPhase.OPENING] + method(0, "connection.open", "/")
-PREFIXES[ReaderPhase.LEAVING] = PREFIXES[ReaderPhase.OPEN] + method(
+PREFIXES[ReaderPhase.CLOSE_RECEIVED] = PREFIXES[ReaderPhase.OPEN] + method(
     0, "connection.close", 200, "", 0, 0
 )
 PREFIXES[ReaderPhase.CLOSING] = PREFIXES[ReaderPhase.OPEN] + method(9, "basic.ack", 1, False)
@@ -45,7 +45,7 @@ def check(connection: ServerConnection, before: ReaderPhase, events: list[Event]
     out = bytes(connection.take_output())
     if out[:4] == b"AMQP" and before is ReaderPhase.HEADER and connection.has_ended:
         return
-    said = heard(out)
+    received = methods_in(out)
     faults = [event for event in events if isinstance(event, Faulted)]
     assert len(faults) <= 1
     if faults:
@@ -53,7 +53,7 @@ def check(connection: ServerConnection, before: ReaderPhase, events: list[Event]
         assert connection.phase in (ReaderPhase.CLOSING, ReaderPhase.CLOSED)
         assert not connection.channels
         if connection.phase is ReaderPhase.CLOSING:
-            assert [one.method for one in said][-1] == "connection.close"
+            assert [one.method for one in received][-1] == "connection.close"
     if connection.has_ended:
         assert connection.next_timer() is None
         assert connection.receive(b"more", 1.0) == []
@@ -69,7 +69,7 @@ def test_every_method_in_every_phase(phase: ReaderPhase, row: Method, channel: i
         connection.close_channel(2, 404, "NOT_FOUND - x", 0, 0)
     connection.take_output()
     events = connection.receive(method(channel, row.name, *zero(row)), 0.0)
-    if phase in (ReaderPhase.LEAVING, ReaderPhase.CLOSED):
+    if phase in (ReaderPhase.CLOSE_RECEIVED, ReaderPhase.CLOSED):
         assert events == []
     check(connection, phase, events)
 
@@ -94,14 +94,14 @@ def _frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 @given(st.sampled_from(list(ReaderPhase)), pieces, st.integers(1, 60))
 @settings(max_examples=400)
-def test_any_bytes_in_any_phase(phase: ReaderPhase, said: list[bytes], step: int) -> None:
+def test_any_bytes_in_any_phase(phase: ReaderPhase, received: list[bytes], step: int) -> None:
     connection = reach(phase, 1, 2)
     connection.take_output()
-    stream = b"".join(said)
+    stream = b"".join(received)
     events: list[Event] = []
     for at in range(0, len(stream), step):
         events += connection.receive(stream[at : at + step], 0.0)
-    opened = [event for event in events if isinstance(event, OpenAsked | CloseAsked)]
+    opened = [event for event in events if isinstance(event, OpenRequested | CloseRequested)]
     assert len(opened) <= 2
     check(connection, phase, events)
     connection.wake(1e9)
@@ -110,8 +110,8 @@ def test_any_bytes_in_any_phase(phase: ReaderPhase, said: list[bytes], step: int
 
 @given(pieces, st.integers(1, 60))
 @settings(max_examples=300)
-def test_how_the_bytes_are_cut_does_not_matter(said: list[bytes], step: int) -> None:
-    stream = b"".join(said)
+def test_how_the_bytes_are_cut_does_not_matter(received: list[bytes], step: int) -> None:
+    stream = b"".join(received)
     whole, cut = reach(ReaderPhase.OPEN, 1, 2), reach(ReaderPhase.OPEN, 1, 2)
     events = whole.receive(stream, 0.0)
     others: list[Event] = []

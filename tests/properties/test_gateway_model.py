@@ -1,4 +1,4 @@
-"""Random clients against gateway, machine and outbox: nothing fails, and answers add up."""
+"""Random clients against gateway, machine and outbox: nothing fails, and replies add up."""
 
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ from tests.support.amqp_peer import method, publish
 from tests.support.gateway_loop import Loop, Peer
 
 QUEUES = ("p", "q", "")
-ANSWERED = {
+REPLIES = {
     "queue.declare": "queue.declare-ok",
     "queue.purge": "queue.purge-ok",
     "queue.delete": "queue.delete-ok",
@@ -52,7 +52,7 @@ steps: st.SearchStrategy[list[Step]] = st.lists(
     st.one_of(
         st.tuples(st.integers(0, 1), st.integers(1, 2), requests),
         st.tuples(st.integers(0, 1), st.integers(1, 2), st.tuples(queues, flags)),
-        st.sampled_from(["turn", "settle", "hold", "resume", "session"]),
+        st.sampled_from(["turn", "settle", "fence", "unfence", "session"]),
     ),
     max_size=30,
 )
@@ -64,67 +64,70 @@ def test_random_clients(script: list[Step]) -> None:
     loop = Loop()
     loop.durable = False
     peers = [loop.connect().open(1, 2), loop.connect().open(1, 2)]
-    asked: dict[tuple[int, int], list[str]] = {}
+    requested: dict[tuple[int, int], list[str]] = {}
     published: dict[tuple[int, int], int] = {}
     for step in script:
         match step:
             case "settle":
                 loop.settle()
-            case "hold":
-                loop.outbox.hold()
-            case "resume":
-                loop.outbox.resume()
+            case "fence":
+                loop.outbox.fence()
+            case "unfence":
+                loop.outbox.unfence()
             case "session":
                 loop.turn()
-                loop.outbox.hold()
+                loop.outbox.fence()
                 loop.activate(fresh=False)
             case str():
                 loop.turn()
             case (int(who), int(channel), (str(name), tuple(args))):
-                peers[who].client.data_received(method(channel, name, *args), 0.0)
-                if name in ANSWERED or name == "basic.get":
-                    asked.setdefault((who, channel), []).append(name)
+                loop.gateway.data_received(peers[who].client, method(channel, name, *args), 0.0)
+                if name in REPLIES or name == "basic.get":
+                    requested.setdefault((who, channel), []).append(name)
             case (int(who), int(channel), (str(queue), bool(persistent))):
                 data = (
                     publish(channel, "", queue)
                     if persistent
                     else publish(channel, "", queue, b"x", TRANSIENT)
                 )
-                peers[who].client.data_received(data, 0.0)
+                loop.gateway.data_received(peers[who].client, data, 0.0)
                 key = (who, channel)
                 published[key] = published.get(key, 0) + 1
-    loop.outbox.resume()
+    loop.outbox.unfence()
     loop.turn()
     loop.settle()
     loop.machine.invariants()
     assert loop.machine.root() == loop.machine.recompute_root()
     for who, peer in enumerate(peers):
         for channel in (1, 2):
-            check(peer, channel, asked.get((who, channel), []), published.get((who, channel), 0))
+            check(
+                peer, channel, requested.get((who, channel), []), published.get((who, channel), 0)
+            )
 
 
-def check(peer: Peer, channel: int, asked: list[str], published: int) -> None:
-    """Every request is answered in its order, or the channel has been closed with a reason."""
-    said = [one for one in peer.said if one.channel == channel]
-    answers = [
+def check(peer: Peer, channel: int, requested: list[str], published: int) -> None:
+    """Every request gets its reply in order, or the channel has been closed with a reason."""
+    received = [one for one in peer.received if one.channel == channel]
+    replies = [
         one.method
-        for one in said
+        for one in received
         if one.method.endswith(("-ok", "-empty")) and one.method != "channel.open-ok"
     ]
     expected = [
-        ANSWERED.get(name, answer) for name, answer in zip(asked, [*answers, *asked], strict=False)
+        REPLIES.get(name, answer)
+        for name, answer in zip(requested, [*replies, *requested], strict=False)
     ]
-    closed = [one for one in said if one.method == "channel.close"]
+    closed = [one for one in received if one.method == "channel.close"]
     assert len(closed) <= 1
-    assert answers == expected[: len(answers)]
+    assert replies == expected[: len(replies)]
     if not closed:
-        assert len(answers) == len(asked)
+        assert len(replies) == len(requested)
         assert not peer.client.channels[channel].held
     else:
-        assert said[-1] is closed[0]
-    tags = [one.args[1] for one in said if one.method == "basic.deliver"]
+        assert received[-1] is closed[0]
+    tags = [one.args[1] for one in received if one.method == "basic.deliver"]
     assert len(tags) == len(set(tags))
-    for one in said:
+    for one in received:
         if one.method == "basic.ack":
             assert isinstance(one.args[0], int)
             assert one.args[0] <= published

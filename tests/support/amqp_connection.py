@@ -2,9 +2,9 @@
 
 from broker.amqp import errors
 from broker.amqp.connection import ServerConnection
-from broker.amqp.events import ChannelOpened, Event, Faulted, OpenAsked
+from broker.amqp.events import ChannelOpened, Event, Faulted, OpenRequested
 from broker.amqp.tuning import Limits, ServerIdentity
-from tests.support.amqp_peer import Said, heard, method, opening
+from tests.support.amqp_peer import ServerMethod, method, methods_in, opening
 
 
 def new(limits: Limits | None = None) -> ServerConnection:
@@ -20,24 +20,26 @@ def opened(
     connection = new(limits)
     data = opening(heartbeat=heartbeat, frame_max=frame_max) + method(1, "channel.open")
     events = connection.receive(data, 0.0)
-    assert [type(event) for event in events] == [OpenAsked, ChannelOpened]
+    assert [type(event) for event in events] == [OpenRequested, ChannelOpened]
     connection.accept_open()
-    connection.say(1, "channel.open-ok")
+    connection.send(1, "channel.open-ok")
     connection.take_output()
     return connection
 
 
-def expect_close(connection: ServerConnection, events: list[Event], code: int, *words: str) -> Said:
+def expect_close(
+    connection: ServerConnection, events: list[Event], code: int, *words: str
+) -> ServerMethod:
     """The fault is an event, and the last thing said is a close with this code and these words."""
     fault = events[-1]
     assert isinstance(fault, Faulted)
     assert fault.code == code
-    said = heard(connection.take_output())[-1]
-    assert (said.channel, said.method, said.args[0]) == (0, "connection.close", code)
-    text = said.args[1]
+    received = methods_in(connection.take_output())[-1]
+    assert (received.channel, received.method, received.args[0]) == (0, "connection.close", code)
+    text = received.args[1]
     assert isinstance(text, str)
     assert text.startswith(errors.REPLY_NAMES[code])
     for word in words:
         assert word in text
     assert not connection.has_ended
-    return said
+    return received

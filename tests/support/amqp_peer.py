@@ -16,7 +16,7 @@ ALL_CAPABILITIES: Table = {
 PERSISTENT = codec.encode_properties({"delivery_mode": 2})
 
 
-class Said(NamedTuple):
+class ServerMethod(NamedTuple):
     """One method of the server, with the content that came with it."""
 
     channel: int
@@ -78,31 +78,31 @@ def opening(
     )
 
 
-def heard(data: bytes | bytearray) -> list[Said]:
+def methods_in(data: bytes | bytearray) -> list[ServerMethod]:
     """The methods in these bytes, which must be whole frames; heartbeats are left out."""
     data = bytes(data)
     frames, end = codec.split_frames(data)
     assert end == len(data)
-    said: list[Said] = []
+    received: list[ServerMethod] = []
     missing = 0
     for kind, channel, start, stop in frames:
         if kind == codec.METHOD:
             assert missing == 0
             known, args = decode_method(data, start, stop)
-            said.append(Said(channel, known.name, args))
+            received.append(ServerMethod(channel, known.name, args))
             assert known.by_server
         elif kind == codec.HEADER:
             missing, properties = codec.decode_content_header(data, start, stop)
-            assert METHODS[said[-1].method].has_content
-            said[-1] = said[-1]._replace(body=b"", properties=properties)
+            assert METHODS[received[-1].method].has_content
+            received[-1] = received[-1]._replace(body=b"", properties=properties)
         elif kind == codec.BODY:
-            assert said[-1].body is not None
-            said[-1] = said[-1]._replace(body=said[-1].body + data[start:stop])
+            assert received[-1].body is not None
+            received[-1] = received[-1]._replace(body=received[-1].body + data[start:stop])
             missing -= stop - start
     assert missing == 0
-    return said
+    return received
 
 
-def short(said: list[Said]) -> list[tuple[object, ...]]:
+def short(received: list[ServerMethod]) -> list[tuple[object, ...]]:
     """Only what most tests look at: channel, method and arguments in one tuple."""
-    return [(one.channel, one.method, *one.args) for one in said]
+    return [(one.channel, one.method, *one.args) for one in received]

@@ -14,7 +14,7 @@ from broker.machine.command_codec import pack_blob, unpack_blob
 from broker.machine.commands import ACTIVATE, Activate, ActiveMember, Command
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
-from tests.support.amqp_peer import Said, heard, method, opening, publish
+from tests.support.amqp_peer import ServerMethod, method, methods_in, opening, publish
 
 
 class Loop:
@@ -36,7 +36,7 @@ class Loop:
         self.confirmed: list[int] = []
         self.applied: list[tuple[Command, int]] = []
         self.activate(fresh=True)
-        self.outbox.resume()
+        self.outbox.unfence()
 
     def _new_name(self, prefix: str) -> str:
         self.names += 1
@@ -61,7 +61,7 @@ class Loop:
     def turn(self) -> None:
         """Until nothing is under way any more."""
         while True:
-            self.speak()
+            self.write()
             if not self.gateway.has_work:
                 break
             commands = self.gateway.take_commands()
@@ -75,7 +75,7 @@ class Loop:
             if self.durable:
                 self.outbox.release(self.position)
 
-    def speak(self) -> None:
+    def write(self) -> None:
         self.confirmed += self.outbox.flush()
         for client in self.gateway.take_writable():
             Peer.of[client].receive()
@@ -86,9 +86,9 @@ class Loop:
         self.turn()
 
     def connect(self, **options: str | int | Table | None) -> "Peer":
-        """A client that has said all that lets it in; what it was told is there to take."""
+        """A client that has sent all that opens its connection; the replies are there to take."""
         peer = Peer(self)
-        peer.said = peer.send(opening(**options))  # type: ignore[arg-type]
+        peer.received = peer.send(opening(**options))  # type: ignore[arg-type]
         return peer
 
 
@@ -100,7 +100,7 @@ class Peer:
     def __init__(self, loop: Loop, *, is_local: bool = True) -> None:
         self.loop = loop
         self.client = loop.gateway.connect("127.0.0.1:5000", is_local, loop.now)
-        self.said: list[Said] = []
+        self.received: list[ServerMethod] = []
         self.reads = True
         Peer.of[self.client] = self
 
@@ -109,19 +109,19 @@ class Peer:
             return
         data = bytes(self.client.take_output())
         if data[:4] != b"AMQP":
-            self.said += heard(data)
+            self.received += methods_in(data)
 
-    def send(self, *data: bytes) -> list[Said]:
-        """Say this, let the member work, and return what it said since the last call."""
+    def send(self, *data: bytes) -> list[ServerMethod]:
+        """Send this, let the member work, and return what it sent since the last call."""
         for part in data:
-            self.client.data_received(part, self.loop.now)
+            self.loop.gateway.data_received(self.client, part, self.loop.now)
         self.loop.turn()
         return self.take()
 
-    def take(self) -> list[Said]:
-        """What was said since the last call."""
-        said, self.said = self.said, []
-        return said
+    def take(self) -> list[ServerMethod]:
+        """What it received since the last call."""
+        received, self.received = self.received, []
+        return received
 
     def call(self, channel: int, name: str, *args: Value) -> list[tuple[object, ...]]:
         return [(one.method, *one.args) for one in self.send(method(channel, name, *args))]
@@ -133,8 +133,10 @@ class Peer:
         return self
 
     def declare(self, channel: int, queue: str, *, durable: bool = False) -> None:
-        said = self.call(channel, "queue.declare", queue, False, durable, False, False, False, {})
-        assert said == [("queue.declare-ok", queue, 0, 0)]
+        received = self.call(
+            channel, "queue.declare", queue, False, durable, False, False, False, {}
+        )
+        assert received == [("queue.declare-ok", queue, 0, 0)]
 
-    def publish(self, channel: int, queue: str, *bodies: bytes) -> list[Said]:
+    def publish(self, channel: int, queue: str, *bodies: bytes) -> list[ServerMethod]:
         return self.send(*(publish(channel, "", queue, body) for body in bodies))

@@ -20,11 +20,11 @@ from broker.amqp import codec
 from broker.amqp.connection import ServerConnection
 from broker.amqp.events import (
     Called,
-    ChannelCloseAsked,
+    ChannelCloseRequested,
     ChannelOpened,
-    CloseAsked,
+    CloseRequested,
     Event,
-    OpenAsked,
+    OpenRequested,
     Published,
 )
 from broker.amqp.fields import Value, encode_short_string
@@ -101,17 +101,17 @@ class Link(asyncio.Protocol):
 
     def on_event(self, event: Event) -> None:
         match event:
-            case OpenAsked():
+            case OpenRequested():
                 self.amqp.accept_open()
             case ChannelOpened(channel=channel):
-                self.amqp.say(channel, "channel.open-ok")
+                self.amqp.send(channel, "channel.open-ok")
             case Published():
                 self.on_publish(event)
             case Called(channel=channel, method=method, args=args):
                 self.on_call(channel, method, args)
-            case ChannelCloseAsked(channel=channel):
+            case ChannelCloseRequested(channel=channel):
                 self.amqp.channel_close_ok(channel)
-            case CloseAsked():
+            case CloseRequested():
                 self.give_back()
                 self.amqp.close_ok()
             case _:
@@ -143,22 +143,22 @@ class Link(asyncio.Protocol):
                     self.amqp.close_channel(channel, 404, text, 50, 10)
                     return
                 waiting = self.cluster.queues.setdefault(name, deque())
-                self.amqp.say(channel, "queue.declare-ok", (name, len(waiting), 0))
+                self.amqp.send(channel, "queue.declare-ok", (name, len(waiting), 0))
             case "queue.delete":
                 waiting = self.cluster.queues.pop(str(args[0]), deque())
                 for link in self.cluster.links:
                     if link.queue == args[0]:
                         link.queue = ""
-                self.amqp.say(channel, "queue.delete-ok", (len(waiting),))
+                self.amqp.send(channel, "queue.delete-ok", (len(waiting),))
             case "confirm.select":
                 self.confirms = True
-                self.amqp.say(channel, "confirm.select-ok")
+                self.amqp.send(channel, "confirm.select-ok")
             case "basic.qos":
                 self.prefetch = cast("int", args[1])
-                self.amqp.say(channel, "basic.qos-ok")
+                self.amqp.send(channel, "basic.qos-ok")
             case "basic.consume":
                 self.queue, self.no_ack = str(args[0]), bool(args[3])
-                self.amqp.say(channel, "basic.consume-ok", (args[1],))
+                self.amqp.send(channel, "basic.consume-ok", (args[1],))
             case "basic.ack":
                 upto, multiple = cast("int", args[0]), bool(args[1])
                 self.cluster.acks += 1

@@ -2,25 +2,25 @@
 
 from broker.amqp import codec
 from broker.amqp.events import (
-    ChannelCloseAsked,
+    ChannelCloseRequested,
     ChannelOpened,
-    CloseAsked,
+    CloseRequested,
     Faulted,
     Published,
 )
 from tests.support.amqp_connection import opened
-from tests.support.amqp_peer import heard, method, publish
+from tests.support.amqp_peer import method, methods_in, publish
 
 
 def test_the_client_closes_the_connection() -> None:
     connection = opened()
     data = publish(1, "", "q") + method(0, "connection.close", 200, "bye", 0, 0)
     events = connection.receive(data + publish(1, "", "q") + b"garbage that follows", 0.0)
-    assert [type(event) for event in events] == [Published, CloseAsked]
+    assert [type(event) for event in events] == [Published, CloseRequested]
     connection = opened()
     connection.receive(data, 0.0)
     connection.close_ok()
-    assert heard(connection.take_output())[0].method == "connection.close-ok"
+    assert methods_in(connection.take_output())[0].method == "connection.close-ok"
     assert connection.has_ended
 
 
@@ -29,8 +29,8 @@ def test_both_sides_close_the_connection_at_once() -> None:
     connection.close(320, "CONNECTION_FORCED - stop")
     connection.close(541, "INTERNAL_ERROR - a second close is not said")
     connection.receive(method(0, "connection.close", 200, "bye", 0, 0), 0.0)
-    said = [one.method for one in heard(connection.take_output())]
-    assert said == ["connection.close", "connection.close-ok"]
+    received = [one.method for one in methods_in(connection.take_output())]
+    assert received == ["connection.close", "connection.close-ok"]
     assert connection.has_ended
 
 
@@ -38,7 +38,7 @@ def test_after_a_close_nothing_is_said_and_all_is_discarded_until_close_ok() -> 
     connection = opened()
     connection.close(320, "CONNECTION_FORCED - stop")
     connection.take_output()
-    connection.say(1, "basic.get-empty")
+    connection.send(1, "basic.get-empty")
     assert connection.receive(publish(1, "", "q") + method(1, "tx.select"), 0.0) == []
     assert connection.take_output() == b""
     assert not connection.has_ended
@@ -67,9 +67,9 @@ def test_the_client_closes_a_channel() -> None:
     connection = opened()
     data = publish(1, "", "q") + method(1, "channel.close", 200, "", 0, 0) + publish(1, "", "q")
     events = connection.receive(data, 0.0)
-    assert events[1:] == [ChannelCloseAsked(1)]
+    assert events[1:] == [ChannelCloseRequested(1)]
     connection.channel_close_ok(1)
-    assert heard(connection.take_output()) == [(1, "channel.close-ok", (), None, b"")]
+    assert methods_in(connection.take_output()) == [(1, "channel.close-ok", (), None, b"")]
     assert connection.receive(method(1, "channel.open"), 0.0) == [ChannelOpened(1)]
 
 
@@ -77,7 +77,7 @@ def test_the_server_closes_a_channel_and_discards_until_close_ok() -> None:
     connection = opened()
     connection.close_channel(1, 404, "NOT_FOUND - no queue", 50, 10)
     connection.close_channel(1, 404, "NOT_FOUND - said only once", 50, 10)
-    assert heard(connection.take_output()) == [
+    assert methods_in(connection.take_output()) == [
         (1, "channel.close", (404, "NOT_FOUND - no queue", 50, 10), None, b"")
     ]
     assert connection.receive(publish(1, "", "q") + method(1, "channel.open"), 0.0) == []
@@ -91,33 +91,33 @@ def test_both_sides_close_a_channel_at_once() -> None:
     connection = opened()
     connection.close_channel(1, 404, "NOT_FOUND - x", 50, 10)
     assert connection.receive(close + method(1, "channel.close-ok"), 0.0) == []
-    said = [one.method for one in heard(connection.take_output())]
-    assert said == ["channel.close", "channel.close-ok"]
+    received = [one.method for one in methods_in(connection.take_output())]
+    assert received == ["channel.close", "channel.close-ok"]
     assert connection.receive(method(1, "channel.open"), 0.0) == [ChannelOpened(1)]
     # the client's was handed on already
     connection = opened()
     connection.receive(close, 0.0)
     connection.close_channel(1, 404, "NOT_FOUND - x", 50, 10)
-    said = [one.method for one in heard(connection.take_output())]
-    assert said == ["channel.close", "channel.close-ok"]
+    received = [one.method for one in methods_in(connection.take_output())]
+    assert received == ["channel.close", "channel.close-ok"]
     # it may take the number again at once
     assert connection.receive(method(1, "channel.open"), 0.0) == [ChannelOpened(1)]
     # the server is about to say why
     connection = opened()
-    connection.doom_channel(1)
+    connection.discard_channel(1)
     assert connection.receive(close, 0.0) == []
     connection.close_channel(1, 406, "PRECONDITION_FAILED - x", 60, 40)
-    said = [one.method for one in heard(connection.take_output())]
-    assert said == ["channel.close", "channel.close-ok"]
+    received = [one.method for one in methods_in(connection.take_output())]
+    assert received == ["channel.close", "channel.close-ok"]
 
 
 def test_close_texts_fit_whatever_they_quote() -> None:
     connection = opened()
     connection.close(530, "NOT_ALLOWED - " + "\u00e9" * 300)
-    (said,) = heard(connection.take_output())
-    assert isinstance(said.args[1], str)
-    assert said.args[1].endswith("...")
-    assert len(said.args[1].encode()) <= 255
+    (received,) = methods_in(connection.take_output())
+    assert isinstance(received.args[1], str)
+    assert received.args[1].endswith("...")
+    assert len(received.args[1].encode()) <= 255
 
 
 # -- heartbeats -----------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_heartbeats_are_sent_when_nothing_else_is() -> None:
     assert connection.take_output() == b""
     connection.wake(10.0)
     assert connection.take_output() == codec.HEARTBEAT_FRAME
-    connection.say(1, "basic.get-empty")
+    connection.send(1, "basic.get-empty")
     connection.take_output()
     connection.wake(15.0)
     assert connection.take_output() == b""

@@ -15,7 +15,7 @@ from broker.amqp.events import (
 from broker.amqp.fields import decode_table, encode_table
 from broker.amqp.tuning import Limits
 from tests.support.amqp_connection import expect_close, opened
-from tests.support.amqp_peer import PERSISTENT, heard, method, publish
+from tests.support.amqp_peer import PERSISTENT, method, methods_in, publish
 
 
 def test_messages_come_whole_however_the_bytes_are_cut() -> None:
@@ -122,8 +122,8 @@ def test_what_an_open_connection_does_not_take(data: bytes, code: int, word: str
 def test_a_close_names_the_method_at_fault() -> None:
     connection = opened()
     data = b"\x01\x00\x01\x00\x00\x00\x06\x00\x32\x00\x0a\x00\x00\xce"
-    said = expect_close(connection, connection.receive(data, 0.0), 502, "queue.declare")
-    assert said.args[2:] == (50, 10)
+    received = expect_close(connection, connection.receive(data, 0.0), 502, "queue.declare")
+    assert received.args[2:] == (50, 10)
 
 
 def test_what_was_said_before_the_fault_counts() -> None:
@@ -164,7 +164,7 @@ def test_methods_are_handed_on_with_their_arguments() -> None:
 def test_a_secret_may_be_renewed() -> None:
     connection = opened()
     assert connection.receive(method(0, "connection.update-secret", b"new", "time"), 0.0) == []
-    assert heard(connection.take_output())[0].method == "connection.update-secret-ok"
+    assert methods_in(connection.take_output())[0].method == "connection.update-secret-ok"
 
 
 # -- the codec alone ------------------------------------------------------------------------------

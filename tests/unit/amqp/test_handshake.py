@@ -5,18 +5,18 @@ import pytest
 from broker.amqp import codec, errors
 from broker.amqp.events import (
     Faulted,
-    OpenAsked,
+    OpenRequested,
 )
 from broker.amqp.fields import Table, encode_table
 from tests.support.amqp_connection import expect_close, new
-from tests.support.amqp_peer import heard, method, start_ok, tune_ok
+from tests.support.amqp_peer import method, methods_in, start_ok, tune_ok
 
 
 def test_the_handshake_step_by_step() -> None:
     connection = new()
     assert connection.receive(b"AMQP\x00", 0.0) == []
     assert connection.receive(b"\x00\x09\x01", 0.0) == []
-    (start,) = heard(connection.take_output())
+    (start,) = methods_in(connection.take_output())
     assert start.method == "connection.start"
     properties = start.args[2]
     assert isinstance(properties, dict)
@@ -27,15 +27,15 @@ def test_the_handshake_step_by_step() -> None:
     assert capabilities["direct_reply_to"] is False
     assert start.args[3] == b"PLAIN AMQPLAIN ANONYMOUS"
     assert connection.receive(start_ok(), 0.0) == []
-    assert heard(connection.take_output()) == [
+    assert methods_in(connection.take_output()) == [
         (0, "connection.tune", (2047, 131_072, 60), None, b"")
     ]
     assert connection.receive(tune_ok(), 0.0) == []
-    (asked,) = connection.receive(method(0, "connection.open", "/"), 0.0)
-    assert isinstance(asked, OpenAsked)
-    assert (asked.vhost, asked.user) == ("/", "guest")
+    (requested,) = connection.receive(method(0, "connection.open", "/"), 0.0)
+    assert isinstance(requested, OpenRequested)
+    assert (requested.vhost, requested.user) == ("/", "guest")
     connection.accept_open()
-    assert heard(connection.take_output()) == [(0, "connection.open-ok", (), None, b"")]
+    assert methods_in(connection.take_output()) == [(0, "connection.open-ok", (), None, b"")]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_every_mechanism_lets_in(data: bytes) -> None:
     connection = new()
     connection.receive(codec.PROTOCOL_HEADER, 0.0)
     assert connection.receive(data, 0.0) == []
-    assert heard(connection.take_output())[-1].method == "connection.tune"
+    assert methods_in(connection.take_output())[-1].method == "connection.tune"
     assert connection.user == "guest"
 
 
@@ -145,7 +145,7 @@ def test_a_client_may_leave_in_the_middle_of_the_handshake() -> None:
     connection.receive(codec.PROTOCOL_HEADER + start_ok(), 0.0)
     connection.take_output()
     assert connection.receive(method(0, "connection.close", 200, "bye", 0, 0), 0.0) == []
-    assert heard(connection.take_output())[0].method == "connection.close-ok"
+    assert methods_in(connection.take_output())[0].method == "connection.close-ok"
     assert connection.has_ended
 
 

@@ -32,7 +32,7 @@ def test_a_client_comes_in_works_and_leaves() -> None:
     assert peer.call(1, "channel.close", 200, "", 0, 0) == [("channel.close-ok",)]
     assert peer.call(0, "connection.close", 200, "", 0, 0) == [("connection.close-ok",)]
     assert peer.client.wants_close
-    peer.client.connection_lost()
+    peer.loop.gateway.connection_lost(peer.client)
     loop.turn()
     assert kinds(loop)[1:] == [
         c.CONNECTION_OPEN, c.CHANNEL_OPEN, c.CHANNEL_CLOSE, c.CONNECTION_CLOSE,
@@ -44,7 +44,7 @@ def test_a_client_comes_in_works_and_leaves() -> None:
 def test_a_lost_socket_ends_the_connection_in_the_machine() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
-    peer.client.connection_lost()
+    peer.loop.gateway.connection_lost(peer.client)
     loop.turn()
     assert loop.machine.connections == {}
     assert not loop.gateway.has_work
@@ -53,9 +53,9 @@ def test_a_lost_socket_ends_the_connection_in_the_machine() -> None:
 def test_one_batch_keeps_the_order_of_arrival_of_all_clients() -> None:
     loop = Loop()
     one, two = loop.connect().open(1), loop.connect().open(1)
-    one.client.data_received(publish(1, "", "a"), 0.0)
-    two.client.data_received(publish(1, "", "b"), 0.0)
-    one.client.data_received(publish(1, "", "c"), 0.0)
+    one.loop.gateway.data_received(one.client, publish(1, "", "a"), 0.0)
+    two.loop.gateway.data_received(two.client, publish(1, "", "b"), 0.0)
+    one.loop.gateway.data_received(one.client, publish(1, "", "c"), 0.0)
     commands = loop.gateway.take_commands()
     assert [(command[1], command[5]) for command in commands if len(command) > 5] == [
         (1, "a"), (2, "b"), (1, "c"),
@@ -76,40 +76,40 @@ def test_one_batch_keeps_the_order_of_arrival_of_all_clients() -> None:
 def test_who_is_let_in(user: str, password: str, is_local: bool, is_in: bool) -> None:
     loop = Loop({"anna": "secret"})
     peer = Peer(loop, is_local=is_local)
-    said = peer.send(codec.PROTOCOL_HEADER, start_ok(user, password))
-    assert said[-1].method == ("connection.tune" if is_in else "connection.close")
+    received = peer.send(codec.PROTOCOL_HEADER, start_ok(user, password))
+    assert received[-1].method == ("connection.tune" if is_in else "connection.close")
     assert loop.gateway.login(user, password, is_local) == is_in
 
 
 def test_only_known_vhosts_are_opened() -> None:
     peer = Loop().connect(vhost="/other")
-    said = peer.take()[-1]
-    assert said.args == (530, "NOT_ALLOWED - vhost '/other' not found", 10, 40)
+    received = peer.take()[-1]
+    assert received.args == (530, "NOT_ALLOWED - vhost '/other' not found", 10, 40)
     assert peer.loop.gateway.clients == {}
 
 
 def test_a_member_outside_the_primary_lets_nobody_in() -> None:
     loop = Loop()
-    loop.outbox.hold()
+    loop.outbox.fence()
     peer = loop.connect()
-    said = peer.take()[-1]
-    assert said.args[0] == 320
-    assert "'a' is not part of the primary" in str(said.args[1])
+    received = peer.take()[-1]
+    assert received.args[0] == 320
+    assert "'a' is not part of the primary" in str(received.args[1])
 
 
 def test_a_new_session_ends_the_connections_of_the_old_one() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     peer.declare(1, "q")
-    peer.client.data_received(publish(1, "", "q"), 0.0)
-    loop.outbox.hold()
+    peer.loop.gateway.data_received(peer.client, publish(1, "", "q"), 0.0)
+    loop.outbox.fence()
     loop.activate(fresh=True)
-    loop.outbox.resume()
+    loop.outbox.unfence()
     loop.turn()
     assert peer.take()[-1].args[0] == 320
     assert c.PUBLISH not in kinds(loop)
     assert loop.gateway.clients == {}
-    peer.client.connection_lost()
+    peer.loop.gateway.connection_lost(peer.client)
     loop.turn()
     other = loop.connect().open(1)
     assert other.client.conn == 2
@@ -118,10 +118,10 @@ def test_a_new_session_ends_the_connections_of_the_old_one() -> None:
 def test_a_session_that_goes_on_keeps_its_connections() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
-    loop.outbox.hold()
+    loop.outbox.fence()
     loop.activate(fresh=False)
     assert peer.call(1, "queue.declare", "q", False, False, False, False, False, {}) == []
-    loop.outbox.resume()
+    loop.outbox.unfence()
     loop.turn()
     assert [one.method for one in peer.take()] == ["queue.declare-ok"]
 
@@ -129,7 +129,7 @@ def test_a_session_that_goes_on_keeps_its_connections() -> None:
 def test_a_client_may_leave_a_member_that_may_not_speak() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
-    loop.outbox.hold()
+    loop.outbox.fence()
     assert peer.call(0, "connection.close", 200, "", 0, 0) == [("connection.close-ok",)]
 
 
@@ -149,11 +149,11 @@ def test_blocked_is_said_to_those_who_understand_it() -> None:
     loop.gateway.block("disk")
     late = loop.connect()
     loop.turn()
-    assert [said.args for said in one.take()] == [("disk",)]
+    assert [received.args for received in one.take()] == [("disk",)]
     assert late.take()[-1].method == "connection.blocked"
     loop.gateway.unblock()
     loop.turn()
-    assert [said.method for said in one.take()] == ["connection.unblocked"]
+    assert [received.method for received in one.take()] == ["connection.unblocked"]
     assert two.take() == []
 
 
@@ -169,8 +169,8 @@ def test_a_fault_ends_the_connection_in_the_machine_too() -> None:
 def test_all_of_the_opening_and_a_channel_may_come_in_one_piece() -> None:
     loop = Loop()
     peer = Peer(loop)
-    said = peer.send(opening() + method(1, "channel.open") + publish(1, "", "q"))
-    assert [one.method for one in said][-2:] == ["connection.open-ok", "channel.open-ok"]
+    received = peer.send(opening() + method(1, "channel.open") + publish(1, "", "q"))
+    assert [one.method for one in received][-2:] == ["connection.open-ok", "channel.open-ok"]
     assert kinds(loop)[-1] == c.PUBLISH
     assert peer.client.is_publisher
 
@@ -180,11 +180,11 @@ def test_the_clock_reaches_the_connection() -> None:
     peer = loop.connect(heartbeat=10).open(1)
     assert peer.client.next_timer() == 5.0
     peer.client.reading(False, 0.0)
-    peer.client.wake(60.0)
+    peer.loop.gateway.wake(peer.client, 60.0)
     peer.client.reading(True, 60.0)
-    peer.client.wake(79.0)
+    peer.loop.gateway.wake(peer.client, 79.0)
     assert not peer.client.wants_close
-    peer.client.wake(80.0)
+    peer.loop.gateway.wake(peer.client, 80.0)
     assert peer.client.wants_close
     loop.turn()
     assert loop.machine.connections == {}

@@ -3,14 +3,14 @@
 from broker.amqp import codec
 from broker.frontend.channel import Confirms
 from broker.machine import commands as c
-from tests.support.amqp_peer import Said, method, publish
+from tests.support.amqp_peer import ServerMethod, method, publish
 from tests.support.gateway_loop import Loop, Peer
 
 TRANSIENT = codec.encode_properties({"delivery_mode": 1})
 
 
-def words(said: list[Said]) -> list[tuple[object, ...]]:
-    return [(one.method, *one.args) for one in said]
+def words(received: list[ServerMethod]) -> list[tuple[object, ...]]:
+    return [(one.method, *one.args) for one in received]
 
 
 def confirming(loop: Loop, *queues: str) -> Peer:
@@ -33,7 +33,7 @@ def test_confirms_wait_until_durable_and_come_as_one() -> None:
     assert peer.publish(1, "q", b"1", b"2", b"3") == []
     assert loop.confirmed == []
     loop.outbox.release(base + 2)
-    loop.speak()
+    loop.write()
     assert words(peer.take()) == [("basic.ack", 2, True)]
     assert loop.confirmed == [base + 1, base + 2]
     loop.settle()
@@ -45,8 +45,10 @@ def test_a_transient_message_waits_like_the_others() -> None:
     loop = Loop()
     peer = confirming(loop, "q")
     loop.durable = False
-    said = peer.send(publish(1, "", "q"), publish(1, "", "q", b"x", TRANSIENT), publish(1, "", "q"))
-    assert words(said) == []
+    received = peer.send(
+        publish(1, "", "q"), publish(1, "", "q", b"x", TRANSIENT), publish(1, "", "q")
+    )
+    assert words(received) == []
     loop.settle()
     assert words(peer.take()) == [("basic.ack", 3, True)]
 
@@ -68,8 +70,8 @@ def test_a_refused_message_is_nacked() -> None:
     arguments: c.Table = {"x-max-length": 1, "x-overflow": "reject-publish"}
     peer.call(1, "queue.declare", "q", False, False, False, False, False, arguments)
     peer.call(1, "confirm.select", False)
-    said = peer.publish(1, "q", b"1", b"2", b"3")
-    assert words(said) == [
+    received = peer.publish(1, "q", b"1", b"2", b"3")
+    assert words(received) == [
         ("basic.nack", 2, False, False), ("basic.nack", 3, False, False), ("basic.ack", 1, False),
     ]  # fmt: skip
     assert len(loop.confirmed) == 1
@@ -112,7 +114,7 @@ def test_confirms_of_a_client_that_is_gone_are_nobodys() -> None:
     peer = confirming(loop, "q")
     loop.durable = False
     peer.publish(1, "q", b"1")
-    peer.client.connection_lost()
+    peer.loop.gateway.connection_lost(peer.client)
     loop.turn()
     loop.settle()
     assert loop.confirmed == []
@@ -128,8 +130,8 @@ def test_answers_keep_their_order_behind_one_that_waits() -> None:
     loop.durable = False
     declare = method(1, "queue.declare", "q", False, True, False, False, False, {})
     other = method(2, "queue.declare", "o", False, False, False, False, False, {})
-    said = peer.send(declare, method(1, "basic.qos", 0, 5, False), other)
-    assert words(said) == [("queue.declare-ok", "o", 0, 0)]
+    received = peer.send(declare, method(1, "basic.qos", 0, 5, False), other)
+    assert words(received) == [("queue.declare-ok", "o", 0, 0)]
     assert peer.call(1, "confirm.select", False) == []  # ours, behind the machine's
     assert peer.call(1, "basic.get", "q", False) == []
     loop.settle()
@@ -141,29 +143,29 @@ def test_answers_keep_their_order_behind_one_that_waits() -> None:
 
 def test_our_own_answers_wait_for_those_that_are_under_way() -> None:
     peer = Loop().connect().open(1)
-    said = peer.send(
+    received = peer.send(
         method(1, "basic.qos", 0, 5, False) + method(1, "tx.select") + method(1, "tx.rollback")
     )
-    assert words(said) == [("basic.qos-ok",), ("tx.select-ok",), ("tx.rollback-ok",)]
+    assert words(received) == [("basic.qos-ok",), ("tx.select-ok",), ("tx.rollback-ok",)]
 
 
 def test_an_error_of_the_gateway_follows_the_answers_before_it() -> None:
     peer = Loop().connect().open(1)
-    said = peer.send(method(1, "basic.qos", 0, 5, False) + method(1, "tx.commit"))
-    assert [one.method for one in said] == ["basic.qos-ok", "channel.close"]
+    received = peer.send(method(1, "basic.qos", 0, 5, False) + method(1, "tx.commit"))
+    assert [one.method for one in received] == ["basic.qos-ok", "channel.close"]
 
 
 def test_the_machines_error_comes_first_if_it_was_first() -> None:
     peer = Loop().connect().open(1)
-    said = peer.send(method(1, "queue.purge", "none", False) + method(1, "tx.commit"))
-    assert [one.args[0] for one in said] == [404]
+    received = peer.send(method(1, "queue.purge", "none", False) + method(1, "tx.commit"))
+    assert [one.args[0] for one in received] == [404]
 
 
 def test_client_and_machine_end_a_channel_at_once() -> None:
     peer = Loop().connect().open(1)
     close = method(1, "channel.close", 200, "", 0, 0)
-    said = peer.send(publish(1, "none", "x") + close)
-    assert [one.method for one in said] == ["channel.close", "channel.close-ok"]
+    received = peer.send(publish(1, "none", "x") + close)
+    assert [one.method for one in received] == ["channel.close", "channel.close-ok"]
     assert peer.call(1, "channel.open") == [("channel.open-ok",)]
 
 
@@ -177,21 +179,21 @@ def test_deliveries_do_not_wait_for_what_is_not_durable() -> None:
     peer.call(1, "basic.consume", "q", "t", False, False, False, False, {})
     loop.durable = False
     declare = method(1, "queue.declare", "p", False, True, False, False, False, {})
-    said = peer.send(declare, publish(1, "", "q", b"body" * 50_000))
-    assert words(said) == [("basic.deliver", "t", 1, False, "", "q")]
-    assert said[0].body == b"body" * 50_000
+    received = peer.send(declare, publish(1, "", "q", b"body" * 50_000))
+    assert words(received) == [("basic.deliver", "t", 1, False, "", "q")]
+    assert received[0].body == b"body" * 50_000
 
 
 def test_a_delivery_does_not_overtake_its_consume_ok() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     loop.durable = False
-    said = peer.send(
+    received = peer.send(
         method(1, "queue.declare", "q", False, True, False, False, False, {}),
         method(1, "basic.consume", "q", "t", False, True, False, False, {}),
         publish(1, "", "q"),
     )
-    assert said == []
+    assert received == []
     assert c.SENT not in [command[0] for command, _ in loop.applied]
     loop.settle()
     assert [one.method for one in peer.take()] == [
@@ -229,14 +231,14 @@ def test_messages_for_a_client_that_does_not_read_are_not_copied() -> None:
     assert 1_000_000 < len(peer.client.connection.out) < 2_000_000
     assert not peer.client.may_be_read
     assert other.client.may_be_read
-    peer.client.data_received(method(1, "basic.qos", 0, 5, False), 0.0)
+    peer.loop.gateway.data_received(peer.client, method(1, "basic.qos", 0, 5, False), 0.0)
     loop.turn()
     peer.reads = True
     loop.gateway.mark_writable(peer.client)
     loop.turn()
-    said = peer.take()
-    assert [one.args[1] for one in said[:-1]] == list(range(1, 41))
-    assert said[-1].method == "basic.qos-ok"
+    received = peer.take()
+    assert [one.args[1] for one in received[:-1]] == list(range(1, 41))
+    assert received[-1].method == "basic.qos-ok"
     assert peer.client.may_be_read
     assert not loop.gateway.has_work
 
@@ -249,7 +251,7 @@ def test_publishers_are_not_read_while_the_member_is_full_or_may_not_speak() -> 
     assert (peer.client.may_be_read, other.client.may_be_read) == (False, True)
     loop.gateway.paused = False
     assert peer.client.may_be_read
-    loop.outbox.hold()
+    loop.outbox.fence()
     assert (peer.client.may_be_read, other.client.may_be_read) == (False, True)
 
 
@@ -264,8 +266,8 @@ def test_deliveries_without_acknowledgement_are_reported_when_they_are_taken() -
     peer.publish(1, "q", b"4")
     peer.call(1, "basic.cancel", "t", False)
     peer.publish(1, "q", b"5")
-    said = peer.call(1, "basic.get", "q", True)
-    assert said == [("basic.get-ok", 5, False, "", "q", 0)]
+    received = peer.call(1, "basic.get", "q", True)
+    assert received == [("basic.get-ok", 5, False, "", "q", 0)]
     assert loop.applied[-1][0] == (c.SENT, 1, 1, 5)
 
 
@@ -275,8 +277,8 @@ def test_a_cancelled_consumer_is_told_if_it_understands() -> None:
     one.declare(1, "q")
     for peer, tag in ((one, "a"), (two, "b")):
         peer.call(1, "basic.consume", "q", tag, False, False, False, False, {})
-    said = one.call(1, "queue.delete", "q", False, False, False)
-    assert ("basic.cancel", "a", True) in said
+    received = one.call(1, "queue.delete", "q", False, False, False)
+    assert ("basic.cancel", "a", True) in received
     assert two.take() == []
 
 
@@ -284,12 +286,12 @@ def test_nothing_is_said_without_a_lease() -> None:
     loop = Loop()
     peer = confirming(loop, "q")
     peer.call(1, "basic.consume", "q", "t", False, False, False, False, {})
-    loop.outbox.hold()
+    loop.outbox.fence()
     assert peer.publish(1, "q", b"1", b"2") == []
     assert loop.confirmed == []
-    loop.outbox.hold()
-    loop.outbox.resume()
-    loop.outbox.resume()
+    loop.outbox.fence()
+    loop.outbox.unfence()
+    loop.outbox.unfence()
     loop.turn()
     assert [one.method for one in peer.take()] == ["basic.deliver", "basic.deliver", "basic.ack"]
     assert len(loop.confirmed) == 2
@@ -300,10 +302,10 @@ def test_what_waits_for_an_ended_session_is_forgotten() -> None:
     peer = confirming(loop, "q")
     loop.durable = False
     peer.publish(1, "q", b"1")
-    loop.outbox.hold()
+    loop.outbox.fence()
     peer.publish(1, "q", b"2")
     loop.activate(fresh=True)
-    loop.outbox.resume()
+    loop.outbox.unfence()
     loop.settle()
     assert loop.confirmed == []
     assert [one.method for one in peer.take()] == ["connection.close"]
@@ -314,6 +316,6 @@ def test_other_clients_go_on_when_one_ends_its_connection_with_an_error() -> Non
     one, two = loop.connect().open(1), loop.connect().open(1)
     two.declare(1, "q")
     consume = method(1, "basic.consume", "q", "t", False, False, False, False, {})
-    said = one.send(consume, consume, publish(1, "", "q"))
-    assert said[-1].args[0] == 530
+    received = one.send(consume, consume, publish(1, "", "q"))
+    assert received[-1].args[0] == 530
     assert two.call(1, "basic.get", "q", True) == [("basic.get-empty",)]

@@ -27,10 +27,10 @@ def test_names_are_stamped_and_the_last_queue_is_remembered() -> None:
     assert peer.call(1, "queue.declare", "", True, False, False, False, False, {}) == [
         ("queue.declare-ok", "amq.gen-1", 1, 0)
     ]
-    said = peer.call(1, "basic.get", "", True)
-    assert said == [("basic.get-ok", 1, False, "amq.direct", "amq.gen-1", 0)]
-    said = peer.call(1, "basic.consume", "", "", False, True, False, False, {})
-    assert said == [("basic.consume-ok", "amq.ctag-2")]
+    received = peer.call(1, "basic.get", "", True)
+    assert received == [("basic.get-ok", 1, False, "amq.direct", "amq.gen-1", 0)]
+    received = peer.call(1, "basic.consume", "", "", False, True, False, False, {})
+    assert received == [("basic.consume-ok", "amq.ctag-2")]
     assert peer.call(1, "basic.cancel", "amq.ctag-2", False) == [("basic.cancel-ok", "amq.ctag-2")]
     assert peer.call(1, "queue.unbind", "", "amq.direct", "", {}) == [("queue.unbind-ok",)]
     assert peer.call(1, "queue.purge", "", False) == [("queue.purge-ok", 0)]
@@ -60,9 +60,9 @@ def test_names_are_stamped_and_the_last_queue_is_remembered() -> None:
 )  # fmt: skip
 def test_what_ends_a_channel(name: str, args: tuple[c.Value, ...], code: int, text: str) -> None:
     peer = Loop().connect().open(1)
-    (said,) = peer.call(1, name, *args)
-    assert said[:2] == ("channel.close", code)
-    assert text in str(said[2])
+    (received,) = peer.call(1, name, *args)
+    assert received[:2] == ("channel.close", code)
+    assert text in str(received[2])
     assert peer.call(1, "tx.select") == []
     assert peer.call(1, "channel.close-ok") == []
     assert peer.call(1, "channel.open") == [("channel.open-ok",)]
@@ -74,8 +74,8 @@ def test_arguments_that_are_nested_too_deeply_are_refused_before_they_are_replic
     table: c.Table = {}
     for _ in range(20):
         table = {"t": table}
-    said = peer.call(1, "exchange.bind", "amq.direct", "amq.topic", "", False, table)
-    assert said[0][:2] == ("channel.close", 406)
+    received = peer.call(1, "exchange.bind", "amq.direct", "amq.topic", "", False, table)
+    assert received[0][:2] == ("channel.close", 406)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_arguments_that_are_nested_too_deeply_are_refused_before_they_are_replic
 def test_what_ends_a_connection(name: str, args: tuple[c.Value, ...], code: int) -> None:
     loop = Loop()
     peer = loop.connect().open(1)
-    (said,) = peer.call(1, name, *args)
-    assert said[:2] == ("connection.close", code)
+    (received,) = peer.call(1, name, *args)
+    assert received[:2] == ("connection.close", code)
     assert loop.machine.connections == {}
     assert peer.call(1, "tx.select") == []
     peer.send(method(0, "connection.close-ok"))
@@ -118,7 +118,7 @@ def test_the_rest_of_the_methods_are_answered() -> None:
 def test_nothing_is_answered_to_whom_does_not_wait() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
-    said = peer.send(
+    received = peer.send(
         method(1, "queue.declare", "q", False, False, False, False, True, {}),
         method(1, "exchange.declare", "e", "fanout", False, False, False, False, True, {}),
         method(1, "queue.bind", "q", "e", "", True, {}),
@@ -128,7 +128,7 @@ def test_nothing_is_answered_to_whom_does_not_wait() -> None:
         method(1, "queue.delete", "q", False, False, True),
         method(1, "exchange.delete", "e", False, True),
     )
-    assert said == []
+    assert received == []
     assert [outcome for _, outcome in loop.applied] == [0] * len(loop.applied)
 
 
@@ -137,17 +137,17 @@ def test_a_message_may_only_name_its_own_user() -> None:
     own = codec.encode_properties({"user_id": "guest"})
     assert peer.send(publish(1, "", "q", b"x", own)) == []
     other = codec.encode_properties({"user_id": "root"})
-    (said,) = peer.send(publish(2, "", "q", b"x", other))
-    assert said.args[0] == 406
-    assert "'root'" in str(said.args[1])
+    (received,) = peer.send(publish(2, "", "q", b"x", other))
+    assert received.args[0] == 406
+    assert "'root'" in str(received.args[1])
 
 
 def test_a_message_that_is_too_large_is_refused_in_words() -> None:
     loop = Loop()
     loop.gateway.limits = loop.gateway.limits._replace(message_bytes_max=10)
     peer = loop.connect().open(1)
-    (said,) = peer.send(publish(1, "", "q", b"x" * 11))
-    assert said.args[:2] == (
+    (received,) = peer.send(publish(1, "", "q", b"x" * 11))
+    assert received.args[:2] == (
         406,
         "PRECONDITION_FAILED - message size 11 is larger than configured max size 10",
     )
@@ -186,14 +186,14 @@ def test_a_transaction_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Loop().connect().open(1)
     peer.call(1, "tx.select")
     assert peer.publish(1, "q", b"1", b"2", b"3") == []
-    (said,) = peer.publish(1, "q", b"4", b"5")
-    assert said.args[0] == 406
+    (received,) = peer.publish(1, "q", b"4", b"5")
+    assert received.args[0] == 406
 
 
 def test_the_transactions_of_a_client_are_bounded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker.frontend.client.TX_BYTES_MAX", 100)
+    monkeypatch.setattr("broker.frontend.dispatch.TX_BYTES_MAX", 100)
     peer = Loop().connect().open(1, 2)
     for channel in (1, 2):
         peer.call(channel, "tx.select")
@@ -202,8 +202,8 @@ def test_the_transactions_of_a_client_are_bounded_together(
     assert peer.publish(1, "q", b"x" * 40) == []
     assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
     assert peer.publish(1, "q", b"x" * 40) == []
-    (said,) = peer.publish(2, "q", b"x" * 40)
-    assert said.args[0] == 406
+    (received,) = peer.publish(2, "q", b"x" * 40)
+    assert received.args[0] == 406
     assert peer.client.transaction_bytes == 43
 
 
@@ -233,7 +233,7 @@ def test_prefetch_is_stamped_into_later_consumers() -> None:
     peer.declare(1, "q")
     peer.call(1, "basic.qos", 0, 2, False)
     peer.call(1, "basic.consume", "q", "t", False, False, False, False, {})
-    said = peer.publish(1, "q", *(b"x" for _ in range(5)))
-    assert [one.method for one in said] == ["basic.deliver"] * 2
+    received = peer.publish(1, "q", *(b"x" for _ in range(5)))
+    assert [one.method for one in received] == ["basic.deliver"] * 2
     assert [one.args[1] for one in peer.send(method(1, "basic.ack", 2, True))] == [3, 4]
-    assert said[0].properties == PERSISTENT
+    assert received[0].properties == PERSISTENT

@@ -12,8 +12,8 @@ DECLARE = method(1, "queue.declare", "q", False, False, False, False, False, {})
 def in_doubt() -> Loop:
     """A member whose lease is over, in a view that may still stand."""
     loop = Loop()
-    loop.outbox.hold()
-    loop.gateway.decide(soon=True)
+    loop.outbox.fence()
+    loop.gateway.admit_waiting(soon=True)
     return loop
 
 
@@ -29,11 +29,11 @@ def test_who_comes_in_a_moment_of_doubt_is_let_in_behind_it() -> None:
     peer.send(DECLARE)
     assert not peer.client.may_be_read
     assert peer.client.conn == 0
-    loop.gateway.decide(soon=True)
+    loop.gateway.admit_waiting(soon=True)
     loop.turn()
     assert methods(peer) == []
-    loop.outbox.resume()
-    loop.gateway.decide(soon=True)
+    loop.outbox.unfence()
+    loop.gateway.admit_waiting(soon=True)
     loop.turn()
     assert methods(peer) == ["connection.open-ok", "channel.open-ok", "queue.declare-ok"]
     assert peer.client.may_be_read
@@ -43,8 +43,8 @@ def test_what_is_said_behind_the_open_in_one_breath_is_kept() -> None:
     loop = in_doubt()
     peer = Peer(loop)
     peer.send(opening() + OPEN_CHANNEL + DECLARE)
-    loop.outbox.resume()
-    loop.gateway.decide(soon=False)
+    loop.outbox.unfence()
+    loop.gateway.admit_waiting(soon=False)
     loop.turn()
     assert methods(peer) == ["connection.open-ok", "channel.open-ok", "queue.declare-ok"]
 
@@ -53,7 +53,7 @@ def test_when_it_is_decided_against_this_member_they_are_refused() -> None:
     loop = in_doubt()
     peer = Peer(loop)
     peer.send(opening(), OPEN_CHANNEL)
-    loop.gateway.decide(soon=False)
+    loop.gateway.admit_waiting(soon=False)
     loop.turn()
     assert peer.take()[-1].args[0] == 320
     assert loop.gateway.clients == {}
@@ -64,10 +64,10 @@ def test_doubt_that_lasts_ends_with_a_refusal() -> None:
     loop = in_doubt()
     peer = Peer(loop)
     peer.send(opening())
-    loop.gateway.give_up(WAIT_S)
+    loop.gateway.refuse_overdue(WAIT_S)
     loop.turn()
     assert methods(peer) == []
-    loop.gateway.give_up(WAIT_S + 0.1)
+    loop.gateway.refuse_overdue(WAIT_S + 0.1)
     loop.turn()
     assert peer.take()[-1].args[0] == 320
     late = Peer(loop)
@@ -78,9 +78,9 @@ def test_who_goes_while_it_waits_is_forgotten() -> None:
     loop = in_doubt()
     peer = Peer(loop)
     peer.send(opening())
-    peer.client.connection_lost()
-    loop.outbox.resume()
-    loop.gateway.decide(soon=False)
+    peer.loop.gateway.connection_lost(peer.client)
+    loop.outbox.unfence()
+    loop.gateway.admit_waiting(soon=False)
     loop.turn()
     assert loop.gateway.clients == {}
     assert c.CONNECTION_OPEN not in [command[0] for command, _ in loop.applied]
@@ -91,9 +91,9 @@ def test_who_waits_at_a_member_that_stops_is_told_so() -> None:
     peer = Peer(loop)
     peer.send(opening(), OPEN_CHANNEL)
     loop.gateway.drop_all("the broker is stopping")
-    loop.gateway.give_up(WAIT_S + 1)
-    loop.outbox.resume()
-    loop.gateway.decide(soon=False)
+    loop.gateway.refuse_overdue(WAIT_S + 1)
+    loop.outbox.unfence()
+    loop.gateway.admit_waiting(soon=False)
     loop.turn()
     (told,) = [one for one in peer.take() if one.method == "connection.close"]
     assert told.args[:2] == (320, "CONNECTION_FORCED - the broker is stopping")

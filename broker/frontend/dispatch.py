@@ -1,0 +1,155 @@
+"""What a client's connection reports, as commands: the way in, after its bytes were read.
+
+Publishes are checked and numbered here, other methods in `methods`; opening and closing, of the
+connection and of channels, is here too.
+"""
+
+from __future__ import annotations
+
+from broker.amqp import errors
+from broker.amqp.events import (
+    Called,
+    ChannelCloseRequested,
+    ChannelOpened,
+    CloseRequested,
+    Event,
+    Faulted,
+    OpenRequested,
+    Oversized,
+    Published,
+)
+from broker.frontend.channel import TX_BYTES_MAX, LocalChannel
+from broker.frontend.client import Client
+from broker.frontend.methods import REQUESTS
+from broker.machine.commands import (
+    CHANNEL_CLOSE,
+    CHANNEL_OPEN,
+    CONNECTION_OPEN,
+    PUBLISH,
+    ChannelClose,
+    ChannelOpen,
+    ConnectionOpen,
+    Publish,
+    TxPublish,
+)
+
+
+def on_events(client: Client, events: list[Event]) -> None:
+    """Carry out what its connection reports, or keep it while the client waits to be admitted."""
+    if client.waiting:
+        client.waiting += events
+        return
+    port, channels = client.port, client.channels
+    commands = port.commands
+    published = 0
+    rest = iter(events)
+    for event in rest:
+        if type(event) is Published:
+            number, exchange, key, flags, properties, body, user_id = event
+            channel = channels.get(number)
+            if channel is None or channel.pending_close is not None:
+                continue
+            is_rare = channel.transaction is not None or user_id is not None
+            if is_rare and not _may_publish(client, number, channel, event):
+                continue
+            publish_no = 0
+            if channel.wants_confirms:
+                publish_no = channel.publish_no = channel.publish_no + 1
+            published += 1
+            commands.append(
+                Publish(
+                    PUBLISH, client.conn, number, publish_no, exchange, key, flags, properties,
+                    body,
+                )
+            )  # fmt: skip
+        elif type(event) is Called:
+            channel = channels.get(event.channel)
+            if channel is not None and channel.pending_close is None:
+                REQUESTS[event.method](client, event.channel, channel, event.args)
+        else:
+            _on_rare(client, event)
+            if client.waiting:
+                client.waiting += rest
+    if published:
+        client.is_publisher = True
+        port.counters["publishes"] += published
+    if client.connection.out or client.connection.has_ended:
+        port.mark_writable(client)
+
+
+def _may_publish(client: Client, number: int, channel: LocalChannel, message: Published) -> bool:
+    """What is rare about a publish: it names its user, or it is part of a transaction. False if it
+    is no command of its own."""
+    _, exchange, key, flags, properties, body, user_id = message
+    user = client.connection.user
+    if user_id is not None and user_id != user.encode():
+        shown = user_id.decode("ascii", "backslashreplace")
+        text = f"user_id property set to '{shown}' but authenticated user was '{user}'"
+        client.refuse_channel(number, errors.PRECONDITION_FAILED, text, 60, 40)
+        return False
+    transaction = channel.transaction
+    if transaction is None:
+        return True
+    client.is_publisher = True
+    client.port.counters["publishes"] += 1
+    transaction.publishes.append(TxPublish(exchange, key, flags, properties, body))
+    size = len(properties) + len(body)
+    transaction.size += size
+    client.transaction_bytes += size
+    if transaction.is_full or client.transaction_bytes > TX_BYTES_MAX:
+        text = "the transaction is larger than this server allows"
+        client.refuse_channel(number, errors.PRECONDITION_FAILED, text, 60, 40)
+    return False
+
+
+def _on_rare(client: Client, event: Event) -> None:
+    port = client.port
+    match event:
+        case OpenRequested():
+            _on_open(client, event)
+        case ChannelOpened(number):
+            if client.conn:
+                client.channels[number] = LocalChannel()
+                port.commands.append(ChannelOpen(CHANNEL_OPEN, client.conn, number))
+                client.send(number, "channel.open-ok")
+        case ChannelCloseRequested(number):
+            channel = client.channels.get(number)
+            if channel is not None and channel.pending_close is None:
+                port.commands.append(ChannelClose(CHANNEL_CLOSE, client.conn, number))
+        case Oversized(number, size):
+            if number in client.channels:
+                text = f"message size {size} is larger than configured max size"
+                limit = port.limits.message_bytes_max
+                code = errors.PRECONDITION_FAILED
+                client.refuse_channel(number, code, f"{text} {limit}", 60, 40)
+        case CloseRequested():
+            # The machine replies, so that what the client sent before has been done. A member that
+            # is fenced lets the client go at once.
+            conn = client.conn
+            client.deregister()
+            if conn and not port.fenced:
+                client.closing_conn = conn
+                port.clients[conn] = client
+            else:
+                client.connection.close_ok()
+        case Faulted(_, text):
+            port.note("faults", f"client {client.peer}: {text}")
+            client.deregister()
+        case Called() | Published():
+            pass
+
+
+def _on_open(client: Client, event: OpenRequested) -> None:
+    port = client.port
+    conn = port.admit(client, event.vhost)
+    if conn is None:
+        client.waiting = [event]
+    if not conn:
+        return
+    client.conn = conn
+    client.connection.accept_open()
+    port.commands.append(
+        ConnectionOpen(CONNECTION_OPEN, conn, event.vhost, event.user, client.peer)
+    )
+    if port.blocked_because:
+        client.send_blocked()
