@@ -28,7 +28,7 @@ ALGORITHM = "xxh3_64-sum-2"
 
 body_hash: Callable[[bytes], int] = xxh3_64_intdigest
 _place = struct.Struct("<QQQQQ").pack
-_birth = struct.Struct("<QQqIIII").pack
+_head = struct.Struct("<QQqIIII").pack
 
 
 def message_hash(
@@ -36,7 +36,7 @@ def message_hash(
     exchange: str,
     key: str,
     flags: int,
-    born_us: int,
+    created_us: int,
     ttl_us: int,
     properties: bytes,
     body: bytes,
@@ -44,13 +44,16 @@ def message_hash(
 ) -> int:
     """Over all that a message is. Lengths come first, so no two messages share one encoding.
     `hashed` is the body's own hash, which a client can compute too: evidence names bodies by it."""
-    head = _birth(number, born_us, ttl_us, flags, len(exchange), len(properties), len(body))
+    head = _head(number, created_us, ttl_us, flags, len(exchange), len(properties), len(body))
     return xxh3_64_intdigest(head + (exchange + key).encode() + properties, hashed)
 
 
 def rehash(message: "Message") -> int:
     """The message's hash again, from the bytes it holds now."""
-    return message_hash(*message[1:], body_hash(message[8]))
+    _, number, exchange, key, flags, created_us, ttl_us, properties, body = message
+    return message_hash(
+        number, exchange, key, flags, created_us, ttl_us, properties, body, body_hash(body)
+    )
 
 
 def ready_element(content: int, queue_id: int, seq: int, redelivered: bool) -> int:

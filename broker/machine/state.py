@@ -5,15 +5,25 @@ commands filled them, hence the same everywhere. Entities are never found by ide
 """
 
 from collections import deque
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from broker.machine.commands import Table
 from broker.machine.effects import Effect
 from broker.machine.move_log import MARK_MASK
 
-# content hash, number, exchange, key, flags, born_us, ttl_us (-1: none), properties, body.
-# Atomic values only, so the collector forgets about it; shared by all queues that hold it.
+# A message, shared by all queues that hold it: a plain tuple of atomic values, its fields named by
+# index. No NamedTuple: the garbage collector stops tracking a tuple of atomic values, but never
+# an instance of a subclass, and then each full collection takes nine times as long.
 Message: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, bytes]
+CONTENT_HASH: Final = 0  # digest.message_hash over all that follows
+NUMBER: Final = 1
+EXCHANGE: Final = 2
+KEY: Final = 3
+IS_PERSISTENT: Final = 4  # commands.PERSISTENT or 0
+CREATED_US: Final = 5  # in the machine's time
+TTL_US: Final = 6  # NO_TTL: none of its own
+PROPERTIES: Final = 7
+BODY: Final = 8
 
 NO_TTL = -1
 NO_LIMIT = 1 << 62

@@ -194,7 +194,7 @@ class Submissions:
 def _payload_bytes(command: Command) -> int:
     """Return about how many bytes of client data a Publish or TxCommit carries."""
     if command[0] == PUBLISH:
-        publish = cast("Publish", command)
-        return len(publish[7]) + len(publish[8])
-    commit = cast("TxCommit", command)
-    return sum(len(p[3]) + len(p[4]) + COMMAND_OVERHEAD_BYTES for p in commit[3])
+        _, _, _, _, _, _, _, properties, body = cast("Publish", command)
+        return len(properties) + len(body)
+    _, _, _, publishes, _ = cast("TxCommit", command)
+    return sum(len(p) + len(body) + COMMAND_OVERHEAD_BYTES for *_, p, body in publishes)

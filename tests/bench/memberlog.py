@@ -33,6 +33,7 @@ from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
 from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, MOVE, row
+from broker.machine.state import CONTENT_HASH
 from broker.memberlog.recorder import Recorder
 from broker.memberlog.segments import pack, segments_in
 from broker.memberlog.writer import MemberLogWriter
@@ -156,7 +157,7 @@ def row_s() -> float:
                     queue.mark,
                     seq,
                     channel.mark,
-                    message[0],
+                    message[CONTENT_HASH],
                 )
             )
 

@@ -17,6 +17,7 @@ from broker.exit_codes import Exit
 from broker.machine import commands as c
 from broker.machine.digest import MASK
 from broker.machine.machine import Machine
+from broker.machine.state import BODY
 from broker.selfcheck.reexecution import reexecute
 from store.api import Meta
 from store.memory import MemoryDisk, MemoryStore
@@ -101,7 +102,7 @@ def turn_a_bit(machine: Machine) -> None:
     ready = machine.vhosts["/"].queues["q"].ready
     if ready:
         message = ready[0]
-        ready[0] = (*message[:8], bytes([message[8][0] ^ 4]) + message[8][1:])
+        ready[0] = (*message[:BODY], bytes([message[BODY][0] ^ 4]) + message[BODY][1:])
     else:
         turn_the_root(machine)
 

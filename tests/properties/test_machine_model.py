@@ -14,6 +14,7 @@ from broker.machine.commands import Command
 from broker.machine.effects import DeliverEffect, Effect, GetEmpty, GetOk
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
+from broker.machine.state import BODY
 from tests.properties.models.machine_model import Chan, Model, ModelConsumer, ModelQueue
 from tests.support.move_ledger import Ledger
 
@@ -135,14 +136,14 @@ class World:
         assert list(found) == list(self.model.queues)
         for name, queue in self.model.queues.items():
             there = found[name]
-            waiting = [(seq, there.returned[seq][8]) for seq in sorted(there.returned)]
+            waiting = [(seq, there.returned[seq][BODY]) for seq in sorted(there.returned)]
             first = there.next_seq - len(there.ready)
-            waiting += [(seq, m[8]) for seq, m in enumerate(there.ready, first)]
+            waiting += [(seq, m[BODY]) for seq, m in enumerate(there.ready, first)]
             assert waiting == [(seq, m[0]) for seq, m in sorted(queue.ready.items())]
         assert sorted(machine.channels) == sorted(self.model.channels)
         for at, channel in self.model.channels.items():
             held = {**machine.channels[at].unacked, **machine.channels[at].unsent}
-            assert {tag: one[2][8] for tag, one in held.items()} == {
+            assert {tag: message[BODY] for tag, (_, _, message, _, _) in held.items()} == {
                 tag: one.message[0] for tag, one in channel.held.items()
             }
 

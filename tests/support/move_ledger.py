@@ -3,6 +3,7 @@
 from broker.machine.digest import MASK, ready_element
 from broker.machine.machine import Machine
 from broker.machine.move_log import CAUSE_SHIFT, FLAG, MOVE, Op
+from broker.machine.state import CONTENT_HASH
 
 
 class Ledger:
@@ -77,9 +78,9 @@ class Ledger:
             )
             assert total & MASK == queue.ready_sum
         held = {
-            (entry[0].number, entry[1]): (channel.mark, entry[2][0])
+            (queue.number, seq): (channel.mark, message[CONTENT_HASH])
             for channel in machine.channels.values()
             for entries in (channel.unacked, channel.unsent)
-            for entry in entries.values()
+            for queue, seq, message, _, _ in entries.values()
         }
-        assert held == {at: (of, message[0]) for at, (of, message) in self.held.items()}
+        assert held == {at: (of, content) for at, (of, (content, *_)) in self.held.items()}

@@ -23,9 +23,11 @@ to stand: taken before and ordered after, it would set its clock ahead by what l
 from broker.machine.clock.voters import fewest_voters, voter_names
 from broker.machine.digest import MASK, thing
 from broker.machine.state import (
+    CREATED_US,
     NO_DATES,
     NO_TTL,
     NOT_YET,
+    TTL_US,
     Clock,
     Dates,
     Message,
@@ -314,10 +316,10 @@ def _wanted(state: State) -> None:
 
 def deadline(queue: Queue, message: Message) -> int:
     """When a message at the head of this queue expires."""
-    ttl_us = message[6]
+    ttl_us = message[TTL_US]
     if queue.ttl_us != NO_TTL and (ttl_us == NO_TTL or queue.ttl_us < ttl_us):
         ttl_us = queue.ttl_us
-    return NEVER_US if ttl_us == NO_TTL else message[5] + ttl_us
+    return NEVER_US if ttl_us == NO_TTL else message[CREATED_US] + ttl_us
 
 
 def deadline_came(state: State, queue: Queue, message: Message) -> None:

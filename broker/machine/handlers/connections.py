@@ -136,7 +136,7 @@ def end_channels(
     for channel in channels:
         for held_by_tag in (channel.unacked, channel.unsent):
             for tag, held in held_by_tag.items():
-                queue = held[0]
+                queue, *_ = held
                 give_up(state, channel, tag, held, what)
                 touched[queue.number] = queue
         channel.unacked = {}

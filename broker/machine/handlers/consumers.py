@@ -58,7 +58,7 @@ from broker.machine.queueing.refusals import (
     reused_tag,
     unknown_tag,
 )
-from broker.machine.state import NO_LIMIT, Channel, Consumer, Held, Queue, State
+from broker.machine.state import CONTENT_HASH, NO_LIMIT, Channel, Consumer, Held, Queue, State
 
 # A consumer without a limit of its own is still bounded: what is in flight is held in memory.
 UNLIMITED_UNACKED_MAX = 2000
@@ -135,6 +135,7 @@ def on_get(state: State, session: int, command: Get) -> int:
             state.effects.append(GetEmpty(conn, chan))
         return OK
     seq, message, redelivered = take(state, queue)
+    content = message[CONTENT_HASH]
     tag = channel.next_tag
     channel.next_tag = tag + 1
     held: Held = (queue, seq, message, None, redelivered)
@@ -142,9 +143,9 @@ def on_get(state: State, session: int, command: Get) -> int:
     queue.unacked += 1
     what = GOT | FLAG if redelivered else GOT
     state.tape.append(
-        row(what, state.position & INDEX_MASK, queue.mark, seq, channel.mark, message[0])
+        row(what, state.position & INDEX_MASK, queue.mark, seq, channel.mark, content)
     )
-    element = held_element(message[0], queue.number, seq, channel.salt, tag + tag + redelivered)
+    element = held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
     state.digest = (state.digest + element + channel.salt) & MASK
     if channel.local:
         _, _, exchange, key, _, _, _, properties, body = message
@@ -180,8 +181,8 @@ def on_ack(state: State, session: int, command: Ack) -> int:
     held = channel.unacked.pop(tag, None)
     if held is None:
         return refuse(state, channel, ACK, unknown_tag(tag))
-    release(state, channel, tag, held, rehash(held[2]), ACKED, tag)
-    consumer = held[3]
+    _, _, message, consumer, _ = held
+    release(state, channel, tag, held, rehash(message), ACKED, tag)
     if channel.limit != NO_LIMIT:
         offer_all(state, channel)
     elif consumer is not None and not consumer.waiting:
@@ -225,8 +226,8 @@ def on_sent(state: State, session: int, command: Sent) -> int:
         tags.append(tag)
     for tag in tags:
         held = unsent.pop(tag)
-        release(state, channel, tag, held, rehash(held[2]), SENT, tag)
-        consumer = held[3]
+        _, _, message, consumer, _ = held
+        release(state, channel, tag, held, rehash(message), SENT, tag)
         if consumer is not None and not consumer.waiting:
             credited[consumer.tag] = consumer
     for consumer in credited.values():

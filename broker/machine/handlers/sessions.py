@@ -46,7 +46,18 @@ from broker.machine.queueing.queue import (
     touch,
 )
 from broker.machine.queueing.routing import remove_exchange
-from broker.machine.state import NO_TTL, NOT_YET, Queue, SessionRecord, State, Vhost
+from broker.machine.state import (
+    BODY,
+    CONTENT_HASH,
+    IS_PERSISTENT,
+    NO_TTL,
+    NOT_YET,
+    TTL_US,
+    Queue,
+    SessionRecord,
+    State,
+    Vhost,
+)
 
 SESSIONS_PER_POSITION = 256
 NO_QUEUE = 0
@@ -138,7 +149,7 @@ def _forget_volatile(state: State) -> None:
 
 def _keep_persistent(state: State, queue: Queue) -> None:
     if queue.max_priority >= 0:
-        kept_at = {place | 1: m for place, m in queue.returned.items() if m[4]}
+        kept_at = {place | 1: m for place, m in queue.returned.items() if m[IS_PERSISTENT]}
         mortal = queue.deadlines
         if mortal:
             state.expiring[NO_QUEUE] = queue  # the time does not come to stand in between
@@ -152,7 +163,7 @@ def _keep_persistent(state: State, queue: Queue) -> None:
         return
     kept = [queue.returned[seq] for seq in sorted(queue.returned)]
     kept += queue.ready
-    kept = [message for message in kept if message[4]]
+    kept = [message for message in kept if message[IS_PERSISTENT]]
     first = queue.next_seq
     count = ready_count(queue)
     state.tape.append(
@@ -163,14 +174,14 @@ def _keep_persistent(state: State, queue: Queue) -> None:
     queue.ready = deque(kept)
     queue.next_seq = queue.recovered_seq = first + len(kept)
     total = sum(
-        ready_element(message[0], queue.number, seq, True)
+        ready_element(message[CONTENT_HASH], queue.number, seq, True)
         for seq, message in enumerate(kept, first)
     )
     state.digest += (total - queue.ready_sum + queue.salt * len(kept)) & MASK
     state.digest &= MASK
     queue.ready_sum = total & MASK
-    queue.ready_bytes = sum(len(message[8]) for message in kept) if queue.max_bytes >= 0 else 0
-    mortal = sum(message[6] != NO_TTL or queue.ttl_us != NO_TTL for message in kept)
+    queue.ready_bytes = sum(len(message[BODY]) for message in kept) if queue.max_bytes >= 0 else 0
+    mortal = sum(message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL for message in kept)
     deadlines_gone(state, queue, queue.deadlines - mortal)
     state.due_us = 0
     _tell_kept(state, queue, len(kept), first)

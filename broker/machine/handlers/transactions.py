@@ -54,7 +54,7 @@ def on_tx_commit(state: State, session: int, command: TxCommit) -> int:
 
 
 def _is_durable(held: Held) -> bool:
-    queue = held[0]
+    queue, *_ = held
     return queue.durable and not queue.deleted
 
 

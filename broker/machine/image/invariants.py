@@ -13,7 +13,7 @@ from broker.machine.queueing.queue import (
     seq_at,
 )
 from broker.machine.queueing.routing import binding_element, exchange_element
-from broker.machine.state import NO_TTL, Channel, Consumer, Queue, State
+from broker.machine.state import BODY, CONTENT_HASH, NO_TTL, TTL_US, Channel, Consumer, Queue, State
 
 
 def recompute_root(state: State, fresh: bool = False) -> int:
@@ -46,10 +46,11 @@ def ready_sum(queue: Queue, fresh: bool) -> int:
     total = 0
     for place, message in queue.returned.items():
         seq, redelivered = seq_at(queue, place)
-        total += ready_element(message[0] if fresh else rehash(message), number, seq, redelivered)
+        content = message[CONTENT_HASH] if fresh else rehash(message)
+        total += ready_element(content, number, seq, redelivered)
     recovered_seq = queue.recovered_seq
     for seq, message in enumerate(queue.ready, queue.next_seq - len(queue.ready)):
-        content = message[0] if fresh else rehash(message)
+        content = message[CONTENT_HASH] if fresh else rehash(message)
         total += ready_element(content, number, seq, seq < recovered_seq)
     return total & MASK
 
@@ -144,11 +145,11 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> N
         assert ready_count(queue) <= queue.max_length
     if queue.max_bytes >= 0:
         held = (*queue.ready, *queue.returned.values())
-        assert queue.ready_bytes == sum(len(message[8]) for message in held)
+        assert queue.ready_bytes == sum(len(message[BODY]) for message in held)
     unused = queue.expires_us >= 0 and not queue.consumers
     assert unused == (queue.number in state.leased)
     waiting = (*queue.ready, *queue.returned.values())
-    mortal = sum(message[6] != NO_TTL or queue.ttl_us != NO_TTL for message in waiting)
+    mortal = sum(message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL for message in waiting)
     assert queue.deadlines == mortal, "what can expire is counted"
     assert (mortal > 0) == (queue.number in state.expiring)
     if queue.owner is not None:

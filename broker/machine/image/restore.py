@@ -19,7 +19,9 @@ from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.queueing.arguments import adopt
 from broker.machine.queueing.routing import index_binding
 from broker.machine.state import (
+    BODY,
     NO_TTL,
+    TTL_US,
     Binding,
     Channel,
     Clock,
@@ -213,11 +215,11 @@ class _Reader:
 
     def _count(self, queue: Queue, messages: tuple[int, ...]) -> None:
         if queue.max_bytes >= 0:
-            queue.ready_bytes += sum(len(self.messages[one][8]) for one in messages)
+            queue.ready_bytes += sum(len(self.messages[one][BODY]) for one in messages)
         if queue.ttl_us != NO_TTL:
             queue.deadlines += len(messages)
         else:
-            queue.deadlines += sum(self.messages[one][6] != NO_TTL for one in messages)
+            queue.deadlines += sum(self.messages[one][TTL_US] != NO_TTL for one in messages)
 
     def _on_exchange(
         self,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from broker.machine.digest import MASK, ready_element, rehash
 from broker.machine.image.invariants import recompute_root
 from broker.machine.queueing.queue import seq_at
-from broker.machine.state import Message, Queue, State
+from broker.machine.state import CONTENT_HASH, NUMBER, Message, Queue, State
 
 REST_MAX = 5_000
 """More things than this are not summed up, as nothing else happens meanwhile: ten milliseconds."""
@@ -81,8 +81,8 @@ class Scrub:
         )
         for seq, redelivered, message in chain(self._captured[at:end], fresh):
             content = rehash(message)
-            if content != message[0]:
-                what = f"message {message[1]} is not what was published"
+            if content != message[CONTENT_HASH]:
+                what = f"message {message[NUMBER]} is not what was published"
                 return end - at, Fault(place, what)
             self._total += ready_element(content, queue.number, seq, redelivered)
         self._at = end

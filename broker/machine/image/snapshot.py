@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import msgpack
 
 from broker.machine.digest import ALGORITHM
-from broker.machine.state import Channel, Consumer, Held, Message, Queue, State, Vhost
+from broker.machine.state import BODY, NUMBER, Channel, Consumer, Held, Message, Queue, State, Vhost
 
 CHUNK_BYTES = 256 * 1024
 VERSION = 3
@@ -102,13 +102,13 @@ class Cut:
                     rows = [
                         (
                             tag,
-                            held[0].number,
-                            held[1],
-                            held[2][1],
-                            *_holder(channel, held[3]),
-                            held[4],
+                            queue.number,
+                            seq,
+                            message[NUMBER],
+                            *_holder(channel, by),
+                            redelivered,
                         )
-                        for tag, held in part
+                        for tag, (queue, seq, message, by, redelivered) in part
                     ]
                     yield ("held", channel.key, unsent, *zip(*rows, strict=True))
                     yield None
@@ -120,14 +120,14 @@ class Cut:
         batch: list[Message] = []
         size = 0
         for looked, message in enumerate(self._messages(), 1):
-            page, place = divmod(message[1], _PAGE)
+            page, place = divmod(message[NUMBER], _PAGE)
             flags = seen.get(page)
             if flags is None:
                 flags = seen[page] = bytearray(_PAGE)
             if not flags[place]:
                 flags[place] = 1
                 batch.append(message)
-                size += len(message[8]) + 64
+                size += len(message[BODY]) + 64
             if size >= _BATCH_BYTES or looked % _BATCH_ITEMS == 0:
                 yield batch
                 batch = []
@@ -142,8 +142,8 @@ class Cut:
                     yield queue.returned[seq]
         for channel in self._channels:
             for held_by_tag in (channel.unacked, channel.unsent):
-                for held in held_by_tag.values():
-                    yield held[2]
+                for _, _, message, _, _ in held_by_tag.values():
+                    yield message
 
 
 def _first_items(state: State) -> Iterator[_Item]:
@@ -210,11 +210,11 @@ def _cut_queue(vhost: Vhost, queue: Queue) -> _QueueCut:
 
 def _places(queue: _QueueCut) -> Iterator[_Item | None]:
     for at in range(0, len(queue.ready), _BATCH_ITEMS):
-        numbers = [message[1] for message in queue.ready[at : at + _BATCH_ITEMS]]
+        numbers = [message[NUMBER] for message in queue.ready[at : at + _BATCH_ITEMS]]
         yield ("ready", queue.number, numbers)
         yield None
     for part in _parts(sorted(queue.returned)):
-        yield ("returned", queue.number, part, [queue.returned[seq][1] for seq in part])
+        yield ("returned", queue.number, part, [queue.returned[seq][NUMBER] for seq in part])
         yield None
 
 

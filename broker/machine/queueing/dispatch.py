@@ -11,7 +11,20 @@ from broker.machine.digest import MASK, held_element
 from broker.machine.effects import DeliverEffect
 from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, LAPSED, PASSED, row
 from broker.machine.queueing.queue import append, bury, is_full, next_seq, put_back, take, trim
-from broker.machine.state import Channel, Consumer, Held, Message, Queue, State
+from broker.machine.state import (
+    BODY,
+    CONTENT_HASH,
+    EXCHANGE,
+    IS_PERSISTENT,
+    KEY,
+    PROPERTIES,
+    Channel,
+    Consumer,
+    Held,
+    Message,
+    Queue,
+    State,
+)
 
 _new = tuple.__new__  # half the cost of calling the class
 
@@ -23,11 +36,11 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
         if consumer is not None:
             seq = next_seq(queue, message)
             state.digest += queue.salt
-            what = PASSED | FLAG if message[4] else PASSED
+            what = PASSED | FLAG if message[IS_PERSISTENT] else PASSED
             deliver(state, queue, consumer, seq, message, False, what)
             return True
     if queue.max_length >= 0 or queue.max_bytes >= 0:
-        if queue.overflow != "drop-head" and is_full(queue, len(message[8])):
+        if queue.overflow != "drop-head" and is_full(queue, len(message[BODY])):
             if queue.overflow == "reject-publish-dlx":
                 bury(state, queue, message, "maxlen")
             return False
@@ -66,6 +79,7 @@ def deliver(
     outstanding = consumer.outstanding + 1
     consumer.outstanding = outstanding
     queue.unacked += 1
+    content = message[CONTENT_HASH]
     state.tape.append(
         row(
             what,
@@ -73,7 +87,7 @@ def deliver(
             queue.mark,
             seq,
             channel.mark,
-            message[0],
+            content,
         )
     )
     if consumer.no_ack:
@@ -83,7 +97,7 @@ def deliver(
         channel.outstanding += 1
     state.digest = (
         state.digest
-        + held_element(message[0], queue.number, seq, channel.salt, tag + tag + redelivered)
+        + held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
         + channel.salt
     ) & MASK
     if outstanding < consumer.limit:
@@ -101,10 +115,10 @@ def deliver(
                     consumer.tag,
                     tag,
                     redelivered,
-                    message[2],
-                    message[3],
-                    message[7],
-                    message[8],
+                    message[EXCHANGE],
+                    message[KEY],
+                    message[PROPERTIES],
+                    message[BODY],
                     consumer.no_ack,
                 ),
             )
@@ -157,7 +171,7 @@ def offer_all(state: State, channel: Channel) -> None:
 def give_up(state: State, channel: Channel, tag: int, held: Held, what: int) -> None:
     """Back in its place, `what` says why; the caller dispatches. A deleted queue takes nothing."""
     queue, seq, message, _, _ = held
-    content = message[0]
+    content = message[CONTENT_HASH]
     if queue.deleted:
         release(state, channel, tag, held, content, LAPSED, tag)
         return

@@ -35,7 +35,13 @@ from broker.machine.queueing.properties import priority_of
 from broker.machine.queueing.refusals import Refusal, locked, no_queue
 from broker.machine.queueing.routing import remove_bindings
 from broker.machine.state import (
+    BODY,
+    CONTENT_HASH,
+    IS_PERSISTENT,
     NO_TTL,
+    NUMBER,
+    PROPERTIES,
+    TTL_US,
     Channel,
     ConnectionRecord,
     Consumer,
@@ -138,7 +144,7 @@ def next_seq(queue: Queue, message: Message) -> int:
     queue.next_seq = seq + 1
     if queue.max_priority < 0:
         return seq
-    rank = queue.max_priority - min(priority_of(message[7]), queue.max_priority)
+    rank = queue.max_priority - min(priority_of(message[PROPERTIES]), queue.max_priority)
     return (rank << _RANK_SHIFT) | (seq << 1)
 
 
@@ -160,14 +166,14 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
         seq = queue.next_seq - len(queue.ready)
         message = queue.ready.popleft()
         redelivered = seq < queue.recovered_seq
-    element = ready_element(message[0], queue.number, seq, redelivered)
+    element = ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
     queue.ready_sum = (queue.ready_sum - element) & MASK
     state.digest = (state.digest - element) & MASK
     if queue.max_bytes >= 0:
-        queue.ready_bytes -= len(message[8])
+        queue.ready_bytes -= len(message[BODY])
     if queue.deadlines:
         state.due_us = 0  # whatever comes to the head now may have been dead for long
-        if message[6] != NO_TTL or queue.ttl_us != NO_TTL:
+        if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
             deadlines_gone(state, queue, 1)
     return seq, message, redelivered
 
@@ -177,12 +183,12 @@ def append(state: State, queue: Queue, message: Message) -> None:
     seq = next_seq(queue, message)
     state.tape.append(
         row(
-            ENQUEUED | FLAG if message[4] else ENQUEUED,
+            ENQUEUED | FLAG if message[IS_PERSISTENT] else ENQUEUED,
             state.position & INDEX_MASK,
             queue.mark,
             seq,
-            message[1] & MARK_MASK,
-            message[0],
+            message[NUMBER] & MARK_MASK,
+            message[CONTENT_HASH],
         )
     )
     if queue.max_priority < 0:
@@ -190,12 +196,12 @@ def append(state: State, queue: Queue, message: Message) -> None:
     else:
         queue.returned[seq] = message
         heappush(queue.returned_order, seq)
-    element = ready_element(message[0], queue.number, seq, False)
+    element = ready_element(message[CONTENT_HASH], queue.number, seq, False)
     queue.ready_sum = (queue.ready_sum + element) & MASK
     state.digest = (state.digest + element + queue.salt) & MASK
     if queue.max_bytes >= 0:
-        queue.ready_bytes += len(message[8])
-    if message[6] != NO_TTL or queue.ttl_us != NO_TTL:
+        queue.ready_bytes += len(message[BODY])
+    if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
         deadline_came(state, queue, message)
 
 
@@ -204,12 +210,12 @@ def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
     place = seq if queue.max_priority < 0 else seq | 1
     queue.returned[place] = message
     heappush(queue.returned_order, place)
-    element = ready_element(message[0], queue.number, seq, True)
+    element = ready_element(message[CONTENT_HASH], queue.number, seq, True)
     queue.ready_sum = (queue.ready_sum + element) & MASK
     state.digest = (state.digest + element) & MASK
     if queue.max_bytes >= 0:
-        queue.ready_bytes += len(message[8])
-    if message[6] != NO_TTL or queue.ttl_us != NO_TTL:
+        queue.ready_bytes += len(message[BODY])
+    if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
         deadline_came(state, queue, message)
 
 
@@ -239,7 +245,7 @@ def drop_head(state: State, queue: Queue, reason: str) -> None:
             queue.mark,
             seq,
             0,
-            message[0],
+            message[CONTENT_HASH],
         )
     )
     _audit(state, queue, seq, message, redelivered)
@@ -255,10 +261,10 @@ def bury(state: State, queue: Queue, message: Message, reason: str) -> None:
 def _audit(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> None:
     """If the bytes are no longer those that were hashed, the root says so from here on."""
     content = rehash(message)
-    if content != message[0]:
+    if content != message[CONTENT_HASH]:
         state.digest = (
             state.digest
-            + ready_element(message[0], queue.number, seq, redelivered)
+            + ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
             - ready_element(content, queue.number, seq, redelivered)
         ) & MASK
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from broker.machine import commands as c
 from broker.machine.machine import Machine
+from broker.machine.state import NUMBER
 from tests.properties.models.clock_world import (
     OUT_AFTER_S,
     ClockWorld,
@@ -111,7 +112,7 @@ class SwarmWorld(ClockWorld):
     def _waiting(self) -> dict[int, tuple[str, float]]:
         found = super()._waiting()
         if self._untold:
-            found = {n: m for n, m in found.items() if stamp(m[1]) not in self._untold}
+            found = {n: m for n, m in found.items() if stamp(m[NUMBER]) not in self._untold}
         return found
 
     def _after(self, member: Member, said_at: float, command: c.Command) -> None:

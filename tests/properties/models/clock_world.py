@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 
 from broker.machine import commands as c
 from broker.machine.machine import Machine
-from broker.machine.state import Clock
+from broker.machine.state import BODY, NUMBER, Clock
 from broker.replication.controller import Controller
 from broker.replication.timers import Ticker
 
@@ -261,12 +261,13 @@ class ClockWorld:
             for message in (*queue.ready, *queue.returned.values())
         ]
         there += [
-            (held[0], held[2])
+            (queue, message)
             for channel in self._machine.channels.values()
-            for held in channel.unacked.values()
+            for queue, _, message, _, _ in channel.unacked.values()
         ]
         return {
-            message[1]: (queue.name, int.from_bytes(message[8]) / 1e6) for queue, message in there
+            message[NUMBER]: (queue.name, int.from_bytes(message[BODY]) / 1e6)
+            for queue, message in there
         }
 
     def _judge(self, before: dict[int, tuple[str, float]]) -> None:

@@ -21,7 +21,7 @@ from broker.machine.commands import (
 from broker.machine.effects import DeliverEffect
 from broker.machine.handlers.consumers import tags_up_to
 from broker.machine.machine import Machine
-from broker.machine.state import Held
+from broker.machine.state import BODY, Held
 from broker.replication.chain import History
 from broker.replication.replica import Replica
 from tests.sim.broker.clients import MessageId, message_id
@@ -58,7 +58,7 @@ class Witness:
             elif kind == ACK or not command[5]:  # type: ignore[misc]
                 tags = tags_up_to(channel, command[3], command[4])  # type: ignore[misc, arg-type]
                 held = [channel.unacked[tag] for tag in tags or []]
-        return [(h[0].name, message_id(h[2][8])) for h in held]
+        return [(queue.name, message_id(message[BODY])) for queue, _, message, _, _ in held]
 
     def applied(
         self, machine: Machine, position: int, session: int, command: Command, outcome: int
@@ -107,7 +107,7 @@ class Witness:
         held: dict[Copy, tuple[int, int, int]] = {}
         for key, channel in machine.channels.items():
             for queue, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
-                copy = (queue.name, message_id(message[8]))
+                copy = (queue.name, message_id(message[BODY]))
                 if copy in held:
                     self._broken("G13", f"{copy} is held by {held[copy]} and {key}")
                 held[copy] = key
@@ -220,10 +220,10 @@ def _look_for_confirmed(
     for vhost in machine.vhosts.values():
         for queue in vhost.queues.values():
             for message in (*queue.ready, *queue.returned.values()):
-                present.add(message_id(message[8]))
+                present.add(message_id(message[BODY]))
     for channel in machine.channels.values():
         for _, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
-            present.add(message_id(message[8]))
+            present.add(message_id(message[BODY]))
     for told in judge.told:
         _find(judge, told, survived, witness, present)
 

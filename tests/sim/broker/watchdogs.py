@@ -22,7 +22,7 @@ from broker.machine.commands import (
     Publish,
     QueueDeclare,
 )
-from broker.machine.state import Message
+from broker.machine.state import BODY, NUMBER, Message
 from broker.replication.replica import Applied
 from broker.replication.timers import Ticker
 from broker.watchdogs.disk_lag import DiskLag
@@ -116,13 +116,13 @@ class SimHealth:
         queue = vhost.queues.get(f"mortal-{self.upper.name}") if vhost is not None else None
         present: dict[int, Message] = {}
         if queue is not None:
-            present = {m[1]: m for m in (*queue.ready, *queue.returned.values())}
+            present = {m[NUMBER]: m for m in (*queue.ready, *queue.returned.values())}
         if TICK in applied.kinds and machine is self._machine and queue is not None:
             for number, born_us in self._waiting.items():
                 if number not in present:
                     self._gone(queue.ttl_us, born_us)
         self._machine = machine
-        self._waiting = {n: int(m[8][MESSAGE.size :]) for n, m in present.items()}
+        self._waiting = {n: int(m[BODY][MESSAGE.size :]) for n, m in present.items()}
 
     def _gone(self, ttl_us: int, born_us: int) -> None:
         upper = self.upper

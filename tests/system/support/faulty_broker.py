@@ -22,7 +22,7 @@ import broker.selfcheck.scrubber
 from broker.machine import commands as c
 from broker.machine import machine as machines
 from broker.machine.commands import Command, Publish
-from broker.machine.state import State
+from broker.machine.state import BODY, State
 from tools.commands.qpidd import main
 
 DIGEST_INTERVAL = 64
@@ -34,8 +34,8 @@ def install(how: str) -> None:
     right = machines._HANDLERS[c.PUBLISH]
 
     def wrong(state: State, session: int, command: Command) -> int:
-        publish = cast("Publish", command)
-        body, key = publish[8], publish[5]
+        publish = Publish(*cast("Publish", command))  # it comes as a plain tuple
+        body, key = publish.body, publish.key
         if how == "raise" and b"POISON" in body:
             state.next_message += 1
             raise RuntimeError("sabotage")
@@ -45,7 +45,7 @@ def install(how: str) -> None:
         if how == "rot" and live and b"ROT" in body:
             ready = state.vhosts["/"].queues[key].ready
             message = ready[-1]
-            ready[-1] = (*message[:8], bytes([message[8][0] ^ 1]) + message[8][1:])
+            ready[-1] = (*message[:BODY], bytes([message[BODY][0] ^ 1]) + message[BODY][1:])
         return 404 if how == "odd" and b"ODD" in body else outcome
 
     machines._HANDLERS[c.PUBLISH] = wrong

@@ -19,6 +19,7 @@ from broker.exit_codes import Exit
 from broker.machine import commands as c
 from broker.machine.digest import MASK
 from broker.machine.machine import Machine
+from broker.machine.state import BODY
 from broker.selfcheck.reexecution import reexecute
 from store.memory import MemoryDisk, MemoryStore
 from tests.support.poisoned_store import META, Author, publish, raising
@@ -187,7 +188,7 @@ def flip_a_body(bus: Bus, name: str) -> None:
     machine = bus.cores[name].replica.machine
     queue = machine.vhosts["/"].queues["q"]
     message = queue.ready[0]
-    queue.ready[0] = (*message[:8], bytes([message[8][0] ^ 1]) + message[8][1:])
+    queue.ready[0] = (*message[:BODY], bytes([message[BODY][0] ^ 1]) + message[BODY][1:])
 
 
 def get_all(bus: Bus, names: str) -> None:

@@ -9,6 +9,7 @@ from broker.machine.clock.cluster_time import GRACE_US
 from broker.machine.effects import GetEmpty, GetOk
 from broker.machine.machine import Machine
 from broker.machine.queueing.properties import headers_of
+from broker.machine.state import BODY
 from tests.support.three_machines import Client, Rig
 
 EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"
@@ -20,7 +21,7 @@ def client() -> Client:
 
 
 def bodies(client: Client, queue: str) -> list[bytes]:
-    return [message[8] for message in client.rig.machine.vhosts["/"].queues[queue].ready]
+    return [message[BODY] for message in client.rig.machine.vhosts["/"].queues[queue].ready]
 
 
 def test_declare_says_what_there_is(client: Client) -> None:

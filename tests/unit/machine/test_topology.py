@@ -7,6 +7,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.queueing.properties import encode_value, short_string
 from broker.machine.queueing.routing import topic_matches
+from broker.machine.state import BODY
 from tests.support.three_machines import EMPTY, Client, Rig
 
 
@@ -21,7 +22,7 @@ def with_headers(headers: c.Table) -> bytes:
 
 
 def bodies(client: Client, queue: str) -> list[bytes]:
-    return [message[8] for message in client.rig.machine.vhosts["/"].queues[queue].ready]
+    return [message[BODY] for message in client.rig.machine.vhosts["/"].queues[queue].ready]
 
 
 def test_predeclared_exchanges_are_there_and_cannot_be_made_or_deleted(client: Client) -> None:

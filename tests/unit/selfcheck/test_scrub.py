@@ -15,7 +15,7 @@ from broker.durability.recovery import checkpoint_of
 from broker.machine import commands as c
 from broker.machine.image.scrub import Fault, Scrub
 from broker.machine.machine import Machine
-from broker.machine.state import Queue
+from broker.machine.state import BODY, PROPERTIES, Queue
 from broker.selfcheck.scrubber import SLICE_MESSAGES_MAX, DiskScrubber, MemoryScrubber
 from store import schema
 from store.lmdb_store import LmdbStore
@@ -97,13 +97,13 @@ def test_changes_between_the_slices_are_no_fault() -> None:
 def flip_body(machine: Machine) -> None:
     queue = queue_of(machine)
     message = queue.ready[17]
-    queue.ready[17] = (*message[:8], bytes([message[8][0] ^ 1]) + message[8][1:])
+    queue.ready[17] = (*message[:BODY], bytes([message[BODY][0] ^ 1]) + message[BODY][1:])
 
 
 def flip_returned_body(machine: Machine) -> None:
     queue = queue_of(machine, "one")
     at, message = next(iter(queue.returned.items()))
-    queue.returned[at] = (*message[:7], b"\0\1", message[8])
+    queue.returned[at] = (*message[:PROPERTIES], b"\0\1", message[BODY])
 
 
 def swap_two(machine: Machine) -> None:
@@ -126,8 +126,8 @@ def flip_sum(machine: Machine) -> None:
 def flip_held(machine: Machine) -> None:
     channel = next(one for one in machine.channels.values() if one.unacked)
     tag, held = next(iter(channel.unacked.items()))
-    message = held[2]
-    channel.unacked[tag] = (held[0], held[1], (*message[:8], b"x"), held[3], held[4])
+    queue, seq, message, consumer, redelivered = held
+    channel.unacked[tag] = (queue, seq, (*message[:BODY], b"x"), consumer, redelivered)
 
 
 def flip_root(machine: Machine) -> None:
