@@ -14,7 +14,6 @@ from broker.machine import commands as c
 from broker.machine.clock import cluster_time
 from broker.machine.clock.cluster_time import STEP_US_MAX
 from broker.machine.commands import IGNORED, KINDS_MAX, Command
-from broker.machine.digest import MASK
 from broker.machine.effects import Effect
 from broker.machine.handlers import (
     connections,
@@ -31,9 +30,11 @@ from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
 from broker.machine.image import snapshot as snapshots
 from broker.machine.queueing.queue import ready_count
-from broker.machine.state import Queue, QueueRow, State
+from broker.machine.queueing.refusals import poisonous
+from broker.machine.state import Channel, Queue, QueueRow, State
 
-Handler = Callable[[State, int, Command], int]
+SessionHandler = Callable[[State, int, Command], int]
+ChannelHandler = Callable[[State, Channel, Command], int]
 
 
 class Machine(State):
@@ -51,10 +52,20 @@ class Machine(State):
         self.position = position
         self.session = session
         self.time_us = time_us
-        if self.poison and poison.in_force(self, command):
-            outcome = poison.refuse_command(self, session, command)
+        kind = command[0]
+        on_channel = _ON_CHANNEL[kind]
+        if on_channel is None:
+            outcome = _ON_SESSION[kind](self, session, command)
         else:
-            outcome = _HANDLERS[command[0]](self, session, command)
+            # All these kinds have the connection and the channel at 1 and 2.
+            key = (session, command[1], command[2])  # type: ignore[misc]
+            channel = self.channels.get(key)  # type: ignore[arg-type]
+            if channel is None:
+                outcome = IGNORED
+            elif self.poison and poison.in_force(self, command):
+                outcome = connections.refuse(self, channel, kind, poisonous())
+            else:
+                outcome = on_channel(self, channel, command)
         if self.dead:
             publish.bury_dead(self)
         return outcome
@@ -118,7 +129,7 @@ class Machine(State):
 
     def root(self) -> int:
         """The state's hash (digest.ALGORITHM): equal at all members at equal positions."""
-        return self.digest & MASK
+        return self.digest
 
     def recompute_root(self) -> int:
         """The root from scratch, from the bytes that are held now."""
@@ -149,11 +160,23 @@ def _on_unknown(_state: State, _session: int, _command: Command) -> int:
     return IGNORED
 
 
-_HANDLERS: list[Handler] = [_on_unknown] * KINDS_MAX
+_ON_SESSION: list[SessionHandler] = [_on_unknown] * KINDS_MAX
 for _kind, _handler in (
     (c.CONNECTION_OPEN, connections.on_connection_open),
     (c.CONNECTION_CLOSE, connections.on_connection_close),
     (c.CHANNEL_OPEN, connections.on_channel_open),
+    (c.ACTIVATE, sessions.on_activate),
+    (c.DIGEST, sessions.on_digest),
+    (c.TICK, sessions.on_tick),
+    (c.SHUTDOWN, sessions.on_shutdown),
+    (c.POISONED, poison.on_poisoned),
+    (c.REEXECUTED, sessions.on_digest),
+    (c.VOTERS, sessions.on_voters),
+):
+    _ON_SESSION[_kind] = cast("SessionHandler", _handler)
+
+_ON_CHANNEL: list[ChannelHandler | None] = [None] * KINDS_MAX
+for _kind, _channel_handler in (
     (c.CHANNEL_CLOSE, connections.on_channel_close),
     (c.EXCHANGE_DECLARE, exchanges.on_exchange_declare),
     (c.EXCHANGE_DELETE, exchanges.on_exchange_delete),
@@ -174,12 +197,5 @@ for _kind, _handler in (
     (c.QOS, consumers.on_qos),
     (c.SENT, consumers.on_sent),
     (c.TX_COMMIT, on_tx_commit),
-    (c.ACTIVATE, sessions.on_activate),
-    (c.DIGEST, sessions.on_digest),
-    (c.TICK, sessions.on_tick),
-    (c.SHUTDOWN, sessions.on_shutdown),
-    (c.POISONED, poison.on_poisoned),
-    (c.REEXECUTED, sessions.on_digest),
-    (c.VOTERS, sessions.on_voters),
 ):
-    _HANDLERS[_kind] = cast("Handler", _handler)
+    _ON_CHANNEL[_kind] = cast("ChannelHandler", _channel_handler)

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Final, NamedTuple, TypeAlias
 
 from broker.machine.commands import Table
+from broker.machine.digest import MASK
 from broker.machine.effects import Effect
 from broker.machine.move_log import MARK_MASK
 
@@ -387,3 +388,10 @@ class State:
         # (kind, content) of commands of which members died, to the names of those members
         self.poison: dict[tuple[int, bytes], tuple[str, ...]] = {}
         self.dead: list[tuple[Queue, Message, str]] = []  # to be dead-lettered at this position
+
+    def add(self, element: int) -> None:
+        """Add an element to the root, or a sum of several."""
+        self.digest = (self.digest + element) & MASK
+
+    def remove(self, element: int) -> None:
+        self.digest = (self.digest - element) & MASK

@@ -12,7 +12,7 @@ from broker.machine import machine as machines
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
-from broker.machine.state import State
+from broker.machine.state import Channel, State
 from broker.replication.chain import History
 from broker.replication.replica import Item, Replica
 from store.api import Marker, Meta
@@ -101,17 +101,19 @@ def raising(kind: int = c.PUBLISH, containing: bytes = POISON) -> Iterator[Tripw
     """While this lasts, the handler of `kind` raises for a body that contains these bytes, half of
     its change done."""
     wire = Tripwire()
-    handler = machines._HANDLERS[kind]
+    handler = machines._ON_CHANNEL[kind]
 
-    def trip(state: State, session: int, command: Command) -> int:
+    assert handler is not None
+
+    def trip(state: State, channel: Channel, command: Command) -> int:
         if containing in cast("c.Publish", command)[-1]:
             wire.tried += 1
             state.next_message += 1
             raise wire.error
-        return handler(state, session, command)
+        return handler(state, channel, command)
 
-    machines._HANDLERS[kind] = trip
+    machines._ON_CHANNEL[kind] = trip
     try:
         yield wire
     finally:
-        machines._HANDLERS[kind] = handler
+        machines._ON_CHANNEL[kind] = handler

@@ -21,7 +21,7 @@ to stand: taken before and ordered after, it would set its clock ahead by what l
 """
 
 from broker.machine.clock.voters import fewest_voters, voter_names
-from broker.machine.digest import MASK, thing
+from broker.machine.digest import thing
 from broker.machine.state import (
     CREATED_US,
     NO_DATES,
@@ -278,15 +278,15 @@ def _mind_stray(state: State, name: str, clock: Clock, time_us: int) -> None:
 
 
 def _drop(state: State, name: str) -> None:
-    state.digest = (state.digest - clock_element(name, state.clocks.pop(name))) & MASK
+    state.remove(clock_element(name, state.clocks.pop(name)))
 
 
 def _set(state: State, name: str, clock: Clock) -> None:
     old = state.clocks.get(name)
     if old is not None:
-        state.digest -= clock_element(name, old)
+        state.remove(clock_element(name, old))
     state.clocks[name] = clock
-    state.digest = (state.digest + clock_element(name, clock)) & MASK
+    state.add(clock_element(name, clock))
 
 
 def rest(state: State) -> None:
@@ -295,11 +295,11 @@ def rest(state: State) -> None:
         return
     if state.clocks:
         for name, clock in state.clocks.items():
-            state.digest -= clock_element(name, clock)
+            state.remove(clock_element(name, clock))
         state.clocks.clear()
         state.reached_us, state.dates = None, None
     state.rests += 1
-    state.digest = (state.digest + REST) & MASK
+    state.add(REST)
 
 
 def _wanted(state: State) -> None:

@@ -13,7 +13,7 @@ from broker.machine.commands import (
     ConnectionOpen,
     Value,
 )
-from broker.machine.digest import MASK, thing
+from broker.machine.digest import thing
 from broker.machine.effects import ChannelError, ConnectionError_, Reply
 from broker.machine.move_log import CLOSED
 from broker.machine.queueing.dispatch import dispatch, give_up, offer
@@ -42,7 +42,7 @@ def on_connection_open(state: State, session: int, command: ConnectionOpen) -> i
         key, open_vhost(state, vhost), user, peer, session == state.local_session
     )
     state.connections[key] = connection
-    state.digest = (state.digest + connection_element(connection)) & MASK
+    state.add(connection_element(connection))
     return OK
 
 
@@ -71,14 +71,11 @@ def on_channel_open(state: State, session: int, command: ChannelOpen) -> int:
     channel = Channel(connection, chan, thing("next tag", session, conn, chan))
     connection.channels[chan] = channel
     state.channels[channel.key] = channel
-    state.digest = (state.digest + channel_element(channel) + channel.salt) & MASK
+    state.add(channel_element(channel) + channel.salt)
     return OK
 
 
-def on_channel_close(state: State, session: int, command: ChannelClose) -> int:
-    channel = state.channels.get((session, command[1], command[2]))
-    if channel is None:
-        return IGNORED
+def on_channel_close(state: State, channel: Channel, _command: ChannelClose) -> int:
     reply(state, channel, "channel.close-ok", (), False)
     end_channels(state, [channel], [])
     return OK
@@ -115,7 +112,7 @@ def end_connections(state: State, connections: list[ConnectionRecord], what: int
     end_channels(state, channels, doomed, what)
     for connection in connections:
         del state.connections[connection.key]
-        state.digest = (state.digest - connection_element(connection)) & MASK
+        state.remove(connection_element(connection))
 
 
 def end_channels(
@@ -143,9 +140,7 @@ def end_channels(
         channel.unsent = {}
         del channel.connection.channels[channel.key[2]]
         del state.channels[channel.key]
-        state.digest = (
-            state.digest - channel_element(channel) - channel.salt * channel.next_tag
-        ) & MASK
+        state.remove(channel_element(channel) + channel.salt * channel.next_tag)
     for queue in touched.values():
         settle_service(state, queue)
 
@@ -164,7 +159,7 @@ def remove_consumer(state: State, consumer: Consumer) -> None:
     if not queue.consumers:
         touch(state, queue)
     del channel.consumers[consumer.tag]
-    state.digest = (state.digest - consumer_element(consumer)) & MASK
+    state.remove(consumer_element(consumer))
 
 
 def settle_service(state: State, queue: Queue) -> None:

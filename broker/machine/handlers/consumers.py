@@ -5,7 +5,6 @@ from broker.machine.commands import (
     ACK,
     CONSUME,
     GET,
-    IGNORED,
     NACK,
     OK,
     RECOVER,
@@ -18,7 +17,7 @@ from broker.machine.commands import (
     Recover,
     Sent,
 )
-from broker.machine.digest import MASK, held_element, rehash
+from broker.machine.digest import held_element, rehash
 from broker.machine.effects import GetEmpty, GetOk
 from broker.machine.handlers.connections import (
     channel_element,
@@ -67,11 +66,8 @@ PREFETCH_MAX = 65_535
 EXPIRED_PER_GET_MAX = 256
 
 
-def on_consume(state: State, session: int, command: Consume) -> int:
-    _, conn, chan, name, tag, no_local, no_ack, exclusive, nowait, arguments, prefetch = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_consume(state: State, channel: Channel, command: Consume) -> int:
+    _, _, _, name, tag, no_local, no_ack, exclusive, nowait, arguments, prefetch = command
     queue = reach(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, CONSUME, queue)
@@ -88,10 +84,10 @@ def on_consume(state: State, session: int, command: Consume) -> int:
     priority = given if isinstance(given, int) else 0
     consumer = Consumer(channel, queue, tag, no_ack, no_local, exclusive, prefetch, limit, priority)
     channel.consumers[tag] = consumer
-    queue.consumers[(session, conn, chan, tag)] = consumer
+    queue.consumers[(*channel.key, tag)] = consumer
     queue.exclusive_consumer = exclusive
     unlease(state, queue)
-    state.digest = (state.digest + consumer_element(consumer)) & MASK
+    state.add(consumer_element(consumer))
     if not nowait:
         reply(state, channel, "basic.consume-ok", (tag,), False)
     offer(consumer)
@@ -99,12 +95,9 @@ def on_consume(state: State, session: int, command: Consume) -> int:
     return OK
 
 
-def on_cancel(state: State, session: int, command: Cancel) -> int:
+def on_cancel(state: State, channel: Channel, command: Cancel) -> int:
     """Cancelling what is not there succeeds: the queue may have been deleted meanwhile."""
-    _, conn, chan, tag, nowait = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+    _, _, _, tag, nowait = command
     consumer = channel.consumers.get(tag)
     if consumer is not None:
         queue = consumer.queue
@@ -118,12 +111,9 @@ def on_cancel(state: State, session: int, command: Cancel) -> int:
     return OK
 
 
-def on_get(state: State, session: int, command: Get) -> int:
+def on_get(state: State, channel: Channel, command: Get) -> int:
     """Get passes by the consumers' credit, as AMQP has it."""
     _, conn, chan, name, no_ack = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
     queue = reach(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, GET, queue)
@@ -146,7 +136,7 @@ def on_get(state: State, session: int, command: Get) -> int:
         row(what, state.position & INDEX_MASK, queue.mark, seq, channel.mark, content)
     )
     element = held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
-    state.digest = (state.digest + element + channel.salt) & MASK
+    state.add(element + channel.salt)
     if channel.local:
         _, _, exchange, key, _, _, _, properties, body = message
         count = ready_count(queue)
@@ -156,26 +146,20 @@ def on_get(state: State, session: int, command: Get) -> int:
     return OK
 
 
-def on_qos(state: State, session: int, command: Qos) -> int:
-    _, conn, chan, count, global_ = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_qos(state: State, channel: Channel, command: Qos) -> int:
+    _, _, _, count, global_ = command
     if global_:
-        state.digest -= channel_element(channel)
+        state.remove(channel_element(channel))
         channel.limit = min(count, PREFETCH_MAX) if count > 0 else NO_LIMIT
-        state.digest = (state.digest + channel_element(channel)) & MASK
+        state.add(channel_element(channel))
     reply(state, channel, "basic.qos-ok", (), False)
     if global_:
         offer_all(state, channel)
     return OK
 
 
-def on_ack(state: State, session: int, command: Ack) -> int:
-    _, conn, chan, tag, multiple = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_ack(state: State, channel: Channel, command: Ack) -> int:
+    _, _, _, tag, multiple = command
     if multiple:
         return _settle(state, channel, ACK, tag, True, ACKED)
     held = channel.unacked.pop(tag, None)
@@ -191,19 +175,13 @@ def on_ack(state: State, session: int, command: Ack) -> int:
     return OK
 
 
-def on_nack(state: State, session: int, command: Nack) -> int:
-    _, conn, chan, tag, multiple, wants_requeue = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_nack(state: State, channel: Channel, command: Nack) -> int:
+    _, _, _, tag, multiple, wants_requeue = command
     return _settle(state, channel, NACK, tag, multiple, NACKED if wants_requeue else REJECTED)
 
 
-def on_recover(state: State, session: int, command: Recover) -> int:
-    _, conn, chan, wants_requeue = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_recover(state: State, channel: Channel, command: Recover) -> int:
+    _, _, _, wants_requeue = command
     if not wants_requeue:
         return refuse(state, channel, RECOVER, not_implemented("requeue=false"))
     reply(state, channel, "basic.recover-ok", (), False)
@@ -211,12 +189,9 @@ def on_recover(state: State, session: int, command: Recover) -> int:
     return OK
 
 
-def on_sent(state: State, session: int, command: Sent) -> int:
+def on_sent(state: State, channel: Channel, command: Sent) -> int:
     """Settles the channel's no-ack deliveries up to the tag; a late report settles nothing."""
-    _, conn, chan, last = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+    _, _, _, last = command
     unsent = channel.unsent
     credited: dict[str, Consumer] = {}
     tags = []

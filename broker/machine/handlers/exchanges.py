@@ -3,7 +3,6 @@
 from broker.machine.commands import (
     EXCHANGE_BIND,
     EXCHANGE_UNBIND,
-    IGNORED,
     OK,
     QUEUE_BIND,
     QUEUE_UNBIND,
@@ -38,12 +37,10 @@ from broker.machine.queueing.routing import (
 from broker.machine.state import Binding, Channel, Exchange, Queue, State
 
 
-def on_exchange_declare(state: State, session: int, command: ExchangeDeclare) -> int:
-    kind, conn, chan, name, exchange_type = command[:5]
-    passive, durable, auto_delete, internal, nowait, arguments = command[5:]
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare) -> int:
+    kind, _, _, name, exchange_type, passive, durable, auto_delete, internal, nowait, arguments = (
+        command
+    )
     vhost = channel.connection.vhost
     exchange = vhost.exchanges.get(name)
     wanted = Exchange(name, exchange_type, durable, auto_delete, internal, arguments)
@@ -83,12 +80,9 @@ def _difference(vhost: str, wanted: Exchange, exchange: Exchange) -> Refusal | N
     return compare("exchange", name, vhost, wanted.arguments, exchange.arguments)
 
 
-def on_exchange_delete(state: State, session: int, command: ExchangeDelete) -> int:
+def on_exchange_delete(state: State, channel: Channel, command: ExchangeDelete) -> int:
     """Deleting what is not there succeeds."""
-    kind, conn, chan, name, if_unused, nowait = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+    kind, _, _, name, if_unused, nowait = command
     vhost = channel.connection.vhost
     exchange = vhost.exchanges.get(name)
     refusal: Refusal | None = None
@@ -107,44 +101,32 @@ def on_exchange_delete(state: State, session: int, command: ExchangeDelete) -> i
     return OK
 
 
-def on_exchange_bind(state: State, session: int, command: ExchangeBind) -> int:
-    _, conn, chan, destination, source, key, nowait, arguments = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_exchange_bind(state: State, channel: Channel, command: ExchangeBind) -> int:
+    _, _, _, destination, source, key, nowait, arguments = command
     found = _exchange_ends(channel, source, destination)
     if isinstance(found, Refusal):
         return refuse(state, channel, EXCHANGE_BIND, found)
     return _bind(state, channel, EXCHANGE_BIND, found, key, arguments, nowait)
 
 
-def on_exchange_unbind(state: State, session: int, command: ExchangeUnbind) -> int:
-    _, conn, chan, destination, source, key, nowait, arguments = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_exchange_unbind(state: State, channel: Channel, command: ExchangeUnbind) -> int:
+    _, _, _, destination, source, key, nowait, arguments = command
     found = _exchange_ends(channel, source, destination)
     if isinstance(found, Refusal):
         return refuse(state, channel, EXCHANGE_UNBIND, found)
     return _unbind(state, channel, EXCHANGE_UNBIND, found, key, arguments, nowait)
 
 
-def on_queue_bind(state: State, session: int, command: QueueBind) -> int:
-    _, conn, chan, queue, exchange, key, nowait, arguments = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_queue_bind(state: State, channel: Channel, command: QueueBind) -> int:
+    _, _, _, queue, exchange, key, nowait, arguments = command
     found = _queue_ends(channel, exchange, queue)
     if isinstance(found, Refusal):
         return refuse(state, channel, QUEUE_BIND, found)
     return _bind(state, channel, QUEUE_BIND, found, key, arguments, nowait)
 
 
-def on_queue_unbind(state: State, session: int, command: QueueUnbind) -> int:
-    _, conn, chan, queue, exchange, key, nowait, arguments = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_queue_unbind(state: State, channel: Channel, command: QueueUnbind) -> int:
+    _, _, _, queue, exchange, key, nowait, arguments = command
     found = _queue_ends(channel, exchange, queue)
     if isinstance(found, Refusal):
         return refuse(state, channel, QUEUE_UNBIND, found)

@@ -21,9 +21,7 @@ import msgpack
 from broker.machine import commands as c
 from broker.machine.clock.voters import voter_names
 from broker.machine.commands import IGNORED, OK, Command, Poisoned, Value
-from broker.machine.digest import MASK, ordered, thing
-from broker.machine.handlers.connections import refuse
-from broker.machine.queueing.refusals import poisonous
+from broker.machine.digest import ordered, thing
 from broker.machine.state import State
 
 CONTENT_BYTES = 16
@@ -80,7 +78,7 @@ def on_poisoned(state: State, session: int, command: Poisoned) -> int:
         _drop(state, (kind, content))
     names = (*names, name)
     state.poison[kind, content] = names
-    state.digest = (state.digest + poison_element(kind, content, names)) & MASK
+    state.add(poison_element(kind, content, names))
     return OK
 
 
@@ -90,11 +88,12 @@ def forget_poison(state: State) -> None:
 
 
 def _drop(state: State, key: tuple[int, bytes]) -> None:
-    state.digest = (state.digest - poison_element(*key, state.poison.pop(key))) & MASK
+    state.remove(poison_element(*key, state.poison.pop(key)))
 
 
 def in_force(state: State, command: Command) -> bool:
-    """Whether a majority of the voters died of a command like this one."""
+    """Whether a majority of the voters died of a command like this one: then it is refused, like
+    any hard error of a client. All kinds with content are commands on a channel."""
     kind = command[0]
     if not any(kind == one for one, _ in state.poison):
         return False
@@ -102,12 +101,3 @@ def in_force(state: State, command: Command) -> bool:
     names = state.poison.get((kind, content), ()) if content is not None else ()
     voters = voter_names(state.voters)
     return sum(name in names for name in voters) > len(voters) // 2
-
-
-def refuse_command(state: State, session: int, command: Command) -> int:
-    """Like any refusal by a hard error: its connection ends."""
-    _, conn, chan, *_ = cast("tuple[int, ...]", command)
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
-    return refuse(state, channel, command[0], poisonous())

@@ -6,7 +6,6 @@ the command that caused it, after the command itself, and nothing of it can fail
 
 from broker.machine.clock.cluster_time import birth, wall_us
 from broker.machine.commands import (
-    IGNORED,
     IMMEDIATE,
     MANDATORY,
     OK,
@@ -37,11 +36,8 @@ _TTL_MS_MAX = 1 << 53
 _new = tuple.__new__  # half the cost of calling the class
 
 
-def on_publish(state: State, session: int, command: Publish) -> int:
+def on_publish(state: State, channel: Channel, command: Publish) -> int:
     _, conn, chan, publish_no, exchange, key, flags, properties, body = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
     ttl_us = NO_TTL
     if properties and properties[0] & 1:  # the flag of the expiration property
         ttl_us = ttl_of(properties)

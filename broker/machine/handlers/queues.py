@@ -1,6 +1,6 @@
 """Commands about queues as such: declare, purge, delete."""
 
-from broker.machine.commands import IGNORED, OK, QueueDeclare, QueueDelete, QueuePurge, Table
+from broker.machine.commands import OK, QueueDeclare, QueueDelete, QueuePurge, Table
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.move_log import PURGED
 from broker.machine.queueing.arguments import check_queue, compare
@@ -21,17 +21,13 @@ from broker.machine.queueing.refusals import (
     not_empty,
     reserved_name,
 )
-from broker.machine.state import Queue, State
+from broker.machine.state import Channel, Queue, State
 
 GENERATED_PREFIX = "amq.gen-"  # the gateway's own; it refuses it in a client's mouth
 
 
-def on_queue_declare(state: State, session: int, command: QueueDeclare) -> int:
-    kind, conn, chan, name, passive = command[:5]
-    durable, exclusive, auto_delete, nowait, arguments = command[5:]
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> int:
+    kind, _, _, name, passive, durable, exclusive, auto_delete, nowait, arguments = command
     connection = channel.connection
     vhost = connection.vhost
     queue = vhost.queues.get(name)
@@ -72,11 +68,8 @@ def _difference(
     return compare("queue", queue.name, vhost, arguments, queue.arguments)
 
 
-def on_queue_purge(state: State, session: int, command: QueuePurge) -> int:
-    kind, conn, chan, name, nowait = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_queue_purge(state: State, channel: Channel, command: QueuePurge) -> int:
+    kind, _, _, name, nowait = command
     queue = reach(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, kind, queue)
@@ -86,12 +79,9 @@ def on_queue_purge(state: State, session: int, command: QueuePurge) -> int:
     return OK
 
 
-def on_queue_delete(state: State, session: int, command: QueueDelete) -> int:
+def on_queue_delete(state: State, channel: Channel, command: QueueDelete) -> int:
     """Deleting what is not there succeeds."""
-    kind, conn, chan, name, if_unused, if_empty, nowait = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+    kind, _, _, name, if_unused, if_empty, nowait = command
     connection = channel.connection
     queue = connection.vhost.queues.get(name)
     count = 0

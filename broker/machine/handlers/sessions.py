@@ -98,12 +98,12 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     if cold:
         _forget_volatile(state)
         forget_poison(state)
-    state.digest -= cluster_element(state)
+    state.remove(cluster_element(state))
     state.epoch = epoch
     state.voters = voters
     state.cluster_id = cluster_id
     state.shutdown_id = ""
-    state.digest = (state.digest + cluster_element(state)) & MASK
+    state.add(cluster_element(state))
     for place, (name, incarnation, _) in enumerate(members):
         if name not in state.sessions:
             _start_session(state, name, incarnation, state.position * SESSIONS_PER_POSITION + place)
@@ -114,7 +114,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
 def _start_session(state: State, name: str, incarnation: int, session: int) -> None:
     record = SessionRecord(session, incarnation, 0, thing("blob no", session))
     state.sessions[name] = record
-    state.digest = (state.digest + session_element(name, record)) & MASK
+    state.add(session_element(name, record))
     if name == state.local:
         state.local_session = session
         state.effects.append(SessionStarted(session))
@@ -125,9 +125,7 @@ def _end_sessions(state: State, names: list[str]) -> None:
     for name in names:
         record = state.sessions.pop(name)
         ended[record.session] = True
-        state.digest = (
-            state.digest - session_element(name, record) - record.salt * record.last_blob_no
-        ) & MASK
+        state.remove(session_element(name, record) + record.salt * record.last_blob_no)
         if name == state.local:
             state.local_session = -1
     gone = [c for key, c in state.connections.items() if key[0] in ended]
@@ -177,8 +175,7 @@ def _keep_persistent(state: State, queue: Queue) -> None:
         ready_element(message[CONTENT_HASH], queue.number, seq, True)
         for seq, message in enumerate(kept, first)
     )
-    state.digest += (total - queue.ready_sum + queue.salt * len(kept)) & MASK
-    state.digest &= MASK
+    state.add(total - queue.ready_sum + queue.salt * len(kept))
     queue.ready_sum = total & MASK
     queue.ready_bytes = sum(len(message[BODY]) for message in kept) if queue.max_bytes >= 0 else 0
     mortal = sum(message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL for message in kept)
@@ -212,7 +209,7 @@ def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:
     if record is None or record.session != session or blob_no != record.last_blob_no + 1:
         return False
     record.last_blob_no = blob_no
-    state.digest = (state.digest + record.salt) & MASK
+    state.add(record.salt)
     if blob_no == 1:
         survey(state)  # its clock is waited for from now on
     return True
@@ -232,9 +229,9 @@ def on_tick(state: State, session: int, command: Tick) -> int:
     now_us = read_clock(state, name, time_us, seen_us)
     moved = now_us > state.now_us
     if moved:
-        state.digest -= cluster_element(state)
+        state.remove(cluster_element(state))
         state.now_us = now_us
-        state.digest = (state.digest + cluster_element(state)) & MASK
+        state.add(cluster_element(state))
     if state.reached_us is not None and state.now_us >= state.due_us:
         # What dies now is dated by a majority: not by the origin, whose own clock may differ.
         state.session, state.time_us = NOBODY, majority_date(state)
@@ -262,15 +259,15 @@ def on_voters(state: State, _session: int, command: Voters) -> int:
     _, before, after = command
     if before != state.voters or not after:
         return IGNORED
-    state.digest -= cluster_element(state)
+    state.remove(cluster_element(state))
     state.voters = after
     survey(state)
-    state.digest = (state.digest + cluster_element(state)) & MASK
+    state.add(cluster_element(state))
     return OK
 
 
 def on_shutdown(state: State, session: int, command: Shutdown) -> int:
-    state.digest -= cluster_element(state)
+    state.remove(cluster_element(state))
     state.shutdown_id = command[1]
-    state.digest = (state.digest + cluster_element(state)) & MASK
+    state.add(cluster_element(state))
     return OK

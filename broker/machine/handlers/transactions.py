@@ -1,7 +1,6 @@
 """tx.commit: all publishes and all settlements at one position, or an error and none of them."""
 
 from broker.machine.commands import (
-    IGNORED,
     MANDATORY,
     OK,
     PERSISTENT,
@@ -22,11 +21,8 @@ from broker.machine.state import Channel, Held, Route, State
 _MOVES = {TX_ACK: TX_ACKED, TX_DISCARD: REJECTED, TX_REQUEUE: TX_REQUEUED}
 
 
-def on_tx_commit(state: State, session: int, command: TxCommit) -> int:
-    _, conn, chan, publishes, settlements = command
-    channel = state.channels.get((session, conn, chan))
-    if channel is None:
-        return IGNORED
+def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
+    _, _, _, publishes, settlements = command
     vhost = channel.connection.vhost
     routes: list[tuple[Route, int]] = []
     for exchange, key, flags, properties, _ in publishes:

@@ -7,7 +7,7 @@ consumer's own limit, and for consumers with acknowledgement the limit of the ch
 Between commands a queue never has both a ready message and a consumer with credit.
 """
 
-from broker.machine.digest import MASK, held_element
+from broker.machine.digest import held_element
 from broker.machine.effects import DeliverEffect
 from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, LAPSED, PASSED, row
 from broker.machine.queueing.queue import append, bury, is_full, next_seq, put_back, take, trim
@@ -35,7 +35,7 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
         consumer = next_consumer(queue)
         if consumer is not None:
             seq = next_seq(queue, message)
-            state.digest += queue.salt
+            state.add(queue.salt)
             what = PASSED | FLAG if message[IS_PERSISTENT] else PASSED
             deliver(state, queue, consumer, seq, message, False, what)
             return True
@@ -95,11 +95,10 @@ def deliver(
     else:
         channel.unacked[tag] = (queue, seq, message, consumer, redelivered)
         channel.outstanding += 1
-    state.digest = (
-        state.digest
-        + held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
+    state.add(
+        held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
         + channel.salt
-    ) & MASK
+    )
     if outstanding < consumer.limit:
         stand_in_line(queue, consumer)
     else:
@@ -197,10 +196,7 @@ def release(
             detail,
         )
     )
-    state.digest = (
-        state.digest
-        - held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
-    ) & MASK
+    state.remove(held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered))
     queue.unacked -= 1
     if consumer is not None:
         consumer.outstanding -= 1

@@ -74,10 +74,10 @@ def lease_element(queue: Queue) -> int:
 def touch(state: State, queue: Queue, used_us: int | None = None) -> None:
     """The queue is used now: declared, read from, or left by its last consumer."""
     if queue.expires_us >= 0:
-        state.digest -= lease_element(queue)
+        state.remove(lease_element(queue))
         # A use that was held up and comes behind a later one takes nothing back.
         queue.used_us = max(queue.used_us, birth(state)) if used_us is None else used_us
-        state.digest = (state.digest + lease_element(queue)) & MASK
+        state.add(lease_element(queue))
         if not queue.consumers:
             lease(state, queue)
 
@@ -113,7 +113,7 @@ def create_queue(
     vhost.routes.clear()
     if owner is not None:
         owner.exclusive[name] = queue
-    state.digest = (state.digest + queue_element(queue) + lease_element(queue)) & MASK
+    state.add(queue_element(queue) + lease_element(queue))
     what = DECLARED | FLAG if durable else DECLARED
     state.tape.append(
         row(what, state.position & INDEX_MASK, queue.mark, 0, queue.max_priority + 1, 0)
@@ -168,7 +168,7 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
         redelivered = seq < queue.recovered_seq
     element = ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
     queue.ready_sum = (queue.ready_sum - element) & MASK
-    state.digest = (state.digest - element) & MASK
+    state.remove(element)
     if queue.max_bytes >= 0:
         queue.ready_bytes -= len(message[BODY])
     if queue.deadlines:
@@ -196,13 +196,8 @@ def append(state: State, queue: Queue, message: Message) -> None:
     else:
         queue.returned[seq] = message
         heappush(queue.returned_order, seq)
-    element = ready_element(message[CONTENT_HASH], queue.number, seq, False)
-    queue.ready_sum = (queue.ready_sum + element) & MASK
-    state.digest = (state.digest + element + queue.salt) & MASK
-    if queue.max_bytes >= 0:
-        queue.ready_bytes += len(message[BODY])
-    if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
-        deadline_came(state, queue, message)
+    state.add(queue.salt)
+    _count_ready(state, queue, seq, message, False)
 
 
 def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
@@ -210,9 +205,13 @@ def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
     place = seq if queue.max_priority < 0 else seq | 1
     queue.returned[place] = message
     heappush(queue.returned_order, place)
-    element = ready_element(message[CONTENT_HASH], queue.number, seq, True)
+    _count_ready(state, queue, seq, message, True)
+
+
+def _count_ready(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> None:
+    element = ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
     queue.ready_sum = (queue.ready_sum + element) & MASK
-    state.digest = (state.digest + element) & MASK
+    state.add(element)
     if queue.max_bytes >= 0:
         queue.ready_bytes += len(message[BODY])
     if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
@@ -262,11 +261,8 @@ def _audit(state: State, queue: Queue, seq: int, message: Message, redelivered: 
     """If the bytes are no longer those that were hashed, the root says so from here on."""
     content = rehash(message)
     if content != message[CONTENT_HASH]:
-        state.digest = (
-            state.digest
-            + ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
-            - ready_element(content, queue.number, seq, redelivered)
-        ) & MASK
+        state.add(ready_element(message[CONTENT_HASH], queue.number, seq, redelivered))
+        state.remove(ready_element(content, queue.number, seq, redelivered))
 
 
 def expire(state: State, queue: Queue, count_max: int) -> int:
@@ -291,7 +287,7 @@ def purge(state: State, queue: Queue, what: int) -> int:
     state.tape.append(
         row(what, state.position & INDEX_MASK, queue.mark, queue.next_seq, count & MARK_MASK, 0)
     )
-    state.digest = (state.digest - queue.ready_sum) & MASK
+    state.remove(queue.ready_sum)
     queue.ready_sum = 0
     queue.ready_bytes = 0
     queue.ready.clear()
@@ -310,7 +306,7 @@ def delete_queue(state: State, queue: Queue) -> int:
         consumer.active = False
         consumer.waiting = False
         del channel.consumers[consumer.tag]
-        state.digest = (state.digest - consumer_element(consumer)) & MASK
+        state.remove(consumer_element(consumer))
         if channel.local:
             _, conn, chan = channel.key
             state.effects.append(CancelNotify(conn, chan, consumer.tag))
@@ -322,7 +318,6 @@ def delete_queue(state: State, queue: Queue) -> int:
         queue.owner.exclusive.pop(queue.name, None)
     remove_bindings(state, vhost, list(queue.bindings.values()))
     unlease(state, queue)
-    state.digest -= queue_element(queue) + lease_element(queue) + queue.salt * queue.next_seq
-    state.digest &= MASK
+    state.remove(queue_element(queue) + lease_element(queue) + queue.salt * queue.next_seq)
     queue.deleted = True
     return count

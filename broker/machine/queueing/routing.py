@@ -6,7 +6,7 @@ more than the key and is never kept.
 """
 
 from broker.machine.commands import Table, Value
-from broker.machine.digest import MASK, canonical, thing
+from broker.machine.digest import canonical, thing
 from broker.machine.queueing.properties import headers_of
 from broker.machine.state import Binding, BindingId, Exchange, Queue, Route, State, Vhost
 
@@ -52,7 +52,7 @@ def binding_element(vhost: Vhost, binding: Binding) -> int:
 def add_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
     vhost.exchanges[exchange.name] = exchange
     vhost.routes.clear()
-    state.digest = (state.digest + exchange_element(vhost, exchange)) & MASK
+    state.add(exchange_element(vhost, exchange))
 
 
 def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
@@ -65,7 +65,7 @@ def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
             if taken and source is not gone and source.auto_delete and not source.bindings:
                 pending.append(source)
         del vhost.exchanges[gone.name]
-        state.digest = (state.digest - exchange_element(vhost, gone)) & MASK
+        state.remove(exchange_element(vhost, gone))
     vhost.routes.clear()
 
 
@@ -81,7 +81,7 @@ def add_binding(state: State, vhost: Vhost, binding: Binding) -> None:
         vhost.queues[binding.destination].bindings[identity] = binding
     else:
         vhost.exchanges[binding.destination].inbound[identity] = binding
-    state.digest = (state.digest + binding_element(vhost, binding)) & MASK
+    state.add(binding_element(vhost, binding))
     vhost.routes.clear()
 
 
@@ -123,7 +123,7 @@ def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) ->
         del vhost.exchanges[binding.destination].inbound[identity]
     elif binding.destination in vhost.queues:
         del vhost.queues[binding.destination].bindings[identity]
-    state.digest = (state.digest - binding_element(vhost, binding)) & MASK
+    state.remove(binding_element(vhost, binding))
     return True
 
 

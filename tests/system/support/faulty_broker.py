@@ -22,7 +22,7 @@ import broker.selfcheck.scrubber
 from broker.machine import commands as c
 from broker.machine import machine as machines
 from broker.machine.commands import Command, Publish
-from broker.machine.state import BODY, State
+from broker.machine.state import BODY, Channel, State
 from tools.commands.qpidd import main
 
 DIGEST_INTERVAL = 64
@@ -31,15 +31,16 @@ PAUSE_S = 0.1
 
 def install(how: str) -> None:
     """Put the wrong handler in the place of the right one."""
-    right = machines._HANDLERS[c.PUBLISH]
+    right = machines._ON_CHANNEL[c.PUBLISH]
+    assert right is not None
 
-    def wrong(state: State, session: int, command: Command) -> int:
+    def wrong(state: State, channel: Channel, command: Command) -> int:
         publish = Publish(*cast("Publish", command))  # it comes as a plain tuple
         body, key = publish.body, publish.key
         if how == "raise" and b"POISON" in body:
             state.next_message += 1
             raise RuntimeError("sabotage")
-        outcome = right(state, session, command)
+        outcome = right(state, channel, command)
         # The store is re-executed on another thread, and disks do not have the memory's fault.
         live = threading.current_thread() is threading.main_thread()
         if how == "rot" and live and b"ROT" in body:
@@ -48,7 +49,7 @@ def install(how: str) -> None:
             ready[-1] = (*message[:BODY], bytes([message[BODY][0] ^ 1]) + message[BODY][1:])
         return 404 if how == "odd" and b"ODD" in body else outcome
 
-    machines._HANDLERS[c.PUBLISH] = wrong
+    machines._ON_CHANNEL[c.PUBLISH] = wrong
 
 
 if __name__ == "__main__":
