@@ -15,7 +15,7 @@ SEED ?= 1
 COUNT ?=
 HOURS ?= 1
 
-.PHONY: help demo test lint check ci bench sim soak mutants format clean
+.PHONY: help demo test lint check ci bench sim soak mutants docs format clean
 
 help:
 	@echo "make demo    three brokers, real input, one killed in mid-stream, everything checked"
@@ -26,6 +26,7 @@ help:
 	@echo "make sim     the ring in the simulator: make sim SEED=7, make sim COUNT=300"
 	@echo "make soak    fresh seeds of all stacks: make soak HOURS=2 (ledger in soak.jsonl)"
 	@echo "make mutants generated bugs of the protocol: which does the simulator notice?"
+	@echo "make docs    draws the generated pictures and tables of the documentation anew"
 	@echo "make format  rewrite the sources in the one format"
 	@echo "make clean   remove the virtual environment and everything generated"
 
@@ -64,6 +65,10 @@ soak: $(VENV)/.test
 mutants: $(VENV)/.test
 	$(RUN) -m tests.sim.mutation.run --run --jobs 2 --sample 300
 	$(RUN) -m tests.sim.mutation.run --table
+
+docs: $(VENV)/.test
+	$(RUN) -m tests.architecture --write
+	$(RUN) -m tests.protocol_tables --write
 
 format: $(VENV)/.test
 	$(RUN) -m ruff format .

@@ -1,0 +1,212 @@
+"""The rooms of the project and the arrows between them, read off the imports.
+
+    python -m tests.architecture            # fails when ARCHITECTURE.md is behind the code
+    python -m tests.architecture --write    # draws its picture and its table of rooms anew
+
+A room is a folder of product code.  A folder that has rooms in it is two rooms itself: the modules
+that its inner rooms stand on, and those that stand on them (`vsync.types` and `vsync` itself).  An
+import for type checking only is an arrow like any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "ARCHITECTURE.md"
+PRODUCT = ("vsync", "store", "broker", "tools")
+BASE, TOP = "(base)", "(top)"
+Arrows = dict[str, set[str]]
+_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the product; an `__init__` that only says what its room is left out."""
+    found = {}
+    for package in PRODUCT:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if parts[-1] == "__init__":
+                if len(ast.parse(path.read_text(encoding="utf-8")).body) < 2:
+                    continue
+                parts = parts[:-1]
+            found[".".join(parts)] = path
+    return found
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
+    """The modules of the product that a module imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=names):
+                found.update(alias.name for alias in names)
+            case ast.ImportFrom(module=str(origin), names=names):
+                inner = {f"{origin}.{alias.name}" for alias in names}
+                found |= (inner & modules().keys()) or {origin}
+            case _:
+                pass
+    return frozenset(found & modules().keys() - {module})
+
+
+def folder(module: str) -> str:
+    """The dotted name of the folder that a module lies in."""
+    return ".".join(modules()[module].parent.relative_to(ROOT).parts)
+
+
+@cache
+def room(module: str) -> str:
+    """The room of a module."""
+    home = folder(module)
+    if not any(other.startswith(f"{home}.") for other in map(folder, modules())):
+        return home
+    seen, todo = {module}, [module]
+    while todo:
+        for other in imported(todo.pop()) - seen:
+            if folder(other).startswith(f"{home}."):
+                return f"{home} {TOP}"
+            if folder(other) == home:
+                seen.add(other)
+                todo.append(other)
+    return f"{home} {BASE}"
+
+
+def arrows() -> Arrows:
+    """For each room, the rooms that it imports."""
+    found: Arrows = {room(module): set() for module in modules()}
+    for module in modules():
+        found[room(module)] |= {room(other) for other in imported(module)} - {room(module)}
+    return found
+
+
+def reachable(graph: Arrows, start: str) -> set[str]:
+    """All rooms that a room needs, by any number of arrows."""
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        new = graph[todo.pop()] - seen
+        seen |= new
+        todo += new
+    return seen
+
+
+def package(one: str) -> str:
+    """The package of a room."""
+    return one.split(" ")[0].split(".")[0]
+
+
+def cycles(graph: Arrows) -> list[list[str]]:
+    """Sets of rooms that need each other; empty in a house whose arrows go one way."""
+    needs = {one: reachable(graph, one) for one in graph}
+    found = {tuple(sorted({o for o in needs[one] if one in needs[o]})) for one in graph}
+    return [list(one) for one in sorted(found) if one]
+
+
+def culprits(rooms: list[str]) -> list[str]:
+    """The imports between the rooms of a cycle."""
+    return [
+        f"{module} -> {other}"
+        for module in modules()
+        for other in sorted(imported(module))
+        if room(module) != room(other) and {room(module), room(other)} <= set(rooms)
+    ]
+
+
+def reduced(graph: Arrows) -> Arrows:
+    """Only the arrows that do not follow from others."""
+    return {
+        one: {
+            other
+            for other in others
+            if not any(other in reachable(graph, via) for via in others - {other})
+        }
+        for one, others in graph.items()
+    }
+
+
+def ordered(graph: Arrows) -> list[str]:
+    """The rooms, each behind all that it imports; package by package."""
+    needs = {one: len(reachable(graph, one)) for one in graph}
+    return sorted(graph, key=lambda one: (PRODUCT.index(package(one)), needs[one], one))
+
+
+def contents(one: str) -> list[str]:
+    """The names of a room's files."""
+    return [m.split(".")[-1] for m in modules() if room(m) == one]
+
+
+def picture(_old: str) -> str:
+    """All rooms; an arrow that follows from others is left out."""
+    graph = reduced(arrows())
+    ids = {one: re.sub(r"\W+", "_", one).strip("_") for one in graph}
+    lines = ["```mermaid", "flowchart TD"]
+    down = list(reversed(ordered(arrows())))
+    for name in reversed(PRODUCT):
+        lines.append(f"    subgraph {name}_ [{name}]")
+        lines += [f'        {ids[one]}["{label(one)}"]' for one in down if package(one) == name]
+        lines.append("    end")
+    for one in down:
+        lines += [f"    {ids[one]} --> {ids[other]}" for other in sorted(graph[one])]
+    return "\n".join([*lines, "```", ""])
+
+
+def label(one: str) -> str:
+    """A room within its package; of a folder that has rooms in it, its own files."""
+    path, _, part = one.partition(" ")
+    inner = path.partition(".")[2] or path
+    if part:
+        return f"{inner}: {', '.join(contents(one))}"
+    return inner
+
+
+def sentence(one: str) -> str:
+    """What a room is: the first sentence of its `__init__`."""
+    path, _, part = one.partition(" ")
+    if part == BASE:
+        return ", ".join(f"`{file}`" for file in contents(one))
+    source = (ROOT / path.replace(".", "/") / "__init__.py").read_text(encoding="utf-8")
+    text = ast.get_docstring(ast.parse(source)) or ""
+    return text.partition("\n\n")[0].replace("\n", " ")
+
+
+def rooms(_old: str) -> str:
+    """One row for each room: what it is, and what it imports."""
+    graph = arrows()
+    near = reduced(graph)
+    lines = ["| room | what it is | stands on |", "| --- | --- | --- |"]
+    for one in ordered(graph):
+        below = ", ".join(sorted(near[one])) or "-"
+        lines.append(f"| {one} | {sentence(one)} | {below} |")
+    return "\n".join([*lines, ""])
+
+
+BLOCKS = {"picture": picture, "rooms": rooms}
+
+
+def renewed(text: str) -> str:
+    """The page with its blocks drawn anew."""
+    found = [match[2] for match in _BLOCK.finditer(text)]
+    assert found == list(BLOCKS), f"blocks of {PAGE.name}: {found}"
+    return _BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]](m[3]) + m[4], text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="change the page")
+    options = parser.parse_args()
+    text = PAGE.read_text(encoding="utf-8")
+    new = renewed(text)
+    if new != text and not options.write:
+        raise SystemExit(f"{PAGE.name} is behind the code: python -m tests.architecture --write")
+    if new != text:
+        PAGE.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
