@@ -1,0 +1,1 @@
+"""Unit tests of `vsync`, a folder a room."""
