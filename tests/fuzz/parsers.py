@@ -46,8 +46,8 @@ from tests.fuzz.frames import resident_mib
 from tests.fuzz.mutate import mutate, mutate_packed
 from tests.support.amqp_peer import method, opening, publish
 from vsync.admin.protocol import AskingSession
+from vsync.io.diagnosis import read_mechanism
 from vsync.io.discovery import Announcement
-from vsync.io.zmtp_greeting import read_mechanism
 from vsync.totem.config import RingConfig
 from vsync.totem.membership.compatibility import Handshake, Hello, settings_of
 from vsync.types import Member

@@ -34,9 +34,8 @@ from vsync.cpg.groups import Groups
 from vsync.errors import ClusterClosed, ConfigError, GroupError, VsyncError
 from vsync.io import diagnosis
 from vsync.io.discovery import Beacon, Discovery, StaticPeers
-from vsync.io.pausing_driver import PausingDriver
 from vsync.io.security import Security
-from vsync.io.traced_driver import Tracer, trace_op
+from vsync.io.traced_driver import TracedDriver, Tracer, trace_op
 from vsync.io.transport import ZmqTransport
 from vsync.quorum.voter_set import Electorate, parse
 from vsync.totem.config import RingConfig
@@ -122,7 +121,7 @@ class Cluster:
             self._node = Node(self.me, RING_NAME + self.name, self.config, random.Random())
             tracer = Tracer(self._node, self.name, self._trace, self._loop)
             tracer.switch(self._trace is not None)
-            self._driver = PausingDriver(self._node, self._transport, self._on_output, tracer)
+            self._driver = TracedDriver(self._node, self._transport, self._on_output, tracer)
             self._core = Groups(
                 self.me,
                 self._driver,

@@ -1,30 +1,40 @@
-"""Why a member that reached others is not together with them, in words that name both sides.
+"""Why a member that reached others is not in a ring with them, as a sentence that names both sides.
 
-Only a newcomer has a reason to give up: one that is alone and, where two could both be meant, began
-later than the other.  Members that run go on whatever comes.
+Only a newcomer has a reason to give up: one that is alone and, where two could both be meant,
+started later than the other.  Running members go on in any case.
+
+libzmq only reports that the mechanisms of two members differ.  The greeting of ZMTP 3 names a
+listener's mechanism in clear, so it is asked for once, to tell the operator both.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from vsync.io.security import Curve, KeyRefused, Security
-from vsync.io.transport import ZmqTransport
-from vsync.io.zmtp_greeting import mechanism_of
+from vsync.io.transport import TransportError, ZmqTransport, parse_address
 from vsync.totem.membership.compatibility import Handshake
 from vsync.totem.node import Node
 from vsync.types import Member
 from vsync.wire.codec import WIRE_VERSION
 
 FOREIGN_FRAMES_MAX = 20
-"""So many frames of another wire version are no line noise."""
+"""From this many frames of another wire version on they are no line noise."""
+
+GREETING_BYTES: Final = 64
+GREETING_TIMEOUT_S: Final = 0.5
+_MECHANISM: Final = slice(12, 32)
+_MY_GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03"
+"""Signature and version only: a listener that also read my mechanism might hang up at once."""
+_MECHANISM_NAMES: Final = {"NULL": "ANONYMOUS"}
 
 
 class Lack(Enum):
-    """What would have to be another."""
+    """What differs between the two sides."""
 
     MECHANISM = "mechanism"
     PASSWORD = "password"
@@ -33,14 +43,14 @@ class Lack(Enum):
 
 
 class Diagnosis(NamedTuple):
-    """Why members do not talk to each other: what is wrong, and in one sentence with whom."""
+    """What keeps two members apart, and a sentence for the operator."""
 
     lack: Lack
     sentence: str
 
 
 def misfit(me: Member, handshake: Handshake, counters: Mapping[str, int]) -> str:
-    """Another cluster, version or configuration than of those that were here before; "" if none."""
+    """Return the cluster, version or configuration that differs from an older member's, or ""."""
     for _, (other, reason) in sorted(handshake.refused.items()):
         if other.incarnation < me.incarnation:
             return reason
@@ -54,7 +64,7 @@ def misfit(me: Member, handshake: Handshake, counters: Mapping[str, int]) -> str
 
 
 async def why_alone(node: Node, transport: ZmqTransport) -> str:
-    """The first reason that is known, in one sentence; "" for none."""
+    """Return the first known reason as a sentence; "" for none."""
     security = transport.security
     for address, why in sorted(transport.refusals.items()):
         return (await asyncio.to_thread(refusal, node.me, security, address, why)).sentence
@@ -62,9 +72,9 @@ async def why_alone(node: Node, transport: ZmqTransport) -> str:
 
 
 def refusal(me: Member, security: Security, address: str, why: KeyRefused) -> Diagnosis:
-    """Put into words what the transport knows of a peer.  May ask it, and wait for the answer."""
+    """Explain why there is no connection to a peer.  Blocks: it may read the peer's greeting."""
     who = f"the member at {address}"
-    # A listener of another mechanism may hang up before libzmq could tell why: so ask it.
+    # A listener of another mechanism may hang up before libzmq learns why: so ask for its greeting.
     theirs = mechanism_of(address) or ("another one" if why is KeyRefused.MECHANISM else "")
     if theirs not in ("", security.mechanism):
         sentence = f"{who} wants mechanism {theirs}, and this one uses {security.mechanism}"
@@ -83,3 +93,24 @@ def refusal(me: Member, security: Security, address: str, why: KeyRefused) -> Di
         f"({', '.join(expected)}); its public file there is old, or somebody else has its address"
     )
     return Diagnosis(Lack.THEIR_KEY, sentence)
+
+
+def read_mechanism(greeting: bytes) -> str:
+    """Return the mechanism that a ZMTP greeting names, or "" when it is none."""
+    if len(greeting) != GREETING_BYTES or greeting[0] != 0xFF or greeting[9] != 0x7F:
+        return ""
+    name = greeting[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")
+    return _MECHANISM_NAMES.get(name, name if name.isalnum() else "")
+
+
+def mechanism_of(address: str) -> str:
+    """Read a ring socket's greeting, `GREETING_TIMEOUT_S` a step at most; "" for none."""
+    got = b""
+    try:
+        with socket.create_connection(parse_address(address), GREETING_TIMEOUT_S) as asked:
+            asked.sendall(_MY_GREETING)
+            while len(got) < GREETING_BYTES and (part := asked.recv(GREETING_BYTES - len(got))):
+                got += part
+    except (OSError, TransportError):
+        pass
+    return read_mechanism(got)

@@ -17,9 +17,8 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
-from vsync.io.ring_node import RingNode
 from vsync.io.transport import Transport, TransportError
 from vsync.totem.events import Broadcast, Hail, Note, Output, Send
 from vsync.types import Guarantee, Member
@@ -42,6 +41,23 @@ TICK_S: Final = 0.001
 """Loops round to a millisecond, also down, and to wake up twice is worse than to be late."""
 BUSY_FRAMES_A_SECOND: Final = 100
 FORMER_MEMBERS_MAX: Final = 64
+
+
+class RingNode(Protocol):
+    """What the driver needs of `vsync.totem.node.Node`."""
+
+    def start(self, now: float) -> None: ...
+    def receive(self, frame: bytes, now: float) -> None: ...
+    def drained(self, now: float) -> None: ...
+    def next_timer(self) -> float | None: ...
+    def wake(self, now: float) -> None: ...
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee = Guarantee.SAFE) -> bool: ...
+    def set_mark(self, mark: int, now: float) -> None: ...
+    def send_direct(self, to: Member, payload: bytes) -> None: ...
+    def leave(self, now: float) -> None: ...
+    def suspect(self, address: str, now: float, *, refused: bool) -> None: ...
+    def take(self) -> list[Output]: ...
+    def acquaintances(self) -> tuple[Member, ...]: ...
 
 
 class Driver:
@@ -76,6 +92,7 @@ class Driver:
         self._met: dict[str, str] = {}  # members and candidates by name, the latest last
         self._events: deque[Output] = deque()
         self._fd = self._doorbell = -1
+        self.paused = False
         self._running = False
         self._turning = False  # inside a turn, which hands over at its end
         self._again = False  # a turn is scheduled
@@ -113,6 +130,24 @@ class Driver:
         """
         if self._release(linger_ms):
             self.closed.set_result(None)
+
+    def pause(self) -> None:
+        """Read no frames, run no timers and hand over no events until `resume`.  Idempotent.
+
+        For an application that does not keep up.  A paused member stays in the ring for as long as
+        a token may be lost; after that the others form a ring without it, until it goes on.
+        """
+        if not self.paused:
+            self.paused = True
+            self.loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        """End a `pause`.  Idempotent."""
+        if self.paused:
+            self.paused = False
+            if self._running:
+                self.loop.add_reader(self._fd, self._turn)
+                self._schedule_turn()
 
     def submit(self, payload: bytes, guarantee: Guarantee = Guarantee.SAFE) -> bool:
         """Queue a payload.  False: no room (or stopped), nothing taken; try after a delivery."""
@@ -168,7 +203,7 @@ class Driver:
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Run one callback of the loop; what it raises ends the member."""
-        if not self._running:
+        if not self._running or self.paused:
             return
         self._turning = True
         try:

@@ -10,8 +10,7 @@ import uvloop
 from tests.support.ring.scripted_transport import A, B, Bench, FakeNode, note, run, until
 from vsync.errors import PayloadTooLarge
 from vsync.io import driver as driver_module
-from vsync.io.driver import FRAMES_A_TURN, Driver
-from vsync.io.ring_node import RingNode
+from vsync.io.driver import FRAMES_A_TURN, Driver, RingNode
 from vsync.io.transport import ZmqTransport
 from vsync.totem.events import Broadcast, Deliver, Direct, Marks, Note, Output, Send
 from vsync.totem.node import Node

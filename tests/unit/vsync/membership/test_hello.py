@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.ring.virtual_network import Net
 from vsync.errors import FrameError
-from vsync.io.zmtp_greeting import read_mechanism
+from vsync.io.diagnosis import read_mechanism
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Hail
 from vsync.totem.membership.compatibility import (
