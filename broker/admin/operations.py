@@ -123,7 +123,7 @@ class Operations:
         So is an arbitrator, which does not read what is ordered.
         """
         controller = self._core
-        with_state = controller.primary.level_names - controller.primary.mark.without_data
+        with_state = controller.primary.caught_up_names - controller.primary.mark.without_data
         for member in controller.primary.members:
             if member.name not in with_state:
                 self._shell.send_direct(member, STOP_DATAGRAM)

@@ -11,7 +11,7 @@ from vsync.quorum.voter_set import parse
 def groups_of(controller: Controller, cluster: str) -> Json:
     """Return the answer to `groups`: brokers are one group, of those that have the state."""
     primary = controller.primary
-    level = [m for m in primary.members if primary.active and m.name in primary.level_names]
+    level = [m for m in primary.members if primary.active and m.name in primary.caught_up_names]
     return groups_shown(
         cluster,
         controller.me,
@@ -46,6 +46,6 @@ def primary_fact(controller: Controller) -> dict[str, str | int | float]:
         "now": primary.phase.value,
         "why": primary.reason,
         "epoch": primary.epoch,
-        "level": ",".join(sorted(primary.level_names)),
+        "level": ",".join(sorted(primary.caught_up_names)),
         "speaking": int(controller.speaking),
     }

@@ -37,7 +37,7 @@ def status_of(controller: Controller, cluster_name: str, progress: str, watchdog
     for name in sorted({*here, *electorate.names}):
         state = "DOWN"
         if name in here:
-            level = primary.active and name in primary.level_names
+            level = primary.active and name in primary.caught_up_names
             state = "ACTIVE" if level else "JOINING"
         position = (
             controller.replica.history.position
@@ -82,7 +82,7 @@ def _quorum(controller: Controller) -> Json:
     if not electorate.sets:
         return {"expected_votes": 0, "total_votes": 0, "quorum": 0, "quorate": False}
     latest = electorate.latest
-    present = latest.votes_of(controller.primary.level_names)
+    present = latest.votes_of(controller.primary.caught_up_names)
     return {
         "expected_votes": latest.total,
         "total_votes": present,
@@ -95,7 +95,7 @@ def _status_word(controller: Controller) -> tuple[str, str]:
     primary = controller.primary
     if controller.halted:
         return "INQUORATE", controller.halted
-    if controller.speaking and primary.level:
+    if controller.speaking and primary.has_caught_up:
         return "ACTIVE", ""
     if primary.phase is PrimaryPhase.INQUORATE:
         waiting = not controller.promise.cluster_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vsync.errors import ConfigError
-from vsync.quorum.reconfiguration import check_wish, wish_of
+from vsync.quorum.reconfiguration import check_requested, requested_terms
 from vsync.quorum.voter_set import Terms
 
 VOTES_MAX = 255
@@ -48,7 +48,7 @@ def quorum_wish(text: Mapping[str, str], size: int) -> Terms:
         "wait_for_all": _yes("cluster-wait-for-all", text),
     }
     try:
-        wish = wish_of(
+        wish = requested_terms(
             votes=votes,
             arbitrator=arbitrator,
             expected=_number("cluster-expected-votes", 1, EXPECTED_MAX, text) if expected else 0,
@@ -57,7 +57,7 @@ def quorum_wish(text: Mapping[str, str], size: int) -> Terms:
             **flags,
         )
         if wish:
-            check_wish(size, wish)
+            check_requested(size, wish)
     except ConfigError as refused:
         raise QuorumOptionError(_culprit(text), str(refused)) from None
     return wish

@@ -32,10 +32,10 @@ from vsync.primary.events import (
     PersistEpoch,
     PrimaryEvent,
     PrimaryPhase,
+    StateReport,
     Suspended,
     Transfer,
 )
-from vsync.primary.state_exchange import StateReport
 from vsync.quorum.voter_set import Terms
 from vsync.totem.events import Output, View
 from vsync.types import Member
@@ -83,7 +83,7 @@ class Controller:
             self.filled, self.ran, self.ran, self.patient, promise.cluster_id, self.proposal,
             promise.voters, self.size, promise.promised_epoch,
             history.epoch, history.position, history.chain, history.order, self.label,
-            wish=self.wish,
+            requested=self.wish,
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
@@ -231,7 +231,7 @@ class Controller:
     def _claim(self) -> None:
         """Say what this member computed, for the others to compare."""
         voters, history = self.judgement.votes.voters, self.replica.history
-        if self.primary.level and max(len(voters), len(self.primary.level_names)) > 1:
+        if self.primary.has_caught_up and max(len(voters), len(self.primary.caught_up_names)) > 1:
             claim = (history.epoch, history.position, history.chain, self.replica.machine.root())
             self.admit([DigestClaim(DIGEST, *claim)])
 
@@ -251,7 +251,12 @@ class Controller:
             # is found out there. The shell takes no more of clients.
             self.silence()
             self.shell.hold(judgement.fenced)
-        elif self.halted and not judgement.fenced and judgement.resumes and self.primary.level:
+        elif (
+            self.halted
+            and not judgement.fenced
+            and judgement.resumes
+            and self.primary.has_caught_up
+        ):
             self.halted, self._in_session = "", True
             self._begin_to_speak()
         self.halted = judgement.fenced

@@ -34,11 +34,11 @@ class VoterChanges:
         controller = self._core
         terms = controller.promise.voters
         electorate = parse(terms)
-        level = controller.primary.level_names
+        level = controller.primary.caught_up_names
         voting = sorted(level.intersection(electorate.data_names))
         if not (
             controller.speaking
-            and controller.primary.level
+            and controller.primary.has_caught_up
             and voting
             and voting[0] == controller.me.name
         ):
@@ -62,7 +62,7 @@ class VoterChanges:
 
     def _mind_the_missing(self, now: float) -> None:
         controller = self._core
-        terms, level = controller.promise.voters, controller.primary.level_names
+        terms, level = controller.promise.voters, controller.primary.caught_up_names
         one = parse(terms).latest
         since = self._missing_since
         self._missing_since = {n: since.get(n, now) for n in sorted(one.votes) if n not in level}
@@ -124,13 +124,13 @@ class VoterChanges:
             raise ChangeRefused(f"no member of this view has the id {name}; start it first")
         arbitrator = name in primary.mark.without_data
         ready = not arbitrator or primary.marks().get(name, 0) >= primary.epoch
-        if name not in primary.level_names or not ready:
+        if name not in primary.caught_up_names or not ready:
             raise ChangeRefused(f"{name} has not caught up yet; try again when it is ACTIVE")
         return arbitrator
 
     def _checked(self, joint: Terms) -> Terms:
         """A change that those who are here could not make durable would stop everything."""
-        electorate, level = parse(joint), self._core.primary.level_names
+        electorate, level = parse(joint), self._core.primary.caught_up_names
         if not electorate.quorate(level):
             raise ChangeRefused(
                 f"with the members that are here it could not take effect: "

@@ -1,1 +1,1 @@
-"""The primary component: state exchange, epochs, activation, the durable mark (pure)."""
+"""Primary component: state exchange, epochs, activation, durable mark.  No I/O."""

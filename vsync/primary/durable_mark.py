@@ -1,4 +1,4 @@
-"""What is durable for good in the present primary view, as its members' marks tell."""
+"""Durable position of the present primary view, computed from its members' marks."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from vsync.quorum.voter_set import Terms, parse
 
 
 class PrimaryMark:
-    """The position up to which confirms may be spoken: rising while the voters stay the same."""
+    """Position up to which confirms may be sent; it rises while the voters stay the same."""
 
     def __init__(self) -> None:
         self.marks: dict[str, int] = {}
-        self.level: frozenset[str] = frozenset()
+        self.caught_up: frozenset[str] = frozenset()
         self.voters: Terms = ()
         self.without_data: frozenset[str] = frozenset()
         self._holders: frozenset[str] = frozenset()
         self._epoch = 0
         self._base: int | None = None
-        self._told = 0
+        self._reported = 0
 
     def view_begins(self) -> None:
-        """Nobody is level, and no mark is known."""
-        self.marks, self.level, self.voters = {}, frozenset(), ()
+        """Forget the old view: no member has caught up, and no mark is known."""
+        self.marks, self.caught_up, self.voters = {}, frozenset(), ()
         self.without_data = self._holders = frozenset()
-        self._base, self._told = None, 0
+        self._base, self._reported = None, 0
 
     def activated(
-        self, epoch: int, voters: Terms, level: frozenset[str], without_data: frozenset[str]
+        self, epoch: int, voters: Terms, caught_up: frozenset[str], without_data: frozenset[str]
     ) -> None:
         """The view is primary; `without_data`: its arbitrators, voting or not."""
-        self._epoch, self.voters, self.level = epoch, voters, level
+        self._epoch, self.voters, self.caught_up = epoch, voters, caught_up
         self.without_data = without_data
-        self._told = 0
+        self._reported = 0
 
-    def hold(self, names: frozenset[str]) -> frozenset[str]:
-        """Add to those who hold all that this epoch confirms; return them."""
+    def add_holders(self, names: frozenset[str]) -> frozenset[str]:
+        """Add to the members that have on disk all that this epoch confirms; return them all."""
         self._holders |= names - self.without_data
         return self._holders
 
-    def applied(self, position: int) -> None:
+    def activation_applied(self, position: int) -> None:
         """The activation is in the state, at `position` or before.
 
         Before it is itself durable, an older epoch's suffix could still win a later election:
@@ -45,31 +45,31 @@ class PrimaryMark:
         """
         self._base = position
 
-    def changed(self, voters: Terms) -> bool:
-        """Whether others vote from the position on that was applied last.
+    def voters_changed(self, voters: Terms) -> bool:
+        """Whether the voters differ from the position on that was applied last.
 
-        What was told is void then.
+        The position reported before is void then.
         """
         if voters == self.voters:
             return False
-        self.voters, self._told = voters, 0
+        self.voters, self._reported = voters, 0
         return True
 
-    def news(self) -> int | None:
-        """Return a durable position that was not yet told."""
+    def advance(self) -> int | None:
+        """Return the durable position if it is beyond the one reported last."""
         if self._base is None or not self.voters:
             return None
-        mark = parse(self.voters).durable(self.marks, self.level, self._epoch)
-        if mark < self._base or mark <= self._told:
+        mark = parse(self.voters).durable(self.marks, self.caught_up, self._epoch)
+        if mark < self._base or mark <= self._reported:
             return None
-        self._told = mark
+        self._reported = mark
         return mark
 
     @property
-    def reached(self) -> int:
-        """The durable position that was told last, by the voters in force."""
-        return self._told
+    def reported(self) -> int:
+        """Durable position reported last, by the voters in force."""
+        return self._reported
 
     def everywhere(self) -> int:
-        """Return the position that every level member has made durable."""
-        return min((self.marks.get(n, 0) for n in self.level - self.without_data), default=0)
+        """Return the position that every caught up member has made durable."""
+        return min((self.marks.get(n, 0) for n in self.caught_up - self.without_data), default=0)

@@ -1,7 +1,7 @@
-"""What the primary layer says: to the other members in messages, to its application in events.
+"""Messages and events of the primary layer: the closed vocabulary of `vsync.primary.component`.
 
-And what it asks of the application.  The closed vocabulary of `vsync.primary.component`; nothing
-here decides anything.
+Messages go to the other members over the ring, events go to the application, and `Replicated` is
+what the layer asks of the application.
 """
 
 from __future__ import annotations
@@ -11,32 +11,86 @@ from typing import NamedTuple, Protocol
 
 import msgpack
 
-from vsync.primary.state_exchange import StateReport
+from vsync.quorum.counting import Voter
+from vsync.quorum.voter_set import Terms
 from vsync.types import Member, RingId
 
-APP, STATE, PROMISED, BEHIND, ACTIVATE, CAUGHT_UP, AGAIN, HELD = (bytes([n]) for n in range(1, 9))
+APP, STATE, PROMISED, BEHIND, ACTIVATE, CAUGHT_UP, REPROPOSED, HELD = (
+    bytes([n]) for n in range(1, 9)
+)
+"""First byte of each ring payload: what kind of message it is."""
+
+
+class StateReport(NamedTuple):
+    """What one member has, sent to all members of a new view.
+
+    `filled`: the store is usable; false for an empty, joining or inconsistent one, which has no
+    vote.  `live`: the state in memory was active in this incarnation's last primary view; `ran`:
+    this incarnation has been active at all.  `patient`: wait a moment for more members before a
+    first start or a restart.  `chain` is a hash of history with its outcomes, `order` one of the
+    ordered bytes only, so that a member that lacks the last messages can tell whether its unstable
+    ones fit.  `label` is the application's, for people (where its clients connect, say).
+
+    `reach`, `complete` and `unstable` are filled in by the primary layer: the highest epoch that
+    the state or an unstable message belongs to; whether state and unstable messages together are
+    all that any member applied in that epoch's view; how many unstable messages there are.
+
+    `requested`: the voter set options of this member's operator.  `arbitrator`: this member has no
+    state; its epoch is that of its record, and `holders` are the names in that record.  `waits`:
+    wait_for_all applies, because this member is not in a quorum yet, or not any more.
+    """
+
+    filled: bool
+    live: bool
+    ran: bool
+    patient: bool
+    cluster_id: str
+    proposal: str
+    voters: Terms
+    size: int
+    promised_epoch: int
+    state_epoch: int
+    position: int
+    chain: bytes
+    order: bytes
+    label: str
+    reach: int = 0
+    complete: bool = False
+    unstable: int = 0
+    requested: Terms = ()
+    arbitrator: bool = False
+    holders: tuple[str, ...] = ()
+    waits: bool = False
+
+    def voter(self) -> Voter:
+        """Return the part of the report that counting votes needs."""
+        return Voter(
+            self.arbitrator, self.state_epoch, self.position, self.voters, self.holders,
+            self.requested, self.waits,
+        )  # fmt: skip
 
 
 class Activation(NamedTuple):
-    """The content of an ACTIVATE: (name, incarnation, fresh) of each member of the view.
+    """First command of an epoch; `members` are (name, incarnation, fresh) of the view.
 
-    A fresh member did not carry its state over: whatever clients it had are gone.  `cold` says
-    that nobody carried live state over, the cluster comes back from its stores.  `keeps`: what is
-    applied just before it may have changed the voters, which are then those of the state.
+    `fresh`: the member did not carry its state over, so its clients are disconnected.  `cold`: no
+    member carried live state over, the cluster restarts from its stores.  `keeps`: unstable
+    messages are applied just before it and may change the voters; those of the state then count
+    and not `voters`.
     """
 
     epoch: int
     members: tuple[tuple[str, int, bool], ...]
     cold: bool
-    voters: tuple[str, ...]
+    voters: Terms
     cluster_id: str
     keeps: bool = False
 
 
 class Ordered(NamedTuple):
-    """Apply this payload now; it is safe in an active primary view.
+    """Apply this payload now: it is safe in an active primary view.
 
-    `decided_by`: not 0 when it was undecided as its own view ended; the epoch that decided it.
+    `decided_by`: the epoch that decided it, if it was unstable at the end of its own view; else 0.
     """
 
     epoch: int
@@ -54,34 +108,34 @@ class Activated(NamedTuple):
     seq: int
     sender: Member
     activation: Activation
-    level: bool
+    caught_up: bool
     decided_by: int = 0
 
 
 class Suspended(NamedTuple):
-    """The view ended: say nothing, drop a transfer under way, wait for what comes next."""
+    """The view ended: stop replying to clients, drop a transfer under way, wait for the next."""
 
     reason: str
 
 
 class Inquorate(NamedTuple):
-    """The present view may not go on."""
+    """The present view has no quorum."""
 
     reason: str
 
 
 class PersistEpoch(NamedTuple):
-    """Make this promise durable, after all that was applied, then call `epoch_persisted`."""
+    """Make this promise durable, behind all that was applied, then call `epoch_persisted`."""
 
     epoch: int
     cluster_id: str
-    voters: tuple[str, ...]
+    voters: Terms
 
 
 class Transfer(NamedTuple):
-    """Get the state at position >= `base` from `donor`, then call `caught_up`.
+    """Fetch the state at position >= `base` from `donor`, then call `caught_up`.
 
-    `order` is the order chain at the base; what is Ordered meanwhile comes after it.
+    `order` is the order chain at the base; what is Ordered meanwhile follows it.
     """
 
     donor: Member
@@ -91,26 +145,26 @@ class Transfer(NamedTuple):
 
 
 class NeverJoins(NamedTuple):
-    """This member can never join what it sees; it must stop and say why."""
+    """This member can never join the members it sees; it must stop and report the reason."""
 
     reason: str
 
 
 class DurableMark(NamedTuple):
-    """A majority of the voters has made this position durable."""
+    """A quorum of the voters has made this position durable."""
 
     position: int
 
 
 class Holders(NamedTuple):
-    """To an arbitrator: make this record durable, then mark the epoch.  See `quorum.Record`."""
+    """For an arbitrator: make this `EpochRecord` durable, then set the mark to the epoch."""
 
     epoch: int
     names: frozenset[str]
 
 
 class Held(NamedTuple):
-    """A member that caught up holds on disk all that was ordered until it counted as level."""
+    """A late member has on disk all that was ordered before it was counted as caught up."""
 
     epoch: int
 
@@ -129,9 +183,9 @@ PrimaryEvent = (
 
 
 class Unstable(NamedTuple):
-    """A message that was ordered in `ring` and delivered only as that view ended.
+    """A message of `ring` that was not known to be safe when that view ended.
 
-    Its donor says it again in the next primary view: there it is applied before the activation.
+    The donor re-proposes it in the next view, where it is applied just before the activation.
     """
 
     epoch: int  # of the view in which it was ordered; an activation's own
@@ -141,15 +195,15 @@ class Unstable(NamedTuple):
     item: bytes | Activation
 
     def event(self, decided_by: int) -> Ordered | Activated:
-        """Return the order to apply it, now that an epoch has decided it."""
+        """Return the event that applies it, decided by this epoch."""
         place = self.ring, self.seq, self.sender
         if isinstance(self.item, Activation):
             return Activated(*place, self.item, True, decided_by)
         return Ordered(self.epoch, *place, self.item, decided_by)
 
 
-class Answer(NamedTuple):
-    """A member's answer to a plan: it promises the epoch, or it is behind."""
+class PlanReply(NamedTuple):
+    """A member's reply to a plan: it promises the epoch, or must fetch the state first."""
 
     epoch: int
     promised: bool
@@ -160,26 +214,26 @@ class Replicated(Protocol):
     """What the layer asks of the application that it drives."""
 
     def state_report(self) -> StateReport:
-        """Return what the state is worth now."""
+        """Return the report on the present state."""
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
-        """Return how many of `payloads`, applied in order, lead to the chain `order`; -1: none."""
+        """Return how many of `payloads`, applied in order, yield the chain `order`; -1: none."""
 
 
 class PrimaryPhase(Enum):
-    """Where a member is between two primary views."""
+    """Where a member is on its way to a primary view."""
 
     APART = "apart"
     EXCHANGE = "exchange"
     INQUORATE = "inquorate"
-    LEVELLING = "levelling"
+    CATCHING_UP = "levelling"  # the value is part of status and trace formats
     ACTIVE = "active"
 
 
 def decode(
     tag: bytes, payload: bytes
-) -> tuple[RingId, StateReport | Activation | Answer | Unstable | Held | None]:
-    """Return the view that a layer message belongs to and its body; None is CAUGHT_UP."""
+) -> tuple[RingId, StateReport | Activation | PlanReply | Unstable | Held | None]:
+    """Return the view that a message belongs to, and its body; None for CAUGHT_UP."""
     fields = msgpack.unpackb(payload[1:], use_list=False, strict_map_key=True)
     ring = RingId(*fields[0])
     if tag == STATE:
@@ -187,14 +241,14 @@ def decode(
     if tag == ACTIVATE:
         return ring, Activation(*fields[1])
     if tag == PROMISED:
-        return ring, Answer(fields[1], True, bool(fields[2]))
+        return ring, PlanReply(fields[1], True, bool(fields[2]))
     if tag == BEHIND:
-        return ring, Answer(fields[1], False, True)
+        return ring, PlanReply(fields[1], False, True)
     if tag == CAUGHT_UP:
         return ring, None
     if tag == HELD:
         return ring, Held(fields[1])
-    if tag == AGAIN:
+    if tag == REPROPOSED:
         epoch, ring, seq, sender, item = fields[1]
         body = item if isinstance(item, bytes) else Activation(*item)
         return RingId(*fields[0]), Unstable(epoch, RingId(*ring), seq, Member(*sender), body)

@@ -1,82 +1,34 @@
-"""What a member's state is worth, and what a view may do with it: pure decisions.
+"""What a view may do, decided from the state reports of its members.  Pure.
 
-After every regular view the members exchange one `StateReport` each.  From the same set of
-standings every member computes the same `Plan`: form a new cluster, resume the old one from the
-best donor, or stay inquorate and say why.  Nothing here sends, waits or remembers (see `primary`).
+After every regular view the members exchange one `StateReport` each.  From the same set of reports
+every member computes the same `Plan`: form a new cluster, resume the old one from the best donor,
+or stay inquorate and give the reason.  `activate` says when the donor of a plan may declare the
+view primary.  Nothing here sends, waits or remembers (see `component`).
 
 The rule is Raft's election rule on views instead of terms: whatever was confirmed is durable on a
 majority of the voters, a plan needs a majority of the voters, so the largest (epoch, position)
-among the members present contains everything that was ever confirmed.  Before positions comes what
-a member *holds*: one that lived through the end of its last primary view has in its state and its
-undecided messages all that anybody applied there, as applied means safe and safe means that all
-received it; a store that comes back from a crash may be short of what others had spoken about.
+among the members present contains everything that was ever confirmed.  `reach` and `complete` come
+before positions: a member that ran to the end of its last primary view has in its state and its
+unstable messages everything that any member applied there, because applied means safe and safe
+means received by all; a store that comes back from a crash may lack what others had replied to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from vsync.quorum.counting import Voter, contradiction
-from vsync.quorum.counting import first as first_ballot
-from vsync.quorum.counting import hold as hold_ballot
+from vsync.primary.events import Activation, StateReport
+from vsync.quorum.counting import contradiction, count_votes, first_ballot
 from vsync.quorum.voter_set import Terms, parse
 from vsync.types import Member
 
 ZERO_CHAIN = bytes(16)
 
 
-class StateReport(NamedTuple):
-    """One member's answer in a state exchange.
-
-    `filled` is false for an empty, joining or inconsistent store: such a member has no say.
-    `live` says that the state in memory went on from an active view of this very life; `ran` that
-    this life has been active at all.  `chain` hashes history with its outcomes, `order` only the
-    ordered bytes, so a member that lags by undecided messages can find out whether they fit.
-    `patient` asks the others to wait a moment for more members before
-    a first start or a restart.  `label` is the application's,
-    for people (where its clients connect, say).
-
-    The last three are the primary layer's own: how many messages this member holds `undecided`, the
-    highest epoch that its state or one of these belongs to (`reach`), and whether state and
-    undecided messages together are `complete`: all that anybody applied in that epoch's view.
-
-    `wish` is what the operator asked of the voter set.  An `arbitrator` has no state: its epoch is
-    that of its record, whose `holders` it names.  `waits`: not in a quorum yet, or not any more.
-    """
-
-    filled: bool
-    live: bool
-    ran: bool
-    patient: bool
-    cluster_id: str
-    proposal: str
-    voters: tuple[str, ...]
-    size: int
-    promised_epoch: int
-    state_epoch: int
-    position: int
-    chain: bytes
-    order: bytes
-    label: str
-    reach: int = 0
-    complete: bool = False
-    unstable: int = 0
-    wish: Terms = ()
-    arbitrator: bool = False
-    holders: tuple[str, ...] = ()
-    waits: bool = False
-
-    def voter(self) -> Voter:
-        """Return what this member brings to a ballot."""
-        return Voter(
-            self.arbitrator, self.state_epoch, self.position, self.voters, self.holders,
-            self.wish, self.waits,
-        )  # fmt: skip
-
-
 class PlanVerdict(Enum):
-    """What a complete set of standings amounts to."""
+    """Outcome of a complete set of state reports."""
 
     WAIT = "waiting for the members of the first start"
     INQUORATE = "no majority of the voters"
@@ -85,134 +37,156 @@ class PlanVerdict(Enum):
 
 
 class Plan(NamedTuple):
-    """The decision that every member of a view reaches from the same standings."""
+    """Decision that every member of a view reaches from the same state reports."""
 
     verdict: PlanVerdict
     reason: str
     epoch: int
     donor: Member | None
     cluster_id: str
-    voters: tuple[str, ...]
+    voters: Terms
     position: int
     chain: bytes
     order: bytes
     unstable: int
-    level: frozenset[Member]
-    foreign: frozenset[Member]
+    caught_up: frozenset[Member]
+    foreign: frozenset[Member]  # with the state of another cluster
     counted: frozenset[str]  # the names that count for the quorum
 
 
-def make_plan(members: tuple[Member, ...], state_reports: dict[Member, StateReport]) -> Plan:
-    """Decide what the view `members` may do; `standings` holds an answer of each of them."""
-    filled = [m for m in members if state_reports[m].filled]
+def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -> Plan:
+    """Decide what the view `members` may do; `reports` has one of each of them."""
+    filled = [m for m in members if reports[m].filled]
     if not filled:
-        return _first_start(members, state_reports)
-    cluster_id = _home(filled, state_reports)
-    ours = [m for m in filled if state_reports[m].cluster_id == cluster_id]
-    # Who holds nothing was only named by a first start that broke off, and joins like an empty one.
+        return _first_start(members, reports)
+    cluster_id = _cluster_of(filled, reports)
+    ours = [m for m in filled if reports[m].cluster_id == cluster_id]
+    # One without data was only named by a first start that broke off, and joins like an empty one.
     foreign = frozenset(
-        m
-        for m in filled
-        if m not in ours and (state_reports[m].position or state_reports[m].arbitrator)
+        m for m in filled if m not in ours and (reports[m].position or reports[m].arbitrator)
     )
-    # Names break ties downwards, so sort by name and let max() keep the first of the best.
-    states = [m for m in sorted(ours) if not state_reports[m].arbitrator] or sorted(ours)
-    donor = max(states, key=lambda m: _worth(m, ours, state_reports))
-    best = state_reports[donor]
-    level = frozenset(
+    # Ties go to the lowest name: sort by name, and max() keeps the first of the best.
+    states = [m for m in sorted(ours) if not reports[m].arbitrator] or sorted(ours)
+    donor = max(states, key=lambda m: _worth(m, ours, reports))
+    best = reports[donor]
+    caught_up = frozenset(
         m
         for m in members
-        if state_reports[m].arbitrator
-        or (
-            m in ours
-            and (state_reports[m].position, state_reports[m].chain) == (best.position, best.chain)
-        )
+        if reports[m].arbitrator
+        or (m in ours and (reports[m].position, reports[m].chain) == (best.position, best.chain))
     )
-    epoch = 1 + max(state_reports[m].promised_epoch for m in ours)
-    ballot = hold_ballot({m: state_reports[m].voter() for m in ours})
+    epoch = 1 + max(reports[m].promised_epoch for m in ours)
+    ballot = count_votes({m: reports[m].voter() for m in ours})
     verdict, reason = PlanVerdict.RESUME, ballot.text
     if not ballot.quorate:
         verdict = PlanVerdict.INQUORATE
-        if not any(state_reports[m].position or state_reports[m].holders for m in filled):
-            # A first start that was cut short: nothing was applied here, so it may be done again,
-            # but not without any of those who may have applied it.
-            named = {name for m in filled for name in parse(state_reports[m].voters).names}
+        if not any(reports[m].position or reports[m].holders for m in filled):
+            # A first start that was cut short: nothing was applied here, so it may be repeated,
+            # but only with all members that may have applied it.
+            named = {name for m in filled for name in parse(reports[m].voters).names}
             missing = ", ".join(sorted(named - {m.name for m in members}))
             if not missing:
-                return _first_start(members, state_reports)
+                return _first_start(members, reports)
             verdict, reason = PlanVerdict.WAIT, f"a first start was begun with {missing}: waiting"
     elif ballot.waits:
         verdict = PlanVerdict.WAIT
         reason = f"{reason}; waiting for all voters, as the voter set says"
-    elif not ballot.complete and _may_wait(ours, state_reports):
+    elif not ballot.complete and _may_wait(ours, reports):
         verdict = PlanVerdict.WAIT
         reason = f"{reason}; giving the others a moment, as nobody is being served yet"
     return Plan(
         verdict, reason, epoch, donor, cluster_id, ballot.voters,
-        best.position, best.chain, best.order, best.unstable, level, foreign, ballot.counted,
+        best.position, best.chain, best.order, best.unstable, caught_up, foreign, ballot.counted,
     )  # fmt: skip
 
 
-def refuse(me: Member, state_report: StateReport, plan: Plan) -> str:
-    """Return why a member can never join what it sees; empty when it can."""
+def refuse(me: Member, report: StateReport, plan: Plan) -> str:
+    """Return why a member can never join the members it sees; empty when it can."""
     if me in plan.foreign:
-        mine = state_report.cluster_id
+        mine = report.cluster_id
         return f"this store belongs to cluster {mine}, the members here to {plan.cluster_id}"
-    return contradiction(me.name, state_report.voter(), plan.voters)
+    return contradiction(me.name, report.voter(), plan.voters)
 
 
 def _worth(
-    member: Member, ours: list[Member], state_reports: dict[Member, StateReport]
+    member: Member, ours: list[Member], reports: dict[Member, StateReport]
 ) -> tuple[int, bool, int, int, int, int]:
-    """Rank a state as the one to go on from; of equal positions the chain that more hold wins."""
-    s = state_reports[member]
-    alike = sum(
-        (state_reports[m].position, state_reports[m].chain) == (s.position, s.chain) for m in ours
-    )
+    """Rank a state as donor; of equal positions the chain that more members have wins."""
+    s = reports[member]
+    alike = sum((reports[m].position, reports[m].chain) == (s.position, s.chain) for m in ours)
     return s.reach, s.complete, s.state_epoch, s.position, alike, s.unstable
 
 
-def _may_wait(ours: list[Member], state_reports: dict[Member, StateReport]) -> bool:
-    """Whether a restart may wait for stragglers: who is left behind needs a whole transfer."""
-    return any(state_reports[m].patient for m in ours) and not any(
-        state_reports[m].ran for m in ours
-    )
+def _may_wait(ours: list[Member], reports: dict[Member, StateReport]) -> bool:
+    """Whether a restart may wait for late members: one that is left out needs a whole transfer."""
+    return any(reports[m].patient for m in ours) and not any(reports[m].ran for m in ours)
 
 
-def _first_start(members: tuple[Member, ...], state_reports: dict[Member, StateReport]) -> Plan:
-    """All stores are empty: only the complete first membership may form a cluster."""
-    size = max(state_reports[m].size for m in members)
-    lowest = min([m for m in members if not state_reports[m].arbitrator] or members)
-    voters, reason = first_ballot({m: state_reports[m].voter() for m in members}, size)
+def _first_start(members: tuple[Member, ...], reports: dict[Member, StateReport]) -> Plan:
+    """Plan for empty stores: only the complete first membership may form a cluster."""
+    size = max(reports[m].size for m in members)
+    lowest = min([m for m in members if not reports[m].arbitrator] or members)
+    voters, reason = first_ballot({m: reports[m].voter() for m in members}, size)
     verdict = PlanVerdict.FORM if voters else PlanVerdict.WAIT
-    if voters and size == 1 and any(state_reports[m].patient for m in members):
+    if voters and size == 1 and any(reports[m].patient for m in members):
         verdict, reason = PlanVerdict.WAIT, "looking for a running cluster before forming one"
-    barred = ", ".join(m.name for m in sorted(members) if state_reports[m].position)
-    if barred:  # not empty: it came far, and may not speak of it
+    barred = ", ".join(m.name for m in sorted(members) if reports[m].position)
+    if barred:  # not empty: it has a history, and is not allowed to vote
         verdict = PlanVerdict.WAIT
         reason = f"waiting for a member with a usable store; the store of {barred} has no vote"
     return Plan(
-        verdict, reason, 1, lowest, state_reports[lowest].proposal, voters,
+        verdict, reason, 1, lowest, reports[lowest].proposal, voters,
         0, ZERO_CHAIN, ZERO_CHAIN, 0, frozenset(members), frozenset(),
         frozenset(m.name for m in members),
     )  # fmt: skip
 
 
-def _home(filled: list[Member], state_reports: dict[Member, StateReport]) -> str:
-    """Pick the cluster that this view belongs to when stores of several clusters meet.
+def _cluster_of(filled: list[Member], reports: dict[Member, StateReport]) -> str:
+    """Pick the cluster of this view when there are stores of several clusters in it.
 
-    A cluster that runs beats one that only lies on disk, and that one a mere name; then the larger
-    group wins, then the id, so that all members decide alike and a newcomer never harms a running
-    cluster.
+    A running cluster beats one that is only on disk, and that one beats a mere name; then the
+    larger group wins, then the id, so that all members decide alike and a newcomer never harms a
+    running cluster.
     """
     groups: dict[str, list[Member]] = {}
     for m in sorted(filled):
-        groups.setdefault(state_reports[m].cluster_id, []).append(m)
+        groups.setdefault(reports[m].cluster_id, []).append(m)
     return max(
         sorted(groups),
         key=lambda c: (
-            any(state_reports[m].ran for m in groups[c]),
-            any(state_reports[m].position for m in groups[c]),
+            any(reports[m].ran for m in groups[c]),
+            any(reports[m].position for m in groups[c]),
             len(groups[c]),
         ),
+    )
+
+
+def activate(
+    plan: Plan,
+    members: tuple[Member, ...],
+    reports: Mapping[Member, StateReport],
+    replies: Mapping[Member, bool],
+    fresh: Mapping[Member, bool],
+) -> Activation | None:
+    """Return the activation of a plan, or None while promises or replies are missing.
+
+    `replies`: promised (True) or behind (False).  An arbitrator without a record, or whose record
+    does not let it vote in this view, promises like the others and does not count.
+    """
+    promised = {
+        m.name
+        for m, yes in replies.items()
+        if yes and (m.name in plan.counted or not reports[m].arbitrator)
+    }
+    if not parse(plan.voters).quorate(promised):
+        return None
+    # Every member that may need no transfer is waited for, so that a slow disk does not cost it
+    # its clients; it replies within one fsync or leaves the view.
+    awaited = [m for m, report in reports.items() if report.ran or m in plan.caught_up]
+    if any(m not in replies and m not in plan.foreign for m in awaited):
+        return None
+    carried = any(reports[m].live and not fresh[m] for m, yes in replies.items() if yes)
+    listed = tuple((m.name, m.incarnation, fresh.get(m, True)) for m in members)
+    return Activation(
+        plan.epoch, listed, not carried, plan.voters, plan.cluster_id, plan.unstable > 0
     )

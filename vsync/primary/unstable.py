@@ -1,8 +1,8 @@
-"""What a member holds when its primary view ends: messages that it does not know to be safe.
+"""Messages that a member does not know to be safe when its primary view ends.
 
-They were delivered in the transitional configuration.  Some other member may have learnt in time
-that the first of them were safe, applied them and spoken about them, so none may be dropped as long
-as that member's view had no successor.
+They were delivered in the transitional configuration.  Another member may have learnt in time that
+the first of them were safe, applied them and replied to clients, so none may be dropped while that
+view has no successor.
 Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
 """
 
@@ -13,10 +13,10 @@ from vsync.totem.events import Deliver
 
 
 class UnstableMessages:
-    """One member's undecided messages, in their order.
+    """One member's unstable messages, in their order.
 
-    `complete` says that the state and these together hold all that anybody applied in the view of
-    epoch `reach`.  It does not outlive the process.
+    `complete`: the state and these together are all that any member applied in the view of epoch
+    `reach`.  Lost with the process.
     """
 
     def __init__(self) -> None:
@@ -34,43 +34,45 @@ class UnstableMessages:
         return max((state_epoch, *epochs))
 
     def bodies(self) -> list[bytes | Activation]:
-        """Return the messages alone."""
+        """Return what the messages carry."""
         return [u.item for u in self.items]
 
     # -- while a view ends -----------------------------------------------------------------------
 
     def view_ends(self, epoch: int, *, applies: bool) -> None:
-        """The view is over; `applies` when this member applied, in epoch `epoch`, all till now."""
+        """Begin to collect, if this member applied everything of epoch `epoch` until now."""
         self._collecting, self._epoch = applies, epoch
 
     def view_ended(self) -> None:
-        """Nothing more will come of the old view."""
+        """Stop collecting: the next view is installed."""
         self._collecting = False
 
-    def take(self, d: Deliver, payload: bytes) -> bool:
-        """Keep a message of the ending view; false when it is none of ours."""
+    def add(self, d: Deliver, payload: bytes) -> bool:
+        """Keep a message of the ending view; false when nothing is being collected."""
         if self._collecting:
             self.items.append(Unstable(self._epoch, d.ring, d.seq, d.sender, payload))
         return self._collecting
 
-    def take_activation(self, d: Deliver, activation: Activation, again: list[Unstable]) -> None:
-        """Others may have applied this activation: it follows what the donor said again."""
+    def add_activation(
+        self, d: Deliver, activation: Activation, reproposed: list[Unstable]
+    ) -> None:
+        """Keep an activation that others may have applied, behind what the donor re-proposed."""
         last = Unstable(activation.epoch, d.ring, d.seq, d.sender, activation)
-        self.items = [*again, last]
+        self.items = [*reproposed, last]
         self.complete = True
         self.view_ends(activation.epoch, applies=True)
 
-    # -- when it is decided ----------------------------------------------------------------------
+    # -- when they are decided -------------------------------------------------------------------
 
-    def decided(self, count: int) -> list[Unstable]:
-        """Return the first `count`, which are applied now, and forget these."""
+    def take(self, count: int) -> list[Unstable]:
+        """Remove and return the first `count`, which are applied now."""
         first, self.items = self.items[:count], self.items[count:]
         return first
 
     def activated(self) -> None:
-        """This member applied an activation: what was undecided before it is so no more."""
+        """Forget them all: this member applied an activation, which decided them."""
         self.items, self.complete = [], True
 
-    def replaced(self) -> None:
-        """The state is another's now, and its view's undecided messages are not here."""
+    def state_replaced(self) -> None:
+        """Forget them all: the state is the donor's now, whose unstable messages are not here."""
         self.items, self.complete = [], False

@@ -1,1 +1,1 @@
-"""Voter sets, counting of votes, reconfiguration: arithmetic only."""
+"""Voter sets, vote counting, reconfiguration: pure arithmetic."""

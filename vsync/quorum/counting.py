@@ -1,6 +1,6 @@
-"""Who counts in a view: the votes of its members, by the voter set that the latest of them knows.
+"""Votes of a view's members, counted by the voter set that the latest of them knows.
 
-Pure, from standings; a part of `standing.make_plan`.
+Pure; the part of `primary.state_exchange.make_plan` that decides about quorum.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from vsync.types import Member
 
 
 class Voter(NamedTuple):
-    """What one member of the view brings to a ballot."""
+    """What counting votes needs of one member."""
 
     arbitrator: bool
     epoch: int  # of its state; of an arbitrator's record
     position: int
     voters: Terms
     holders: tuple[str, ...]  # of an arbitrator's record
-    wish: Terms
-    waits: bool  # it has not been in a quorum, or has lost it since
+    requested: Terms  # by its operator's options
+    waits: bool  # wait_for_all applies: not in a quorum yet, or not any more
 
 
 class Ballot(NamedTuple):
-    """The outcome."""
+    """Result of counting the votes."""
 
     voters: Terms
     counted: frozenset[str]
     quorate: bool
-    complete: bool  # all voters are here
-    waits: bool  # wait_for_all: nobody here has a quorum, and somebody is missing
+    complete: bool  # all voters are present
+    waits: bool  # wait_for_all: no member was in a quorum, and a voter is missing
     text: str
 
 
-def hold(voters: Mapping[Member, Voter]) -> Ballot:
+def count_votes(voters: Mapping[Member, Voter]) -> Ballot:
     """Count the members that have a state or a record of one cluster.
 
     The voter set is that of the largest (epoch, position): a change that took effect anywhere was
-    durable at a quorum of the set before, so whoever is quorate now has somebody who knows it.
+    durable at a quorum of the set before, so every quorate set has a member that knows it.
     """
     data = {m: v for m, v in voters.items() if not v.arbitrator}
     latest = max((data or voters).values(), key=lambda v: (v.epoch, v.position))
@@ -62,35 +62,34 @@ def hold(voters: Mapping[Member, Voter]) -> Ballot:
     return Ballot(latest.voters, counted, electorate.quorate(counted), not missing, waits, text)
 
 
-def first(voters: Mapping[Member, Voter], size: int) -> tuple[Terms, str]:
-    """Return the voters of a new cluster, or why there is none yet: nobody here holds anything."""
-    wishes = {v.wish: m.name for m, v in sorted(voters.items(), reverse=True)}
-    if len(wishes) > 1:
-        said = " and ".join(f"{name} asks for {_said(wish)}" for wish, name in wishes.items())
-        return (), f"the members of the first start disagree: {said}; give all the same options"
-    wish = next(iter(wishes))
-    arbitrator = voter_set(wish).arbitrator
+def first_ballot(voters: Mapping[Member, Voter], size: int) -> tuple[Terms, str]:
+    """Return the voters of a new cluster, or why none can be formed: no member has data yet."""
+    requests = {v.requested: m.name for m, v in sorted(voters.items(), reverse=True)}
+    if len(requests) > 1:
+        asked = " and ".join(
+            f"{name} asks for {' '.join(terms) or 'a plain majority'}"
+            for terms, name in requests.items()
+        )
+        return (), f"the members of the first start disagree: {asked}; give all the same options"
+    requested = next(iter(requests))
+    arbitrator = voter_set(requested).arbitrator
     names = sorted(m.name for m, v in voters.items() if not v.arbitrator)
     if len(names) < size:
         return (), f"{len(names)} of {size} members for the first start are here"
     if arbitrator and not any(m.name == arbitrator and v.arbitrator for m, v in voters.items()):
         return (), f"the arbitrator {arbitrator} is missing for the first start"
     try:
-        return first_voters(names[:size], wish), f"first start with {size} voters"
+        return first_voters(names[:size], requested), f"first start with {size} voters"
     except ConfigError as refused:
         return (), str(refused)
 
 
-def _said(wish: Terms) -> str:
-    return " ".join(wish) or "a plain majority"
-
-
 def contradiction(name: str, voter: Voter, terms: Terms) -> str:
-    """Return how a member's options contradict the voter set that it meets; empty when not."""
+    """Return how a member's options contradict the cluster's voter set; empty when not."""
     electorate = parse(terms)
     role: Collection[str] = electorate.data_names if voter.arbitrator else electorate.arbitrators
     if name in role:
         words = ("an arbitrator", "a member with data")
         mine, theirs = words if voter.arbitrator else words[::-1]
         return f"this member was started as {mine}, for the cluster it is {theirs}"
-    return mismatch(voter.wish, terms) if electorate.sets else ""
+    return mismatch(voter.requested, terms) if electorate.sets else ""

@@ -1,9 +1,9 @@
-"""Changing who votes: the first set of a cluster, every set after it, and what an operator asked.
+"""Reconfiguration of the voter set: the first set of a cluster, and every change of it.
 
-Pure functions from terms (see `quorum`) to terms.  Each returns a set that may be used, or raises
-`ConfigError` with one sentence: nothing here ever yields a set under which two groups could act
-apart.  A change is ordered in two steps, `old -> new` and then `new`, each when the one before is
-durable; between them both sets must agree.
+Pure functions from terms (see `voter_set`) to terms.  Each returns a set that may be used, or
+raises `ConfigError` with one sentence: nothing here yields a set under which two disjoint groups
+could act.  A change is ordered in two steps, `old -> new` and then `new`, each when the one before
+is durable; between them both sets must agree.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def checked(voters: VoterSet) -> Terms:
     return voters.terms
 
 
-def check_wish(size: int, wish: Terms) -> None:
+def check_requested(size: int, requested: Terms) -> None:
     """Refuse options under which a first start with `size` members with data could not be safe.
 
-    Members that the options do not name stand in for the real ones: who they are does not matter.
+    Members that the options do not name are made up: their names do not matter.
     """
-    asked = voter_set(wish)
+    asked = voter_set(requested)
     named = set(asked.votes) | {n for n in asked.tie_breaker if n not in ("lowest", "highest")}
     if len(named) > size:
         raise ConfigError(
@@ -38,25 +38,26 @@ def check_wish(size: int, wish: Terms) -> None:
     checked(replace(asked, votes={**dict.fromkeys((*sorted(named), *others), 1), **asked.votes}))
 
 
-def first_voters(names: Collection[str], wish: Terms) -> Terms:
-    """Return the voters of a new cluster: `names` hold data, `wish` is what all members asked for.
+def first_voters(names: Collection[str], requested: Terms) -> Terms:
+    """Return the voters of a new cluster: `names` hold data, all members requested the same.
 
-    ConfigError when the wish names somebody else.
+    ConfigError when `requested` names other members.
     """
-    asked = voter_set(wish)
-    strangers = sorted(set(asked.votes) - set(names))
-    if strangers:
-        raise ConfigError(f"votes are set for {', '.join(strangers)}, but here are {_list(names)}")
+    asked = voter_set(requested)
+    unknown = sorted(set(asked.votes) - set(names))
+    if unknown:
+        here = ", ".join(sorted(names)) or "nobody"
+        raise ConfigError(f"votes are set for {', '.join(unknown)}, but here are {here}")
     return checked(replace(asked, votes={**dict.fromkeys(sorted(names), 1), **asked.votes}))
 
 
-def mismatch(wish: Terms, terms: Terms) -> str:
+def mismatch(requested: Terms, terms: Terms) -> str:
     """Return how a member's options contradict the voter set of its cluster; empty when not.
 
-    Who votes is the cluster's affair (it changes by command); by which rule, and with how many
-    votes, must be what the options say, or an operator reads one thing and gets another.
+    Which members vote changes by command; by which rule, and with how many votes, must agree with
+    the options, or an operator reads one thing and gets another.
     """
-    asked, given = voter_set(wish), voter_set(terms)
+    asked, given = voter_set(requested), voter_set(terms)
     if asked.rule != given.rule:
         return (
             f"this member was started with {_options(asked)}, the cluster's voter set was made "
@@ -72,20 +73,16 @@ def mismatch(wish: Terms, terms: Terms) -> str:
 
 
 def _options(voters: VoterSet) -> str:
-    """The rule as it is typed."""
+    """Return the rule as command line options."""
     typed = [f"--cluster-{term[1:].replace('_', '-').replace('+', ',')}" for term in voters.rule]
     return " ".join(typed) or "none of the quorum options"
-
-
-def _list(names: Collection[str]) -> str:
-    return ", ".join(sorted(names)) or "nobody"
 
 
 # -- changes ---------------------------------------------------------------------------------------
 
 
 def change_to(terms: Terms, new: Terms) -> Terms:
-    """Return the first step of a change: both sets, of which each must agree from now on."""
+    """Return the first step of a change: both sets, and each must agree from now on."""
     old = parse(terms)
     if old.changing:
         raise ConfigError("another change of the voters is under way; wait until it is done")
@@ -112,7 +109,7 @@ def added(terms: Terms, name: str, votes: int = 1, *, arbitrator: bool = False) 
 
 
 def removed(terms: Terms, name: str) -> Terms:
-    """Let one member vote no longer."""
+    """Take the vote of one member away."""
     now = _voting(terms, name)
     if name == now.arbitrator:
         return checked(replace(now, arbitrator="", arbitrator_votes=1))
@@ -144,12 +141,12 @@ def with_votes(terms: Terms, name: str, votes: int) -> Terms:
 
 
 def with_expected(terms: Terms, expected: int) -> Terms:
-    """Count the quorum from another number of votes; 0: from all that there are."""
+    """Count the quorum from another number of votes; 0: from all there are."""
     return checked(replace(_settled(terms), expected=expected))
 
 
 def with_away(terms: Terms, away: Collection[str]) -> Terms:
-    """Count exactly these voters no longer (last_man_standing)."""
+    """Stop counting exactly these voters (last_man_standing)."""
     now = _settled(terms)
     return checked(replace(now, away=frozenset(away) & now.votes.keys()))
 
@@ -171,11 +168,11 @@ def _voting(terms: Terms, name: str) -> VoterSet:
 # -- options ---------------------------------------------------------------------------------------
 
 
-def wish_of(
+def requested_terms(
     *, votes: Mapping[str, int], arbitrator: str, expected: int, two_node: bool,
     wait_for_all: bool, tie_breaker: tuple[str, ...], standing_ms: int,
 ) -> Terms:  # fmt: skip
-    """Return what an operator asked for at the first start, as terms."""
+    """Return the options of an operator for the first start, as terms."""
     data = {name: number for name, number in votes.items() if name != arbitrator}
     return VoterSet(
         data, arbitrator, votes.get(arbitrator, 1), expected, two_node, wait_for_all,

@@ -1,11 +1,11 @@
-"""Votes: which members together may act for the cluster, and why no two groups ever may.
+"""Voter sets: which members together may act for the cluster, and why no two groups ever may.
 
-The voter set is replicated.  It travels as *terms*, a tuple of texts that stores, commands and
-messages carry without looking inside:
+The voter set is replicated.  It is sent and stored as *terms*, a tuple of texts that stores,
+commands and messages carry without looking inside:
 
     NAME  NAME=VOTES      a member that votes and holds data
     @arbitrator=NAME[=V]  a member that votes and holds no data
-    @expected_votes=N     the votes that the quorum is counted from; without it: all that there are
+    @expected_votes=N     the votes that the quorum is counted from; without it: all there are
     @two_node             one of two goes on alone; refused unless an arbitrator decides which
     @wait_for_all         a start, or a return after the quorum was lost, waits for every voter
     @auto_tie_breaker=X   of two halves the one with this voter goes on: lowest, highest, or a list
@@ -15,8 +15,8 @@ messages carry without looking inside:
     ->                    between two sets of terms: the change from one to the other is under way
 
 So `("a", "b", "c")` is the plainest voter set.  The options are those of corosync's votequorum and
-CMAN, whose formula is  E = expected votes, quorum = E // 2 + 1;  but what they leave to the moment
-(who was in the previous view, how long ago) is here a function of the replicated set alone.
+CMAN, whose formula is  E = expected votes, quorum = E // 2 + 1;  but what depends there on the
+previous view and on time is here a function of the replicated set alone.
 
 One rule decides about everything: a *formation* needs a quorate set of members, and what is
 confirmed must be *durable* at a quorate set.  `VoterSet.flaw` looks at every subset: a voter set
@@ -25,9 +25,9 @@ way both sets must agree (joint consensus), so any change is safe whatever crash
 
 An arbitrator holds no data, so its vote alone proves nothing about data.  It keeps a *record*: the
 last epoch it saw activated, and the voters that hold all that this epoch confirmed.  Its vote
-counts in a formation only beside one of these, or beside somebody of a later epoch; and it counts
-for durability only when every level voter of the view is durable, because any of them may be the
-one that it later forms with.
+counts in a formation only beside one of these, or beside a member of a later epoch; and it counts
+for durability only when every caught up voter of the view is durable, because it may later form
+with any of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from vsync.types import record
 CHANGE = "->"
 Terms = tuple[str, ...]
 EXACT_MAX = 18
-"""So many voters are checked subset by subset (a quarter of a million subsets)."""
+"""Most voters of a set: all subsets are checked, 2 ** 18 is a quarter of a million."""
 
 
 def majority(votes: int) -> int:
@@ -52,7 +52,7 @@ def majority(votes: int) -> int:
 
 
 class EpochRecord(NamedTuple):
-    """What an arbitrator knows: the last epoch it saw activated, and who holds all of it."""
+    """Record of an arbitrator: the last epoch it saw activated, and which voters hold all of it."""
 
     epoch: int
     holders: frozenset[str]
@@ -74,7 +74,7 @@ class VoterSet:
 
     @property
     def terms(self) -> Terms:
-        """The set as it travels, always in the same order."""
+        """The set as terms, always in the same order."""
         found = [n if v == 1 else f"{n}={v}" for n, v in sorted(self.votes.items())]
         if self.arbitrator:
             more = "" if self.arbitrator_votes == 1 else f"={self.arbitrator_votes}"
@@ -94,7 +94,7 @@ class VoterSet:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All who vote, the arbitrator last."""
+        """All voters, the arbitrator last."""
         return (*sorted(self.votes), *filter(None, (self.arbitrator,)))
 
     @property
@@ -117,7 +117,7 @@ class VoterSet:
 
     @property
     def breaker(self) -> str:
-        """The voter that decides between two halves; empty: nobody."""
+        """The voter that decides between two halves; empty: none."""
         counted = sorted(self.counted)
         match self.tie_breaker:
             case () | _ if not counted:
@@ -130,7 +130,7 @@ class VoterSet:
                 return next((name for name in listed if name in counted), "")
 
     def votes_of(self, names: Collection[str]) -> int:
-        """Return the votes that these members bring together."""
+        """Return the sum of the votes of these members."""
         held = sum(votes for name, votes in self.counted.items() if name in names)
         voted = self.arbitrator and self.arbitrator in names
         return held + (self.arbitrator_votes if voted else 0)
@@ -145,16 +145,16 @@ class VoterSet:
         """Whether these members have more votes than all others: no tie is broken."""
         return any(name in names for name in self.counted) and self.votes_of(names) >= self.quorum
 
-    def durable(self, marks: Mapping[str, int], level: Collection[str], epoch: int) -> int:
-        """Return the position that is durable for good.
+    def durable(self, marks: Mapping[str, int], caught_up: Collection[str], epoch: int) -> int:
+        """Return the position that no later formation can lose.
 
         `marks`: by member, the position that it made durable (of the arbitrator: the epoch of its
-        record).  Only members that are `level` count: the mark of another one speaks of a history
-        that may not be ours.
+        record).  Only members that have `caught_up` count: the mark of another one may be of
+        another history.
         """
-        held = {n: marks.get(n, 0) for n in self.counted if n in level}
+        held = {n: marks.get(n, 0) for n in self.counted if n in caught_up}
         position = durable_up_to(held, self.quorate)
-        recorded = self.arbitrator in level and marks.get(self.arbitrator, 0) >= epoch
+        recorded = self.arbitrator in caught_up and marks.get(self.arbitrator, 0) >= epoch
         if recorded and self.quorate({*held, self.arbitrator}):
             position = max(position, min(held.values()))
         return position
@@ -162,10 +162,10 @@ class VoterSet:
     def credible(
         self, epochs: Mapping[str, int], records: Mapping[str, EpochRecord]
     ) -> frozenset[str]:
-        """Return whose vote counts in a formation.
+        """Return the members whose vote counts in a formation.
 
-        `epochs`: of the state of each member with data that is present; `records`: of the
-        arbitrators that are present.
+        `epochs`: of the state of each present member with data; `records`: of the present
+        arbitrators.
         """
         record = records.get(self.arbitrator)
         if record is not None and any(
@@ -185,7 +185,8 @@ class VoterSet:
         names = [*self.counted, *filter(None, (self.arbitrator,))]
         if not self.counted:
             return "nobody with data votes"
-        for name in (*self.away, *_named(self.tie_breaker)):
+        by_name = self.tie_breaker not in (("lowest",), ("highest",))
+        for name in (*self.away, *(self.tie_breaker if by_name else ())):
             if name not in self.votes:
                 return f"'{name}' is named in the rule and does not vote"
         if len(names) > EXACT_MAX:
@@ -243,28 +244,28 @@ class VoterSet:
 
 @record
 class Electorate:
-    """Who decides now: one voter set, or two while a change is under way."""
+    """The voter sets in force: one, or two while a change is under way."""
 
     sets: tuple[VoterSet, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All who vote in any of the sets."""
+        """All voters of any of the sets."""
         return tuple(dict.fromkeys(name for one in self.sets for name in one.names))
 
     @property
     def data_names(self) -> tuple[str, ...]:
-        """All who vote and hold data."""
+        """All voters with data."""
         return tuple(sorted({name for one in self.sets for name in one.votes}))
 
     @property
     def arbitrators(self) -> frozenset[str]:
-        """Those who vote and hold none."""
+        """The voters without data."""
         return frozenset(one.arbitrator for one in self.sets if one.arbitrator)
 
     @property
     def latest(self) -> VoterSet:
-        """The set in force, or the one that is coming."""
+        """The set in force, or the one that follows it."""
         return self.sets[-1]
 
     @property
@@ -277,13 +278,13 @@ class Electorate:
         return bool(self.sets) and all(one.quorate(names) for one in self.sets)
 
     def outvotes(self, names: Collection[str]) -> bool:
-        """Whether an opinion of these members holds against any other: under both sets."""
+        """Whether these members outvote all others; during a change under both sets."""
         return bool(self.sets) and all(one.outvotes(names) for one in self.sets)
 
     def credible(
         self, epochs: Mapping[str, int], records: Mapping[str, EpochRecord]
     ) -> frozenset[str]:
-        """Return whose vote counts in a formation: under every set that it votes in."""
+        """Return the members whose vote counts in a formation, under every set they vote in."""
         found = frozenset(epochs) | records.keys()
         for one in self.sets:
             if one.arbitrator:
@@ -294,21 +295,23 @@ class Electorate:
         """Whether a start waits for every voter."""
         return any(one.wait_for_all for one in self.sets)
 
-    def durable(self, marks: Mapping[str, int], level: Collection[str], epoch: int) -> int:
-        """Return the position that is durable for good, under both sets during a change.
+    def durable(self, marks: Mapping[str, int], caught_up: Collection[str], epoch: int) -> int:
+        """Return the position that no later formation can lose; during a change under both sets.
 
-        A change itself must be known to every level voter: whoever was just voted out, or in, then
-        never forms with an arbitrator on the strength of what it was before.
+        A change itself must be known to every caught up voter: one that was just added or removed
+        then never forms with an arbitrator on the strength of the set before.
         """
         if not self.sets:
             return 0
-        position = min(one.durable(marks, level, epoch) for one in self.sets)
+        position = min(one.durable(marks, caught_up, epoch) for one in self.sets)
         if self.changing:
-            position = min([position, *(marks.get(n, 0) for n in self.data_names if n in level)])
+            position = min(
+                [position, *(marks.get(n, 0) for n in self.data_names if n in caught_up)]
+            )
         return position
 
     def describe(self, present: Collection[str]) -> str:
-        """Return who is here and what is needed, for people."""
+        """Return which voters are present and what is needed, for people."""
         words = []
         for one in self.sets:
             here = [name for name in one.names if name in present]
@@ -326,7 +329,7 @@ class Electorate:
 
 @lru_cache(maxsize=64)
 def parse(terms: Terms) -> Electorate:
-    """Read terms; ConfigError says which of them cannot be read."""
+    """Parse terms; ConfigError names the one that cannot be parsed."""
     sets, part = [], list[str]()
     for term in (*terms, CHANGE):
         if term != CHANGE:
@@ -341,13 +344,9 @@ def parse(terms: Terms) -> Electorate:
 
 
 def voter_set(terms: Terms) -> VoterSet:
-    """Return the set in force, or the one that is coming; an empty one for no terms."""
+    """Return the set in force, or the one that follows it; an empty one for no terms."""
     sets = parse(terms).sets
     return sets[-1] if sets else VoterSet({})
-
-
-def _named(tie_breaker: tuple[str, ...]) -> tuple[str, ...]:
-    return () if tie_breaker in (("lowest",), ("highest",)) else tie_breaker
 
 
 def _number(term: str, text: str) -> int:

@@ -142,7 +142,7 @@ class ClockWorld:
         core = SimpleNamespace(
             replica=SimpleNamespace(machine=SimpleNamespace()),
             me=SimpleNamespace(name=member.name),
-            primary=SimpleNamespace(level=True),
+            primary=SimpleNamespace(has_caught_up=True),
             speaking=True,
             shell=SimpleNamespace(now_us=lambda: self._clock_us(member)),
             admit=lambda commands: self._send(member, commands),

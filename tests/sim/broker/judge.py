@@ -144,7 +144,7 @@ class BrokerJudge:
         if (known.ring, known.base, known.chain) != (event.ring, base.position, base.chain):
             text = f"epoch {epoch} is {known.ring} at {known.base} and at {name} {event.ring}"
             self.broken("G7", text)
-        if event.level:
+        if event.caught_up:
             known.level.add(name)
         known.level.update(level)
         sure = self.confirmed

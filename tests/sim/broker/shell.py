@@ -119,7 +119,7 @@ class BrokerUpper:
         core = self.core
         return (
             core.speaking
-            and core.primary.level
+            and core.primary.has_caught_up
             and not core.busy
             and not core.transfer_donor
             and core.submissions.outstanding == 0
@@ -368,7 +368,7 @@ class BrokerUpper:
         text = f"epoch {activation.epoch} base {base or 'unknown'} fresh {fresh or 'none'}"
         self.note("activated", text + (" cold" if activation.cold else ""))
         primary = self.core.primary
-        level = primary.level_names if primary.ring == event.ring else frozenset()
+        level = primary.caught_up_names if primary.ring == event.ring else frozenset()
         if base is not None:
             self.judge.activated(self.name, event, base, level)
         if self.book is not None:

@@ -58,9 +58,9 @@ class Judge:
         if (known.ring, known.base, known.order) != (event.ring, log.position, log.order):
             text = f"epoch {epoch} is ring {known.ring} and at {name} ring {event.ring}"
             self._broken("G7", text)
-        if event.level:
+        if event.caught_up:
             known.level.add(name)
-            known.level.update(primary.level_names)
+            known.level.update(primary.caught_up_names)
         newer = max(self.epochs)
         if newer > epoch and primary.active and primary.ring == event.ring:
             shared = known.level & self.epochs[newer].level

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.sim.explore.world import Case
-from vsync.primary.state_exchange import ZERO_CHAIN, StateReport
+from vsync.primary.events import StateReport
+from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.quorum.reconfiguration import change_to
 from vsync.quorum.voter_set import Terms, parse, voter_set
 
@@ -134,7 +135,7 @@ class Model:
             chain=ZERO_CHAIN if arbitrator else self._chain(log),
             order=ZERO_CHAIN if arbitrator else self._chain(log), label="",
             reach=reach, complete=part.complete, unstable=len(part.unstable),
-            wish=self.rules.wish, arbitrator=arbitrator, waits=part.waits,
+            requested=self.rules.wish, arbitrator=arbitrator, waits=part.waits,
         )  # fmt: skip
 
     def _chain(self, log: Log) -> bytes:

@@ -17,8 +17,8 @@ from itertools import combinations_with_replacement, product
 from typing import NamedTuple
 
 from tests.sim.explore.abstract_state import COMMAND, PARTIAL, Crowd, Entry, Log, Model, Part, dark
-from vsync.primary.activation import activate
-from vsync.primary.state_exchange import Plan, PlanVerdict, StateReport, make_plan, refuse
+from vsync.primary.events import StateReport
+from vsync.primary.state_exchange import Plan, PlanVerdict, activate, make_plan, refuse
 from vsync.quorum.voter_set import parse
 from vsync.types import Member
 
@@ -204,7 +204,7 @@ class View:
         """What a member that is level at once keeps undecided; None: it must fetch the state."""
         plan, unstable = self.plan, seat.part.unstable
         assert plan is not None
-        if seat.member in plan.level:
+        if seat.member in plan.caught_up:
             return unstable
         target = self.donor.part.log
         for count in range(1, len(unstable) + 1):

@@ -19,10 +19,11 @@ from vsync.primary.events import (
     Ordered,
     PersistEpoch,
     PrimaryEvent,
+    StateReport,
     Suspended,
     Transfer,
 )
-from vsync.primary.state_exchange import ZERO_CHAIN, StateReport
+from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.quorum.voter_set import Terms
 from vsync.types import Member
 
@@ -99,7 +100,7 @@ class Peer:
             size=self.size, promised_epoch=memory.promised,
             state_epoch=memory.epoch, position=len(memory.entries),
             chain=memory.order, order=memory.order, label="",
-            wish=self.wish, arbitrator=self.arbitrator, holders=memory.holders,
+            requested=self.wish, arbitrator=self.arbitrator, holders=memory.holders,
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:

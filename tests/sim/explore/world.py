@@ -83,7 +83,7 @@ class World:
 
     def activated(self, peer: Peer, event: Activated) -> None:
         epoch, order = event.activation.epoch, peer.memory.order
-        level = peer.primary.level_names if peer.primary.ring == event.ring else frozenset()
+        level = peer.primary.caught_up_names if peer.primary.ring == event.ring else frozenset()
         fresh = epoch not in self.epochs  # others may come to it late, from the same base
         ring, base, known = self.epochs.setdefault(epoch, (event.ring, order, level))
         assert (ring, base) == (event.ring, order), f"G7: epoch {epoch} twice"
@@ -226,12 +226,12 @@ class World:
         for name in ring.members:
             peer = self.peers[name]
             electorate = parse(peer.memory.voters)
-            if peer.primary.level and name in electorate.data_names and peer.wanted is None:
+            if peer.primary.has_caught_up and name in electorate.data_names and peer.wanted is None:
                 break
         else:
             return False
         item = f"entry {peer.primary.epoch} {name} {len(ring.log)}".encode()
-        terms, level = peer.memory.voters, peer.primary.level_names
+        terms, level = peer.memory.voters, peer.primary.caught_up_names
         if electorate.changing:
             if peer.primary.durable() >= peer.since:
                 item = voters_item(terms, reconfiguration.finished(terms))
@@ -300,12 +300,12 @@ class World:
         found: list[object] = [self.confirmed_order]
         for name, peer in self.peers.items():
             ring, primary = self.rings.get(name), peer.primary
-            unstable = primary._undecided
+            unstable = primary._unstable
             found.append(
                 (
                     peer.disk, peer.memory, peer.ran, tuple(peer.writes), peer.mark,
                     primary.phase, primary.epoch, primary._waits, primary._replaced,
-                    tuple(unstable.bodies()), unstable.complete, primary.level_names,
+                    tuple(unstable.bodies()), unstable.complete, primary.caught_up_names,
                     None if ring is None else (places[ring.id], ring.delivered[name]),
                 )
             )  # fmt: skip

@@ -12,8 +12,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from vsync.primary import component, state_exchange
-from vsync.primary.events import Ordered
-from vsync.primary.state_exchange import StateReport
+from vsync.primary.events import Ordered, StateReport
 from vsync.primary.unstable import UnstableMessages
 from vsync.quorum import voter_set
 from vsync.totem.events import Deliver
@@ -265,8 +264,8 @@ def transitional_is_applied() -> Patches:
     on_app = component.Primary._on_app
 
     def eager(self: component.Primary, d: Deliver, payload: bytes) -> None:
-        if d.transitional and self._undecided.take(d, payload):
-            self._undecided.items.pop()
+        if d.transitional and self._unstable.add(d, payload):
+            self._unstable.items.pop()
             self._events.append(Ordered(self.epoch, d.ring, d.seq, d.sender, payload))
         else:
             on_app(self, d, payload)
@@ -280,7 +279,7 @@ def undecided_is_dropped() -> Patches:
     def forget(self: UnstableMessages, d: Deliver, payload: bytes) -> bool:
         return False
 
-    yield UnstableMessages, "take", forget
+    yield UnstableMessages, "add", forget
 
 
 def stores_beat_the_living() -> Patches:

@@ -25,10 +25,10 @@ from vsync.primary.events import (
     Ordered,
     PersistEpoch,
     PrimaryEvent,
+    StateReport,
     Suspended,
     Transfer,
 )
-from vsync.primary.state_exchange import StateReport
 from vsync.totem.events import Output
 from vsync.types import Guarantee
 
@@ -65,7 +65,7 @@ class Replica:
         return (
             self.active
             and self.transfer is None
-            and self.primary.level
+            and self.primary.has_caught_up
             and self.durable_position == self.log.position
             and self.primary.durable() >= self.log.position  # and clients were told
         )

@@ -34,7 +34,8 @@ from tests.support.poisoned_store import (
     raising,
 )
 from tools.commands.qpid_cluster_store import main as store_tool
-from vsync.primary.state_exchange import PlanVerdict, StateReport, make_plan
+from vsync.primary.events import StateReport
+from vsync.primary.state_exchange import PlanVerdict, make_plan
 from vsync.types import Member
 
 

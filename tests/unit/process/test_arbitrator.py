@@ -10,7 +10,7 @@ import pytest
 
 from broker.process.arbitrator_record import FILE_NAME, ArbiterRecord, RecordFile
 from store.errors import StoreBusy, StoreError, StoreUnreadable
-from vsync.quorum.counting import Voter, contradiction, first, hold
+from vsync.quorum.counting import Voter, contradiction, count_votes, first_ballot
 from vsync.quorum.voter_set import Terms
 from vsync.types import Member
 
@@ -87,14 +87,14 @@ def test_a_record_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 def test_an_arbitrator_without_a_record_has_no_vote() -> None:
     """G8: its disk may have been lost with the record of a later epoch."""
-    assert not hold({A: data(3)}).quorate
-    assert hold({A: data(3), X: record(3, "a")}).quorate
-    assert hold({A: data(3), B: data(2)}).quorate
+    assert not count_votes({A: data(3)}).quorate
+    assert count_votes({A: data(3), X: record(3, "a")}).quorate
+    assert count_votes({A: data(3), B: data(2)}).quorate
 
 
 def test_a_stale_member_is_told_whom_the_arbitrator_waits_for() -> None:
     """G8."""
-    ballot = hold({B: data(2), X: record(3, "a")})
+    ballot = count_votes({B: data(2), X: record(3, "a")})
     assert not ballot.quorate
     assert ballot.text.endswith("the arbitrator x votes only beside a or a later state")
 
@@ -102,16 +102,19 @@ def test_a_stale_member_is_told_whom_the_arbitrator_waits_for() -> None:
 def test_the_voters_are_those_of_the_largest_epoch_and_position() -> None:
     """G7: a change that only some have on disk."""
     newer: Terms = (*PAIR, "->", "a", "c", "@arbitrator=x")
-    ballot = hold({A: data(3, voters=newer), B: data(2)})
+    ballot = count_votes({A: data(3, voters=newer), B: data(2)})
     assert ballot.voters == newer
     assert not ballot.quorate
 
 
 def test_a_first_start_waits_for_its_arbitrator_and_counts_data_members_only() -> None:
     empty = data(voters=())
-    assert first({A: empty, X: record(0)}, 2)[1] == "1 of 2 members for the first start are here"
-    assert "the arbitrator x is missing" in first({A: empty, B: empty}, 2)[1]
-    assert first({A: empty, B: empty, X: record(0)}, 2)[0] == PAIR
+    assert (
+        first_ballot({A: empty, X: record(0)}, 2)[1]
+        == "1 of 2 members for the first start are here"
+    )
+    assert "the arbitrator x is missing" in first_ballot({A: empty, B: empty}, 2)[1]
+    assert first_ballot({A: empty, B: empty, X: record(0)}, 2)[0] == PAIR
 
 
 def test_a_member_in_another_role_is_told_both() -> None:

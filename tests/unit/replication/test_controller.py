@@ -81,7 +81,7 @@ def test_three_empty_members_form_a_cluster_and_serve() -> None:
     for name in "abc":
         core = bus.cores[name]
         assert core.speaking
-        assert core.primary.level
+        assert core.primary.has_caught_up
         assert core.promise.voters == ("a", "b", "c")
         assert bus.shells[name].sessions
     same_everywhere(bus, "a b c")
@@ -316,7 +316,7 @@ def test_a_returning_member_is_transferred_and_gets_a_new_session() -> None:
     same_everywhere(bus, "a b c")
     assert bus.shells["c"].transfers
     assert bus.cores["c"].speaking
-    assert bus.cores["c"].primary.level
+    assert bus.cores["c"].primary.has_caught_up
     assert bus.shells["c"].sessions
     assert len(bus.shells["a"].sessions) == 1
 

@@ -121,7 +121,7 @@ def test_who_waits_long_for_a_state_gives_up_what_it_held_for_a_newer_copy() -> 
     bus.cores["a"].admit([publish(60)])
     bus.run("a b c")
     assert waiting.speaking
-    assert waiting.primary.level
+    assert waiting.primary.has_caught_up
     same_everywhere(bus, "a b c")
 
 
@@ -135,7 +135,7 @@ def test_nothing_is_spoken_before_the_activation_is_durable() -> None:
     bus.view("a b")
     bus.run("a b", disks=False)
     for name in "ab":
-        assert bus.cores[name].primary.level
+        assert bus.cores[name].primary.has_caught_up
         assert not bus.cores[name].speaking
     bus.cores["a"].admit([publish(1)])
     bus.run("a b", disks=False)

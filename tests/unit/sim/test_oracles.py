@@ -139,7 +139,7 @@ def test_a_ring_that_is_left_without_a_fault_is_found() -> None:
 
 def primary(ring: RingId, level: str) -> Primary:
     """As much of a primary layer as the judge asks."""
-    facts = SimpleNamespace(level_names=frozenset(level), active=True, ring=ring)
+    facts = SimpleNamespace(caught_up_names=frozenset(level), active=True, ring=ring)
     return cast("Primary", facts)
 
 

@@ -228,7 +228,7 @@ def wish(**given: object) -> Terms:
         "votes": {}, "arbitrator": "", "expected": 0, "two_node": False, "wait_for_all": False,
         "tie_breaker": (), "standing_ms": 0,
     }  # fmt: skip
-    return change.wish_of(**{**plain, **given})  # type: ignore[arg-type]
+    return change.requested_terms(**{**plain, **given})  # type: ignore[arg-type]
 
 
 def test_a_first_start_takes_who_is_there_and_what_all_asked_for() -> None:
@@ -238,11 +238,11 @@ def test_a_first_start_takes_who_is_there_and_what_all_asked_for() -> None:
     assert terms == ("a=2", "b", "c", "@arbitrator=x", "@wait_for_all")
     with pytest.raises(ConfigError, match="votes are set for a, but here are b, c"):
         change.first_voters("bc", asked)
-    change.check_wish(3, asked)
+    change.check_requested(3, asked)
     with pytest.raises(ConfigError, match=r"\{member 1\} and \{member 2\}"):
-        change.check_wish(2, wish(two_node=True))
+        change.check_requested(2, wish(two_node=True))
     with pytest.raises(ConfigError, match="only 1 vote"):
-        change.check_wish(1, wish(votes={"a": 2, "b": 2}))
+        change.check_requested(1, wish(votes={"a": 2, "b": 2}))
     assert change.first_voters("abc", wish()) == ("a", "b", "c")
 
 

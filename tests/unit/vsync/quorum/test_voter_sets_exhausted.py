@@ -19,7 +19,8 @@ from tests.sim.explore.exhaustive import Broken, Search
 from tests.sim.explore.world import Case
 from tests.unit.vsync.quorum import test_voter_sets_explored as known
 from vsync.primary import state_exchange
-from vsync.primary.state_exchange import Plan, StateReport, make_plan
+from vsync.primary.events import StateReport
+from vsync.primary.state_exchange import Plan, make_plan
 from vsync.quorum import voter_set
 from vsync.quorum.voter_set import Electorate
 from vsync.types import Member

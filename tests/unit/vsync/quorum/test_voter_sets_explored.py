@@ -105,7 +105,7 @@ def holder_too_early(patches: ExitStack) -> Case:
 
     def at_once(self: Primary, sender: object) -> None:
         caught_up(self, sender)  # type: ignore[arg-type]
-        self._hold(frozenset((str(sender),)))
+        self._add_holders(frozenset((str(sender),)))
 
     patches.enter_context(patch.object(Primary, "_on_caught_up", at_once))
     return CASES["arbitrated"]

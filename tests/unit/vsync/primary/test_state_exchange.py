@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vsync.primary.state_exchange import ZERO_CHAIN, PlanVerdict, StateReport, make_plan
+from vsync.primary.events import StateReport
+from vsync.primary.state_exchange import ZERO_CHAIN, PlanVerdict, make_plan
 from vsync.types import Member
 
 A, B, C, D, E = (Member(n, 1, f"{n}:1") for n in "abcde")
@@ -36,7 +37,7 @@ def test_first_start_waits_for_all_members_and_then_forms() -> None:
     assert plan.verdict is PlanVerdict.FORM
     assert plan.voters == VOTERS
     assert plan.epoch == 1
-    assert plan.level == {A, B, C}
+    assert plan.caught_up == {A, B, C}
     assert (plan.position, plan.chain) == (0, ZERO_CHAIN)
 
 
@@ -57,14 +58,14 @@ def test_the_largest_epoch_and_position_is_the_donor() -> None:
     )
     assert plan.verdict is PlanVerdict.RESUME
     assert plan.donor == B
-    assert plan.level == {B}
+    assert plan.caught_up == {B}
     assert plan.epoch == 7
 
 
 def test_members_at_the_same_point_are_level_and_another_chain_is_not() -> None:
     states = {A: state_report(9, 2), B: state_report(9, 2), C: state_report(9, 2, chain=b"z" * 16)}
     plan = make_plan((A, B, C), states)
-    assert plan.level == {A, B}
+    assert plan.caught_up == {A, B}
 
 
 def test_a_minority_is_inquorate_and_says_who_is_missing() -> None:
@@ -136,7 +137,7 @@ def test_a_store_that_a_broken_off_first_start_named_is_a_newcomers() -> None:
     assert plan.verdict is PlanVerdict.RESUME
     assert plan.cluster_id == "real"
     assert plan.foreign == frozenset()
-    assert D not in plan.level
+    assert D not in plan.caught_up
 
 
 def test_stores_that_hold_something_beat_any_number_of_named_ones() -> None:
