@@ -36,20 +36,20 @@ from statistics import median
 from threading import Thread
 from typing import IO, Any, NamedTuple
 
-from tests.bench.support.livelogs import LIES, Members
+from tests.bench.support.livelogs import FAULTS, Members
 from tests.bench.support.verifylogs import COMMANDS, MEMBERS, MESSAGES
 from tools.demo.local_cluster import ROOT
 from tools.verify.live.progress import KEPT
 
 TURN_S = 0.02  # between writes, as of a member's loop under light load
 PAUSE_S = 3.0  # between lies, at most
-TOLD_S = 120.0  # a lie that is not told by then is missed
+REPORTED_S = 120.0  # a lie that is not told by then is missed
 TICKS = os.sysconf("SC_CLK_TCK")
 SESSION = 3  # among the fields of /proc/PID/stat behind the name
 CPU = slice(11, 13)  # user and system time
 
 
-class Lie(NamedTuple):
+class Fault(NamedTuple):
     """What the follower must say, and when the bytes of it were in the file."""
 
     kind: str
@@ -58,11 +58,11 @@ class Lie(NamedTuple):
     position: int
     at: float
 
-    def is_told_by(self, said: dict[str, Any]) -> bool:
+    def matches(self, document: dict[str, Any]) -> bool:
         """Whether a finding is of this lie: the batch behind hangs on a chain, too."""
         who = self.promise, self.member
         near = range(self.position, self.position + 2 * len(COMMANDS))
-        return (said["property"], said["member"]) == who and said["position"] in near
+        return (document["property"], document["member"]) == who and document["position"] in near
 
 
 class Follower:
@@ -114,8 +114,8 @@ class Run:
         self._per_second = messages_per_second / MESSAGES  # batches
         self._members = Members(directory)
         self._due, self._turned = 0.0, time.monotonic()
-        self._lies: list[Lie] = []
-        self._told_s: dict[Lie, float] = {}
+        self._faults: list[Fault] = []
+        self._reported_s: dict[Fault, float] = {}
         self._ages: list[float] = []
         self._shown: list[int] = []
         self._unread: list[int] = []
@@ -134,11 +134,11 @@ class Run:
             self._shown.clear()
             self._unread.clear()
             began, cpu = time.monotonic(), self._follower.cpu()
-            for kind in self._chance.sample(LIES * lies, len(LIES) * lies):
+            for kind in self._chance.sample(FAULTS * lies, len(FAULTS) * lies):
                 # What is near a lie is compared again, and no news.
                 near = KEPT / max(self._per_second * len(COMMANDS), 1)
                 self._pause(min(near, 10.0) + self._chance.uniform(0, PAUSE_S))
-                self._lie(kind)
+                self._inject(kind)
             busy = (self._follower.cpu() - cpu) / (time.monotonic() - began)
             ages, shown, unread = self._ages.copy(), self._shown.copy(), self._unread.copy()
             self._pause(5.0, 0.0)
@@ -150,11 +150,11 @@ class Run:
         return {
             "messages_per_second": self._per_second * MESSAGES,
             "told_s": {
-                kind: _spread([s for lie, s in self._told_s.items() if lie.kind == kind])
-                for kind in LIES
+                kind: _spread([s for fault, s in self._reported_s.items() if fault.kind == kind])
+                for kind in FAULTS
             },
-            "lies": len(self._lies),
-            "told": len(self._told_s),
+            "lies": len(self._faults),
+            "told": len(self._reported_s),
             "told_besides": self._others,
             "lag_s": _spread(ages),
             "lag_positions": _spread([float(positions) for positions in shown]),
@@ -170,12 +170,12 @@ class Run:
         while time.monotonic() < until:
             self._turn(self._per_second if per_second is None else per_second)
 
-    def _lie(self, kind: str) -> None:
+    def _inject(self, kind: str) -> None:
         """Lie, and go on until it was told."""
-        said = self._members.step(kind, self._chance.choice(MEMBERS))
-        lie = Lie(kind, *said, self._members.flush())
-        self._lies.append(lie)
-        while lie not in self._told_s and time.monotonic() < lie.at + TOLD_S:
+        document = self._members.step(kind, self._chance.choice(MEMBERS))
+        fault = Fault(kind, *document, self._members.flush())
+        self._faults.append(fault)
+        while fault not in self._reported_s and time.monotonic() < fault.at + REPORTED_S:
             self._turn(self._per_second)
 
     def _turn(self, per_second: float) -> None:
@@ -190,26 +190,26 @@ class Run:
         wait = TURN_S
         while True:
             try:
-                at, said = self._follower.lines.get(timeout=wait)
+                at, document = self._follower.lines.get(timeout=wait)
             except Empty:
                 return
             wait = 0.0
-            self._hear(at, said)
+            self._take(at, document)
 
-    def _hear(self, at: float, said: dict[str, Any]) -> None:
-        if said.get("event") == "lag" and said["verified"] >= 0:
+    def _take(self, at: float, document: dict[str, Any]) -> None:
+        if document.get("event") == "lag" and document["verified"] >= 0:
             self._follower.cpu()  # of processes that may end before it is asked for
-            self._ages.append(self._members.age(said["verified"], at))
-            self._shown.append(said["unverified"])
-            self._unread.append(said["unread_bytes"])
-        elif said.get("event") == "finding":
-            lies = [lie for lie in self._lies if lie.is_told_by(said)]
-            for lie in lies:
-                self._told_s.setdefault(lie, at - lie.at)
+            self._ages.append(self._members.age(document["verified"], at))
+            self._shown.append(document["unverified"])
+            self._unread.append(document["unread_bytes"])
+        elif document.get("event") == "finding":
+            lies = [fault for fault in self._faults if fault.matches(document)]
+            for fault in lies:
+                self._reported_s.setdefault(fault, at - fault.at)
             if not lies:
-                self._others.append(said)
-        elif "error" in said:
-            raise SystemExit(f"the follower says: {said['error']}")
+                self._others.append(document)
+        elif "error" in document:
+            raise SystemExit(f"the follower says: {document['error']}")
 
 
 def _spread(values: list[float]) -> dict[str, float]:

@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
 
     found: list[int]
     seconds: float  # without the start of the process and of Spark
-    touched: tuple[str, ...] = ()  # by check: over how much it went
+    coverage: tuple[str, ...] = ()  # by check: over how much it went
 
 
 class Cost(NamedTuple):
@@ -153,18 +153,18 @@ def by_check(directory: Path) -> Outcome:
         began = time.perf_counter()
         report = verify(spark, [directory])
         found = [finding.position for finding in report.findings]
-        touched = tuple(
+        coverage = tuple(
             f"{one.promise}, {one.check}: {one.rows:,} {one.of}" for one in report.checks
         )
-        return Outcome(found, time.perf_counter() - began, touched)
+        return Outcome(found, time.perf_counter() - began, coverage)
 
 
 def run(engine: str, directory: Path) -> tuple[Outcome, Cost]:
     """Run an engine in a process of its own; return its outcome and what it used."""
     at = str(directory)
     command = [sys.executable, "-m", "tests.bench.verify", "--engine", engine, "--at", at]
-    with tempfile.TemporaryFile("w+") as said:
-        child = subprocess.Popen(command, stdout=said)
+    with tempfile.TemporaryFile("w+") as output:
+        child = subprocess.Popen(command, stdout=output)
         cpu: dict[int, float] = {}
         java = python = 0
         while child.poll() is None:
@@ -175,8 +175,8 @@ def run(engine: str, directory: Path) -> tuple[Outcome, Cost]:
             time.sleep(0.1)
         if child.returncode:
             raise RuntimeError(f"{engine} ended with {child.returncode}")
-        said.seek(0)
-        outcome = Outcome(*json.load(said))
+        output.seek(0)
+        outcome = Outcome(*json.load(output))
     return outcome, Cost(sum(cpu.values()), java, python)
 
 
@@ -215,13 +215,13 @@ def measure(directory: Path, records: int, seed: int, engines: list[str]) -> dic
     those which saw the lie or did not look for it.
     """
     began = time.perf_counter()
-    lie = write_logs(directory, records, seed)
+    planted = write_logs(directory, records, seed)
     wrote = time.perf_counter() - began
     ends = compare_ends([directory])
     rows = ends.records + ends.moves
     print(
         f"\n{rows:,} records ({ends.moves:,} of them moves), {ends.segments} segments, "
-        f"{ends.bytes / 1e6:,.0f} MB, written in {wrote:.0f} s; seed {seed}: {lie}\n"
+        f"{ends.bytes / 1e6:,.0f} MB, written in {wrote:.0f} s; seed {seed}: {planted}\n"
     )
     print("| engine | wall s | CPU s | records/s | per core | Java MB | Python MB | the lie |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
@@ -229,7 +229,7 @@ def measure(directory: Path, records: int, seed: int, engines: list[str]) -> dic
     for engine in engines:
         outcome, cost = run(engine, directory)
         # The plain ones name the position that the batch ends at, up to 8 commands on.
-        hit = any(abs(lie.position - position) < 8 for position in outcome.found)
+        hit = any(abs(planted.position - position) < 8 for position in outcome.found)
         told = "not looked for" if engine == "fast" else "found" if hit else "MISSED"
         rate = rows / max(outcome.seconds, 1e-6)
         print(
@@ -240,7 +240,7 @@ def measure(directory: Path, records: int, seed: int, engines: list[str]) -> dic
         )
         if told != "MISSED":
             rates[engine] = rate
-        for line in outcome.touched:
+        for line in outcome.coverage:
             print(f"  {line}", file=sys.stderr)
     if {"plain", "check"} <= rates.keys():
         share = rates["check"] / rates["plain"]

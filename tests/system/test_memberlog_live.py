@@ -13,7 +13,7 @@ from broker.memberlog.segments import PACKED, segments_in
 from tests.system.support.clusters import START_SECONDS, wait_until
 from tests.system.verify.support.checks_without_spark import contract_findings, rows_in
 from tools.demo.local_cluster import LocalCluster, command
-from tools.verify.checks.control_checks import judge_control
+from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.live import checkpoint
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -46,7 +46,7 @@ def test_logs_that_are_cut_and_compressed_prove_the_same_and_are_dropped_once_ve
         for member in cluster.members:
             assert member.terminate(START_SECONDS) == Exit.OK
         rows = rows_in(path for log in logs for path in segments_in(log))
-        judged = judge_control(rows)
+        judged = check_control_rows(rows)
         assert judged.findings == []
         assert contract_findings(rows, judged.epochs) == []
         settled, _ = checkpoint.save(tmp_path / "point", rows)

@@ -20,10 +20,10 @@ from tests.system.support.load_clients import Load, take_the_rest
 from tests.system.support.network_namespaces import SpacedCluster
 from tests.system.support.tcp_relay import RelayedCluster
 from tests.system.verify.support.checks_without_spark import rows_in
-from tests.system.verify.support.client_checks_without_spark import hear
+from tests.system.verify.support.client_checks_without_spark import compare_clients
 from tools.client.management import ManagementError
 from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster
-from tools.verify.checks.control_checks import judge_control
+from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.findings import Finding
 from tools.verify.input.segments import find_segments
 
@@ -36,8 +36,8 @@ FIRST = 50
 
 def findings(root: Path) -> list[Finding]:
     """Judge the logs below a directory as far as it goes without Spark."""
-    judged = judge_control(rows_in(find_segments([root])))
-    shown = sum(life.publishes for life in judged.lives)
+    judged = check_control_rows(rows_in(find_segments([root])))
+    shown = sum(life.publishes for life in judged.incarnations)
     assert shown >= FIRST, "the logs show next to nothing"
     return judged.findings
 
@@ -69,8 +69,8 @@ class Watched:
         for member in self._cluster.members:
             member.terminate(START_SECONDS)
         assert findings(self._root) == []
-        heard = hear([self._root])
-        assert heard.wrong == []
+        heard = compare_clients([self._root])
+        assert heard.mismatches == []
         assert heard.confirmed >= len(self.load.confirmed) >= FIRST
         assert heard.received >= len(self.load.received)
 

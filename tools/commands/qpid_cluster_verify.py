@@ -16,7 +16,7 @@ from tools.verify.checks.fast import FastReport, compare_ends
 from tools.verify.contract.rules import REPLAYED
 from tools.verify.findings import PROPERTIES, BadInput
 from tools.verify.input.segments import find_segments, is_little
-from tools.verify.job import Wishes, verify
+from tools.verify.job import CheckOptions, verify
 from tools.verify.live.alert import alert
 from tools.verify.report.html import page
 from tools.verify.report.progress_bar import progress
@@ -146,14 +146,14 @@ def main(
         _fast(list(logdir), as_json)
     if follow:
         _follow(list(logdir), as_json, master, verbose, since)
-    wishes = Wishes(html is not None, since, save, export, _how_many(replay))
+    options = CheckOptions(html is not None, since, save, export, _how_many(replay))
     started = time.monotonic()
     try:
         little = is_little(find_segments(list(logdir)))
         with spark_session(master, verbose, little=little) as spark:
             ready = time.monotonic()
             with progress(spark, wanted=not (as_json or verbose)):
-                report = verify(spark, list(logdir), wishes)
+                report = verify(spark, list(logdir), options)
             seconds = time.monotonic() - ready
     except Exception as error:  # whatever breaks the check itself must never read as a verdict
         _broke(error, as_json, verbose)
@@ -182,8 +182,8 @@ def _broke(error: Exception, as_json: bool, verbose: bool) -> NoReturn:
         _no_verdict(str(error), as_json)
     if verbose:
         traceback.print_exception(error)
-    said = str(error).partition("\n")[0] or type(error).__name__
-    _no_verdict(f"the check itself failed: {said} (--verbose shows where)", as_json)
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    _no_verdict(f"the check itself failed: {reason} (--verbose shows where)", as_json)
 
 
 def _follow(

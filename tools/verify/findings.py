@@ -40,7 +40,7 @@ class Finding(NamedTuple):
         return f"{self.property} ({PROPERTIES[self.property]}):{who}{where}: {self.what}"
 
 
-class Touched(NamedTuple):
+class Coverage(NamedTuple):
     """One check, and over how many of what it went."""
 
     promise: str

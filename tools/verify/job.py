@@ -15,58 +15,60 @@ from tools.verify.checks import (
     total_order,
     views_and_segments,
 )
-from tools.verify.checks.control_checks import judge_control
+from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.clients import histories
 from tools.verify.contract.rules import REPLAYED
-from tools.verify.coverage import blind, touched
+from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import find_segments
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
-from tools.verify.report.timeline import tell
+from tools.verify.report.timeline import build_timeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class CheckOptions:
     """What a check is to do besides checking."""
 
-    story: bool = False  # also tell what happened over time
+    timeline: bool = False  # also tell what happened over time
     since: Path | None = None  # a verified point to begin from
     save: Path | None = None  # where to write the point that was reached
     export: Path | None = None  # a new directory for the closed segments as Parquet
     replay: int | None = REPLAYED  # segments for the second model; None: all
 
 
-def verify(spark: SparkSession, places: list[Path], wishes: Wishes = Wishes()) -> Report:
+def verify(
+    spark: SparkSession, places: list[Path], options: CheckOptions = CheckOptions()
+) -> Report:
     """Check the logs at `places`; `BadInput` when there is nothing that could be judged."""
     from pyspark import StorageLevel
 
     from tools.verify.input.source import read_table
 
-    if wishes.export is not None and wishes.export.exists():
-        raise BadInput(f"{wishes.export} exists already: name a new directory to export to")
-    segments, told = histories.apart(find_segments(places))
+    if options.export is not None and options.export.exists():
+        raise BadInput(f"{options.export} exists already: name a new directory to export to")
+    segments, client_segments = histories.split_clients(find_segments(places))
     found = len(segments)
     saved: list[Row] = []
-    if wishes.since is not None:
-        saved = checkpoint.load(wishes.since)
+    if options.since is not None:
+        saved = checkpoint.load(options.since)
         segments = checkpoint.unread(segments, saved)
         if not segments:
-            raise BadInput(f"there is nothing newer than {wishes.since} in these logs")
+            raise BadInput(f"there is nothing newer than {options.since} in these logs")
     scan = read_table(spark, "scan", segments).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        report, rows = _verify(scan, segments, told, saved, wishes)
-        if wishes.since is not None:
+        report, rows = _verify(scan, segments, client_segments, saved, options)
+        if options.since is not None:
             skipped = found - len(segments)
             report.notes.append(f"{skipped} segments were verified before and not read again")
-        if wishes.save is not None:
-            report.notes.append(_save(wishes.save, report, rows))
-        if wishes.export is not None:
-            report.notes.append(_export(spark, rows, wishes.export))
+        if options.save is not None:
+            report.notes.append(_save(options.save, report, rows))
+        if options.export is not None:
+            report.notes.append(_export(spark, rows, options.export))
         return report
     finally:
         scan.unpersist()
@@ -97,7 +99,11 @@ def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
 
 
 def _verify(
-    scan: DataFrame, segments: list[Path], told: list[Path], saved: list[Row], wishes: Wishes
+    scan: DataFrame,
+    segments: list[Path],
+    client_segments: list[Path],
+    saved: list[Row],
+    options: CheckOptions,
 ) -> tuple[Report, list[Row]]:
     """Collect what grows with views and segments; let Spark aggregate what grows with traffic."""
     from pyspark import StorageLevel
@@ -110,65 +116,67 @@ def _verify(
     vote, odd = f.col("kind") == int(RecordKind.VOTE), f.col("text") != digest_votes.AGREED
     controlled = scan.filter(f.col("kind").isin(kinds) | (vote & odd)).select(*Row._fields)
     read = [Row(*row) for row in controlled.collect()]
-    if voted := digest_votes.odd_positions(read):
+    if voted := digest_votes.disputed_positions(read):
         others = scan.filter(vote & ~odd & f.col("position").isin(voted))
         read += [Row(*row) for row in others.select(*Row._fields).collect()]
     rows = saved + read
-    judged = judge_control(rows)
-    epochs, begin_inactive = judged.epochs, judged.begin_inactive
-    begins = lifetimes.begins(read)
+    control = check_control_rows(rows)
+    epochs, begin_inactive = control.epochs, control.begin_inactive
+    begins = lifetimes.first_positions(read)
     settled = [row.position or 0 for row in saved if row.kind == SEGMENT]
-    begin = max([p for p in begins.values() if p < lifetimes.NOWHERE] + settled, default=0)
-    findings = judged.evidence
-    found = difference_search.find_doubts(scan, begin_inactive)
+    begin = max([p for p in begins.values() if p < lifetimes.BEYOND_ALL] + settled, default=0)
+    findings = control.evidence
+    found = difference_search.search_differences(scan, begin_inactive)
     batches, positions = found.batches, found.positions
     if found.records is not None:
-        doubtful = found.records.persist(StorageLevel.MEMORY_AND_DISK)
-        differences = total_order.find_differences(doubtful, begin_inactive, judged.cuts, begin)
+        differing = found.records.persist(StorageLevel.MEMORY_AND_DISK)
+        differences = total_order.find_differences(
+            differing, begin_inactive, control.cutoffs, begin
+        )
         batches += differences.batches
         positions += differences.positions
         findings += total_order.describe_differences(
-            doubtful, differences, begin_inactive, judged.cuts
+            differing, differences, begin_inactive, control.cutoffs
         )
-        doubtful.unpersist()
+        differing.unpersist()
     if not batches and not saved:
         raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
-    findings += judged.views
-    if any(life.unpaired for life in judged.lives):
+    findings += control.views
+    if any(one.unpaired for one in control.incarnations):
         findings += confirms.check_unpaired(scan, begins)
     spark = scan.sparkSession
     findings += confirms.check_gaps(lambda: read_records(spark, segments), findings)
-    contracted = contract.check_contract(spark, read, epochs, wishes.replay)
-    for lack in blind(judged.lives, contracted):
+    contract_result = contract.check_contract(spark, read, epochs, options.replay)
+    for lack in unexamined(control.incarnations, contract_result):
         raise BadInput(f"the check itself failed: {lack}")
-    findings += contract.explain(spark, contracted, read)
-    judged.notes.extend(contract.limits(contracted))
-    heard = histories.check_histories(
-        scan, told, segments, read, contracted.stretches, contracted.gaps
+    findings += contract.explain(spark, contract_result, read)
+    control.notes.extend(contract.limits(contract_result))
+    client_report = histories.check_histories(
+        scan, client_segments, segments, read, contract_result.stretches, contract_result.gaps
     )
-    if heard is not None:
-        findings += heard.findings
-        judged.notes.extend(heard.notes)
+    if client_report is not None:
+        findings += client_report.findings
+        control.notes.extend(client_report.notes)
     findings.sort(key=_importance)
     counts = Counts(
-        members=len({life.member for life in judged.lives}),
-        lives=len(judged.lives),
+        members=len({one.member for one in control.incarnations}),
+        lives=len(control.incarnations),
         segments=len(segments),
         bytes=sum(path.stat().st_size for path in segments),
-        records=sum(life.records for life in judged.lives),
+        records=sum(one.records for one in control.incarnations),
         batches=batches,
         positions=positions,
-        publishes=sum(life.publishes for life in judged.lives),
-        confirms=sum(life.confirms for life in judged.lives),
+        publishes=sum(one.publishes for one in control.incarnations),
+        confirms=sum(one.confirms for one in control.incarnations),
         views=len(
             {views_and_segments.ring_of(r) for r in rows if r.kind == RecordKind.VIEW and r.flag}
         ),
         epochs=len(epochs),
     )
-    story = tell(scan, rows) if wishes.story else None
-    checks = touched(rows, judged.lives, batches, contracted)
-    checks += heard.touched() if heard is not None else []
-    return Report(counts, findings, judged.notes, story, heard, checks), rows
+    timeline = build_timeline(scan, rows) if options.timeline else None
+    checks = measure_coverage(rows, control.incarnations, batches, contract_result)
+    checks += client_report.coverage() if client_report is not None else []
+    return Report(counts, findings, control.notes, timeline, client_report, checks), rows
 
 
 def _importance(finding: Finding) -> tuple[bool, int, str]:

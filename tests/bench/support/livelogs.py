@@ -15,7 +15,7 @@ from broker.replication.chain import History
 from tests.bench.support.verifylogs import (
     CHUNK,
     COMMANDS,
-    LIVES,
+    INCARNATIONS,
     MEMBERS,
     MOVES_BYTES,
     QUEUE,
@@ -35,7 +35,7 @@ def _twice(batch: Batch) -> Batch:
 
 
 _CHANGES: dict[str, Callable[[Batch], Batch]] = {"chain": _other_chain, "twice": _twice}
-LIES = ("confirm", *_CHANGES)
+FAULTS = ("confirm", *_CHANGES)
 
 
 class Members:
@@ -50,10 +50,10 @@ class Members:
         self._history, self._number, self._packed = History(), 0, b""
         self.ends: list[int] = []  # last position of each flush, and when it was in the files
         self.times: list[float] = []
-        fresh = tuple((*life, False) for life in LIVES)
+        fresh = tuple((*incarnation, False) for incarnation in INCARNATIONS)
         for log in self._logs.values():
             log.append(Start(0, 0, self._history.chain, 0))
-            log.append(ViewSeen(1, "a", True, LIVES))
+            log.append(ViewSeen(1, "a", True, INCARNATIONS))
             log.append(Active(1, 1, "a", 0, self._history.chain, fresh, MEMBERS, True))
         declared = row(DECLARED | FLAG, 2, QUEUE, 0, 0, 0)
         for kind, moves in ((ACTIVATE, b""), (QUEUE_DECLARE, declared)):
@@ -65,22 +65,22 @@ class Members:
                 log.append(Durable(self._history.position))
         self.flush()
 
-    def step(self, lie: str = "", liar: str = "") -> tuple[str, str, int]:
+    def step(self, fault: str = "", member: str = "") -> tuple[str, str, int]:
         """Write a batch; return the promise that the lie in it breaks, who lies, and where."""
         origin = MEMBERS[self._number % 3]
         batch = self._next(COMMANDS, self._moves())
         first, last = batch.first_position, self._history.position
         confirmed = ConfirmRecord(1, last, tuple(range(first, last, 2)), ())
-        if lie == "confirm":  # who confirms is the one who may lie about it
-            liar = origin
+        if fault == "confirm":  # who confirms is the one who may lie about it
+            member = origin
             confirmed = confirmed._replace(durable_mark=first - 1)
         for name, log in self._logs.items():
-            change = _CHANGES.get(lie) if name == liar else None
+            change = _CHANGES.get(fault) if name == member else None
             log.append(batch if change is None else change(batch))
             log.append(Durable(last))
             if name == origin:
                 log.append(confirmed)
-        return "G9" if lie == "confirm" else "G14", liar, first
+        return "G9" if fault == "confirm" else "G14", member, first
 
     def flush(self) -> float:
         """Write what was appended; return when it was in the files."""

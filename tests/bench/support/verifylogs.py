@@ -42,7 +42,7 @@ from broker.replication.chain import History
 from tools.verify.input.moves import ROW
 
 MEMBERS = ("a", "b", "c")
-LIVES = tuple((name, 1) for name in MEMBERS)
+INCARNATIONS = tuple((name, 1) for name in MEMBERS)
 MESSAGES = 4
 COMMANDS = bytes([PUBLISH, ACK] * MESSAGES)
 MOVES = 4 * MESSAGES  # published, enqueued, delivered, settled
@@ -73,9 +73,9 @@ class Plan(NamedTuple):
 
     directory: Path
     rounds: int
-    liar: str
-    lie_at: int
-    lie: int
+    faulty_member: str
+    fault_at: int
+    fault: int
     segment_bytes: int
 
 
@@ -89,12 +89,12 @@ def write_logs(
     rounds = max(int(records / ROWS_PER_ROUND), 10)
     plan = Plan(
         directory, rounds, chance.choice(MEMBERS), chance.randrange(rounds // 10 + 2, rounds),
-        chance.randrange(len(_LIES)), segment_bytes,
+        chance.randrange(len(_FAULTS)), segment_bytes,
     )  # fmt: skip
     with ProcessPoolExecutor(len(MEMBERS)) as pool:
         list(pool.map(_write_member, [plan] * len(MEMBERS), MEMBERS))
-    promise, _, offset = _LIES[plan.lie]
-    return Planted(promise, plan.liar, _first_position(plan.lie_at) + offset)
+    promise, _, offset = _FAULTS[plan.fault]
+    return Planted(promise, plan.faulty_member, _first_position(plan.fault_at) + offset)
 
 
 class _QuickWriter(MemberLogWriter):
@@ -114,7 +114,7 @@ def _write_member(plan: Plan, name: str) -> None:
     history, root = History(), 0
     done = 0  # rounds
 
-    def stands() -> Iterator[Record]:
+    def checkpoint() -> Iterator[Record]:
         """The queue is empty whenever a batch is over."""
         messages = max(done - 2, 0) * MESSAGES
         if done > 1:
@@ -123,11 +123,11 @@ def _write_member(plan: Plan, name: str) -> None:
         yield Checkpoint(history.position, root, messages + 1, state_report)
 
     log.append(Start(0, 0, history.chain, 0))
-    for record in stands():
+    for record in checkpoint():
         log.append(record)
-    log.begins_with = stands
-    log.append(ViewSeen(1, "a", True, LIVES))
-    fresh = tuple((*life, False) for life in LIVES)
+    log.begins_with = checkpoint
+    log.append(ViewSeen(1, "a", True, INCARNATIONS))
+    fresh = tuple((*incarnation, False) for incarnation in INCARNATIONS)
     log.append(Active(1, 1, "a", 0, history.chain, fresh, MEMBERS, True))
     for kind, moves in (
         (ACTIVATE, b""),
@@ -147,8 +147,8 @@ def _write_member(plan: Plan, name: str) -> None:
             moves = packed[place : place + MOVES_BYTES]
             batch, history = next_batch(history, number, COMMANDS, moves)
             done, root, last = number + 1, batch.root, history.position
-            if number == plan.lie_at and name == plan.liar:
-                log.append(_LIES[plan.lie][1](batch))
+            if number == plan.fault_at and name == plan.faulty_member:
+                log.append(_FAULTS[plan.fault][1](batch))
             elif log.next_lsn < _LSN_TEMPLATES:
                 log.append(batch)
             else:
@@ -157,11 +157,17 @@ def _write_member(plan: Plan, name: str) -> None:
             log.take(_DURABLE.pack(b"\x93\x09\xce", log.next_lsn, b"\xce", last), durable)
             if batch.origin == name:
                 positions = tuple(range(batch.first_position, last, 2))
-                told = pack_positions(positions)
+                packed_positions = pack_positions(positions)
                 head = _CONFIRM.pack(
-                    b"\x96\x07\xce", log.next_lsn, b"\x01\xce", last, bytes([0xC4, len(told)])
+                    b"\x96\x07\xce",
+                    log.next_lsn,
+                    b"\x01\xce",
+                    last,
+                    bytes([0xC4, len(packed_positions)]),
                 )
-                log.take(head + told + b"\xc4\x00", ConfirmRecord(1, last, positions, ()))
+                log.take(
+                    head + packed_positions + b"\xc4\x00", ConfirmRecord(1, last, positions, ())
+                )
             if number % VOTE_EVERY == VOTE_EVERY - 1:
                 log.append(Vote(last, history.chain, root, "agreed"))
             if number % 64 == 0:
@@ -243,7 +249,7 @@ def _other_move(batch: Batch) -> Batch:
     return batch._replace(moves=batch.moves[:last] + flipped + batch.moves[last + 1 :])
 
 
-_LIES = (
+_FAULTS = (
     ("G14", _other_root, len(COMMANDS) - 1),
     ("G2", _other_place, 0),
     ("G14", _other_outcome, 2),

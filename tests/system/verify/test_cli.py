@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from broker.memberlog.records import Durable
 from tests.system.verify.corruption.corrupt_logs import change_an_outcome
-from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.support.spark_session import shared_session
 from tools.commands import qpid_cluster_verify
 from tools.verify import spark_session
@@ -49,7 +49,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("shared")
 class TestVerdicts:
     def test_consistent(self, tmp_path: Path) -> None:
-        good_story().write(tmp_path)
+        good_history().write(tmp_path)
         result = run(str(tmp_path))
         assert result.exit_code == 0
         assert "members 3, lives 4" in result.output
@@ -57,7 +57,7 @@ class TestVerdicts:
         assert "note: c (life 1)" in result.output
 
     def test_not_consistent(self, tmp_path: Path) -> None:
-        maker = good_story()
+        maker = good_history()
         promise, member, position = change_an_outcome(maker)
         maker.write(tmp_path)
         result = run("--json", str(tmp_path))
@@ -75,7 +75,7 @@ class TestVerdicts:
         def broken(*_: object) -> None:
             raise ZeroDivisionError("division by zero")
 
-        good_story().write(tmp_path)
+        good_history().write(tmp_path)
         monkeypatch.setattr(qpid_cluster_verify, "verify", broken)
         result = run("--json", str(tmp_path))
         assert result.exit_code == 2
@@ -83,7 +83,7 @@ class TestVerdicts:
         assert "the check itself failed: division by zero" in result.stderr
 
     def test_a_page_with_pictures(self, tmp_path: Path) -> None:
-        good_story().write(tmp_path)
+        good_history().write(tmp_path)
         result = run(str(tmp_path), "--html", str(tmp_path / "report.html"))
         assert result.exit_code == 0
         text = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -94,10 +94,10 @@ class TestVerdicts:
 
     def test_checking_on_from_a_verified_point(self, tmp_path: Path) -> None:
         logs, point, export = tmp_path / "logs", tmp_path / "point", tmp_path / "export"
-        maker = good_story(12)
+        maker = good_history(12)
         c = "c", 2  # a and b are a majority without it
-        on_disk = [r for r in maker.lives[c] if not (isinstance(r, Durable) and r.position > 60)]
-        maker.lives[c] = on_disk
+        on_disk = [r for r in maker.logs[c] if not (isinstance(r, Durable) and r.position > 60)]
+        maker.logs[c] = on_disk
         maker.write(logs, segment_bytes=1500)
         first = run("--json", "--save", str(point), "--export", str(export), str(logs))
         assert first.exit_code == 0, first.output
@@ -132,7 +132,7 @@ class TestWhatItNeeds:
     def test_without_pyspark_the_extra_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        good_story().write(tmp_path)
+        good_history().write(tmp_path)
         monkeypatch.setattr(spark_session, "find_spec", lambda name: None)
         result = run(str(tmp_path))
         assert result.exit_code == 2
@@ -172,7 +172,7 @@ class TestWhatItNeeds:
 
 
 def test_the_command_itself_is_quiet(tmp_path: Path) -> None:
-    good_story().write(tmp_path)
+    good_history().write(tmp_path)
     root = Path(__file__).parents[3]
     done = subprocess.run(
         [

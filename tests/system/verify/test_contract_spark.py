@@ -16,11 +16,11 @@ from tests.system.verify.corruption.contract_violations import (
     older_one_is_overtaken,
     publish_becomes_nothing,
 )
-from tests.system.verify.support.recorded_story import plain_story
+from tests.system.verify.support.recorded_history import plain_history
 from tests.system.verify.support.spark_session import shared_session
 from tools.verify.contract.rules import RULES
 from tools.verify.findings import BadInput
-from tools.verify.job import Wishes, verify
+from tools.verify.job import CheckOptions, verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -32,8 +32,8 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_honest_story_is_judged_in_all_its_parts(tmp_path: Path) -> None:
-    plain_story().write_all(tmp_path)
-    report = verify(shared_session(), [tmp_path], Wishes(replay=None))
+    plain_history().write_all(tmp_path)
+    report = verify(shared_session(), [tmp_path], CheckOptions(replay=None))
     assert report.findings == []
     rows = {one.check: one.rows for one in report.checks}
     assert rows.pop("durable at a majority") > 0
@@ -42,7 +42,7 @@ def test_an_honest_story_is_judged_in_all_its_parts(tmp_path: Path) -> None:
 
 
 def test_violations_that_all_members_tell_are_found_and_told(tmp_path: Path) -> None:
-    maker = plain_story()
+    maker = plain_history()
     expected = {
         violation(maker)
         for violation in (
@@ -53,14 +53,14 @@ def test_violations_that_all_members_tell_are_found_and_told(tmp_path: Path) -> 
     maker.write_all(tmp_path)
     report = verify(shared_session(), [tmp_path])
     for rule, position in expected:
-        told = [
+        matching = [
             one
             for one in report.findings
             if (one.property, one.position) == (RULES[rule].promise, position)
-            and RULES[rule].says in one.what
+            and RULES[rule].sentence in one.what
         ]
-        assert told, f"{rule} at {position}: {[*map(str, report.findings)]}"
-        assert "in the log of a, b, c" in told[0].what
+        assert matching, f"{rule} at {position}: {[*map(str, report.findings)]}"
+        assert "in the log of a, b, c" in matching[0].what
     held = next(one for one in report.findings if one.property == "G13")
     assert held.queue == "/ q"
     assert "by a NACK from b" in held.what
@@ -70,7 +70,7 @@ def test_violations_that_all_members_tell_are_found_and_told(tmp_path: Path) -> 
 def test_a_check_that_lost_rows_gives_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain_story().write_all(tmp_path)
-    monkeypatch.setattr("tools.verify.contract.job._take_fates", lambda *_: None)
+    plain_history().write_all(tmp_path)
+    monkeypatch.setattr("tools.verify.contract.job._add_lifecycles", lambda *_: None)
     with pytest.raises(BadInput, match="were judged beside one another"):
         verify(shared_session(), [tmp_path])

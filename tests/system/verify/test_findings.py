@@ -32,7 +32,7 @@ from broker.memberlog.records import (
 from tests.system.verify.corruption.corrupt_logs import (
     ACROSS_MEMBERS,
     A,
-    Spoil,
+    Corruption,
     apply_a_batch_twice,
     confirm_before_durable,
     flipped,
@@ -40,7 +40,7 @@ from tests.system.verify.corruption.corrupt_logs import (
     second_primary_in_one_epoch,
     swap_two_batches,
 )
-from tests.system.verify.support.make_logs import LogMaker, good_story
+from tests.system.verify.support.make_logs import LogMaker, good_history
 from tests.system.verify.support.spark_session import shared_session
 from tools.verify.findings import BadInput
 from tools.verify.job import verify
@@ -68,17 +68,19 @@ def has(report: Report, promise: str, member: str, position: int) -> bool:
 
 
 # The rest of what can be spoiled shows without Spark, see test_verify_segments.
-SPOILS = [
+CORRUPTIONS = [
     *ACROSS_MEMBERS,
     *(swap_two_batches, apply_a_batch_twice, miss_a_view, second_primary_in_one_epoch),
     confirm_before_durable,
 ]
 
 
-@pytest.mark.parametrize("spoil", SPOILS, ids=lambda spoil: spoil.__name__)
-def test_each_broken_promise_is_named(spark: SparkSession, tmp_path: Path, spoil: Spoil) -> None:
-    maker = good_story()
-    expected = spoil(maker)
+@pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda corrupt: corrupt.__name__)
+def test_each_broken_promise_is_named(
+    spark: SparkSession, tmp_path: Path, corrupt: Corruption
+) -> None:
+    maker = good_history()
+    expected = corrupt(maker)
     maker.write(tmp_path)
     report = verify(spark, [tmp_path])
     assert has(report, *expected), "\n".join(map(str, report.findings))
@@ -89,19 +91,19 @@ class TestGood:
     def test_a_good_story_is_consistent_and_counted(
         self, spark: SparkSession, tmp_path: Path
     ) -> None:
-        maker = good_story()
+        maker = good_history()
         maker.write(tmp_path, segment_bytes=1500)  # many segments
         report = verify(spark, [tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path])
         assert report.findings == []
         c = report.counts
         assert (c.members, c.lives, c.views, c.epochs) == (3, 4, 3, 3)
         assert c.segments >= 8
-        batches = [r for records in maker.lives.values() for r in records if isinstance(r, Batch)]
+        batches = [r for records in maker.logs.values() for r in records if isinstance(r, Batch)]
         assert c.batches == len(batches)
         assert c.positions == maker.history.position
-        assert c.records == sum(map(len, maker.lives.values())) + 2 * c.segments
+        assert c.records == sum(map(len, maker.logs.values())) + 2 * c.segments
         given = [
-            r for records in maker.lives.values() for r in records if isinstance(r, ConfirmRecord)
+            r for records in maker.logs.values() for r in records if isinstance(r, ConfirmRecord)
         ]
         assert c.confirms == sum(len(r.positions) for r in given)
         assert c.publishes >= c.confirms > 30
@@ -110,7 +112,7 @@ class TestGood:
         ]
 
     def test_a_cut_tail_is_unknown_not_wrong(self, spark: SparkSession, tmp_path: Path) -> None:
-        good_story().write(tmp_path)
+        good_history().write(tmp_path)
         last = max((tmp_path / "b").iterdir())
         last.write_bytes(last.read_bytes()[:-160])
         report = verify(spark, [tmp_path])
@@ -120,7 +122,7 @@ class TestGood:
 
 class TestDamage:
     def test_a_flipped_byte(self, spark: SparkSession, tmp_path: Path) -> None:
-        good_story().write(tmp_path)
+        good_history().write(tmp_path)
         path = min((tmp_path / "b").iterdir())
         entries = list(read_segment(path.read_bytes(), "b"))
         hit = next(e for e in entries[10:] if isinstance(e.record, Batch))
@@ -132,7 +134,7 @@ class TestDamage:
         assert {found.property for found in report.findings} <= {"LOG", "G9"}
 
     def test_a_removed_record(self, spark: SparkSession, tmp_path: Path) -> None:
-        good_story().write(tmp_path)
+        good_history().write(tmp_path)
         path = min((tmp_path / "c").iterdir())
         data = path.read_bytes()
         entries = list(read_segment(data, "c"))
@@ -146,7 +148,7 @@ class TestDamage:
         )
 
     def test_numbers_that_skip(self, spark: SparkSession, tmp_path: Path) -> None:
-        good_story().write(tmp_path, 1 << 20)
+        good_history().write(tmp_path, 1 << 20)
         path = next((tmp_path / "b").iterdir())
         out, link = MAGIC, NO_LINK
         for entry in read_segment(path.read_bytes(), "b"):
@@ -159,15 +161,15 @@ class TestDamage:
         assert "lsn 22 follows lsn 20" in report.findings[0].what
 
     def test_a_missing_and_a_foreign_segment(self, spark: SparkSession, tmp_path: Path) -> None:
-        good_story().write(tmp_path, segment_bytes=1500)
+        good_history().write(tmp_path, segment_bytes=1500)
         paths = sorted((tmp_path / "a").iterdir())
         paths[1].unlink()
         (tmp_path / "x").mkdir()
         (tmp_path / "x" / paths[0].name).write_bytes(paths[0].read_bytes())
         report = verify(spark, [tmp_path])
-        said = [found.what for found in report.findings if found.property == "LOG"]
-        assert any("segment 1 is missing" in what for what in said)
-        assert any("both claim to be segment 0" in what for what in said)
+        found_in_log = [found.what for found in report.findings if found.property == "LOG"]
+        assert any("segment 1 is missing" in what for what in found_in_log)
+        assert any("both claim to be segment 0" in what for what in found_in_log)
 
 
 class TestNoVerdict:
@@ -185,7 +187,7 @@ class TestNoVerdict:
             verify(spark, [tmp_path])
 
     def test_a_version_from_the_future(self, spark: SparkSession, tmp_path: Path) -> None:
-        maker = good_story()
+        maker = good_history()
         maker.write(tmp_path)
         header = Header(VERSION + 1, "prod", "c1", "d", 1, 0, NO_LINK, "blake2b-16", 0)
         payload = encode(0, header)
@@ -195,8 +197,8 @@ class TestNoVerdict:
             verify(spark, [tmp_path])
 
     def test_logs_of_two_clusters(self, spark: SparkSession, tmp_path: Path) -> None:
-        good_story().write(tmp_path / "one")
-        good_story().write(tmp_path / "two", cluster="c2")
+        good_history().write(tmp_path / "one")
+        good_history().write(tmp_path / "two", cluster="c2")
         with pytest.raises(BadInput, match="more than one cluster"):
             verify(spark, [tmp_path])
 
@@ -207,12 +209,12 @@ class TestNoVerdict:
 
 
 def test_the_story_covers_what_a_member_can_say() -> None:
-    said = {type(r) for records in good_story().lives.values() for r in records}
-    assert said == {
+    found_in_log = {type(r) for records in good_history().logs.values() for r in records}
+    assert found_in_log == {
         Start, ViewSeen, Active, Inactive, Decided, Batch, ConfirmRecord, Snapshot, Durable,
         Stop, Vote,
     }  # fmt: skip
     assert bytes([ACTIVATE]) in {
-        r.kinds for records in good_story().lives.values() for r in records if isinstance(r, Batch)
+        r.kinds for records in good_history().logs.values() for r in records if isinstance(r, Batch)
     }
     assert FRAME.size == 16

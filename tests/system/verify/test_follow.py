@@ -15,29 +15,31 @@ from broker.memberlog.segments import pack
 from tests.system.verify.corruption.corrupt_logs import change_an_outcome
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.live_logs import InBackground, LiveWriters
-from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.support.spark_session import shared_session
 from tools.demo.local_cluster import ROOT
 from tools.verify.findings import BadInput, Finding
-from tools.verify.input.offsets import lives_below
-from tools.verify.live.follow import Look, follow
+from tools.verify.input.offsets import segments_by_incarnation
+from tools.verify.live.follow import FollowResult, follow
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-LOOKS_MAX = 400
+RESULTS_MAX = 400
 
 
-def looks_at(writers: LiveWriters, logs: Path, scratch: Path, until: int) -> list[Look]:
+def follow_writers(
+    writers: LiveWriters, logs: Path, scratch: Path, until: int
+) -> list[FollowResult]:
     """Follow while members write, until all have verified a position."""
-    seen: list[Look] = []
+    seen: list[FollowResult] = []
     background = InBackground(writers, 2, 0.5)
     background.start()
     try:
         stop = lambda: bool(seen) and seen[-1].progress.verified >= until  # noqa: E731
-        for look in follow(shared_session(), [logs], scratch, stop):
-            seen.append(look)
-            assert len(seen) < LOOKS_MAX
+        for result in follow(shared_session(), [logs], scratch, stop):
+            seen.append(result)
+            assert len(seen) < RESULTS_MAX
     finally:
         background.stop()
     return seen
@@ -46,13 +48,13 @@ def looks_at(writers: LiveWriters, logs: Path, scratch: Path, until: int) -> lis
 def test_a_good_story_is_followed_to_its_end(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    maker = good_story()
+    maker = good_history()
     writers = LiveWriters(maker, logs, 1500)
-    seen = looks_at(writers, logs, tmp_path / "scratch", maker.history.position)
-    assert [finding for look in seen for finding in look.findings] == []
+    seen = follow_writers(writers, logs, tmp_path / "scratch", maker.history.position)
+    assert [finding for result in seen for finding in result.findings] == []
     assert len(seen) > 2
-    assert [look.progress.verified for look in seen] == sorted(
-        look.progress.verified for look in seen
+    assert [result.progress.verified for result in seen] == sorted(
+        result.progress.verified for result in seen
     )
     shown = [(lag.member, lag.incarnation) for lag in seen[-1].progress.lags if lag.live]
     assert shown == [("a", 1), ("b", 1), ("c", 2)]  # c was restarted meanwhile
@@ -66,33 +68,33 @@ def test_a_good_story_is_followed_to_its_end(tmp_path: Path) -> None:
 def test_a_divergence_is_told_while_the_members_go_on(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    maker = good_story()
+    maker = good_history()
     promise, member, position = change_an_outcome(maker)
     writers = LiveWriters(maker, logs, 1500)
-    seen = looks_at(writers, logs, tmp_path / "scratch", maker.history.position)
-    told: list[Finding] = [finding for look in seen for finding in look.findings]
-    assert (promise, member, position) in [(f.property, f.member, f.position) for f in told]
+    seen = follow_writers(writers, logs, tmp_path / "scratch", maker.history.position)
+    found: list[Finding] = [finding for result in seen for finding in result.findings]
+    assert (promise, member, position) in [(f.property, f.member, f.position) for f in found]
     assert not seen[-1].findings  # told before the end, and once
-    assert len(told) == len(set(told))
-    assert {finding.member for finding in told} == {member}
+    assert len(found) == len(set(found))
+    assert {finding.member for finding in found} == {member}
 
 
 def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path: Path) -> None:
     """What was read is counted in bytes of the log, whatever file holds them, or held them."""
-    maker = good_story()
+    maker = good_history()
     writers = LiveWriters(maker, tmp_path, 700)
-    told: list[Finding] = []
+    found: list[Finding] = []
     verified, deleted, packed = -1, 0, 0
     stop = lambda: verified >= maker.history.position  # noqa: E731
     writers.step(12)
-    for number, look in enumerate(follow(shared_session(), [tmp_path], tmp_path / "s", stop)):
-        assert number < LOOKS_MAX
-        told += look.findings
-        verified = look.progress.verified
+    for number, result in enumerate(follow(shared_session(), [tmp_path], tmp_path / "s", stop)):
+        assert number < RESULTS_MAX
+        found += result.findings
+        verified = result.progress.verified
         writers.step(12)
-        lags = {f"{lag.member}.{lag.incarnation}": lag.position for lag in look.progress.lags}
-        for life, segments in lives_below([tmp_path]).items():
-            read = lags.get(Path(life).name, -1)
+        lags = {f"{lag.member}.{lag.incarnation}": lag.position for lag in result.progress.lags}
+        for key, segments in segments_by_incarnation([tmp_path]).items():
+            read = lags.get(Path(key).name, -1)
             for at, path in sorted(segments.items())[:-1]:
                 after = segments.get(at + 1)
                 ends = (
@@ -107,7 +109,7 @@ def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path
                     path.with_name(f"{path.name}.gz").write_bytes(pack(path.read_bytes()))
                     path.unlink()
                     packed += 1
-    assert told == []
+    assert found == []
     assert deleted > 3
     assert packed > 3
 
@@ -121,7 +123,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
 def test_the_command_tells_and_ends_with_the_verdict(tmp_path: Path) -> None:
     """A script reads what it writes, and stops it as Ctrl-C does."""
     logs = tmp_path / "logs"
-    maker = good_story()
+    maker = good_history()
     promise, member, position = change_an_outcome(maker)
     maker.write(logs)
     words = ["--follow", "--json", "--master", "local[2]", str(logs)]
@@ -130,17 +132,20 @@ def test_the_command_tells_and_ends_with_the_verdict(tmp_path: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
     ) as command:  # fmt: skip
         assert command.stdout is not None
-        said = []
+        documents = []
         for line in command.stdout:
-            said.append(json.loads(line))
-            if said[-1].get("verified") == maker.history.position and said[-1]["event"] == "lag":
+            documents.append(json.loads(line))
+            if (
+                documents[-1].get("verified") == maker.history.position
+                and documents[-1]["event"] == "lag"
+            ):
                 command.send_signal(signal.SIGINT)
         errors = command.stderr.read() if command.stderr is not None else ""
     assert command.returncode == 1, errors
     assert errors == ""
-    found = [one for one in said if one["event"] == "finding"]
+    found = [one for one in documents if one["event"] == "finding"]
     assert (promise, member, position) in [
         (one["property"], one["member"], one["position"]) for one in found
     ]
-    assert said[-1]["event"] == "end"
-    assert said[-1]["consistent"] is False
+    assert documents[-1]["event"] == "end"
+    assert documents[-1]["consistent"] is False

@@ -64,18 +64,18 @@ def test_what_clients_were_told_is_in_the_logs_of_members(tmp_path: Path) -> Non
         stream(cluster, tmp_path, histories)
         for member in cluster.members:
             assert member.terminate(SECONDS) == 0
-    liar = ClientHistory(histories, "liar", 1, lambda: 1)
-    session = liar.session("work")
+    false_client = ClientHistory(histories, "liar", 1, lambda: 1)
+    session = false_client.session("work")
     session.published(1, b"nobody has this")
     session.confirmed(1)
-    liar.close()
+    false_client.close()
     report = verify(shared_session(), [tmp_path])
     assert [one.property for one in report.findings] == ["G8"], report.findings
     assert "client liar (connection 1)" in report.findings[0].what
     assert report.clients is not None
-    counts, account = report.clients.counts, report.clients.account
+    counts, outcomes = report.clients.counts, report.clients.outcomes
     assert counts.confirmed == COUNT + 1
     assert counts.received >= COUNT
-    assert account is not None
-    assert account.confirmed == COUNT
-    assert account.ends["settled"] + account.ends["still there"] == COUNT
+    assert outcomes is not None
+    assert outcomes.confirmed == COUNT
+    assert outcomes.ends["settled"] + outcomes.ends["still there"] == COUNT

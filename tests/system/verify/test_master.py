@@ -14,7 +14,7 @@ import pytest
 
 from tests.system.support.network_namespaces import why_not
 from tests.system.verify.corruption.corrupt_logs import change_an_outcome
-from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.support.make_logs import good_history
 from tools.demo.local_cluster import ROOT
 from tools.verify.spark_session import pack_code
 
@@ -33,7 +33,7 @@ RUN = (
 
 @pytest.mark.skipif(not why_not(), reason="three machines, below, are more than three processes")
 def test_two_workers_check_what_was_sent_to_them(tmp_path: Path) -> None:
-    maker = good_story()
+    maker = good_history()
     promise, member, position = change_an_outcome(maker)
     maker.write(tmp_path / "logs", 1500)
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
@@ -55,7 +55,7 @@ def test_two_workers_check_what_was_sent_to_them(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces here: {why_not()}")
 def test_a_standalone_cluster_of_three_machines(tmp_path: Path) -> None:
     """Master and driver on one, workers on two others, logs on storage that all of them see."""
-    maker = good_story()
+    maker = good_history()
     promise, member, position = change_an_outcome(maker)
     maker.write(tmp_path / "logs", 1500)
     with SparkCluster(2, tmp_path) as cluster:

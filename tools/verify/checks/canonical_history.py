@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.memberlog.records import RecordKind
-from tools.verify.checks.views_and_segments import PrimaryView, begun, cuts, runs_of
-from tools.verify.input.ranges_of_file import ANY, Part
+from tools.verify.checks.views_and_segments import PrimaryView, cutoffs, epoch_bases, runs_of
+from tools.verify.input.ranges_of_file import ANY, FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row, Run
 
 
@@ -25,9 +25,9 @@ class Stretch(NamedTuple):
     state: int = ANY
 
     @property
-    def part(self) -> Part:
+    def file_range(self) -> FileRange:
         """Return which part of its file it is."""
-        return Part(self.first, self.last, self.state)
+        return FileRange(self.first, self.last, self.state)
 
 
 class Gap(NamedTuple):
@@ -43,29 +43,29 @@ def plan(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> list[Stretch
     A file in which something is damaged serves only where no other does.
     """
     rows = list(rows)
-    began = begun(rows, primaries)
-    lowest = cuts(rows, began)
-    for epoch, base in _passed_over(rows, primaries, began).items():
+    bases = epoch_bases(rows, primaries)
+    lowest = cutoffs(rows, bases)
+    for epoch, base in _bypassed_epochs(rows, primaries, bases).items():
         lowest[epoch] = min(base, lowest.get(epoch, base))
     damaged: set[str] = set()
-    told: list[tuple[str, Run]] = []
+    recorded: list[tuple[str, Run]] = []
     for row in rows:
         if row.kind == FAULT:
             damaged.add(row.file)
         elif row.kind == SEGMENT:
             for run in runs_of(row):
                 last = min(run.last, lowest.get(run.decided, run.last))
-                told.append((row.file, run._replace(last=last)))
+                recorded.append((row.file, run._replace(last=last)))
     runs = (
         (run.first, file in damaged, -run.last, file, run.state)
-        for file, run in told
+        for file, run in recorded
         if run.first <= run.last
     )
     return _cover(sorted(runs))
 
 
-def _passed_over(
-    rows: list[Row], primaries: dict[int, PrimaryView], began: dict[int, int]
+def _bypassed_epochs(
+    rows: list[Row], primaries: dict[int, PrimaryView], bases: dict[int, int]
 ) -> dict[int, int]:
     """Return the epochs that a later primary passed over, and where they began.
 
@@ -82,7 +82,7 @@ def _passed_over(
     for epoch, primary in primaries.items():
         known = states.get((primary.base, primary.base_chain)) if primary.base > 0 else None
         if known is not None:
-            found |= {one: began[one] for one in began if known < one < epoch}
+            found |= {one: bases[one] for one in bases if known < one < epoch}
     return found
 
 
@@ -104,9 +104,9 @@ def _cover(runs: list[tuple[int, bool, int, str, int]]) -> list[Stretch]:
             if at < len(runs):
                 reached = runs[at][0] - 1
             continue
-        bad, ending, file, state = min(waiting)
-        until = -ending
-        if bad and at < len(runs):  # only up to where an undamaged one may begin
+        is_damaged, negative_last, file, state = min(waiting)
+        until = -negative_last
+        if is_damaged and at < len(runs):  # only up to where an undamaged one may begin
             until = min(until, max(reached + 1, runs[at][0] - 1))
         stretches.append(Stretch(file, reached + 1, until, state))
         reached = until

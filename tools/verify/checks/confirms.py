@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.memberlog.codec import unpack_positions
 from broker.memberlog.records import RecordKind
-from tools.verify.checks.views_and_segments import Life
+from tools.verify.checks.views_and_segments import IncarnationId
 from tools.verify.findings import Finding
 from tools.verify.input.rows import ACCEPTED, UNPAIRED
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FINDINGS_MAX = 20
 
 
-def check_unpaired(records: DataFrame, begins: dict[Life, int]) -> list[Finding]:
+def check_unpaired(records: DataFrame, begins: dict[IncarnationId, int]) -> list[Finding]:
     """G9: a confirm names an accepted publish of this life that was applied before.
 
     `begins` has the first position that was read of lives whose beginning was not: what was
@@ -61,14 +61,14 @@ def check_gaps(records: Callable[[], DataFrame], findings: list[Finding]) -> lis
     )
     lost: list[Finding] = []
     for gap in gaps[:FINDINGS_MAX]:
-        inside = packed.flatMap(_Inside(gap.position, gap.until))
+        inside = packed.flatMap(_ConfirmedWithin(gap.position, gap.until))
         for position, by in inside.takeOrdered(1):
             what = f"the publish that {by} confirmed is not applied here"
             lost.append(Finding("G8", gap.member, gap.incarnation, position, what))
     return lost
 
 
-class _Inside:
+class _ConfirmedWithin:
     """Picks the confirmed positions of an interval out of packed ones, in Spark's workers."""
 
     def __init__(self, first: int, last: int) -> None:

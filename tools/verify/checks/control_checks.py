@@ -15,18 +15,18 @@ from tools.verify.checks import (
     view_changes,
     views_and_segments,
 )
-from tools.verify.checks.lifetimes import Lived
+from tools.verify.checks.lifetimes import Incarnation
 from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.findings import Finding
 from tools.verify.input.rows import Row
 
 
-class Judged(NamedTuple):
+class ControlResult(NamedTuple):
     """What the control rows of all logs show."""
 
-    lives: list[Lived]
+    incarnations: list[Incarnation]
     epochs: dict[int, PrimaryView]
-    cuts: dict[int, int]  # by epoch, where a later one began that does not know the rest
+    cutoffs: dict[int, int]  # by epoch, where a later one began that does not know the rest
     begin_inactive: list[str]  # files of segments that begin in no primary
     evidence: list[Finding]  # what is wrong within segments, and where they meet
     views: list[Finding]  # what is wrong with views, primaries, and what lives did in them
@@ -38,38 +38,44 @@ class Judged(NamedTuple):
         return self.evidence + self.views
 
 
-def judge_control(rows: list[Row], *, live: bool = False) -> Judged:
+def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
     """Judge rows of `control.CONTROL_KINDS` and what votes there are among them, others are not
     looked at; `BadInput` for what is no log, or of several clusters.  `live`: what ends a log may
     not be written yet.
     """
     views_and_segments.check_input(rows)
-    lived, evidence, begin_inactive = lifetimes.join_segments(rows)
+    incarnations, evidence, begin_inactive = lifetimes.join_segments(rows)
     epochs = views_and_segments.primaries(rows)
-    began = views_and_segments.begun(rows, epochs)
+    bases = views_and_segments.epoch_bases(rows, epochs)
     notes: list[str] = []
-    for said in views_and_segments.check_segments(rows):
-        if isinstance(said, Finding):
-            evidence.append(said)
+    for found in views_and_segments.check_segments(rows):
+        if isinstance(found, Finding):
+            evidence.append(found)
         else:
-            notes.append(said)
-    unjudged = sum(life.unjudged for life in lived)
+            notes.append(found)
+    unjudged = sum(one.unjudged for one in incarnations)
     if unjudged:
         notes.append(
             f"{unjudged} confirms are above the durable mark; whether they were of transient "
             "messages, which need not wait, is not recorded"
         )
     views = [
-        *(() if live else views_and_segments.check_endings(rows)),
+        *(() if live else views_and_segments.check_closing_records(rows)),
         *views_and_segments.check_views(rows),
-        *view_changes.check_passages(rows),
+        *view_changes.check_view_changes(rows),
         *views_and_segments.check_primaries(rows),
-        *lifetimes.check_synchrony(rows, lived),
-        *lifetimes.check_next_primary(lived, epochs, began),
-        *lifetimes.check_majority(lived, epochs),
-        *durability.check_marks(rows, lived, epochs),
+        *lifetimes.check_synchrony(rows, incarnations),
+        *lifetimes.check_next_primary(incarnations, epochs, bases),
+        *lifetimes.check_majority(incarnations, epochs),
+        *durability.check_marks(rows, incarnations, epochs),
         *digest_votes.check_verdicts(rows, epochs),
     ]
-    return Judged(
-        lived, epochs, views_and_segments.cuts(rows, began), begin_inactive, evidence, views, notes
+    return ControlResult(
+        incarnations,
+        epochs,
+        views_and_segments.cutoffs(rows, bases),
+        begin_inactive,
+        evidence,
+        views,
+        notes,
     )

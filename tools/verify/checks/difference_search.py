@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
+class DifferenceSearch:
     """What was compared by sums alone, and the records that must be looked at one by one."""
 
     spans: int  # ranges of SPAN positions that were compared
-    doubtful: int  # how many of them are left
+    remaining: int  # how many of them are left
     batches: int  # in ranges that are not left
     positions: int  # in ranges that are not left
     records: DataFrame | None  # of those left, in the columns of the table "records"
 
 
-def find_doubts(scan: DataFrame, begin_inactive: list[str]) -> Doubts:
+def search_differences(scan: DataFrame, begin_inactive: list[str]) -> DifferenceSearch:
     """Compare the sums of all members; `begin_inactive` are the segments in whose beginning the
     member was in no primary.
     """
@@ -39,7 +39,7 @@ def find_doubts(scan: DataFrame, begin_inactive: list[str]) -> Doubts:
 
     sums = scan.filter(f.col("kind") == SUMS)
     inactive = ~applied_while_active(begin_inactive)
-    by_life = sums.groupBy("span", "member", "incarnation").agg(
+    by_incarnation = sums.groupBy("span", "member", "incarnation").agg(
         f.bit_xor("low").alias("low"),
         f.bit_xor("high").alias("high"),
         f.sum("batches").alias("batches"),
@@ -49,7 +49,7 @@ def find_doubts(scan: DataFrame, begin_inactive: list[str]) -> Doubts:
     differ = f.max("inactive")
     for name in ("low", "high", "batches", "positions"):
         differ = differ | (f.min(name) != f.max(name))
-    by_span = by_life.groupBy("span").agg(
+    by_span = by_incarnation.groupBy("span").agg(
         differ.alias("differ"),
         f.sum("batches").alias("batches"),
         f.max("positions").alias("positions"),
@@ -57,11 +57,11 @@ def find_doubts(scan: DataFrame, begin_inactive: list[str]) -> Doubts:
     anchor = f.col("kind").isin([int(kind) for kind in ANCHORS]) & (f.col("last") > 0)
     anchors = scan.filter(anchor).withColumn("span", f.expr(f"last div {SPAN}"))
     unknown = anchors.filter(~f.coalesce(f.col("flag"), f.lit(False)))
-    judged = by_span.join(
+    compared = by_span.join(
         unknown.select("span", f.lit(True).alias("odd")).distinct(), "span", "full_outer"
     ).withColumn("left", f.coalesce("differ", f.lit(False)) | f.coalesce("odd", f.lit(False)))
-    judged = judged.persist()
-    row = judged.agg(
+    compared = compared.persist()
+    row = compared.agg(
         f.count("differ"),
         f.count(f.when(f.col("left"), 1)),
         f.sum(f.when(~f.col("left"), f.col("batches"))),
@@ -69,8 +69,8 @@ def find_doubts(scan: DataFrame, begin_inactive: list[str]) -> Doubts:
     ).collect()[0]
     records: DataFrame | None = None
     if row[1]:
-        left = judged.filter("left").select("span")
+        left = compared.filter("left").select("span")
         batches = expand(sums.join(left, "span", "left_semi"))
-        said = anchors.join(left, "span", "left_semi").select(*Row._fields)
-        records = batches.unionByName(said)
-    return Doubts(row[0], row[1], row[2] or 0, row[3] or 0, records)
+        records_there = anchors.join(left, "span", "left_semi").select(*Row._fields)
+        records = batches.unionByName(records_there)
+    return DifferenceSearch(row[0], row[1], row[2] or 0, row[3] or 0, records)

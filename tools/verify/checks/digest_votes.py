@@ -14,27 +14,33 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from broker.memberlog.records import RecordKind
-from tools.verify.checks.view_changes import damaged
-from tools.verify.checks.views_and_segments import Life, PrimaryView, lives_of
+from tools.verify.checks.view_changes import incomplete
+from tools.verify.checks.views_and_segments import (
+    IncarnationId,
+    PrimaryView,
+    records_by_incarnation,
+)
 from tools.verify.findings import Finding
 from tools.verify.input.rows import Row
 
 AGREED, UNDECIDED = "agreed", "undecided"
-WORDS = (AGREED, "divergent", UNDECIDED)
-ODD_MAX = 1000
+VERDICTS = (AGREED, "divergent", UNDECIDED)
+DISPUTED_MAX = 1000
 """So many positions of odd votes are looked at; more say nothing new."""
 
-Said = tuple[str, bytes, int]  # the word, and the chain and root that won; nothing when none did
-Place = tuple[int, int]  # epoch, position
+NotedVerdict = tuple[
+    str, bytes, int
+]  # the word, and the chain and root that won; nothing when none did
+VotePlace = tuple[int, int]  # epoch, position
 
 
-class Told(NamedTuple):
+class NotedVotes(NamedTuple):
     """What one life noted about a position while it was in a primary."""
 
     votes: list[Row]
     whole: bool  # it applied all that this primary ordered, so it counted all votes
 
-    def said(self) -> list[Said]:
+    def verdicts(self) -> list[NotedVerdict]:
         """Return it in order; the state that a split shows is its own and no part of that."""
         return [
             (row.text or "", b"", 0)
@@ -44,102 +50,107 @@ class Told(NamedTuple):
         ]
 
 
-def odd_positions(rows: Iterable[Row]) -> list[int]:
+def disputed_positions(rows: Iterable[Row]) -> list[int]:
     """Return the positions of votes that were not simply agreed about."""
     odd = {row.position or 0 for row in rows if row.kind == RecordKind.VOTE and row.text != AGREED}
-    return sorted(odd)[:ODD_MAX]
+    return sorted(odd)[:DISPUTED_MAX]
 
 
 def check_verdicts(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
     """G10: verdicts are of known words, the same everywhere, and follow from the states."""
-    wanted = set(odd_positions(rows))
+    wanted = set(disputed_positions(rows))
     if not wanted:
         return
     for row in rows:
-        if row.kind == RecordKind.VOTE and row.text not in WORDS:
+        if row.kind == RecordKind.VOTE and row.text not in VERDICTS:
             what = f"notes the verdict '{row.text}', which there is not"
             yield Finding("G10", row.member, row.incarnation, row.position or 0, what)
-    told = _by_place(rows, wanted, primaries)
-    for (epoch, position), lives in sorted(told.items()):
-        yield from _unlike(position, lives)
-        yield from _unfounded(primaries.get(epoch), position, lives)
+    noted = _votes_by_place(rows, wanted, primaries)
+    for (epoch, position), by_incarnation in sorted(noted.items()):
+        yield from _dissenting(position, by_incarnation)
+        yield from _unfounded(primaries.get(epoch), position, by_incarnation)
 
 
-def _by_place(
+def _votes_by_place(
     rows: list[Row], wanted: set[int], primaries: dict[int, PrimaryView]
-) -> dict[Place, dict[Life, Told]]:
+) -> dict[VotePlace, dict[IncarnationId, NotedVotes]]:
     """Return what was noted in each primary; what was decided between two of them is left out."""
-    told: dict[Place, dict[Life, Told]] = defaultdict(dict)
-    broken = damaged(rows)
-    for member, incarnation, records in lives_of(rows):
-        life = member, incarnation
+    noted: dict[VotePlace, dict[IncarnationId, NotedVotes]] = defaultdict(dict)
+    broken = incomplete(rows)
+    for member, incarnation, records in records_by_incarnation(rows):
+        key = member, incarnation
         epoch, whole = 0, False
         for row in records:
             if row.kind == RecordKind.ACTIVE:
                 epoch, primary = row.epoch or 0, primaries.get(row.epoch or 0)
                 late = f"{member}/{incarnation}+" in (row.names or [])
                 based = primary is not None and row.position == primary.base
-                whole = based and not late and life not in broken
+                whole = based and not late and key not in broken
             elif row.kind in (RecordKind.INACTIVE, RecordKind.START):
                 epoch = 0
             elif row.kind == RecordKind.SNAPSHOT:
                 whole = False
             elif row.kind == RecordKind.VOTE and epoch and row.position in wanted:
                 place = epoch, row.position or 0
-                told[place].setdefault(life, Told([], whole)).votes.append(row)
-    return told
+                noted[place].setdefault(key, NotedVotes([], whole)).votes.append(row)
+    return noted
 
 
-def _unlike(position: int, lives: dict[Life, Told]) -> Iterator[Finding]:
+def _dissenting(
+    position: int, by_incarnation: dict[IncarnationId, NotedVotes]
+) -> Iterator[Finding]:
     """Yield who notes another verdict than most of those that counted the same votes.
 
     One may have ended before the others, so each may lack the last verdicts of another.
     """
-    counted = {life: told.said() for life, told in sorted(lives.items()) if told.whole}
+    counted = {
+        key: noted.verdicts() for key, noted in sorted(by_incarnation.items()) if noted.whole
+    }
     longest = max(map(len, counted.values()), default=0)
-    for place in range(longest):
-        here = {life: said[place] for life, said in counted.items() if len(said) > place}
+    for nth in range(longest):
+        here = {key: all_of[nth] for key, all_of in counted.items() if len(all_of) > nth}
         usual = Counter(here.values()).most_common(1)[0][0]
-        witness = next(life for life, said in here.items() if said == usual)
-        for life, said in here.items():
-            if said != usual:
-                what = f"notes the verdict {_words(said)}; {witness[0]} says {_words(usual)}"
-                yield Finding("G10", *life, position, what)
+        reference = next(key for key, verdict in here.items() if verdict == usual)
+        for key, verdict in here.items():
+            if verdict != usual:
+                other = f"{reference[0]} says {_verdict_text(usual)}"
+                what = f"notes the verdict {_verdict_text(verdict)}; {other}"
+                yield Finding("G10", *key, position, what)
         if len(set(here.values())) > 1:
             return
 
 
 def _unfounded(
-    primary: PrimaryView | None, position: int, lives: dict[Life, Told]
+    primary: PrimaryView | None, position: int, by_incarnation: dict[IncarnationId, NotedVotes]
 ) -> Iterator[Finding]:
     """Yield who notes that states differed where all members of the primary show the same."""
     if primary is None:
         return
     members = {name.rstrip("+") for name in primary.members}
     held: dict[str, tuple[bytes, int]] = {}
-    for (member, incarnation), told in lives.items():
-        own = {state for row in told.votes if (state := _own(row)) is not None}
+    for (member, incarnation), noted in by_incarnation.items():
+        own = {state for row in noted.votes if (state := _own_state(row)) is not None}
         if len(own) == 1:
             held[f"{member}/{incarnation}"] = own.pop()
     if held.keys() != members or len(set(held.values())) > 1:
         return
-    for life, told in lives.items():
-        for row in told.votes:
-            if row.text in WORDS and row.text != AGREED:
+    for key, noted in by_incarnation.items():
+        for row in noted.votes:
+            if row.text in VERDICTS and row.text != AGREED:
                 what = f"notes the verdict '{row.text}', but all members held the same state there"
-                yield Finding("G10", *life, position, what)
+                yield Finding("G10", *key, position, what)
                 break
 
 
-def _own(row: Row) -> tuple[bytes, int] | None:
+def _own_state(row: Row) -> tuple[bytes, int] | None:
     """Return the chain and root that a life held where it notes a verdict; None: not known."""
     if row.text != UNDECIDED and row.flag is not True:
         return None
     return None if row.chain is None else (bytes(row.chain), row.root or 0)
 
 
-def _words(said: Said) -> str:
-    word, chain, root = said
+def _verdict_text(verdict: NotedVerdict) -> str:
+    word, chain, root = verdict
     if word == UNDECIDED:
         return f"'{word}'"
     return f"'{word}' for chain {chain.hex()[:8]}, root {root % (1 << 64):016x}"

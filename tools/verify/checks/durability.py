@@ -14,9 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from broker.memberlog.records import RecordKind
-from tools.verify.checks.lifetimes import Lived, begins
-from tools.verify.checks.view_changes import damaged
-from tools.verify.checks.views_and_segments import Life, PrimaryView, ends_of, lives_of
+from tools.verify.checks.lifetimes import Incarnation, first_positions
+from tools.verify.checks.view_changes import incomplete
+from tools.verify.checks.views_and_segments import (
+    IncarnationId,
+    PrimaryView,
+    ends_of,
+    records_by_incarnation,
+)
 from tools.verify.findings import Finding
 from tools.verify.input.rows import SEGMENT, Row
 from vsync.quorum.voter_set import Electorate, parse
@@ -25,12 +30,12 @@ UNKNOWN = 1 << 64  # above every position
 
 
 def check_marks(
-    rows: list[Row], lived: list[Lived], primaries: dict[int, PrimaryView]
+    rows: list[Row], incarnations: list[Incarnation], primaries: dict[int, PrimaryView]
 ) -> Iterator[Finding]:
     """G9: no durable mark is above what a majority had on disk in that primary."""
-    noted = _noted(rows)
-    for life in lived:
-        for epoch, sums in sorted(life.epochs.items()):
+    noted = _durable_at_view_end(rows)
+    for incarnation in incarnations:
+        for epoch, sums in sorted(incarnation.epochs.items()):
             mark, primary = sums["mark"], primaries.get(epoch)
             if mark < 0 or primary is None:
                 continue
@@ -39,7 +44,7 @@ def check_marks(
             sets = [parse(primaries[one].voters) for one in (epoch, *after)]
             disks = {
                 name: noted.get((name, number), {}).get(epoch, UNKNOWN)
-                for name, number in map(_life, primary.members)
+                for name, number in map(_incarnation_id, primary.members)
             }
             reached = max(_reached(one, disks) for one in sets)
             if mark > reached:
@@ -47,7 +52,7 @@ def check_marks(
                     f"took position {mark} for durable at a majority in epoch {epoch}, but what "
                     f"was on disk by then is {_listed(disks)}"
                 )
-                yield Finding("G9", life.member, life.incarnation, reached + 1, what, mark)
+                yield Finding("G9", incarnation.member, incarnation.number, reached + 1, what, mark)
 
 
 def _reached(voters: Electorate, disks: dict[str, int]) -> int:
@@ -59,21 +64,23 @@ def _reached(voters: Electorate, disks: dict[str, int]) -> int:
     return 0
 
 
-def _noted(rows: list[Row]) -> dict[Life, dict[int, int]]:
+def _durable_at_view_end(rows: list[Row]) -> dict[IncarnationId, dict[int, int]]:
     """Return, by life and epoch, what it had noted as durable when the view of that primary ended
     for it, or when it stopped.
 
     Where it did neither, or parts of the log are not at hand, there is nothing.
     """
-    left_out = damaged(rows) | begins(rows).keys()
-    told: dict[Life, list[tuple[int, int]]] = defaultdict(list)  # at which lsn a segment ends
+    left_out = incomplete(rows) | first_positions(rows).keys()
+    at_segment_end: dict[IncarnationId, list[tuple[int, int]]] = defaultdict(
+        list
+    )  # at which lsn a segment ends
     for row in rows:
         if row.kind == SEGMENT:
-            told[row.member, row.incarnation].append((row.lsn, ends_of(row)["durable"]))
-    noted: dict[Life, dict[int, int]] = {}
-    for member, incarnation, records in lives_of(rows):
-        life = member, incarnation
-        if life in left_out:
+            at_segment_end[row.member, row.incarnation].append((row.lsn, ends_of(row)["durable"]))
+    noted: dict[IncarnationId, dict[int, int]] = {}
+    for member, incarnation, records in records_by_incarnation(rows):
+        key = member, incarnation
+        if key in left_out:
             continue
         ends: dict[int, int] = {}
         epoch: int | None = None
@@ -81,16 +88,16 @@ def _noted(rows: list[Row]) -> dict[Life, dict[int, int]]:
             if row.kind == RecordKind.ACTIVE:
                 epoch = row.epoch
             elif row.kind == RecordKind.VIEW and epoch is not None:
-                earlier = [durable for lsn, durable in told[life] if lsn < row.lsn]
+                earlier = [durable for lsn, durable in at_segment_end[key] if lsn < row.lsn]
                 ends[epoch] = UNKNOWN if row.seq is None else max([row.seq, *earlier])
                 epoch = None
             elif row.kind == RecordKind.STOP and epoch is not None:
-                ends[epoch] = max(durable for _, durable in told[life])
-        noted[life] = ends
+                ends[epoch] = max(durable for _, durable in at_segment_end[key])
+        noted[key] = ends
     return noted
 
 
-def _life(member: str) -> Life:
+def _incarnation_id(member: str) -> IncarnationId:
     """Read "name/incarnation", with or without the mark of a fresh one."""
     name, _, incarnation = member.rstrip("+").rpartition("/")
     return name, int(incarnation)

@@ -17,10 +17,9 @@ from typing import NamedTuple
 from broker.memberlog.reader import Ends, LogError
 from broker.memberlog.segment_totals import marks_of
 from broker.memberlog.segments import ends_of
+from tools.verify.checks.views_and_segments import IncarnationId
 from tools.verify.findings import BadInput
 from tools.verify.input.segments import find_segments, size_of
-
-Life = tuple[str, int]
 
 
 class Closed(NamedTuple):
@@ -31,7 +30,7 @@ class Closed(NamedTuple):
     ends: Ends
 
     @property
-    def life(self) -> Life:
+    def key(self) -> IncarnationId:
         """Return whose it is."""
         return self.ends.header.member, self.ends.header.incarnation
 
@@ -88,15 +87,15 @@ def compare_ends(places: list[Path]) -> FastReport:
         members=len({one.ends.header.member for one in segments}),
         unread=[one.file for one in segments if one.ends.end is None],
     )
-    lives: dict[Life, list[Closed]] = defaultdict(list)
+    by_incarnation: dict[IncarnationId, list[Closed]] = defaultdict(list)
     for one in segments:
-        lives[one.life].append(one)
+        by_incarnation[one.key].append(one)
     suspects: set[Path] = set()
-    for life, own in sorted(lives.items()):
+    for key, own in sorted(by_incarnation.items()):
         own.sort(key=lambda one: one.ends.header.segment)
         for before, after in pairwise(own):
-            for what in _breaks(before, after):
-                report.differences.append(f"{life[0]} (life {life[1]}): {what}")
+            for what in _discontinuities(before, after):
+                report.differences.append(f"{key[0]} (life {key[1]}): {what}")
                 suspects.update((before.file, after.file))
     suspects.update(_compare_chains(report, segments))
     report.suspects = sorted(suspects)
@@ -122,7 +121,7 @@ def _check_clusters(segments: list[Closed]) -> None:
         raise BadInput(f"these logs are of more than one cluster: {listed}")
 
 
-def _breaks(before: Closed, after: Closed) -> Iterator[str]:
+def _discontinuities(before: Closed, after: Closed) -> Iterator[str]:
     """Yield how a segment does not go on where the one before it ended."""
     earlier, later = before.ends, after.ends
     number = earlier.header.segment
@@ -136,41 +135,41 @@ def _breaks(before: Closed, after: Closed) -> Iterator[str]:
         yield f"{after.file} does not continue the last record of {before.file}"
 
 
-def _told(segments: Iterable[Closed]) -> dict[int, dict[bytes, list[Closed]]]:
+def _written_chains(segments: Iterable[Closed]) -> dict[int, dict[bytes, list[Closed]]]:
     """Return, by position and chain, who wrote them down."""
-    told: dict[int, dict[bytes, list[Closed]]] = defaultdict(lambda: defaultdict(list))
+    written: dict[int, dict[bytes, list[Closed]]] = defaultdict(lambda: defaultdict(list))
     for one in segments:
         end = one.ends.end
         if end is not None:
             for position, chain in {*marks_of(end), (end.position, end.chain)}:
                 if position > 0:
-                    told[position][chain].append(one)
-    return told
+                    written[position][chain].append(one)
+    return written
 
 
 def _compare_chains(report: FastReport, segments: list[Closed]) -> set[Path]:
     """Compare the chains at all positions that two members wrote down; return what to expand."""
-    told = _told(segments)
-    met: set[str] = set()
+    written = _written_chains(segments)
+    shared: set[str] = set()
     first_bad = 0
     bad = 0
-    for position, chains in sorted(told.items()):
+    for position, chains in sorted(written.items()):
         members = {one.ends.header.member for ones in chains.values() for one in ones}
         if len(members) < 2 and len(chains) < 2:
             continue
-        met |= members
+        shared |= members
         report.compared += 1
         if len(chains) > 1:
             bad += 1
             first_bad = first_bad or position
         elif not first_bad:
             report.agreed_to = position
-    report.alone = sorted({one.ends.header.member for one in segments} - met)
+    report.alone = sorted({one.ends.header.member for one in segments} - shared)
     if not first_bad:
         return set()
     groups = " and ".join(
         f"{chain.hex()[:8]} at {', '.join(sorted({one.ends.header.member for one in ones}))}"
-        for chain, ones in sorted(told[first_bad].items(), key=lambda item: -len(item[1]))
+        for chain, ones in sorted(written[first_bad].items(), key=lambda item: -len(item[1]))
     )
     report.differences.append(
         f"the chain at position {first_bad} is {groups}; it differs at {bad} of "

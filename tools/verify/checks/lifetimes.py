@@ -11,19 +11,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from broker.memberlog.records import RecordKind
-from tools.verify.checks.views_and_segments import Life, PrimaryView, ends_of, lives_of
+from tools.verify.checks.views_and_segments import (
+    IncarnationId,
+    PrimaryView,
+    ends_of,
+    records_by_incarnation,
+)
 from tools.verify.findings import Finding
 from tools.verify.input.log_sequence import digest, foreign_batch, out_of_sequence
-from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, together
+from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, merge_sums
 from vsync.quorum.voter_set import parse
 
 
 @dataclass(slots=True)
-class Lived:
+class Incarnation:
     """What one life did, over all its segments."""
 
     member: str
-    incarnation: int
+    number: int
     epochs: dict[int, EpochSums] = field(default_factory=dict)
     durable: int = -1
     confirms: int = 0
@@ -34,57 +39,57 @@ class Lived:
     stopped: bool = False
 
 
-def join_segments(rows: list[Row]) -> tuple[list[Lived], list[Finding], list[str]]:
+def join_segments(rows: list[Row]) -> tuple[list[Incarnation], list[Finding], list[str]]:
     """Return the lives, what breaks between their segments, and files that begin inactive."""
-    lives: dict[Life, list[Row]] = defaultdict(list)
+    by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind == SEGMENT:
-            lives[row.member, row.incarnation].append(row)
+            by_incarnation[row.member, row.incarnation].append(row)
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
-    joined: list[Lived] = []
+    joined: list[Incarnation] = []
     findings: list[Finding] = []
     inactive: list[str] = []
-    for life, segments in sorted(lives.items()):
-        lived = Lived(*life, stopped=life in stopped)
-        carry = Carry()
+    for key, segments in sorted(by_incarnation.items()):
+        whole = Incarnation(*key, stopped=key in stopped)
+        carry = CarriedState()
         for row in sorted(segments, key=lambda row: row.segment):
             ends = ends_of(row)
             follows = row.segment == carry.segment + 1
             if follows:
                 for promise, position, until, what in carry.check(ends):
-                    findings.append(Finding(promise, *life, position, what, until))
+                    findings.append(Finding(promise, *key, position, what, until))
                 if carry.active is False:
                     inactive.append(row.file)
-            _add(lived, ends)
-            carry = carry.behind(row, ends, follows)
-        joined.append(lived)
+            _add(whole, ends)
+            carry = carry.after_segment(row, ends, follows)
+        joined.append(whole)
     return joined, findings, inactive
 
 
-NOWHERE = 1 << 62  # beyond any position
+BEYOND_ALL = 1 << 62  # beyond any position
 
 
-def begins(rows: list[Row]) -> dict[Life, int]:
+def first_positions(rows: list[Row]) -> dict[IncarnationId, int]:
     """Return the first position shown of each life that is not shown from segment 0 on."""
-    lives: dict[Life, list[Row]] = defaultdict(list)
+    by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind == SEGMENT:
-            lives[row.member, row.incarnation].append(row)
-    found: dict[Life, int] = {}
-    for life, segments in lives.items():
+            by_incarnation[row.member, row.incarnation].append(row)
+    found: dict[IncarnationId, int] = {}
+    for key, segments in by_incarnation.items():
         if min(row.segment for row in segments) > 0:
             sums = [epoch for row in segments for epoch in ends_of(row)["epochs"].values()]
             firsts = [one["first"] for one in sums if one["first"] >= 0]
-            found[life] = min(firsts, default=NOWHERE)
+            found[key] = min(firsts, default=BEYOND_ALL)
     return found
 
 
 @dataclass(slots=True)
-class Carry:
+class CarriedState:
     """What the end of a segment hands to the next; None and -1: not known."""
 
     segment: int = -1
-    stands: int = -1
+    position_reached: int = -1
     chain: str = ""
     primary: tuple[int, int] | None = None
     active: bool | None = False
@@ -94,10 +99,10 @@ class Carry:
     def check(self, ends: SegmentEnds) -> Iterator[tuple[str, int, int, str]]:
         """Yield what the next segment took for granted wrongly."""
         first = ends["first_batch"]
-        if first is not None and self.stands >= 0:
+        if first is not None and self.position_reached >= 0:
             commands = len(first["outcomes"]) // 4  # hex of u16
             position = first["position"]
-            sequence = out_of_sequence(self.stands, position, position + commands - 1)
+            sequence = out_of_sequence(self.position_reached, position, position + commands - 1)
             if sequence is not None:
                 yield ("G1", *sequence)
             elif self.chain:
@@ -114,14 +119,14 @@ class Carry:
         if ends["entry_confirm"] is not None and self.active is False:
             yield "G7", ends["entry_confirm"], -1, "confirmed outside of the primary"
 
-    def behind(self, row: Row, ends: SegmentEnds, follows: bool) -> Carry:
+    def after_segment(self, row: Row, ends: SegmentEnds, follows: bool) -> CarriedState:
         """Return what holds at the end of a segment that began with this."""
-        stands = -1 if row.position is None else row.position
-        before = self if follows else Carry(active=None, whole=False)
-        untouched = stands < 0 and ends["first_batch"] is None
-        return Carry(
+        position_reached = -1 if row.position is None else row.position
+        before = self if follows else CarriedState(active=None, whole=False)
+        untouched = position_reached < 0 and ends["first_batch"] is None
+        return CarriedState(
             row.segment,
-            before.stands if untouched else stands,
+            before.position_reached if untouched else position_reached,
             ends["chain"] or (before.chain if untouched else ""),
             ends["primary"] or before.primary,
             before.active if ends["active"] is None else ends["active"],
@@ -130,27 +135,27 @@ class Carry:
         )
 
 
-def _add(lived: Lived, ends: SegmentEnds) -> None:
+def _add(one: Incarnation, ends: SegmentEnds) -> None:
     for name, sums in ends["epochs"].items():
-        lived.epochs[int(name)] = together(lived.epochs.get(int(name), sums), sums)
-    lived.durable = max(lived.durable, ends["durable"])
-    lived.confirms += ends["confirms"]
-    lived.publishes += ends["publishes"]
-    lived.records += ends["records"]
-    lived.unpaired += ends["unpaired"]
-    lived.unjudged += ends["unjudged"]
+        one.epochs[int(name)] = merge_sums(one.epochs.get(int(name), sums), sums)
+    one.durable = max(one.durable, ends["durable"])
+    one.confirms += ends["confirms"]
+    one.publishes += ends["publishes"]
+    one.records += ends["records"]
+    one.unpaired += ends["unpaired"]
+    one.unjudged += ends["unjudged"]
 
 
-def check_synchrony(rows: list[Row], lived: list[Lived]) -> Iterator[Finding]:
+def check_synchrony(rows: list[Row], lived: list[Incarnation]) -> Iterator[Finding]:
     """G2: lives that go together from one primary view to the next applied the same in it.
 
     Positions are contiguous in each life (G1), and `identity` compares (ring, seq) at each of them;
     so the sets are equal when they end alike.  A life that was given a state on its way, of which
     what it lacks is a part, did not go with the others.
     """
-    reached = {(life.member, life.incarnation): life.epochs for life in lived}
-    together: dict[tuple[int, int], list[tuple[int, int, Life]]] = defaultdict(list)
-    for member, incarnation, records in lives_of(rows):
+    reached = {(one.member, one.number): one.epochs for one in lived}
+    groups: dict[tuple[int, int], list[tuple[int, int, IncarnationId]]] = defaultdict(list)
+    for member, incarnation, records in records_by_incarnation(rows):
         actives = [row for row in records if row.kind == RecordKind.ACTIVE]
         jumps = [row for row in records if row.kind == RecordKind.SNAPSHOT]
         for before, after, later in zip(actives, actives[1:], [*actives[2:], None], strict=False):
@@ -159,44 +164,46 @@ def check_synchrony(rows: list[Row], lived: list[Lived]) -> Iterator[Finding]:
             sums = reached[member, incarnation].get(before.epoch or 0)
             last = sums["last"] if sums is not None else -1
             went = last, max(given, default=-1), (member, incarnation)
-            together[before.epoch or 0, after.epoch or 0].append(went)
-    for (epoch, next_epoch), ends in sorted(together.items()):
-        most, _, witness = max(ends)
+            groups[before.epoch or 0, after.epoch or 0].append(went)
+    for (epoch, next_epoch), ends in sorted(groups.items()):
+        most, _, reference = max(ends)
         for last, given_to, (member, incarnation) in ends:
             if last != most and given_to < most:
                 what = (
-                    f"applied epoch {epoch} up to position {last}, {witness[0]} up to {most}, "
+                    f"applied epoch {epoch} up to position {last}, {reference[0]} up to {most}, "
                     f"and both went on to epoch {next_epoch}"
                 )
                 yield Finding("G2", member, incarnation, last + 1, what)
 
 
 def check_next_primary(
-    lived: list[Lived], primaries: dict[int, PrimaryView], began: dict[int, int]
+    lived: list[Incarnation], primaries: dict[int, PrimaryView], bases: dict[int, int]
 ) -> Iterator[Finding]:
     """G8: each epoch starts at or beyond everything that earlier ones confirmed; `began` as
     `control.begun` has it.
     """
     confirmed = _highest_confirmed(lived)
-    for epoch, base in began.items():
-        earlier = [(position, of, life) for of, (position, life) in confirmed.items() if of < epoch]
-        position, of, life = max(earlier, default=(-1, 0, ("", 0)))
+    for epoch, base in bases.items():
+        earlier = [(position, of, key) for of, (position, key) in confirmed.items() if of < epoch]
+        position, of, key = max(earlier, default=(-1, 0, ("", 0)))
         if base < position:
             primary = primaries.get(epoch)
             words = f" ({primary})" if primary is not None else ""
             what = (
                 f"confirmed in epoch {of}, but the primary of epoch {epoch}{words} starts before it"
             )
-            yield Finding("G8", *life, position, what)
+            yield Finding("G8", *key, position, what)
 
 
-def check_majority(lived: list[Lived], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
+def check_majority(
+    lived: list[Incarnation], primaries: dict[int, PrimaryView]
+) -> Iterator[Finding]:
     """G9: a majority of the voters says that it is on disk, or its log ends too early to know."""
     durable: dict[str, int] = {}
     open_ended: dict[str, bool] = {}
-    for life in lived:  # in the order of incarnations: a later START says what an earlier life kept
-        durable[life.member] = max(life.durable, durable.get(life.member, -1))
-        open_ended[life.member] = not life.stopped
+    for one in lived:  # in their order: a later START says what an earlier incarnation kept
+        durable[one.member] = max(one.durable, durable.get(one.member, -1))
+        open_ended[one.member] = not one.stopped
     for epoch, (position, (member, incarnation)) in _highest_confirmed(lived).items():
         # The voters may have changed in this epoch: the next one's will do as well.
         after = [later for later in sorted(primaries) if later > epoch][:1]
@@ -212,12 +219,12 @@ def check_majority(lived: list[Lived], primaries: dict[int, PrimaryView]) -> Ite
             yield Finding("G9", member, incarnation, position, what)
 
 
-def _highest_confirmed(lived: list[Lived]) -> dict[int, tuple[int, Life]]:
+def _highest_confirmed(lived: list[Incarnation]) -> dict[int, tuple[int, IncarnationId]]:
     """Return, by epoch, the highest position that was confirmed, and by whom."""
-    highest: dict[int, tuple[int, Life]] = {}
-    for life in lived:
-        for epoch, sums in life.epochs.items():
+    highest: dict[int, tuple[int, IncarnationId]] = {}
+    for one in lived:
+        for epoch, sums in one.epochs.items():
             if sums["confirmed"] >= 0:
-                told = (sums["confirmed"], (life.member, life.incarnation))
-                highest[epoch] = max(highest.get(epoch, told), told)
+                claim = (sums["confirmed"], (one.member, one.number))
+                highest[epoch] = max(highest.get(epoch, claim), claim)
     return highest

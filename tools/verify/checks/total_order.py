@@ -62,11 +62,11 @@ class AppliedAt(NamedTuple):
     active: bool
 
 
-def _superseded(cuts: dict[int, int]) -> Column:
+def _superseded(cutoffs: dict[int, int]) -> Column:
     """Return the epoch of a superseded row, 0 for one that is part of the one history."""
     from pyspark.sql import functions as f
 
-    pairs = [f.lit(value) for pair in sorted(cuts.items()) for value in pair]
+    pairs = [f.lit(value) for pair in sorted(cutoffs.items()) for value in pair]
     if not pairs:
         return f.lit(0)
     cut = f.element_at(f.create_map(*pairs), f.col("decided"))
@@ -74,7 +74,7 @@ def _superseded(cuts: dict[int, int]) -> Column:
 
 
 def find_differences(
-    records: DataFrame, begin_inactive: list[str], cuts: dict[int, int], begin: int
+    records: DataFrame, begin_inactive: list[str], cutoffs: dict[int, int], begin: int
 ) -> Differences:
     """Aggregate batches by the position that they end at, in one job.
 
@@ -105,7 +105,7 @@ def find_differences(
     per_position = (
         records.filter(f"{is_batch} or (kind in ({anchors}) and `last` > 0)")
         .withColumn("active", f.when(f.expr(is_batch), applied_while_active(begin_inactive)))
-        .groupBy("last", _superseded(cuts).alias("superseded"))
+        .groupBy("last", _superseded(cutoffs).alias("superseded"))
         .agg(
             f.expr(f"count(if({is_batch}, 1, null)) as n"),
             f.expr(f"min(if({is_batch}, position, null)) as `first`"),
@@ -137,7 +137,7 @@ def describe_differences(
     records: DataFrame,
     differences: Differences,
     begin_inactive: list[str],
-    cuts: dict[int, int],
+    cutoffs: dict[int, int],
 ) -> list[Finding]:
     """Say who differs from the others at the first position of each kind of difference."""
     from pyspark.sql import functions as f
@@ -149,7 +149,7 @@ def describe_differences(
     rows = (
         records.filter(f.col("last").isin(wanted) & f.col("kind").isin(kinds))
         .withColumn("active", applied_while_active(begin_inactive))
-        .select(*AppliedAt._fields, _superseded(cuts).alias("superseded"))
+        .select(*AppliedAt._fields, _superseded(cutoffs).alias("superseded"))
         .limit(1000)
         .collect()
     )
@@ -162,21 +162,21 @@ def describe_differences(
         batches = [row for row in here if row.kind == RecordKind.BATCH]
         if name == "alone":
             regular = {row.chain for row in batches if row.active}
-            findings += [_alone(row) for row in batches if row.chain not in regular]
+            findings += [_outside_primary(row) for row in batches if row.chain not in regular]
         elif name == "chain" and "outcomes" in differences.found:
             if place != differences.found["outcomes"][0]:  # else the outcome explains it
-                findings += _odd(here, name, count)
+                findings += _minority(here, name, count)
         else:
-            findings += _odd(here if name in ("chain", "root") else batches, name, count)
+            findings += _minority(here if name in ("chain", "root") else batches, name, count)
     return findings
 
 
-def _alone(row: AppliedAt) -> Finding:
+def _outside_primary(row: AppliedAt) -> Finding:
     what = f"{_commands(row)} applied outside of the primary, and by no member in it"
     return Finding("G7", row.member, row.incarnation, row.position, what)
 
 
-def _odd(rows: list[AppliedAt], name: str, count: int) -> Iterator[Finding]:
+def _minority(rows: list[AppliedAt], name: str, count: int) -> Iterator[Finding]:
     """Yield a finding for each life that differs from what most have."""
     key, describe, promise = _COMPARED[name]
     rows = [row for row in rows if name != "root" or row.root is not None]

@@ -12,16 +12,23 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker.memberlog.records import RecordKind
-from tools.verify.checks.views_and_segments import Life, Ring, lives_of, odd_ones, ring_of, stood
+from tools.verify.checks.views_and_segments import (
+    IncarnationId,
+    Ring,
+    position_at,
+    records_by_incarnation,
+    ring_of,
+    split_by_majority,
+)
 from tools.verify.findings import Finding
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 
 
-class Passage(NamedTuple):
+class ViewChange(NamedTuple):
     """One life went from one regular view to the next, as it tells."""
 
     before: Row
-    along: Row | None  # the transitional view; None: not told, or told wrongly
+    transitional: Row | None  # the transitional view; None: not told, or told wrongly
     after: Row
 
     @property
@@ -30,48 +37,48 @@ class Passage(NamedTuple):
         return ring_of(self.before), ring_of(self.after)
 
 
-def check_passages(rows: list[Row]) -> Iterator[Finding]:
+def check_view_changes(rows: list[Row]) -> Iterator[Finding]:
     """G6: a transitional view holds exactly the members that move together."""
-    broken = damaged(rows)
-    told: list[Passage] = []
-    for member, incarnation, records in lives_of(rows):
-        if (member, incarnation) in broken:
+    left_out = incomplete(rows)
+    changes: list[ViewChange] = []
+    for member, incarnation, records in records_by_incarnation(rows):
+        if (member, incarnation) in left_out:
             continue  # what is missing may be the view that explains the others
-        for one in _passages(records, shown=records[0].kind == RecordKind.START):
-            if isinstance(one, Passage):
-                told.append(one)
+        for one in _view_changes(records, from_beginning=records[0].kind == RecordKind.START):
+            if isinstance(one, ViewChange):
+                changes.append(one)
             else:
                 row, what = one
-                yield Finding("G6", member, incarnation, stood(rows, row), what)
-    came: dict[Ring, dict[str, Ring]] = defaultdict(dict)  # into a view, by whom, from which one
-    for passage in told:
-        before, after = passage.between
-        came[after][_life(passage.after)] = before
+                yield Finding("G6", member, incarnation, position_at(rows, row), what)
+    arrived: dict[Ring, dict[str, Ring]] = defaultdict(dict)  # into a view, by whom, from which one
+    for change in changes:
+        before, after = change.between
+        arrived[after][_member(change.after)] = before
     by_way: dict[tuple[Ring, Ring], list[tuple[tuple[str, ...], Row]]] = defaultdict(list)
-    for passage in told:
-        if passage.along is None:
+    for change in changes:
+        if change.transitional is None:
             continue
-        what = _refuted(passage, came[passage.between[1]])
+        what = _refuted(change, arrived[change.between[1]])
         if what:
-            row = passage.along
-            yield Finding("G6", row.member, row.incarnation, stood(rows, row), what)
+            row = change.transitional
+            yield Finding("G6", row.member, row.incarnation, position_at(rows, row), what)
         else:
-            by_way[passage.between].append((_names(passage.along), passage.along))
-    for (before, after), tellers in by_way.items():
-        usual, others = odd_ones(tellers)
+            by_way[change.between].append((_names(change.transitional), change.transitional))
+    for (before, after), reports in by_way.items():
+        usual, others = split_by_majority(reports)
         for names, row in others:
             what = (
                 f"from view {_view(before)} to {_view(after)} came {_listed(names)} here and "
                 f"{_listed(usual[0])} at {usual[1].member}"
             )
-            yield Finding("G6", row.member, row.incarnation, stood(rows, row), what)
+            yield Finding("G6", row.member, row.incarnation, position_at(rows, row), what)
 
 
-def damaged(rows: list[Row]) -> set[Life]:
+def incomplete(rows: list[Row]) -> set[IncarnationId]:
     """Return the lives of which something in the middle is not at hand."""
     faults = (row for row in rows if row.kind == FAULT and row.origin == "LOG")
     found = {(row.member, row.incarnation) for row in faults}
-    numbers: dict[Life, set[int]] = defaultdict(set)
+    numbers: dict[IncarnationId, set[int]] = defaultdict(set)
     for row in rows:
         if row.kind == SEGMENT:
             numbers[row.member, row.incarnation].add(row.segment)
@@ -79,13 +86,15 @@ def damaged(rows: list[Row]) -> set[Life]:
     return found.union(gaps)
 
 
-def _passages(records: list[Row], *, shown: bool) -> Iterator[Passage | tuple[Row, str]]:
+def _view_changes(
+    records: list[Row], *, from_beginning: bool
+) -> Iterator[ViewChange | tuple[Row, str]]:
     """Yield how a life went from view to view, and what is wrong with that by itself.
 
     `shown`: its log is there from the beginning.
     """
     regular: Row | None = None
-    along: Row | None = None
+    transitional: Row | None = None
     closed = False  # the end of the regular view was told
     for row in records:
         if row.kind != RecordKind.VIEW:
@@ -95,46 +104,46 @@ def _passages(records: list[Row], *, shown: bool) -> Iterator[Passage | tuple[Ro
                 if not closed:
                     what = f"view {_ring(row)} follows {_ring(regular)}, whose end is not told"
                     yield row, what
-                yield Passage(regular, along, row)
-            regular, along, closed = row, None, False
+                yield ViewChange(regular, transitional, row)
+            regular, transitional, closed = row, None, False
             continue
-        what = _misplaced(row, regular, shown=shown, closed=closed)
+        what = _misplaced(row, regular, from_beginning=from_beginning, closed=closed)
         if what:
             yield row, what
         elif regular is not None:
-            along = row
+            transitional = row
         closed = True
 
 
-def _misplaced(row: Row, regular: Row | None, *, shown: bool, closed: bool) -> str:
+def _misplaced(row: Row, regular: Row | None, *, from_beginning: bool, closed: bool) -> str:
     """Return how a transitional view is wrong by what its life told before; empty: it is not."""
     if closed:
         return f"the end of view {_ring(row)} is told again"
     names = set(_names(row))
-    if _life(row) not in names:
+    if _member(row) not in names:
         return f"the members that come along from view {_ring(row)} are said to be others"
     if regular is None:
-        return f"the end of view {_ring(row)} is told, which this member never saw" * shown
+        return f"the end of view {_ring(row)} is told, which this member never saw" * from_beginning
     if (row.ring_seq, row.ring_rep) != (regular.ring_seq, regular.ring_rep):
         return f"the end of view {_ring(row)} is told in view {_ring(regular)}"
-    strangers = names - set(_names(regular))
-    if strangers:
-        return f"{_listed(strangers)} came along from view {_ring(row)} without being in it"
+    outsiders = names - set(_names(regular))
+    if outsiders:
+        return f"{_listed(outsiders)} came along from view {_ring(row)} without being in it"
     return ""
 
 
-def _refuted(passage: Passage, came: dict[str, Ring]) -> str:
+def _refuted(change: ViewChange, arrived: dict[str, Ring]) -> str:
     """Return how others' logs, or the view that follows, contradict who came along."""
-    assert passage.along is not None
-    names, there = set(_names(passage.along)), set(_names(passage.after))
-    before, after = passage.between
+    assert change.transitional is not None
+    names, there = set(_names(change.transitional)), set(_names(change.after))
+    before, after = change.between
     way = f"from view {_view(before)} to {_view(after)}"
     if names - there:
         return f"{_listed(names - there)} came along {way} without being in that"
-    others = {name for name in names if came.get(name, before) != before}
+    others = {name for name in names if arrived.get(name, before) != before}
     if others:
         return f"{_listed(others)} did not come along {way}, but by another view"
-    missing = {name for name, ring in came.items() if ring == before} - names
+    missing = {name for name, ring in arrived.items() if ring == before} - names
     if missing:
         return f"{_listed(missing)} came along {way} as well"
     return ""
@@ -144,7 +153,7 @@ def _names(row: Row) -> tuple[str, ...]:
     return tuple(sorted(row.names or []))
 
 
-def _life(row: Row) -> str:
+def _member(row: Row) -> str:
     return f"{row.member}/{row.incarnation}"
 
 

@@ -26,7 +26,7 @@ CONTROL_KINDS = (
     ),
     *(SEGMENT, FAULT, UNREADABLE),
 )
-Life = tuple[str, int]
+IncarnationId = tuple[str, int]
 Ring = tuple[int, str, str]
 
 
@@ -66,10 +66,10 @@ def check_input(rows: list[Row]) -> None:
             raise BadInput(row.text or row.file)
     seen: dict[tuple[str, str], str] = {}
     for row in rows:
-        said = ends_of(row) if row.kind == SEGMENT else None
+        ends = ends_of(row) if row.kind == SEGMENT else None
         # Who never held anything may have been named by a first start that came to nothing.
-        if said is not None and said["records"] and (row.position or 0) > 0:
-            name, cluster_id = said["cluster"]
+        if ends is not None and ends["records"] and (row.position or 0) > 0:
+            name, cluster_id = ends["cluster"]
             seen.setdefault((name, cluster_id), row.file)
     named = {key: file for key, file in seen.items() if key[1]}
     for group in ({name: file for (name, _), file in seen.items()}, named):
@@ -86,12 +86,12 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
             what = row.text or ""
             until = -1 if row.last is None else row.last
             yield Finding(row.origin or "LOG", row.member, row.incarnation, position, what, until)
-    lives: dict[Life, list[Row]] = defaultdict(list)
+    by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind == SEGMENT:
-            lives[row.member, row.incarnation].append(row)
+            by_incarnation[row.member, row.incarnation].append(row)
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
-    for (member, incarnation), segments in sorted(lives.items()):
+    for (member, incarnation), segments in sorted(by_incarnation.items()):
         segments.sort(key=lambda row: (row.segment, row.file))
         for before, after in zip([None, *segments], segments, strict=False):
             for what in _continues(before, after):
@@ -108,7 +108,7 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
                 f"{member} (life {incarnation}): the log ends without a stop{torn}; "
                 "what came after is not known"
             )
-    for member, incarnation, records in lives_of(rows):
+    for member, incarnation, records in records_by_incarnation(rows):
         first = records[0]
         if first.segment == 0 and first.kind != RecordKind.START:
             what = f"{first.file} does not begin with what recovery found"
@@ -117,15 +117,15 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
 
 def _continues(before: Row | None, after: Row) -> Iterator[str]:
     """Yield how a segment fails to continue the one before it."""
-    said = ends_of(after)
+    ends = ends_of(after)
     if before is None:
-        if not said["records"]:
+        if not ends["records"]:
             return
-        if after.segment == 0 and said["first_lsn"] > 0:
-            yield f"{after.file} begins with lsn {said['first_lsn']}"
-        elif after.segment == 0 and said["prev_link"].strip("0"):
+        if after.segment == 0 and ends["first_lsn"] > 0:
+            yield f"{after.file} begins with lsn {ends['first_lsn']}"
+        elif after.segment == 0 and ends["prev_link"].strip("0"):
             yield f"{after.file} is the first segment, but says that it continues another"
-        elif after.segment > 0 and said["first_lsn"] == 0:
+        elif after.segment > 0 and ends["first_lsn"] == 0:
             yield f"{after.file} is segment {after.segment}, but begins with lsn 0"
         return
     prior = ends_of(before)
@@ -140,17 +140,17 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
         return
     if not prior["closed"]:
         yield f"{before.file} has no closing record, but {after.file} follows it"
-    if not said["records"]:
+    if not ends["records"]:
         return
-    if said["first_lsn"] != before.lsn + 1:
-        yield f"{after.file} begins with lsn {said['first_lsn']} after lsn {before.lsn}"
-    elif said["prev_link"] != prior["link"]:
+    if ends["first_lsn"] != before.lsn + 1:
+        yield f"{after.file} begins with lsn {ends['first_lsn']} after lsn {before.lsn}"
+    elif ends["prev_link"] != prior["link"]:
         yield f"{after.file} does not continue the last record of {before.file}"
 
 
-def check_endings(rows: list[Row]) -> Iterator[Finding]:
+def check_closing_records(rows: list[Row]) -> Iterator[Finding]:
     """LOG: the segment in which a life stopped in order is closed; STOP and END are one write."""
-    last: dict[Life, Row] = {}
+    last: dict[IncarnationId, Row] = {}
     for row in rows:
         if row.kind == SEGMENT:
             known = last.setdefault((row.member, row.incarnation), row)
@@ -170,52 +170,54 @@ def check_endings(rows: list[Row]) -> Iterator[Finding]:
 
 def check_views(rows: list[Row]) -> Iterator[Finding]:
     """G6: one membership per view, rising ids, and no primary view that was not seen."""
-    told: dict[Ring, list[tuple[tuple[str, ...], Row]]] = defaultdict(list)
-    shown: dict[Life, int] = {}  # the first segment that there is
+    reported: dict[Ring, list[tuple[tuple[str, ...], Row]]] = defaultdict(list)
+    first_segment: dict[IncarnationId, int] = {}  # the first segment that there is
     for row in rows:
-        life = row.member, row.incarnation
-        shown[life] = min(row.segment, shown.get(life, row.segment))
-    for member, incarnation, records in lives_of(rows):
-        unseen = shown[member, incarnation] > 0  # a view before what there is, for all we know
+        key = row.member, row.incarnation
+        first_segment[key] = min(row.segment, first_segment.get(key, row.segment))
+    for member, incarnation, records in records_by_incarnation(rows):
+        unseen = (
+            first_segment[member, incarnation] > 0
+        )  # a view before what there is, for all we know
         highest = -1
         seen: set[Ring] = set()
         for row in records:
             ring = ring_of(row)
             if row.kind == RecordKind.VIEW and row.flag:
                 names = tuple(sorted(row.names or []))
-                told[ring].append((names, row))
+                reported[ring].append((names, row))
                 if f"{member}/{incarnation}" not in names:
                     what = f"view {ring[0]}.{ring[1]} does not contain the member itself"
-                    yield Finding("G6", member, incarnation, stood(rows, row), what)
+                    yield Finding("G6", member, incarnation, position_at(rows, row), what)
                 if ring[0] <= highest:
                     what = f"view {ring[0]}.{ring[1]} follows a view with number {highest}"
-                    yield Finding("G6", member, incarnation, stood(rows, row), what)
+                    yield Finding("G6", member, incarnation, position_at(rows, row), what)
                 highest = max(highest, ring[0])
                 seen.add(ring)
             elif row.kind == RecordKind.ACTIVE and ring not in seen and (seen or not unseen):
                 what = f"active in view {ring[0]}.{ring[1]}, which this member never installed"
-                yield Finding("G6", member, incarnation, stood(rows, row), what)
-    for ring, tellers in told.items():
-        usual, others = odd_ones(tellers)
+                yield Finding("G6", member, incarnation, position_at(rows, row), what)
+    for ring, reports in reported.items():
+        usual, others = split_by_majority(reports)
         for names, row in others:
             what = (
                 f"view {ring[0]}.{ring[1]} is {{{', '.join(names)}}} here and "
                 f"{{{', '.join(usual[0])}}} at {usual[1].member}"
             )
-            yield Finding("G6", row.member, row.incarnation, stood(rows, row), what)
+            yield Finding("G6", row.member, row.incarnation, position_at(rows, row), what)
 
 
 T = TypeVar("T", bound=Hashable)
 
 
-def odd_ones(tellers: list[tuple[T, Row]]) -> tuple[tuple[T, Row], list[tuple[T, Row]]]:
+def split_by_majority(reports: list[tuple[T, Row]]) -> tuple[tuple[T, Row], list[tuple[T, Row]]]:
     """Return what most tell with the first who does, and those who tell something else.
 
     When two versions are told equally often, the one that was told first counts as usual.
     """
-    most = Counter(said for said, _ in tellers).most_common(1)[0][0]
-    usual = next(teller for teller in tellers if teller[0] == most)
-    return usual, [teller for teller in tellers if teller[0] != most]
+    most = Counter(ends for ends, _ in reports).most_common(1)[0][0]
+    usual = next(report for report in reports if report[0] == most)
+    return usual, [report for report in reports if report[0] != most]
 
 
 def ring_of(row: Row) -> Ring:
@@ -224,19 +226,19 @@ def ring_of(row: Row) -> Ring:
     The number alone, or with the name, comes again when all members start anew.
     """
     rep = row.ring_rep or ""
-    lives = [name.rstrip("+") for name in row.names or [] if name.rsplit("/", 1)[0] == rep]
-    return row.ring_seq or 0, rep, lives[0] if lives else ""
+    found = [name.rstrip("+") for name in row.names or [] if name.rsplit("/", 1)[0] == rep]
+    return row.ring_seq or 0, rep, found[0] if found else ""
 
 
-def stood(rows: list[Row], view: Row) -> int:
+def position_at(rows: list[Row], view: Row) -> int:
     """Return where the life stood at a view; its segment may have begun with it."""
     if view.position is not None and view.position >= 0:
         return view.position
-    life = (view.member, view.incarnation)
+    key = (view.member, view.incarnation)
     ends = [
         (row.lsn, row.position)
         for row in rows
-        if row.kind == SEGMENT and (row.member, row.incarnation) == life and row.lsn < view.lsn
+        if row.kind == SEGMENT and (row.member, row.incarnation) == key and row.lsn < view.lsn
         if row.position is not None and row.position >= 0
     ]
     return max(ends, default=(0, -1))[1]
@@ -253,7 +255,7 @@ def primaries(rows: Iterable[Row]) -> dict[int, PrimaryView]:
     return dict(sorted(found.items()))
 
 
-def begun(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
+def epoch_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
     """Return, by epoch, the position behind which it began; 0: from the beginning, or not known.
 
     An epoch of which nobody wrote ACTIVE, as its view ended too soon, or only who received its
@@ -266,11 +268,11 @@ def begun(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[int, i
             for name, sums in ends_of(row)["epochs"].items():
                 if sums["first"] > 0:
                     firsts[int(name)] = min(sums["first"], firsts.get(int(name), sums["first"]))
-    told = {epoch: primary.base for epoch, primary in primaries.items() if primary.base > 0}
-    return dict(sorted(({epoch: first - 1 for epoch, first in firsts.items()} | told).items()))
+    reported = {epoch: primary.base for epoch, primary in primaries.items() if primary.base > 0}
+    return dict(sorted(({epoch: first - 1 for epoch, first in firsts.items()} | reported).items()))
 
 
-def cuts(rows: Iterable[Row], began: dict[int, int]) -> dict[int, int]:
+def cutoffs(rows: Iterable[Row], bases: dict[int, int]) -> dict[int, int]:
     """Return, by epoch, the lowest position that a later epoch started from; `began` is `begun`.
 
     What an epoch applied beyond it is superseded: no later primary knows it.  An epoch may have
@@ -279,10 +281,10 @@ def cuts(rows: Iterable[Row], began: dict[int, int]) -> dict[int, int]:
     decided = {run.decided for row in rows if row.kind == SEGMENT for run in runs_of(row)}
     lowest: dict[int, int] = {}
     cut: int | None = None
-    for epoch in sorted(decided | began.keys(), reverse=True):
+    for epoch in sorted(decided | bases.keys(), reverse=True):
         if cut is not None:
             lowest[epoch] = cut
-        base = began.get(epoch, 0)
+        base = bases.get(epoch, 0)
         if base > 0:
             cut = base if cut is None else min(cut, base)
     return lowest
@@ -290,14 +292,14 @@ def cuts(rows: Iterable[Row], began: dict[int, int]) -> dict[int, int]:
 
 def check_primaries(rows: list[Row]) -> Iterator[Finding]:
     """G7: one primary per epoch, rising epochs, majorities, and a shared voter between them."""
-    told: dict[int, list[tuple[PrimaryView, Row]]] = defaultdict(list)
-    for member, incarnation, records in lives_of(rows):
+    reported: dict[int, list[tuple[PrimaryView, Row]]] = defaultdict(list)
+    for member, incarnation, records in records_by_incarnation(rows):
         highest = 0
         for row in records:
             if row.kind != RecordKind.ACTIVE:
                 continue
             primary = _primary(row)
-            told[primary.epoch].append((primary, row))
+            reported[primary.epoch].append((primary, row))
             if primary.epoch <= highest:
                 what = f"epoch {primary.epoch} follows epoch {highest}"
                 yield Finding("G7", member, incarnation, primary.base, what)
@@ -306,8 +308,8 @@ def check_primaries(rows: list[Row]) -> Iterator[Finding]:
                 yield Finding("G7", member, incarnation, primary.base, what)
             highest = max(highest, primary.epoch)
     before: PrimaryView | None = None
-    for epoch in sorted(told):
-        (primary, first), others = _odd_primaries(told[epoch])
+    for epoch in sorted(reported):
+        (primary, first), others = _split_primaries(reported[epoch])
         for odd, row in others:
             what = f"a second primary in epoch {epoch}: {odd}; {first.member} says {primary}"
             yield Finding("G7", row.member, row.incarnation, odd.base, what)
@@ -316,19 +318,21 @@ def check_primaries(rows: list[Row]) -> Iterator[Finding]:
         before = primary
 
 
-def _odd_primaries(
-    tellers: list[tuple[PrimaryView, Row]],
+def _split_primaries(
+    reports: list[tuple[PrimaryView, Row]],
 ) -> tuple[tuple[PrimaryView, Row], list[tuple[PrimaryView, Row]]]:
     """Return what most tell of an epoch, and who does not agree with it.
 
     Who received its state knows no base, and agrees with any.
     """
-    knowing = [teller for teller in tellers if teller[0].base > 0] or tellers
-    usual, _ = odd_ones(knowing)
-    most = Counter(primary._replace(base=0, base_chain=b"") for primary, _ in tellers)
+    knowing = [report for report in reports if report[0].base > 0] or reports
+    usual, _ = split_by_majority(knowing)
+    most = Counter(primary._replace(base=0, base_chain=b"") for primary, _ in reports)
     if usual[0]._replace(base=0, base_chain=b"") != most.most_common(1)[0][0]:
-        usual, _ = odd_ones(tellers)  # most of those who received their state tell otherwise
-    return usual, [teller for teller in tellers if not usual[0].agrees(teller[0])]
+        usual, _ = split_by_majority(
+            reports
+        )  # most of those who received their state tell otherwise
+    return usual, [report for report in reports if not usual[0].agrees(report[0])]
 
 
 def _succeeds(before: PrimaryView | None, primary: PrimaryView) -> Iterator[str]:
@@ -360,20 +364,20 @@ def _primary(row: Row) -> PrimaryView:
     )
 
 
-def lives_of(rows: list[Row]) -> Iterator[tuple[str, int, list[Row]]]:
+def records_by_incarnation(rows: list[Row]) -> Iterator[tuple[str, int, list[Row]]]:
     """Yield the numbered records of each life in the order in which they were written."""
-    lives: dict[Life, list[Row]] = defaultdict(list)
+    by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind < SEGMENT:
-            lives[row.member, row.incarnation].append(row)
-    for (member, incarnation), records in sorted(lives.items()):
+            by_incarnation[row.member, row.incarnation].append(row)
+    for (member, incarnation), records in sorted(by_incarnation.items()):
         yield member, incarnation, sorted(records, key=lambda row: row.lsn)
 
 
 def ends_of(row: Row) -> SegmentEnds:
     """Return what a SEGMENT row says."""
-    said: SegmentEnds = json.loads(row.text or "{}")
-    return said
+    ends: SegmentEnds = json.loads(row.text or "{}")
+    return ends
 
 
 def runs_of(row: Row) -> list[Run]:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.machine.move_log import MARK_MASK
 from broker.memberlog.records import Did
-from tools.verify.clients.lookup import FINDINGS_MAX, Known, finding, messages, times, who
-from tools.verify.clients.published import Account, settle_accounts
-from tools.verify.clients.received import check_receipts
-from tools.verify.findings import Finding, Touched
+from tools.verify.clients.lookup import FINDINGS_MAX, HistoryExtent, finding, messages, times, who
+from tools.verify.clients.published import PublishOutcomes, trace_publishes
+from tools.verify.clients.received import check_received
+from tools.verify.findings import Coverage, Finding
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -30,34 +30,34 @@ class ClientReport(NamedTuple):
     counts: ClientCounts
     findings: list[Finding]
     notes: list[str]
-    account: Account | None  # None: the logs do not tell enough to say where everything is
+    outcomes: PublishOutcomes | None  # None: the logs do not tell enough to say where everything is
 
     def as_document(self) -> dict[str, object]:
         """Return what was looked at as plain values for JSON."""
-        account = None if self.account is None else self.account._asdict()
-        return {**self.counts._asdict(), "account": account}
+        outcomes = None if self.outcomes is None else self.outcomes._asdict()
+        return {**self.counts._asdict(), "account": outcomes}
 
-    def touched(self) -> list[Touched]:
+    def coverage(self) -> list[Coverage]:
         """Return over how many operations each check went."""
         c = self.counts
-        looked = [
-            Touched("G8", "C1 clients' confirms", c.confirmed, "confirmed publishes"),
-            Touched("G20", "C1 clients' refusals", c.refused, "refused publishes"),
-            Touched("G11", "C6 clients' receipts", c.received, "messages received"),
+        rows = [
+            Coverage("G8", "C1 clients' confirms", c.confirmed, "confirmed publishes"),
+            Coverage("G20", "C1 clients' refusals", c.refused, "refused publishes"),
+            Coverage("G11", "C6 clients' receipts", c.received, "messages received"),
         ]
-        if self.account is not None:
-            ended = self.account.confirmed
-            looked.append(Touched("G20", "C2 clients' accounts", ended, "confirmed publishes"))
-        return looked
+        if self.outcomes is not None:
+            ended = self.outcomes.confirmed
+            rows.append(Coverage("G20", "C2 clients' accounts", ended, "confirmed publishes"))
+        return rows
 
     def __str__(self) -> str:
         c = self.counts
-        looked = (
+        rows = (
             f"clients {c.clients}: {c.operations:,} operations, published {c.published:,}, "
             f"confirmed {c.confirmed:,}, refused {c.refused:,}, received {c.received:,}, "
             f"acked {c.acked:,}"
         )
-        return looked if self.account is None else f"{looked}\n{self.account}"
+        return rows if self.outcomes is None else f"{rows}\n{self.outcomes}"
 
 
 class ClientCounts(NamedTuple):
@@ -73,7 +73,11 @@ class ClientCounts(NamedTuple):
 
 
 def check_clients(
-    clients: DataFrame, moves: DataFrame, history: DataFrame, names: DataFrame, known: Known
+    clients: DataFrame,
+    moves: DataFrame,
+    history: DataFrame,
+    names: DataFrame,
+    extent: HistoryExtent,
 ) -> ClientReport:
     """Judge what clients say by the moves of the one history, of which `moves` are all tellings.
 
@@ -86,20 +90,20 @@ def check_clients(
         return ClientReport(counts, [], [], None)
     published = messages(history, names).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        findings = check_publishes(clients, published, known)
-        findings += check_unroutable(clients, published, known)
-        found, notes = check_receipts(clients, published, history, moves, names, known)
+        findings = check_publishes(clients, published, extent)
+        findings += check_unroutable(clients, published, extent)
+        found, notes = check_received(clients, published, history, moves, names, extent)
         findings += found
-        account = None
-        if known.begin and known.whole:
-            account, found = settle_accounts(clients, published, history, names)
+        outcomes = None
+        if extent.begin and extent.whole:
+            outcomes, found = trace_publishes(clients, published, history, names)
             findings += found
         else:
             notes.append(
                 "the logs of the members do not tell the whole history: what clients did where "
                 "it is not told was not looked up, nor where all messages ended"
             )
-        return ClientReport(counts, findings, notes, account)
+        return ClientReport(counts, findings, notes, outcomes)
     finally:
         published.unpersist()
 
@@ -118,25 +122,29 @@ def count(clients: DataFrame) -> ClientCounts:
     return ClientCounts(*row)
 
 
-def check_publishes(clients: DataFrame, published: DataFrame, known: Known) -> list[Finding]:
+def check_publishes(
+    clients: DataFrame, published: DataFrame, extent: HistoryExtent
+) -> list[Finding]:
     """C1: what was confirmed is a message, in the queue it was for; what was refused is not."""
     from pyspark.sql import functions as f
 
     found = _looked_up(clients, published)
     bad = found.filter("verdict is not null")
-    if not known.whole:
+    if not extent.whole:
         bad = bad.filter("verdict != 'missing'")
-    elif not (known.begin and known.end):
-        bad = _within(bad, found, known)
+    elif not (extent.begin and extent.end):
+        bad = _within(bad, found, extent)
     rows = bad.orderBy(f.col("who.client"), f.col("who.place")).limit(FINDINGS_MAX).collect()
     return [_publish_finding(row) for row in rows]
 
 
-def check_unroutable(clients: DataFrame, published: DataFrame, known: Known) -> list[Finding]:
+def check_unroutable(
+    clients: DataFrame, published: DataFrame, extent: HistoryExtent
+) -> list[Finding]:
     """C1: what a client was told is unroutable reached no queue."""
     from pyspark.sql import functions as f
 
-    if not (known.begin and known.whole):
+    if not (extent.begin and extent.whole):
         return []
     told = (
         clients.filter(f.col("op") == int(Did.UNROUTABLE))
@@ -149,7 +157,7 @@ def check_unroutable(clients: DataFrame, published: DataFrame, known: Known) -> 
     )  # fmt: skip
     compared = told.join(there, "body", "left").na.fill(0, ["there", "nowhere"])
     bad = compared.filter("told > nowhere")
-    if not known.end:
+    if not extent.end:
         bad = bad.filter("there >= told")
     return [
         finding(
@@ -209,7 +217,7 @@ def _looked_up(clients: DataFrame, published: DataFrame) -> DataFrame:
     return there.withColumn("verdict", verdict)
 
 
-def _within(bad: DataFrame, found: DataFrame, known: Known) -> DataFrame:
+def _within(bad: DataFrame, found: DataFrame, extent: HistoryExtent) -> DataFrame:
     """Leave out what a client did before the first or after the last that is surely found of it."""
     from pyspark.sql import functions as f
 
@@ -221,8 +229,8 @@ def _within(bad: DataFrame, found: DataFrame, known: Known) -> DataFrame:
         spans, (f.col("who.client") == f.col("c")) & (f.col("who.life") == f.col("l")), "left"
     )
     inside = f.col("verdict") != "missing"
-    after = f.coalesce(f.col("who.place") > f.col("first"), f.lit(False)) | f.lit(known.begin)
-    before = f.coalesce(f.col("who.place") < f.col("last"), f.lit(False)) | f.lit(known.end)
+    after = f.coalesce(f.col("who.place") > f.col("first"), f.lit(False)) | f.lit(extent.begin)
+    before = f.coalesce(f.col("who.place") < f.col("last"), f.lit(False)) | f.lit(extent.end)
     return joined.filter(inside | (after & before)).drop("c", "l", "first", "last")
 
 

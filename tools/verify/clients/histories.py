@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from broker.memberlog.records import OF_CLIENT, RecordKind
 from tools.verify.checks.canonical_history import Gap, Stretch
-from tools.verify.checks.views_and_segments import Life
+from tools.verify.checks.views_and_segments import IncarnationId
 from tools.verify.clients.check import ClientReport, check_clients
-from tools.verify.clients.lookup import FINDINGS_MAX, Known
+from tools.verify.clients.lookup import FINDINGS_MAX, HistoryExtent
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input.rows import FAULT, Row
 from tools.verify.input.segments import HEADER_BYTES, header_of
@@ -30,18 +30,18 @@ def is_history(path: Path) -> bool:
     return header is not None and header.role == OF_CLIENT
 
 
-def apart(segments: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+def split_clients(segments: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Return members' segments, and clients'; `BadInput` when there are no members'."""
-    told = {path: is_history(path) for path in segments}
-    of_members = [path for path in segments if not told[path]]
+    client_segments = {path: is_history(path) for path in segments}
+    of_members = [path for path in segments if not client_segments[path]]
     if not of_members:
         raise BadInput("these are histories of clients only: name the members' logs as well")
-    return of_members, [path for path in segments if told[path]]
+    return of_members, [path for path in segments if client_segments[path]]
 
 
 def check_histories(
     scan: DataFrame,
-    told: Sequence[Path],
+    client_segments: Sequence[Path],
     segments: Sequence[Path],
     rows: Iterable[Row],
     stretches: Sequence[Stretch],
@@ -56,41 +56,43 @@ def check_histories(
 
     from tools.verify.input.source import read_table
 
-    if not told:
+    if not client_segments:
         return None
     spark = scan.sparkSession
     names = scan.filter(f.col("kind") == int(RecordKind.QUEUES)).select(
         f.col("seq").alias("queue"), f.col("text").alias("name")
     )
-    clients = read_table(spark, "clients", list(told)).persist(StorageLevel.MEMORY_AND_DISK)
+    clients = read_table(spark, "clients", list(client_segments)).persist(
+        StorageLevel.MEMORY_AND_DISK
+    )
     history = read_table(spark, "moves", list(segments), stretches)
     history = history.persist(StorageLevel.MEMORY_AND_DISK)
-    damage = read_table(spark, "scan", list(told)).filter(f.col("kind") == FAULT)
+    damage = read_table(spark, "scan", list(client_segments)).filter(f.col("kind") == FAULT)
     findings = [
         Finding("LOG", f"{row.member} (a client)", row.incarnation, -1, row.text)
         for row in damage.limit(FINDINGS_MAX).collect()
     ]
     try:
         moves = read_table(spark, "moves", list(segments))
-        report = check_clients(clients, moves, history, names.distinct(), known_by(rows, gaps))
+        report = check_clients(clients, moves, history, names.distinct(), extent_of(rows, gaps))
         return report._replace(findings=findings + report.findings)
     finally:
         history.unpersist()
         clients.unpersist()
 
 
-def known_by(rows: Iterable[Row], gaps: Iterable[Gap]) -> Known:
+def extent_of(rows: Iterable[Row], gaps: Iterable[Gap]) -> HistoryExtent:
     """Return what the members' logs tell: where no life of a member stopped in order after all of
     its others, more may have happened than is told.
     """
-    stopped: dict[str, dict[Life, bool]] = {}
+    stopped: dict[str, dict[IncarnationId, bool]] = {}
     for row in rows:
         ended = stopped.setdefault(row.member, {})
         life = row.member, row.incarnation
         ended[life] = ended.get(life, False) or row.kind == RecordKind.STOP
     end = all(ended[max(ended)] for ended in stopped.values())
     missing = list(gaps)
-    return Known(
+    return HistoryExtent(
         begin=all(gap.first > 1 for gap in missing),
         end=end and bool(stopped),
         whole=all(gap.first == 1 for gap in missing),

@@ -15,7 +15,7 @@ U64 = (1 << 64) - 1  # Spark has no unsigned numbers
 _PLACE_BITS = 21  # operations of one record; a record is bounded to fewer
 
 
-class Known(NamedTuple):
+class HistoryExtent(NamedTuple):
     """How much the members' logs tell of the one history."""
 
     begin: bool  # it is told from position 1 on

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _COLD_START = FORGOTTEN >> CAUSE_SHIFT
 _DISCARDED = REJECTED >> CAUSE_SHIFT
 _DEAD_LETTERED = BY_DEATH >> CAUSE_SHIFT
-ENDS = ("settled", "dropped", "dead-lettered", "purged", "still there", "unroutable")
+END_STATES = ("settled", "dropped", "dead-lettered", "purged", "still there", "unroutable")
 
 
-class Account(NamedTuple):
+class PublishOutcomes(NamedTuple):
     """How many publishes were confirmed, and where their copies in queues have ended."""
 
     told: int  # confirmed to clients
@@ -37,9 +37,9 @@ class Account(NamedTuple):
         return f"{self.told:,} confirmed by clients, {judged}: {', '.join(told) or 'nothing'}"
 
 
-def settle_accounts(
+def trace_publishes(
     clients: DataFrame, published: DataFrame, history: DataFrame, names: DataFrame
-) -> tuple[Account, list[Finding]]:
+) -> tuple[PublishOutcomes, list[Finding]]:
     """C2: each confirmed publish has exactly one end in each queue that it entered, or is there."""
     from pyspark.sql import functions as f
 
@@ -50,20 +50,20 @@ def settle_accounts(
         entered = mine.select(
             "content", "body", "client", f.explode("queues").alias("queue"), "position"
         )
-        fates = entered.join(_fates(history), ["queue", "content"], "left")
-        buried = published.filter(f.col("cause") == _DEAD_LETTERED).select(
+        lifecycles = entered.join(_lifecycles(history), ["queue", "content"], "left")
+        dead_lettered = published.filter(f.col("cause") == _DEAD_LETTERED).select(
             f.col("position").alias("until"), "body", f.lit(1).alias("buried")
         )
-        fates = fates.join(buried.distinct(), ["until", "body"], "left").persist()
+        lifecycles = lifecycles.join(dead_lettered.distinct(), ["until", "body"], "left").persist()
         try:
-            counts = fates.groupBy(_end().alias("end")).count().collect()
-            twice = fates.filter("ends > 1").join(f.broadcast(names), "queue", "left")
+            counts = lifecycles.groupBy(_end().alias("end")).count().collect()
+            twice = lifecycles.filter("ends > 1").join(f.broadcast(names), "queue", "left")
             found_twice = twice.orderBy("position").limit(FINDINGS_MAX).collect()
         finally:
-            fates.unpersist()
+            lifecycles.unpersist()
     finally:
         mine.unpersist()
-    ends = dict.fromkeys(ENDS, 0) | {row["end"]: row["count"] for row in counts}
+    ends = dict.fromkeys(END_STATES, 0) | {row["end"]: row["count"] for row in counts}
     ends["unroutable"] = found[1]
     findings = [
         Finding(
@@ -74,7 +74,7 @@ def settle_accounts(
         )
         for row in found_twice
     ]  # fmt: skip
-    return Account(told, found[0], ends), findings
+    return PublishOutcomes(told, found[0], ends), findings
 
 
 def _confirmed(clients: DataFrame, published: DataFrame) -> DataFrame:
@@ -98,7 +98,7 @@ def _confirmed(clients: DataFrame, published: DataFrame) -> DataFrame:
     )
 
 
-def _fates(history: DataFrame) -> DataFrame:
+def _lifecycles(history: DataFrame) -> DataFrame:
     """Return, by queue and content, how many ends there are, the last of them, or a purge."""
     from pyspark.sql import functions as f
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.machine.move_log import Op
 from broker.memberlog.records import Did
-from tools.verify.clients.lookup import FINDINGS_MAX, Known, finding, messages, times, who
+from tools.verify.clients.lookup import FINDINGS_MAX, HistoryExtent, finding, messages, times, who
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:
@@ -16,25 +16,25 @@ _SAME = ["position", "ordinal", "op", "queue", "seq", "of", "flag", "detail"]
 _TOO_OFTEN = "plain > told_plain or again > told_again"
 
 
-def check_receipts(
+def check_received(
     clients: DataFrame,
     published: DataFrame,
     history: DataFrame,
     moves: DataFrame,
     names: DataFrame,
-    known: Known,
+    extent: HistoryExtent,
 ) -> tuple[list[Finding], list[str]]:
     """C6: what a client received was delivered, with the same flag, and once without it.
 
     First against the one history; only what does not fit is looked up in the logs of all members,
     as a history that later primaries knew nothing of may have delivered before it ended.
     """
-    if not known.whole:
+    if not extent.whole:
         return [], []
     received = _received(clients)
     entered = _entered(published)
-    told = _delivered(history, published, names)
-    compared = _compared(received, told, entered)
+    delivered_of = _delivered(history, published, names)
+    compared = _compared(received, delivered_of, entered)
     suspects = compared.filter(f"{_TOO_OFTEN} or plain > entered").limit(1000).persist()
     try:
         if not suspects.head(1):
@@ -49,8 +49,8 @@ def check_receipts(
             .join(asked, ["body", "queue"])
             .filter(f"{_TOO_OFTEN} or plain > entered + told_plain - in_history")
         )
-        if not (known.begin and known.end):
-            again = _in_span(again, received, told, known)
+        if not (extent.begin and extent.end):
+            again = _in_span(again, received, delivered_of, extent)
         rows = again.orderBy("body").limit(1000).collect()
     finally:
         suspects.unpersist()
@@ -62,7 +62,7 @@ def check_receipts(
             f"{len(rows) - len(judged)} bodies that clients received are not judged, as messages "
             "were in their queues before the logs begin"
         )
-    return [_receipt_finding(row) for row in judged[:FINDINGS_MAX]], notes
+    return [_received_finding(row) for row in judged[:FINDINGS_MAX]], notes
 
 
 def _received(clients: DataFrame) -> DataFrame:
@@ -81,13 +81,15 @@ def _received(clients: DataFrame) -> DataFrame:
     )
 
 
-def _in_span(bad: DataFrame, received: DataFrame, told: DataFrame, known: Known) -> DataFrame:
+def _in_span(
+    bad: DataFrame, received: DataFrame, delivered_of: DataFrame, extent: HistoryExtent
+) -> DataFrame:
     """Keep what one client received between two receipts that are surely found."""
     from pyspark.sql import functions as f
 
     sure = (
         received.filter("plain + again = 1")
-        .join(told, "body")
+        .join(delivered_of, "body")
         .groupBy("body", "who")
         .agg(f.sum(f.col("told_plain") + f.col("told_again")).alias("there"))
         .filter("there = 1")
@@ -95,8 +97,8 @@ def _in_span(bad: DataFrame, received: DataFrame, told: DataFrame, known: Known)
         .agg(f.min("who.place").alias("first"), f.max("who.place").alias("last"))
     )
     joined = bad.join(sure, (f.col("who.client") == f.col("c")) & (f.col("who.life") == f.col("l")))
-    after = (f.col("who.place") > f.col("first")) | f.lit(known.begin)
-    before = (f.col("until") < f.col("last")) | f.lit(known.end)
+    after = (f.col("who.place") > f.col("first")) | f.lit(extent.begin)
+    before = (f.col("until") < f.col("last")) | f.lit(extent.end)
     return joined.filter(after & before & (f.col("lives") == 1)).drop("c", "l", "first", "last")
 
 
@@ -156,7 +158,7 @@ def _compared(received: DataFrame, delivered: DataFrame, entered: DataFrame) -> 
     )
 
 
-def _receipt_finding(row: Row) -> Finding:
+def _received_finding(row: Row) -> Finding:
     plain, again, told_plain, told_again = row.plain, row.again, row.told_plain, row.told_again
     if plain + again > told_plain + told_again:
         promise = "G20"

@@ -53,4 +53,4 @@ def _allowed() -> Bools:
 
 
 ALLOWED = _allowed()
-ENDS = np.isin(np.arange(256), _CLOSES)
+CLOSES = np.isin(np.arange(256), _CLOSES)

@@ -15,7 +15,7 @@ from tools.verify.checks.views_and_segments import runs_of
 from tools.verify.contract.rules import RULES, Breach
 from tools.verify.findings import Finding
 from tools.verify.input.moves import Moves, unpack
-from tools.verify.input.ranges_of_file import Part, Place
+from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.rows import SEGMENT, Row
 
 LINES_MAX = 12
@@ -37,7 +37,7 @@ CAUSES = {
 }  # fmt: skip
 
 
-class Line(NamedTuple):
+class ContextLine(NamedTuple):
     """Something that is found at a place in the logs about the n-th breach."""
 
     which: int
@@ -47,46 +47,48 @@ class Line(NamedTuple):
     text: str
 
 
-def look_around(
-    records: Iterable[Record], parts: Iterable[Part], wanted: Sequence[Breach]
-) -> Iterator[Line]:
+def find_context(
+    records: Iterable[Record], ranges: Iterable[FileRange], wanted: Sequence[Breach]
+) -> Iterator[ContextLine]:
     """Yield what one segment says about the breaches: names, commands, moves of the message."""
     numbers = {breach.queue for breach in wanted}
     names: dict[int, str] = {}
     batches: list[Batch] = []
-    place = Place(parts)
+    cursor = RangeCursor(ranges)
     for record in records:
         if isinstance(record, Start | Snapshot):
-            yield from _moves(batches, place, wanted)
+            yield from _moves(batches, cursor, wanted)
             batches = []
-        place.moves_on(record)
+        cursor.advance(record)
         match record:
             case Queues(queues):
                 names |= {q[0]: f"{q[1]} {q[2]}" for q in queues if q[0] in numbers}
             case Batch():
-                yield from _commands(record, place, wanted)
+                yield from _commands(record, cursor, wanted)
                 batches.append(record)
                 if len(batches) == _BATCHES_MAX:
-                    yield from _moves(batches, place, wanted)
+                    yield from _moves(batches, cursor, wanted)
                     batches = []
             case _:
                 pass
-    yield from _moves(batches, place, wanted)
+    yield from _moves(batches, cursor, wanted)
     for which, breach in enumerate(wanted):
         if breach.queue in names:
-            yield Line(which, "name", breach.position, 0, names[breach.queue])
+            yield ContextLine(which, "name", breach.position, 0, names[breach.queue])
 
 
-def _commands(batch: Batch, place: Place, wanted: Sequence[Breach]) -> Iterator[Line]:
+def _commands(batch: Batch, cursor: RangeCursor, wanted: Sequence[Breach]) -> Iterator[ContextLine]:
     first, last = batch.first_position, batch.first_position + batch.commands - 1
     for which, breach in enumerate(wanted):
         at = breach.position
-        if first <= at <= last and place.has(at):
+        if first <= at <= last and cursor.covers(at):
             text = f"{command_name(batch.kinds[at - first])} from {batch.origin}"
-            yield Line(which, "command", at, 0, text)
+            yield ContextLine(which, "command", at, 0, text)
 
 
-def _moves(batches: Sequence[Batch], place: Place, wanted: Sequence[Breach]) -> Iterator[Line]:
+def _moves(
+    batches: Sequence[Batch], cursor: RangeCursor, wanted: Sequence[Breach]
+) -> Iterator[ContextLine]:
     moves = unpack([one.moves for one in batches], [one.first_position for one in batches])
     for which, breach in enumerate(wanted):
         of_it = (moves.op != Op.PUBLISHED) & (moves.queue == breach.queue)
@@ -96,8 +98,10 @@ def _moves(batches: Sequence[Batch], place: Place, wanted: Sequence[Breach]) -> 
         rows = rows[np.argsort(np.abs(moves.position[rows] - breach.position), kind="stable")]
         for i in sorted(rows[:LINES_MAX].tolist()):
             position = int(moves.position[i])
-            if place.has(position):
-                yield Line(which, "move", position, int(moves.ordinal[i]), describe(moves, i))
+            if cursor.covers(position):
+                yield ContextLine(
+                    which, "move", position, int(moves.ordinal[i]), describe(moves, i)
+                )
 
 
 def describe(moves: Moves, i: int) -> str:
@@ -120,13 +124,13 @@ def describe(moves: Moves, i: int) -> str:
     return f"at {int(moves.position[i])}: " + ", ".join(word for word in words if word)
 
 
-def tell(
-    breaches: Sequence[tuple[Breach, int]], lines: Iterable[Line], rows: Iterable[Row]
+def describe_breaches(
+    breaches: Sequence[tuple[Breach, int]], context: Iterable[ContextLine], rows: Iterable[Row]
 ) -> list[Finding]:
     """Return the breaches as findings; `rows` say which members have a position."""
-    about: dict[int, list[Line]] = {}
-    for line in lines:
-        about.setdefault(line.which, []).append(line)
+    about: dict[int, list[ContextLine]] = {}
+    for one in context:
+        about.setdefault(one.which, []).append(one)
     spans = [
         (row.member, first, last)
         for row in rows
@@ -141,27 +145,29 @@ def tell(
     return findings
 
 
-def _finding(breach: Breach, n: int, lines: Sequence[Line], members: Sequence[str]) -> Finding:
+def _finding(
+    breach: Breach, n: int, context: Sequence[ContextLine], members: Sequence[str]
+) -> Finding:
     rule = RULES[breach.rule]
-    told = {line.kind: line.text for line in lines if line.kind != "move"}
-    queue = told.get("name", f"number {breach.queue}" if breach.queue >= 0 else "")
+    facts = {one.kind: one.text for one in context if one.kind != "move"}
+    queue = facts.get("name", f"number {breach.queue}" if breach.queue >= 0 else "")
     subject = ""
     if breach.seq >= 0 and queue:
         subject = f"message at place {breach.seq} of queue {queue}: "
     elif queue:
         subject = f"queue {queue}: "
     details = [breach.more] if breach.more else []
-    if "command" in told:
-        details.append(f"by a {told['command']}")
+    if "command" in facts:
+        details.append(f"by a {facts['command']}")
     if breach.since >= 0:
         details.append(f"its move before is at position {breach.since}")
     if n > 1:
         details.append(f"{n} such cases, this is the first")
     if members:
         details.append("in the log of " + ", ".join(members))
-    what = subject + rule.says + (f" ({'; '.join(details)})" if details else "")
-    moves = sorted({(line.position, line.ordinal, line.text) for line in lines
-                    if line.kind == "move"})  # fmt: skip
+    what = subject + rule.sentence + (f" ({'; '.join(details)})" if details else "")
+    moves = sorted({(one.position, one.ordinal, one.text) for one in context
+                    if one.kind == "move"})  # fmt: skip
     near = sorted(moves, key=lambda move: abs(move[0] - breach.position))[:LINES_MAX]
     around = tuple(text for _, _, text in sorted(near))
     return Finding(

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.views_and_segments import PrimaryView
-from tools.verify.contract.explain import Line, look_around, tell
-from tools.verify.contract.message_lifecycle import FateWalk, MemberRecovery, judge_recoveries
+from tools.verify.contract.explain import ContextLine, describe_breaches, find_context
+from tools.verify.contract.message_lifecycle import LifecycleCheck, QueueRecovery, check_recoveries
 from tools.verify.contract.rules import REPLAYED, Breach, first_by_rule
-from tools.verify.contract.segment import Walked, moves_within, walk
-from tools.verify.contract.segment_rules import Reach
+from tools.verify.contract.segment import SegmentResult, check_segment, moves_within
+from tools.verify.contract.segment_rules import HighWater
 from tools.verify.findings import Finding
-from tools.verify.input.ranges_of_file import Part
+from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import records_in
 
@@ -41,24 +41,24 @@ _LINES_MAX = 20_000  # some for each rule, file and message
 _LINES = "which int, kind string, position bigint, ordinal bigint, text string"
 FINDINGS_MAX = 200  # of one kind that the driver takes from the tasks
 
-_WALKED = (
+_RESULTS = (
     "kind string, name string, position bigint, ordinal bigint, queue bigint, seq bigint, "
     "channel bigint, since bigint, n bigint, more string"
 )
 _PIECES = "bin int, moves binary"
 
 
-class Task(NamedTuple):
+class SegmentTask(NamedTuple):
     """One segment to be walked through."""
 
     file: str
     following: str  # the next segment of the life, "" = none at hand
-    parts: list[Part]  # of which it is the witness
+    ranges: list[FileRange]  # of which it is the witness
     replay: bool
 
 
 @dataclass(slots=True)
-class Contract:
+class ContractResult:
     """What the checks of the contract found, and over how much."""
 
     breaches: list[tuple[Breach, int]] = field(default_factory=list)
@@ -70,8 +70,8 @@ class Contract:
     replayed_segments: int = 0
     compared: int = 0
     messages: int = 0
-    judged: int = 0  # moves of messages, beside one another
-    reaches: int = 0
+    examined: int = 0  # moves of messages, beside one another
+    high_waters: int = 0
     recoveries: int = 0
     stretches: list[Stretch] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Contract:
 
 def tasks_for(
     rows: Sequence[Row], stretches: Iterable[Stretch], replayed: int | None
-) -> list[Task]:
+) -> list[SegmentTask]:
     """Return which segments are walked through: the witnesses, and those that are replayed.
 
     `replayed` of all segments, evenly spread over the lives; None: all.
@@ -89,13 +89,13 @@ def tasks_for(
         key=lambda row: (row.member, row.incarnation, row.segment),
     )
     next_of = {(row.member, row.incarnation, row.segment - 1): row.file for row in segments}
-    of: dict[str, list[Part]] = {}
+    of: dict[str, list[FileRange]] = {}
     for stretch in stretches:
-        of.setdefault(stretch.file, []).append(stretch.part)
+        of.setdefault(stretch.file, []).append(stretch.file_range)
     wanted = len(segments) if replayed is None else min(replayed, len(segments))
     chosen = {segments[i * len(segments) // wanted].file for i in range(wanted)}
     return [
-        Task(
+        SegmentTask(
             row.file, next_of.get((row.member, row.incarnation, row.segment), ""),
             of.get(row.file, []), row.file in chosen,
         )
@@ -109,39 +109,41 @@ def check_contract(
     rows: Sequence[Row],
     primaries: dict[int, PrimaryView],
     replayed: int | None = REPLAYED,
-) -> Contract:
+) -> ContractResult:
     """Check what befell messages; `rows` are the control rows of all segments that are at hand."""
     from pyspark import StorageLevel
 
-    found = Contract(stretches=plan(rows, primaries))
+    found = ContractResult(stretches=plan(rows, primaries))
     found.gaps = gaps(found.stretches)
     tasks = tasks_for(rows, found.stretches, replayed)
     if not tasks:
         return found
-    walked = in_tasks(spark, tasks, _walk_tasks, _WALKED).persist(StorageLevel.MEMORY_AND_DISK)
+    results = in_tasks(spark, tasks, _check_segments, _RESULTS).persist(
+        StorageLevel.MEMORY_AND_DISK
+    )
     try:
-        _take_walked(walked, found)
+        _add_segment_results(results, found)
     finally:
-        walked.unpersist()
-    _take_fates(spark, tasks, found)
+        results.unpersist()
+    _add_lifecycles(spark, tasks, found)
     found.segments = len(tasks)
     found.replayed_segments = sum(task.replay for task in tasks)
     found.breaches = merge(found.breaches)
     return found
 
 
-def explain(spark: SparkSession, found: Contract, rows: Sequence[Row]) -> list[Finding]:
+def explain(spark: SparkSession, found: ContractResult, rows: Sequence[Row]) -> list[Finding]:
     """Return what was found in words, with what the logs say around it."""
     if not found.breaches:
         return []
     tasks = tasks_for(rows, found.stretches, 0)
     wanted = [breach for breach, _ in found.breaches]
-    lines = in_tasks(spark, tasks, _LookAround(wanted), _LINES)
-    said = lines.dropDuplicates().orderBy("which", "position").limit(_LINES_MAX).collect()
-    return tell(found.breaches, [Line(*row) for row in said], rows)
+    lines = in_tasks(spark, tasks, _FindContext(wanted), _LINES)
+    context = lines.dropDuplicates().orderBy("which", "position").limit(_LINES_MAX).collect()
+    return describe_breaches(found.breaches, [ContextLine(*row) for row in context], rows)
 
 
-def limits(found: Contract) -> Iterator[str]:
+def limits(found: ContractResult) -> Iterator[str]:
     """Yield, for people, what of the contract could not be judged, and what was only sampled."""
     for gap in found.gaps[:_GAPS_TOLD]:
         yield (
@@ -159,14 +161,14 @@ def limits(found: Contract) -> Iterator[str]:
 
 def merge(breaches: Iterable[tuple[Breach, int]]) -> list[tuple[Breach, int]]:
     """Return the first breach of each rule with the sum of their numbers."""
-    told = list(breaches)
-    firsts = first_by_rule([breach for breach, _ in told])
+    result = list(breaches)
+    firsts = first_by_rule([breach for breach, _ in result])
     return [
-        (breach, sum(n for other, n in told if other.rule == breach.rule)) for breach, _ in firsts
+        (breach, sum(n for other, n in result if other.rule == breach.rule)) for breach, _ in firsts
     ]
 
 
-def in_tasks(spark: SparkSession, tasks: list[Task], work: Work, schema: str) -> DataFrame:
+def in_tasks(spark: SparkSession, tasks: list[SegmentTask], work: Work, schema: str) -> DataFrame:
     """Have `work` done on the tasks, some in each of Spark's."""
     shares = max(1, min(len(tasks), 2 * spark.sparkContext.defaultParallelism))
     given = [(i % shares, json.dumps(task)) for i, task in enumerate(tasks)]
@@ -174,36 +176,33 @@ def in_tasks(spark: SparkSession, tasks: list[Task], work: Work, schema: str) ->
     return frame.repartitionByRange(shares, "share").select("task").mapInArrow(work, schema)
 
 
-def _walk_tasks(batches: Batches) -> Batches:
+def _check_segments(batches: Batches) -> Batches:
     for task in _tasks_in(batches):
         following = records_in(task.following) if task.following else ()
-        told = walk(records_in(task.file), following, task.parts, replay=task.replay)
-        yield _batch(list(_rows_of(told)), _WALKED)
+        result = check_segment(records_in(task.file), following, task.ranges, replay=task.replay)
+        yield _batch(list(_rows_of(result)), _RESULTS)
 
 
-def _rows_of(told: Walked) -> Iterator[tuple[Any, ...]]:
-    for breach, n in told.breaches:
+def _rows_of(result: SegmentResult) -> Iterator[tuple[Any, ...]]:
+    for breach, n in result.breaches:
         rule, position, ordinal, queue, seq, channel, since, more = breach
         yield ("breach", rule, position, ordinal, queue, seq, channel, since, n, more)
-    for reach in told.reaches:
-        yield (
-            "reach", reach.what, reach.position, reach.at, reach.of, reach.first, reach.highest,
-            0, 1, "",
-        )  # fmt: skip
+    for one in result.high_waters:
+        yield ("reach", one.what, one.position, one.at, one.of, one.first, one.highest, 0, 1, "")
     for name in ("moves", "within", "balances", "replayed", "compared"):
-        yield ("count", name, 0, 0, 0, 0, 0, 0, getattr(told, name), "")
+        yield ("count", name, 0, 0, 0, 0, 0, 0, getattr(result, name), "")
 
 
-def _take_walked(walked: DataFrame, found: Contract) -> None:
+def _add_segment_results(results: DataFrame, found: ContractResult) -> None:
     from pyspark.sql import functions as f
     from pyspark.sql.window import Window
 
-    breaches = walked.filter(f.col("kind") == "breach")
+    breaches = results.filter(f.col("kind") == "breach")
     for row in breaches.orderBy("position").limit(FINDINGS_MAX).collect():
         found.breaches.append((_breach(row), row.n))
-    for row in walked.filter(f.col("kind") == "count").groupBy("name").agg(f.sum("n")).collect():
+    for row in results.filter(f.col("kind") == "count").groupBy("name").agg(f.sum("n")).collect():
         setattr(found, row[0], row[1])
-    reaches = walked.filter(f.col("kind") == "reach")
+    high_waters = results.filter(f.col("kind") == "reach")
     before = Window.partitionBy("name", "queue").orderBy("position")
     taken = f.col("name") == "taken"
     # What left a queue never falls; the numbers of a channel begin again when it is reopened.
@@ -211,60 +210,60 @@ def _take_walked(walked: DataFrame, found: Contract) -> None:
         taken, f.max("channel").over(before.rowsBetween(Window.unboundedPreceding, -1))
     )
     reached = f.coalesce(highest.otherwise(f.lag("channel").over(before)), f.lit(-1))
-    fallen = (f.col("seq") <= reached) & (taken | (f.col("seq") != 1))
-    odd = reaches.withColumn("fallen", fallen)
-    found.reaches = odd.count()
-    for row in odd.filter("fallen").orderBy("ordinal").limit(FINDINGS_MAX).collect():
-        reach = Reach(row.name, row.queue, row.position, row.seq, row.channel, row.ordinal)
-        found.breaches.append((reach.fallen(), 1))
+    lower = (f.col("seq") <= reached) & (taken | (f.col("seq") != 1))
+    compared = high_waters.withColumn("fallen", lower)
+    found.high_waters = compared.count()
+    for row in compared.filter("fallen").orderBy("ordinal").limit(FINDINGS_MAX).collect():
+        high_water = HighWater(row.name, row.queue, row.position, row.seq, row.channel, row.ordinal)
+        found.breaches.append((high_water.breach(), 1))
 
 
-def _take_fates(spark: SparkSession, tasks: list[Task], found: Contract) -> None:
+def _add_lifecycles(spark: SparkSession, tasks: list[SegmentTask], found: ContractResult) -> None:
     from pyspark.sql import functions as f
 
     from tools.verify.contract.sorting import bins_for
 
     missing = [gap.first << 20 for gap in found.gaps]
-    witnesses = [task for task in tasks if task.parts]
-    if not witnesses:
+    sources = [task for task in tasks if task.ranges]
+    if not sources:
         return
     bins = bins_for(found.within, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
-    pieces = in_tasks(spark, witnesses, _Pieces(bins), _PIECES)
-    told = (
+    pieces = in_tasks(spark, sources, _ShareOut(bins), _PIECES)
+    result = (
         pieces.repartition(bins, "bin")
         .sortWithinPartitions("bin")
-        .mapInArrow(_Fates(missing), _WALKED)
+        .mapInArrow(_FollowMessages(missing), _RESULTS)
     )
-    rows = told.groupBy("kind", "name", "queue", "position", "ordinal", "seq", "channel", "since",
+    rows = result.groupBy("kind", "name", "queue", "position", "ordinal", "seq", "channel", "since",
                         "more").agg(f.sum("n").alias("n")).collect()  # fmt: skip
-    recoveries: list[MemberRecovery] = []
+    recoveries: list[QueueRecovery] = []
     for row in rows:
         if row.kind == "breach":
             found.breaches.append((_breach(row), row.n))
         elif row.kind == "recovery":
             # Shares that know the same of it are one row here, and count each.
-            recoveries += [MemberRecovery(*json.loads(row.more))] * row.n
+            recoveries += [QueueRecovery(*json.loads(row.more))] * row.n
         else:
             setattr(found, row.name, row.n)
     found.recoveries = len({(one.queue, one.time) for one in recoveries})
-    found.breaches += [(breach, 1) for breach in judge_recoveries(recoveries)]
+    found.breaches += [(breach, 1) for breach in check_recoveries(recoveries)]
 
 
-class _Pieces:
+class _ShareOut:
     """Reads the moves of the one history out of segments, in Spark's workers."""
 
     def __init__(self, bins: int) -> None:
         self._bins = bins
 
     def __call__(self, batches: Batches) -> Batches:
-        from tools.verify.contract.sorting import share_out
+        from tools.verify.contract.sorting import split_into_bins
 
         for task in _tasks_in(batches):
-            for moves in moves_within(records_in(task.file), task.parts):
-                yield _batch(list(share_out(moves, self._bins)), _PIECES)
+            for moves in moves_within(records_in(task.file), task.ranges):
+                yield _batch(list(split_into_bins(moves, self._bins)), _PIECES)
 
 
-class _LookAround:
+class _FindContext:
     """Looks for what the logs say about breaches, in Spark's workers."""
 
     def __init__(self, wanted: list[Breach]) -> None:
@@ -272,11 +271,11 @@ class _LookAround:
 
     def __call__(self, batches: Batches) -> Batches:
         for task in _tasks_in(batches):
-            lines = list(look_around(records_in(task.file), task.parts, self._wanted))
+            lines = list(find_context(records_in(task.file), task.ranges, self._wanted))
             yield _batch(list(lines), _LINES)
 
 
-class _Fates:
+class _FollowMessages:
     """Follows messages through sorted moves, in Spark's workers."""
 
     def __init__(self, missing: list[int]) -> None:
@@ -285,24 +284,24 @@ class _Fates:
     def __call__(self, batches: Batches) -> Batches:
         from tools.verify.contract.sorting import arrange
 
-        fates = FateWalk(self._missing)
+        lifecycles = LifecycleCheck(self._missing)
         pieces = (one for batch in batches for one in zip(*batch.to_pydict().values(), strict=True))
         for _, of_bin in groupby(pieces, key=itemgetter(0)):
-            fates.take(*arrange(piece for _, piece in of_bin))
-        fates.finish()
+            lifecycles.take(*arrange(piece for _, piece in of_bin))
+        lifecycles.finish()
         rows: list[tuple[Any, ...]] = []
-        for breach, n in first_by_rule(fates.breaches):
+        for breach, n in first_by_rule(lifecycles.breaches):
             rule, position, ordinal, queue, seq, channel, since, more = breach
             rows.append(("breach", rule, position, ordinal, queue, seq, channel, since, n, more))
         rows += [
             ("recovery", "", 0, 0, one.queue, 0, 0, 0, 1, json.dumps(one))
-            for one in fates.recoveries
+            for one in lifecycles.recoveries
         ]
         rows += [
-            ("count", name, 0, 0, 0, 0, 0, 0, getattr(fates, name), "")
-            for name in ("messages", "judged")
+            ("count", name, 0, 0, 0, 0, 0, 0, getattr(lifecycles, name), "")
+            for name in ("messages", "examined")
         ]
-        yield _batch(rows, _WALKED)
+        yield _batch(rows, _RESULTS)
 
 
 def _breach(row: SparkRow) -> Breach:
@@ -311,11 +310,11 @@ def _breach(row: SparkRow) -> Breach:
     )
 
 
-def _tasks_in(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Task]:
+def _tasks_in(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[SegmentTask]:
     for batch in batches:
         for text in batch.column(0).to_pylist():
-            file, following, parts, replay = json.loads(text)
-            yield Task(file, following, [Part(*one) for one in parts], replay)
+            file, following, ranges, replay = json.loads(text)
+            yield SegmentTask(file, following, [FileRange(*one) for one in ranges], replay)
 
 
 def _batch(rows: list[tuple[Any, ...]], schema: str) -> pyarrow.RecordBatch:

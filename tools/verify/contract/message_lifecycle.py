@@ -28,7 +28,7 @@ T = TypeVar("T", np.int64, np.bool_)
 _NOTHING = 0  # in the place of an Op: this message was never heard of
 
 
-class MemberRecovery(NamedTuple):
+class QueueRecovery(NamedTuple):
     """What one share of a queue knows of a cold start; shares are added up."""
 
     queue: int
@@ -40,7 +40,7 @@ class MemberRecovery(NamedTuple):
     known: bool  # nothing is missing before it
 
 
-class _Queue:
+class _QueueMoves:
     """The moves of a queue as a whole."""
 
     def __init__(self, number: int, rows: Moves, gaps: Ints) -> None:
@@ -69,20 +69,20 @@ class _Queue:
         return np.where(found, self.fresh_times[at], NEVER)
 
 
-class FateWalk:
+class LifecycleCheck:
     """Judges sorted pieces one after the other."""
 
     def __init__(self, gaps: Iterable[int] = ()) -> None:
         """`gaps` are the times at which something is missing, ascending."""
         self.breaches: list[Breach] = []
-        self.recoveries: list[MemberRecovery] = []
+        self.recoveries: list[QueueRecovery] = []
         self.messages = 0
-        self.judged = 0
+        self.examined = 0
         self._gaps = np.array(list(gaps), np.int64)
         self._key: tuple[int, int] | None = None
         self._of_queue: list[Moves] = []
-        self._queue: _Queue | None = None
-        self._carry: _Extended | None = None
+        self._queue: _QueueMoves | None = None
+        self._carry: _LinkedRows | None = None
         self._tally: dict[int, list[int]] = {}
 
     def take(self, share: Ints, rows: Moves) -> None:
@@ -101,7 +101,7 @@ class FateWalk:
             if level:
                 self._of_queue.append(part.take(slice(0, level)))
             if level < len(part):
-                self._judge(part.take(slice(level, None)))
+                self._examine(part.take(slice(level, None)))
 
     def finish(self) -> None:
         """Close the queue that was judged last."""
@@ -109,47 +109,49 @@ class FateWalk:
             queue = self._open()
             if self._carry is not None:
                 self._count(queue, self._carry, np.array([np.iinfo(np.int64).max]))
-            self._tell_recoveries(queue)
+            self._report_recoveries(queue)
         self._of_queue, self._queue, self._carry, self._key = [], None, None, None
         self._tally = {}
 
-    def _open(self) -> _Queue:
+    def _open(self) -> _QueueMoves:
         if self._queue is None:
             assert self._key is not None
-            self._queue = _Queue(self._key[0], join(self._of_queue), self._gaps)
+            self._queue = _QueueMoves(self._key[0], join(self._of_queue), self._gaps)
         return self._queue
 
-    def _judge(self, rows: Moves) -> None:
+    def _examine(self, rows: Moves) -> None:
         queue = self._open()
-        piece = _Extended.behind(rows, self._carry, queue, self._gaps)
-        self.judged += len(rows)
+        piece = _LinkedRows.linked(rows, self._carry, queue, self._gaps)
+        self.examined += len(rows)
         self.messages += int(np.count_nonzero(~piece.same[piece.new :]))
         for rule, which in _broken(piece, queue):
             which[: piece.new] = False
             left = BREACHES_MAX - len(self.breaches)
             for i in np.flatnonzero(which)[: max(left, 0)].tolist():
                 self.breaches.append(piece.breach(rule, i, queue.number))
-        for at in piece.came[piece.new :][piece.came[piece.new :] != NEVER].tolist():
+        for at in piece.recovered_at[piece.new :][
+            piece.recovered_at[piece.new :] != NEVER
+        ].tolist():
             self._tally.setdefault(at, [0, 0])[1] += 1
         # How long each row's state lasted is known when the next one comes; of the last not yet.
         until = np.where(piece.same[1:], piece.time[1:], np.iinfo(np.int64).max)
         self._count(queue, piece, until)
         self._carry = piece.last()
 
-    def _count(self, queue: _Queue, piece: _Extended, until: Ints) -> None:
+    def _count(self, queue: _QueueMoves, piece: _LinkedRows, until: Ints) -> None:
         """Count what was ready at each cold start; `until` of the first rows of the piece."""
         n = len(until)
         if not len(queue.fresh_times) and not len(queue.soft):
             return
-        ready = np.isin(piece.op[:n], (Op.ENQUEUED, Op.RETURNED)) & piece.lasting[:n]
+        ready = np.isin(piece.op[:n], (Op.ENQUEUED, Op.RETURNED)) & piece.persistent[:n]
         time = piece.time[:n]
         for at in (*queue.fresh_times.tolist(), *queue.soft.tolist()):
             hard = queue.hard[queue.hard < at]
-            begun = int(hard[-1]) if len(hard) else NEVER
-            here = ready & (time > begun) & (time < at) & (until > at)
+            since = int(hard[-1]) if len(hard) else NEVER
+            here = ready & (time > since) & (time < at) & (until > at)
             self._tally.setdefault(at, [0, 0])[0] += int(np.count_nonzero(here))
 
-    def _tell_recoveries(self, queue: _Queue) -> None:
+    def _report_recoveries(self, queue: _QueueMoves) -> None:
         purged = False
         seen = False
         for i in range(len(queue.rows)):
@@ -163,12 +165,12 @@ class FateWalk:
                 fresh = purged or not seen or soft
                 kept = int(queue.rows.of[i])
                 self.recoveries.append(
-                    MemberRecovery(queue.number, time, kept, ready, moved, fresh, known)
+                    QueueRecovery(queue.number, time, kept, ready, moved, fresh, known)
                 )
                 purged, seen = False, not soft
 
 
-class _Extended:
+class _LinkedRows:
     """Rows of messages with the row before them, and what follows from what came before."""
 
     new: int  # how many rows at the beginning were judged before
@@ -183,15 +185,17 @@ class _Extended:
     prior: Ints  # what that row is
     prior_of: Ints
     prior_time: Ints  # NEVER: there is none, and no cold start made this message
-    came: Ints  # of a message's first row: which cold start gave it its place, NEVER: none
+    recovered_at: Ints  # of a message's first row: which cold start gave it its place, NEVER: none
     unknown: Bools  # something is missing since
-    lasting: Bools  # as it entered
+    persistent: Bools  # as it entered
     content: Ints  # as it entered; 0: not known
     ended: Bools  # it was ready before, and its queue gave it up in between
     expects_flag: Bools  # when it is taken now, it was delivered before
 
     @classmethod
-    def behind(cls, rows: Moves, carry: _Extended | None, queue: _Queue, gaps: Ints) -> _Extended:
+    def linked(
+        cls, rows: Moves, carry: _LinkedRows | None, queue: _QueueMoves, gaps: Ints
+    ) -> _LinkedRows:
         """Return the rows behind `carry`, the last one before them, if there is one."""
         self = cls()
         self.new = 0 if carry is None else 1
@@ -210,39 +214,41 @@ class _Extended:
         before = np.concatenate([[0], np.arange(n - 1)])
         self.prior = np.where(self.same, self.op[before], _NOTHING)
         self.prior_of = np.where(self.same, self.of[before], -1)
-        self.came = queue.recovered_as(self.seq, self.time)
-        self.came[self.same] = NEVER
+        self.recovered_at = queue.recovered_as(self.seq, self.time)
+        self.recovered_at[self.same] = NEVER
         if carry is not None:
-            self.came[0] = carry.came[0]
-        reborn = self.came != NEVER
-        since = np.where(self.same, self.time[before], np.where(reborn, self.came, NEVER))
+            self.recovered_at[0] = carry.recovered_at[0]
+        recovered = self.recovered_at != NEVER
+        since = np.where(
+            self.same, self.time[before], np.where(recovered, self.recovered_at, NEVER)
+        )
         self.prior_time = since
         at_gap = np.searchsorted(gaps, self.time)
         known = np.where(since == NEVER, queue.gaps_before, np.searchsorted(gaps, since))
         self.unknown = at_gap != known
         self._inherit(rows, carry)
-        was_ready = np.isin(self.prior, (Op.ENQUEUED, Op.RETURNED)) | reborn
+        was_ready = np.isin(self.prior, (Op.ENQUEUED, Op.RETURNED)) | recovered
         hard = np.searchsorted(queue.hard, self.time) - np.searchsorted(queue.hard, since, "right")
         soft = np.searchsorted(queue.soft, self.time) - np.searchsorted(queue.soft, since, "right")
-        self.ended = was_ready & ((hard > 0) | ((soft > 0) & ~self.lasting))
-        self.expects_flag = (self.prior == Op.RETURNED) | reborn | (soft > 0)
+        self.ended = was_ready & ((hard > 0) | ((soft > 0) & ~self.persistent))
+        self.expects_flag = (self.prior == Op.RETURNED) | recovered | (soft > 0)
         return self
 
-    def _inherit(self, rows: Moves, carry: _Extended | None) -> None:
+    def _inherit(self, rows: Moves, carry: _LinkedRows | None) -> None:
         """What a message was when it entered the queue holds for all its moves."""
         n = len(self.seq)
         group = np.maximum.accumulate(np.where(self.same, 0, np.arange(n)))
         entered = self.op[group] == Op.ENQUEUED
         carried = carry is not None and group == 0
-        self.lasting = np.where(entered, self.flag[group], True)
+        self.persistent = np.where(entered, self.flag[group], True)
         self.content = np.where(entered, self.detail[group], 0)
         if carry is not None:
-            self.lasting = np.where(carried, carry.lasting[0], self.lasting)
+            self.persistent = np.where(carried, carry.persistent[0], self.persistent)
             self.content = np.where(carried, carry.content[0], self.content)
 
-    def last(self) -> _Extended:
+    def last(self) -> _LinkedRows:
         """Return the last row, to stand before the next piece."""
-        one = _Extended()
+        one = _LinkedRows()
         one.new = 1
         for name in (
             "seq",
@@ -252,8 +258,8 @@ class _Extended:
             "cause",
             "time",
             "detail",
-            "came",
-            "lasting",
+            "recovered_at",
+            "persistent",
             "content",
         ):
             setattr(one, name, getattr(self, name)[-1:].copy())
@@ -269,17 +275,17 @@ class _Extended:
         )  # fmt: skip
 
 
-def _broken(p: _Extended, queue: _Queue) -> Iterator[tuple[str, Bools]]:
+def _broken(p: _LinkedRows, queue: _QueueMoves) -> Iterator[tuple[str, Bools]]:
     """Yield each rule with the rows that break it."""
     known = ~p.unknown
     enters, leaves = p.op == Op.ENQUEUED, (p.op == Op.DELIVERED) | (p.op == Op.DROPPED)
     delivered, dropped = p.op == Op.DELIVERED, p.op == Op.DROPPED
     gives_up = (p.op == Op.SETTLED) | (p.op == Op.RETURNED)
     held, over = p.prior == Op.DELIVERED, (p.prior == Op.SETTLED) | (p.prior == Op.DROPPED)
-    reborn = p.came != NEVER
-    nothing = (p.prior == _NOTHING) & ~reborn
-    ready = (np.isin(p.prior, (Op.ENQUEUED, Op.RETURNED)) | reborn) & ~p.ended
-    yield "place twice", enters & (p.same | reborn)
+    recovered = p.recovered_at != NEVER
+    nothing = (p.prior == _NOTHING) & ~recovered
+    ready = (np.isin(p.prior, (Op.ENQUEUED, Op.RETURNED)) | recovered) & ~p.ended
+    yield "place twice", enters & (p.same | recovered)
     yield "invented", ~enters & nothing & known
     yield "delivered held", delivered & held & known
     yield "dropped held", dropped & held & known
@@ -299,17 +305,17 @@ def _broken(p: _Extended, queue: _Queue) -> Iterator[tuple[str, Bools]]:
         yield "into deleted", gone & (enters | (p.op == Op.RETURNED))
 
 
-def judge_recoveries(told: Iterable[MemberRecovery]) -> Iterator[Breach]:
+def check_recoveries(partial: Iterable[QueueRecovery]) -> Iterator[Breach]:
     """Judge what cold starts kept: the shares of a queue are added up."""
-    sums: dict[tuple[int, int], MemberRecovery] = {}
-    for one in told:
+    sums: dict[tuple[int, int], QueueRecovery] = {}
+    for one in partial:
         key = one.queue, one.time
         sum_ = sums.get(key)
         if sum_ is None:
             sums[key] = one
         else:
             sums[key] = sum_._replace(ready=sum_.ready + one.ready, moved=sum_.moved + one.moved)
-    before: MemberRecovery | None = None
+    before: QueueRecovery | None = None
     for key in sorted(sums):
         one = sums[key]
         left = 0

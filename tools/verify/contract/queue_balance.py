@@ -29,7 +29,9 @@ class Balance:
     def __init__(self, queue_totals: Mapping[int, QueueTotals], next_message: int) -> None:
         self.queues = dict(queue_totals)
         self.next_message = next_message
-        self._found_cold: dict[int, int] = {}  # what was ready when a cold start cleared the queue
+        self._ready_before_cold_start: dict[
+            int, int
+        ] = {}  # what was ready when a cold start cleared the queue
         self._reported: dict[int, bool] = {}  # once per queue: what follows is the same fault
 
     def follow(self, moves: Moves, places: Ints) -> list[Breach]:
@@ -107,10 +109,10 @@ class Balance:
             if int(moves.cause[row]) == _DELETED:
                 del self.queues[number]
             else:
-                self._found_cold[number] = known.ready
+                self._ready_before_cold_start[number] = known.ready
                 self.queues[number] = known._replace(ready=0)
         else:
-            there = self._found_cold.pop(number, 0)
+            there = self._ready_before_cold_start.pop(number, 0)
             if of > there or known.unacked:
                 more = f"{of} of {there}, and {known.unacked} held"
                 yield breach_at("kept too many", moves, row, more)
@@ -127,19 +129,19 @@ class Balance:
     ) -> Iterator[Breach]:
         """Yield how the queues stand otherwise than the log says at this position."""
         for number in sorted({*self.queues, *queue_totals}):
-            counted, said = self.queues.get(number), queue_totals.get(number)
-            if counted == said or number in self._reported:
+            counted, logged = self.queues.get(number), queue_totals.get(number)
+            if counted == logged or number in self._reported:
                 continue
             yield Breach(
                 "balance", position, ORDINAL_MAX, number, -1,
-                more=f"the moves lead to {_told(counted)}, the log says {_told(said)}",
+                more=f"the moves lead to {_describe(counted)}, the log says {_describe(logged)}",
             )  # fmt: skip
         if next_message != self.next_message:
             more = f"the next message gets number {self.next_message}, the log says {next_message}"
             yield Breach("balance", position, ORDINAL_MAX, -1, -1, more=more)
 
 
-def _told(queue_totals: QueueTotals | None) -> str:
+def _describe(queue_totals: QueueTotals | None) -> str:
     if queue_totals is None:
         return "no such queue"
     ready, unacked, following = queue_totals

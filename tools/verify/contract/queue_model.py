@@ -26,7 +26,7 @@ _DROPPED, _PURGED, _DECLARED, _RECOVERED = 6, 7, 8, 9
 _PURGE_OF_DELETE, _PURGE_OF_COLD_START = 1, 2
 
 
-class Wrong(Exception):
+class ModelMismatch(Exception):
     """This cannot be; the first argument is the rule, the second says what was expected."""
 
     def __init__(self, rule: str, more: str) -> None:
@@ -34,7 +34,7 @@ class Wrong(Exception):
         self.rule, self.more = rule, more
 
 
-class Said(NamedTuple):
+class QueueFigures(NamedTuple):
     """What the log says of a queue."""
 
     ready: int
@@ -51,29 +51,29 @@ class Said(NamedTuple):
 
 class _Message(NamedTuple):
     content: int
-    lasting: bool | None  # None: not known, of a stranger
+    persistent: bool | None  # None: not known, of a stranger
     redelivered: bool
 
 
 @dataclass(slots=True)
-class _Queue:
+class _ModelQueue:
     number: int
     ranked: bool
     next_seq: int = 0
-    strangers_ready: int = 0
-    strangers_held: int = 0
+    unknown_ready: int = 0
+    unknown_held: int = 0
     floor: int = 0  # strangers came before this place
-    last_stranger: int = -1  # the one that left last
+    last_unknown: int = -1  # the one that left last
     ready_sum: int = 0
     ready: dict[int, _Message] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # the places of `ready`
     held: dict[int, tuple[_Message, int]] = field(default_factory=dict)  # with its channel
 
-    def said(self) -> Said:
+    def figures(self) -> QueueFigures:
         """Return what a log should say of this queue now."""
-        ready = len(self.ready) + self.strangers_ready
-        held = len(self.held) + self.strangers_held
-        return Said(ready, held, self.next_seq, self.ready_sum)
+        ready = len(self.ready) + self.unknown_ready
+        held = len(self.held) + self.unknown_held
+        return QueueFigures(ready, held, self.next_seq, self.ready_sum)
 
     def arrival(self, seq: int) -> int:
         """Return how many came before."""
@@ -102,20 +102,20 @@ class _Queue:
         oldest = self.order[0] if self.order else None
         if known is not None:
             if seq != oldest:
-                raise Wrong("wrong message", f"place {oldest} was ready")
-            if self.strangers_ready and not self.ranked and seq >= self.floor:
-                raise Wrong("wrong message", f"{self.strangers_ready} older ones were ready")
+                raise ModelMismatch("wrong message", f"place {oldest} was ready")
+            if self.unknown_ready and not self.ranked and seq >= self.floor:
+                raise ModelMismatch("wrong message", f"{self.unknown_ready} older ones were ready")
             if known.content != content or known.redelivered != redelivered:
-                raise Wrong("impossible", f"there it is {known}")
+                raise ModelMismatch("impossible", f"there it is {known}")
         else:
-            if not self.strangers_ready or self.arrival(seq) >= self.floor or seq in self.held:
-                raise Wrong("impossible", "it is not ready")
+            if not self.unknown_ready or self.arrival(seq) >= self.floor or seq in self.held:
+                raise ModelMismatch("impossible", "it is not ready")
             if oldest is not None and oldest < seq:
-                raise Wrong("wrong message", f"place {oldest} was ready")
-            if seq <= self.last_stranger and not self.ranked:
-                raise Wrong("wrong message", f"place {self.last_stranger} left before")
-            self.strangers_ready -= 1
-            self.last_stranger = seq
+                raise ModelMismatch("wrong message", f"place {oldest} was ready")
+            if seq <= self.last_unknown and not self.ranked:
+                raise ModelMismatch("wrong message", f"place {self.last_unknown} left before")
+            self.unknown_ready -= 1
+            self.last_unknown = seq
             known = _Message(content, None, redelivered)
         self.remove(seq, known)
         return known
@@ -125,20 +125,20 @@ class _Queue:
         if seq in self.held:
             message, holder = self.held.pop(seq)
             if holder != channel:
-                raise Wrong("impossible", f"channel {holder:08x} held it")
+                raise ModelMismatch("impossible", f"channel {holder:08x} held it")
             if content not in (None, message.content):
-                raise Wrong("impossible", f"it was {message.content:016x}")
+                raise ModelMismatch("impossible", f"it was {message.content:016x}")
             return message
-        if not self.strangers_held or self.arrival(seq) >= self.floor or seq in self.ready:
-            raise Wrong("impossible", "nobody held it")
-        self.strangers_held -= 1
+        if not self.unknown_held or self.arrival(seq) >= self.floor or seq in self.ready:
+            raise ModelMismatch("impossible", "nobody held it")
+        self.unknown_held -= 1
         return _Message(content or 0, None, True)
 
     def clear(self) -> None:
         """Nothing is ready any more."""
         self.ready.clear()
         self.order.clear()
-        self.strangers_ready = self.ready_sum = 0
+        self.unknown_ready = self.ready_sum = 0
 
 
 class Model:
@@ -146,13 +146,13 @@ class Model:
 
     def __init__(self, next_message: int) -> None:
         self.next_message = next_message
-        self.queues: dict[int, _Queue] = {}
+        self.queues: dict[int, _ModelQueue] = {}
 
-    def begin(self, number: int, said: Said, *, ranked: bool) -> None:
+    def begin(self, number: int, figures: QueueFigures, *, ranked: bool) -> None:
         """A queue of which only figures are known."""
-        self.queues[number] = _Queue(
-            number, ranked, said.next_seq, said.ready, said.unacked, said.next_seq,
-            ready_sum=said.ready_sum,
+        self.queues[number] = _ModelQueue(
+            number, ranked, figures.next_seq, figures.ready, figures.unacked, figures.next_seq,
+            ready_sum=figures.ready_sum,
         )  # fmt: skip
 
     def move(
@@ -161,22 +161,24 @@ class Model:
         """Make a move; `Wrong` when it cannot be."""
         if op == _PUBLISHED:
             if seq and seq != self.next_message:
-                raise Wrong("impossible", f"the next message has number {self.next_message}")
+                raise ModelMismatch(
+                    "impossible", f"the next message has number {self.next_message}"
+                )
             self.next_message += 1 if seq else 0
             return
         if op == _DECLARED:
             if number in self.queues:
-                raise Wrong("impossible", "this queue is there already")
-            self.queues[number] = _Queue(number, of > 0)
+                raise ModelMismatch("impossible", "this queue is there already")
+            self.queues[number] = _ModelQueue(number, of > 0)
             return
         queue = self.queues.get(number)
         if queue is None:
             if op != _SETTLED:
-                raise Wrong("impossible", "there is no such queue")
+                raise ModelMismatch("impossible", "there is no such queue")
             return
         if op == _ENQUEUED:
             if queue.arrival(seq) != queue.next_seq:
-                raise Wrong("impossible", f"the next place is {queue.next_seq}")
+                raise ModelMismatch("impossible", f"the next place is {queue.next_seq}")
             queue.next_seq += 1
             queue.add(seq, _Message(detail, flag, False))
         elif op == _DELIVERED:
@@ -188,8 +190,8 @@ class Model:
         elif op == _RETURNED:
             queue.add(seq, queue.give_up(seq, of, detail)._replace(redelivered=True))
         elif op == _PURGED:
-            if of != queue.said().ready:
-                raise Wrong("wrong state", f"{queue.said().ready} were ready")
+            if of != queue.figures().ready:
+                raise ModelMismatch("wrong state", f"{queue.figures().ready} were ready")
             if cause != _PURGE_OF_COLD_START:  # else what stays is told next
                 queue.clear()
             if cause == _PURGE_OF_DELETE:
@@ -197,37 +199,37 @@ class Model:
         elif op == _RECOVERED:
             _recover(queue, seq, of, detail)
 
-    def differs(self, said: dict[int, Said]) -> list[tuple[int, str]]:
+    def differences(self, figures: dict[int, QueueFigures]) -> list[tuple[int, str]]:
         """Return the queues that stand otherwise than the log says, with both in words."""
         found: list[tuple[int, str]] = []
-        for number in sorted({*said, *self.queues}):
-            queue, told = self.queues.get(number), said.get(number)
-            here = None if queue is None else queue.said()
-            if here != told:
-                found.append((number, f"{here or 'no such queue'}; the log: {told or 'none'}"))
+        for number in sorted({*figures, *self.queues}):
+            queue, logged = self.queues.get(number), figures.get(number)
+            here = None if queue is None else queue.figures()
+            if here != logged:
+                found.append((number, f"{here or 'no such queue'}; the log: {logged or 'none'}"))
         return found
 
 
-def _recover(queue: _Queue, first: int, kept: int, ready_sum: int) -> None:
+def _recover(queue: _ModelQueue, first: int, kept: int, ready_sum: int) -> None:
     """A cold start: what is persistent stays, flagged; in a plain queue under new numbers."""
-    if queue.held or queue.strangers_held:
-        raise Wrong("impossible", "messages were still held")
-    if queue.strangers_ready or any(one.lasting is None for one in queue.ready.values()):
+    if queue.held or queue.unknown_held:
+        raise ModelMismatch("impossible", "messages were still held")
+    if queue.unknown_ready or any(one.persistent is None for one in queue.ready.values()):
         # Which of them are persistent is not known.
-        if kept > queue.said().ready:
-            raise Wrong("wrong state", f"only {queue.said().ready} were ready")
+        if kept > queue.figures().ready:
+            raise ModelMismatch("wrong state", f"only {queue.figures().ready} were ready")
         if not queue.ranked:
             queue.next_seq = first + kept
         queue.clear()
-        queue.strangers_ready, queue.ready_sum = kept, ready_sum
-        queue.floor, queue.last_stranger = queue.next_seq, -1
+        queue.unknown_ready, queue.ready_sum = kept, ready_sum
+        queue.floor, queue.last_unknown = queue.next_seq, -1
         return
-    lasting = [(seq, queue.ready[seq]) for seq in queue.order if queue.ready[seq].lasting]
+    persistent = [(seq, queue.ready[seq]) for seq in queue.order if queue.ready[seq].persistent]
     queue.clear()
-    for place, (seq, message) in enumerate(lasting, queue.next_seq):
+    for place, (seq, message) in enumerate(persistent, queue.next_seq):
         queue.add(seq if queue.ranked else place, message._replace(redelivered=True))
     if not queue.ranked:
-        queue.next_seq += len(lasting)
-    if (kept, ready_sum) != (len(lasting), queue.ready_sum):
-        more = f"{len(lasting)} persistent ones with sum {queue.ready_sum:016x} should be kept"
-        raise Wrong("wrong state", more)
+        queue.next_seq += len(persistent)
+    if (kept, ready_sum) != (len(persistent), queue.ready_sum):
+        more = f"{len(persistent)} persistent ones with sum {queue.ready_sum:016x} should be kept"
+        raise ModelMismatch("wrong state", more)

@@ -12,7 +12,7 @@ from broker.memberlog.records import (
     Snapshot,
     Start,
 )
-from tools.verify.contract.queue_model import Model, Said, Wrong
+from tools.verify.contract.queue_model import Model, ModelMismatch, QueueFigures
 from tools.verify.contract.rules import Breach
 from tools.verify.input.moves import ORDINAL_MAX
 
@@ -26,15 +26,15 @@ class Replay:
         self.compared = 0  # queues whose figures the model reached, or not
         self._model: Model | None = None
         self._ranked: set[int] = set()
-        self._stands = -1
+        self._position = -1
 
     def take(self, record: Record) -> None:
         """Take the next record."""
         match record:
             case Batch():
-                if 0 <= self._stands != record.first_position - 1:
+                if 0 <= self._position != record.first_position - 1:
                     self._model = None  # something is missing
-                self._stands = record.first_position + record.commands - 1
+                self._position = record.first_position + record.commands - 1
                 if self._model is not None:
                     self._batch(record, self._model)
             case Queues(queues):
@@ -42,28 +42,30 @@ class Replay:
                     if max_priority >= 0:
                         self._ranked.add(number)
             case Checkpoint():
-                self._stand(record)
+                self._compare(record)
             case Start() | Snapshot():
                 self._model = None
-                self._stands = record.position
+                self._position = record.position
             case _:
                 pass
 
-    def _stand(self, checkpoint: Checkpoint) -> None:
-        said = {row[0]: Said(*row[1:]) for row in STANDING_ROW.iter_unpack(checkpoint.queues)}
+    def _compare(self, checkpoint: Checkpoint) -> None:
+        logged = {
+            row[0]: QueueFigures(*row[1:]) for row in STANDING_ROW.iter_unpack(checkpoint.queues)
+        }
         position, next_message = checkpoint.position, checkpoint.next_message
         if self._model is not None:
-            self.compared += len(said)
-            differences = self._model.differs(said)
+            self.compared += len(logged)
+            differences = self._model.differences(logged)
             if self._model.next_message != next_message:
                 differences.append((-1, f"the next number is {self._model.next_message}"))
             for number, more in differences:
-                self._tell("wrong state", position, ORDINAL_MAX, number, -1, more)
+                self._report("wrong state", position, ORDINAL_MAX, number, -1, more)
             if not differences:
                 return  # and go on with what the model knows besides these figures
         self._model = Model(next_message)
-        self._stands = position
-        for number, one in said.items():
+        self._position = position
+        for number, one in logged.items():
             self._model.begin(number, one, ranked=number in self._ranked)
 
     def _batch(self, batch: Batch, model: Model) -> None:
@@ -74,13 +76,13 @@ class Replay:
             try:
                 cause = (what & 0x70) >> CAUSE_SHIFT
                 model.move(what & 15, what & FLAG != 0, cause, queue, seq, of, detail)
-            except Wrong as wrong:
+            except ModelMismatch as mismatch:
                 position = first + ((index - first) & 0xFFFF)
-                self._tell(wrong.rule, position, ordinal, queue, seq, wrong.more)
+                self._report(mismatch.rule, position, ordinal, queue, seq, mismatch.more)
                 self._model = None  # what follows would follow from this
                 return
 
-    def _tell(
+    def _report(
         self, rule: str, position: int, ordinal: int, queue: int, seq: int, more: str
     ) -> None:
         self.breaches.append(Breach(rule, position, ordinal, queue, seq, more=more))

@@ -17,7 +17,7 @@ class Rule(NamedTuple):
 
     promise: str
     check: str  # in the words of the table of checks in docs/MEMBERLOG.md
-    says: str
+    sentence: str
 
 
 RULES = {

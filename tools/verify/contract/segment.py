@@ -9,18 +9,18 @@ from typing import NamedTuple
 from broker.memberlog.records import Batch, Checkpoint, Queues, Record, Snapshot, Start
 from tools.verify.contract.replay import Replay
 from tools.verify.contract.rules import Breach, first_by_rule
-from tools.verify.contract.segment_rules import Conduct, Reach
+from tools.verify.contract.segment_rules import HighWater, SegmentRules
 from tools.verify.input.moves import Moves, join, unpack
-from tools.verify.input.ranges_of_file import Part, Place
+from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 
 _BATCHES_MAX = 4096  # unpacked at once
 
 
-class Walked(NamedTuple):
+class SegmentResult(NamedTuple):
     """What one segment shows by itself."""
 
     breaches: list[tuple[Breach, int]]  # the first of each rule, and how many
-    reaches: list[Reach]
+    high_waters: list[HighWater]
     moves: int
     within: int  # of messages, and this segment is their witness
     balances: int
@@ -28,30 +28,32 @@ class Walked(NamedTuple):
     compared: int  # queues that it arrived at
 
 
-def walk(
+def check_segment(
     records: Iterable[Record],
     following: Iterable[Record],
-    parts: Iterable[Part],
+    ranges: Iterable[FileRange],
     *,
     replay: bool,
-) -> Walked:
+) -> SegmentResult:
     """Walk through the records of a segment; `following` are those of the next one of its life.
 
     `parts` are what this segment is the witness of in the one history.
     """
-    conduct, again = Conduct(parts), Replay()
-    for record in chain(_in_one(records), _in_one(_stands_after(following))):
-        conduct.take(record)
+    rules, replayed = SegmentRules(ranges), Replay()
+    for record in chain(
+        _join_checkpoints(records), _join_checkpoints(_queue_figures_after(following))
+    ):
+        rules.take(record)
         if replay:
-            again.take(record)
-    conduct.finish()
-    return Walked(
-        first_by_rule(conduct.breaches + again.breaches), conduct.reaches, conduct.moves,
-        conduct.within, conduct.balances, again.moves, again.compared,
+            replayed.take(record)
+    rules.finish()
+    return SegmentResult(
+        first_by_rule(rules.breaches + replayed.breaches), rules.high_waters, rules.moves,
+        rules.within, rules.balances, replayed.moves, replayed.compared,
     )  # fmt: skip
 
 
-def _stands_after(following: Iterable[Record]) -> Iterator[Record]:
+def _queue_figures_after(following: Iterable[Record]) -> Iterator[Record]:
     """Yield what the next segment says of the queues before anything happens to them."""
     for record in following:
         if isinstance(record, Batch | Start | Snapshot):
@@ -60,43 +62,42 @@ def _stands_after(following: Iterable[Record]) -> Iterator[Record]:
             yield record
 
 
-def _in_one(records: Iterable[Record]) -> Iterator[Record]:
+def _join_checkpoints(records: Iterable[Record]) -> Iterator[Record]:
     """Yield the records, the parts of one checkpoint as one."""
-    whole: Checkpoint | None = None
+    joined: Checkpoint | None = None
     for record in records:
         if isinstance(record, Checkpoint):
-            if whole is not None and whole.position == record.position:
-                whole = whole._replace(queues=whole.queues + record.queues)
+            if joined is not None and joined.position == record.position:
+                joined = joined._replace(queues=joined.queues + record.queues)
                 continue
-            if whole is not None:
-                yield whole
-            whole = record
+            if joined is not None:
+                yield joined
+            joined = record
             continue
-        if whole is not None and not isinstance(record, Queues):
-            yield whole
-            whole = None
+        if joined is not None and not isinstance(record, Queues):
+            yield joined
+            joined = None
         yield record
-    if whole is not None:
-        yield whole
+    if joined is not None:
+        yield joined
 
 
-def moves_within(records: Iterable[Record], parts: Iterable[Part]) -> Iterator[Moves]:
+def moves_within(records: Iterable[Record], ranges: Iterable[FileRange]) -> Iterator[Moves]:
     """Yield the moves in the parts, in pieces."""
-    place = Place(parts)
+    cursor = RangeCursor(ranges)
     batches: list[Batch] = []
     for record in records:
         if batches and (isinstance(record, Start | Snapshot) or len(batches) == _BATCHES_MAX):
-            yield _within(batches, place.ranges)
+            yield _within(batches, cursor.ranges)
             batches = []
-        if not place.moves_on(record) and isinstance(record, Batch) and record.moves:
+        if not cursor.advance(record) and isinstance(record, Batch) and record.moves:
             batches.append(record)
     if batches:
-        yield _within(batches, place.ranges)
+        yield _within(batches, cursor.ranges)
 
 
 def _within(batches: list[Batch], ranges: list[tuple[int, int]]) -> Moves:
     moves = unpack([one.moves for one in batches], [one.first_position for one in batches])
-    parts = [
-        moves.take((moves.position >= first) & (moves.position <= last)) for first, last in ranges
-    ]
-    return join(parts)
+    return join(
+        [moves.take((moves.position >= first) & (moves.position <= last)) for first, last in ranges]
+    )

@@ -23,11 +23,11 @@ from broker.memberlog.records import (
     Snapshot,
     Start,
 )
-from tools.verify.contract.allowed_causes import ALLOWED, ENDS, ERRORS_FROM
+from tools.verify.contract.allowed_causes import ALLOWED, CLOSES, ERRORS_FROM
 from tools.verify.contract.queue_balance import Balance, QueueTotals, breach_at
 from tools.verify.contract.rules import BREACHES_MAX, Breach
 from tools.verify.input.moves import OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
-from tools.verify.input.ranges_of_file import Part, Place
+from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 
 _NOT_TAKEN = tuple(code.to_bytes(2, "little") for code in (c.MALFORMED, c.OUT_OF_SEQUENCE))
 _COMMANDS_MAX = 1 << 18  # judged at once; bounds the memory
@@ -35,7 +35,7 @@ _DEAD = BY_DEATH >> CAUSE_SHIFT  # no client published it, and no channel
 _SEQ_MASK = (1 << RANK_SHIFT) - 1
 
 
-class Named(NamedTuple):
+class NamedQueue(NamedTuple):
     """What the log says of a queue."""
 
     vhost: str
@@ -44,7 +44,7 @@ class Named(NamedTuple):
     max_priority: int  # -1: plain
 
 
-class Reach(NamedTuple):
+class HighWater(NamedTuple):
     """How far something went in a part of the one history: to be compared with the next part."""
 
     what: str  # "taken" of a queue, "published" of a channel
@@ -54,25 +54,25 @@ class Reach(NamedTuple):
     highest: int
     at: int  # position of `first`
 
-    def fallen(self) -> Breach:
+    def breach(self) -> Breach:
         """Return that it began lower than it had been before."""
         if self.what == "taken":
             return Breach("overtaken", self.at, 0, self.of, self.first)
         return Breach("publisher order", self.at, 0, -1, self.first, self.of)
 
 
-class Conduct:
+class SegmentRules:
     """Takes the records of one segment in their order, each checkpoint in one."""
 
-    def __init__(self, parts: Iterable[Part] = ()) -> None:
+    def __init__(self, ranges: Iterable[FileRange] = ()) -> None:
         """`parts` are what this segment is the witness of."""
         self.breaches: list[Breach] = []
-        self.reaches: list[Reach] = []
-        self.named: dict[int, Named] = {}
+        self.high_waters: list[HighWater] = []
+        self.named: dict[int, NamedQueue] = {}
         self.moves = 0
         self.within = 0  # moves of messages of which this segment is the witness
         self.balances = 0  # how often the log said how the queues stand, and could be believed
-        self._place = Place(parts)
+        self._cursor = RangeCursor(ranges)
         self._batches: list[Batch] = []
         self._commands = 0
         self._balance: Balance | None = None  # None: how the queues stand is not known
@@ -86,7 +86,7 @@ class Conduct:
                 if self._batches:
                     last = self._batches[-1]
                     if last.first_position + last.commands != record.first_position:
-                        self._judge()  # something is missing: the check of logs says so
+                        self._check_batches()  # something is missing: the check of logs says so
                         self._balance = None
                         self._blobs.clear()
                 self._blob(record)
@@ -94,15 +94,15 @@ class Conduct:
                 self._root = record.first_position + record.commands - 1, record.root
                 self._commands += record.commands
                 if self._commands >= _COMMANDS_MAX:
-                    self._judge()
+                    self._check_batches()
             case Queues(queues):
                 for number, vhost, name, durable, max_priority in queues:
-                    self.named[number] = Named(vhost, name, durable, max_priority)
+                    self.named[number] = NamedQueue(vhost, name, durable, max_priority)
             case Checkpoint():
-                self._stand(record)
+                self._compare(record)
             case Start() | Snapshot():
-                self._judge()
-                self._place.moves_on(record)
+                self._check_batches()
+                self._cursor.advance(record)
                 self._balance = None
                 self._root = (-1, 0)
                 self._blobs.clear()
@@ -111,7 +111,7 @@ class Conduct:
 
     def finish(self) -> None:
         """End the segment, behind what the next one says of the queues first."""
-        self._judge()
+        self._check_batches()
 
     def _blob(self, batch: Batch) -> None:
         """Of one session, only the next blob is taken."""
@@ -123,23 +123,20 @@ class Conduct:
             self.breaches.append(Breach("blob order", batch.first_position, 0, -1, -1, more=more))
         self._blobs[batch.session] = batch.blob_no
 
-    def _stand(self, said: Checkpoint) -> None:
-        """The log says how the queues stand: that is where its moves must have led."""
-        self._judge()
-        if self._root[0] == said.position and self._root[1] != said.root:
-            more = f"{said.root:016x}, not {self._root[1]:016x}"
-            self.breaches.append(Breach("other root", said.position, 0, -1, -1, more=more))
-        queue_totals = {
-            row[0]: QueueTotals(*row[1:4]) for row in STANDING_ROW.iter_unpack(said.queues)
-        }
+    def _compare(self, checkpoint: Checkpoint) -> None:
+        """Compare the queues that the moves led to with those that the log states."""
+        self._check_batches()
+        position, root, next_message, queues = checkpoint
+        if self._root[0] == position and self._root[1] != root:
+            more = f"{root:016x}, not {self._root[1]:016x}"
+            self.breaches.append(Breach("other root", position, 0, -1, -1, more=more))
+        queue_totals = {row[0]: QueueTotals(*row[1:4]) for row in STANDING_ROW.iter_unpack(queues)}
         if self._balance is not None:
-            self.breaches += self._balance.differences(
-                said.position, queue_totals, said.next_message
-            )
+            self.breaches += self._balance.differences(position, queue_totals, next_message)
             self.balances += 1
-        self._balance = Balance(queue_totals, said.next_message)
+        self._balance = Balance(queue_totals, next_message)
 
-    def _judge(self) -> None:
+    def _check_batches(self) -> None:
         batches, self._batches, self._commands = self._batches, [], 0
         if not batches:
             return
@@ -150,17 +147,17 @@ class Conduct:
             for i in np.flatnonzero(which)[: max(left, 0)].tolist():
                 self.breaches.append(block.breach(rule, i))
         self.breaches += block.not_once()
-        self._judge_queues(block.moves)
+        self._check_queue_names(block.moves)
         if self._balance is not None:
             self.breaches += self._balance.follow(block.moves, block.places)
-        for first, last in self._place.ranges:
+        for first, last in self._cursor.ranges:
             begin, end = np.searchsorted(block.moves.position, [first, last + 1])
             if begin < end:
                 rows = block.moves.take(slice(int(begin), int(end)))
                 self.within += int(np.count_nonzero(np.isin(rows.op, OPS_OF_MESSAGES)))
                 self._take_orders(rows, max(first, batches[0].first_position))
 
-    def _judge_queues(self, moves: Moves) -> None:
+    def _check_queue_names(self, moves: Moves) -> None:
         of_queue = moves.op != Op.PUBLISHED
         numbers, firsts = np.unique(moves.queue[of_queue], return_index=True)
         rows = np.flatnonzero(of_queue)[firsts]
@@ -169,8 +166,8 @@ class Conduct:
                 self._breach("unnamed queue", moves, i)
         for i in np.flatnonzero(moves.op == Op.DECLARED).tolist():
             named = self.named.get(int(moves.queue[i]))
-            said = bool(moves.flag[i]), int(moves.of[i]) - 1
-            if named is not None and said != (named.durable, named.max_priority):
+            declared = bool(moves.flag[i]), int(moves.of[i]) - 1
+            if named is not None and declared != (named.durable, named.max_priority):
                 self._breach("other queue", moves, i)
 
     def _numbers_of(self, *, ranked: bool) -> Ints:
@@ -210,8 +207,8 @@ class Conduct:
         for first, end in zip(begins.tolist(), ends, strict=True):
             last = value[end - 1] if what == "published" else value[first:end].max()
             at = int(moves.position[rows[first]])
-            self.reaches.append(
-                Reach(what, int(key[first]), begin, int(value[first]), int(last), at)
+            self.high_waters.append(
+                HighWater(what, int(key[first]), begin, int(value[first]), int(last), at)
             )
 
 
@@ -241,8 +238,8 @@ class _Block:
         m = self.moves
         yield "foreign command", self.beyond
         unflagged = np.isin(m.op, (Op.SETTLED, Op.RETURNED, Op.PURGED, Op.RECOVERED))
-        buried = (m.op == Op.PUBLISHED) & (m.cause == _DEAD) & ((m.of != 0) | (m.queue != 0))
-        stray = (unflagged & m.flag) | buried | ((m.op == Op.DROPPED) & (m.of != 0))
+        dead_lettered = (m.op == Op.PUBLISHED) & (m.cause == _DEAD) & ((m.of != 0) | (m.queue != 0))
+        stray = (unflagged & m.flag) | dead_lettered | ((m.op == Op.DROPPED) & (m.of != 0))
         stray |= ((m.op == Op.PURGED) | (m.op == Op.DECLARED)) & (m.detail != 0)
         yield "stray", stray | ((m.op == Op.DECLARED) & (m.seq != 0))
         disorder = np.zeros(len(m), np.bool_)
@@ -252,10 +249,10 @@ class _Block:
         kind, outcome = self.kinds[at], self.outcomes[at]
         late = (outcome >= c.IGNORED) & (outcome < c.UNROUTABLE) & (kind != c.TICK)
         yield "late command", late & ~self.beyond
-        good = ALLOWED[kind, m.op | (m.cause << 4)] | self.beyond
-        yield "wrong cause", ~good
-        closed = (m.op == Op.RETURNED) & (m.cause == 2) & ~ENDS[kind] & (outcome < ERRORS_FROM)
-        yield "return without cause", closed & good
+        allowed = ALLOWED[kind, m.op | (m.cause << 4)] | self.beyond
+        yield "wrong cause", ~allowed
+        closed = (m.op == Op.RETURNED) & (m.cause == 2) & ~CLOSES[kind] & (outcome < ERRORS_FROM)
+        yield "return without cause", closed & allowed
         yield from self._numbers()
 
     def _numbers(self) -> Iterator[tuple[str, Bools]]:
@@ -313,13 +310,13 @@ class _Block:
                 yield Breach(rule, self.first + i, 0, -1, -1)
 
 
-def judge_reaches(reaches: Iterable[Reach]) -> Iterator[Breach]:
+def check_high_waters(high_waters: Iterable[HighWater]) -> Iterator[Breach]:
     """G12 from one part of the history to the next."""
     highest: dict[tuple[str, int], int] = {}
-    for one in sorted(reaches, key=lambda reach: reach.position):
+    for one in sorted(high_waters, key=lambda high_water: high_water.position):
         key = one.what, one.of
         before = highest.get(key, -1)
         if one.first <= before and not (one.what == "published" and one.first == 1):
-            yield one.fallen()
+            yield one.breach()
         restarts = one.what == "published"
         highest[key] = one.highest if restarts else max(before, one.highest)

@@ -26,13 +26,13 @@ def bins_for(moves: int, least: int) -> int:
     return max(least, -(-moves // MOVES_IN_BIN))
 
 
-def share_out(moves: Moves, bins: int) -> Iterator[tuple[int, bytes]]:
+def split_into_bins(moves: Moves, bins: int) -> Iterator[tuple[int, bytes]]:
     """Yield a piece of each bin that any of the moves is in: the bin, and packed columns.
 
     What was published is left out: it is no move of a queue.
     """
     columns = _columns_of(moves, min(bins, SHARES_MAX))
-    bin_ = _mixed(columns[0] * SHARES_MAX + columns[1], bins)
+    bin_ = _hashed(columns[0] * SHARES_MAX + columns[1], bins)
     order = np.argsort(bin_, kind="stable")
     ends = np.flatnonzero(np.diff(bin_[order])) + 1
     for rows in np.split(order, ends) if len(order) else ():
@@ -53,13 +53,13 @@ def arrange(pieces: Iterable[bytes]) -> tuple[Ints, Moves]:
 
 def sort(moves: Moves) -> tuple[Ints, Moves]:
     """Return all moves sorted, in a single share of each queue."""
-    return arrange(piece for _, piece in share_out(moves, 1))
+    return arrange(piece for _, piece in split_into_bins(moves, 1))
 
 
 def _columns_of(moves: Moves, shares: int) -> Ints:
     whole = np.isin(moves.op, OPS_OF_QUEUES)
     single = moves.take(~whole & (moves.op != Op.PUBLISHED))
-    parts = [_columns(single, _mixed(single.seq, shares), single.seq, single.detail)]
+    parts = [_columns(single, _hashed(single.seq, shares), single.seq, single.detail)]
     of_queues = moves.take(whole)
     for share in range(shares) if len(of_queues) else ():
         n = len(of_queues)
@@ -73,6 +73,6 @@ def _columns(moves: Moves, share: Ints, place: Ints, detail: Ints) -> Ints:
     return np.stack(columns)
 
 
-def _mixed(numbers: Ints, into: int) -> Ints:
+def _hashed(numbers: Ints, into: int) -> Ints:
     mixed = (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
     return (mixed % np.uint64(into)).astype(np.int64)

@@ -17,11 +17,11 @@ from broker.memberlog.records import Batch, Vote
 from tools.verify.input.rows import SPAN, SUMS, FirstBatch, Row, Sums, signed
 
 RANGE_US = 200_000  # batches are summed up over no longer time, for the pictures
-Who = tuple[str, str, int, int]  # file, member, incarnation, segment
+RowSource = tuple[str, str, int, int]  # file, member, incarnation, segment
 _LOW = (1 << 64) - 1
 
 
-class Behind(NamedTuple):
+class Continuation(NamedTuple):
     """What a part of a segment that is read for itself lies behind."""
 
     member: str
@@ -30,7 +30,7 @@ class Behind(NamedTuple):
     after: After
 
 
-class Range:
+class BatchRange:
     """Batches that are summed up; `batches` is 0 when there are none."""
 
     __slots__ = (
@@ -51,11 +51,11 @@ class Range:
         self.limit = (last // SPAN + 1) * SPAN
         self.until_us = time_us + RANGE_US
 
-    def sums(self, who: Who, active: bool | None, decided: int, time_us: int) -> Sums:
+    def sums(self, source: RowSource, active: bool | None, decided: int, time_us: int) -> Sums:
         """Return the row that says it all; how the batches were applied is the same for each."""
         low, high = self.digest & _LOW, self.digest >> 64
         return Sums(
-            *who, self.lsn, SUMS, self.epoch, self.first, self.last, active, decided, time_us,
+            *source, self.lsn, SUMS, self.epoch, self.first, self.last, active, decided, time_us,
             self.last // SPAN, self.batches, self.begins, self.ends, signed(low), signed(high),
         )  # fmt: skip
 
@@ -72,7 +72,7 @@ def expand_sums(data: bytes, of: Sums) -> Iterator[Row]:
 
 
 def batch_row(
-    who: Who, lsn: int, batch: Batch, active: bool | None, decided: int, time_us: int
+    source: RowSource, lsn: int, batch: Batch, active: bool | None, decided: int, time_us: int
 ) -> Row:
     """Return the row of a batch: by whom, its number, and how it was applied there."""
     (
@@ -80,9 +80,9 @@ def batch_row(
         root, order, moves,
     ) = batch  # fmt: skip
     fields = (
-        *who, lsn, 6, epoch, ring_seq, None, seq, first, first + commands - 1, chain, signed(root),
-        blob_hash, order, origin, kinds, outcomes, None, None, active, None, None, decided, time_us,
-        signed(xxh3_64_intdigest(moves)),
+        *source, lsn, 6, epoch, ring_seq, None, seq, first, first + commands - 1, chain,
+        signed(root), blob_hash, order, origin, kinds, outcomes, None, None, active, None, None,
+        decided, time_us, signed(xxh3_64_intdigest(moves)),
     )  # fmt: skip
     row: Row = tuple.__new__(Row, fields)
     return row
@@ -93,7 +93,7 @@ def last_position(batch: Batch) -> int:
     return batch.first_position + batch.commands - 1
 
 
-def left_by(
+def matches_batch(
     recent: deque[Batch], position: int, chain: bytes | None, root: int | None
 ) -> bool | None:
     """Return whether one of the batches left this behind; None: it is not among them."""
@@ -103,13 +103,13 @@ def left_by(
     return chain in (None, batch.chain) and root in (None, batch.root)
 
 
-def counted(recent: deque[Batch], vote: Vote) -> tuple[Vote, bool | None]:
+def compare_vote(recent: deque[Batch], vote: Vote) -> tuple[Vote, bool | None]:
     """Return a vote, and whether one of the batches left behind what it is about.
 
     Where no state won, it gets the one that the batches left: that is what this life voted for.
     """
     if vote.verdict != "undecided":
-        return vote, left_by(recent, vote.position, vote.chain, vote.root)
+        return vote, matches_batch(recent, vote.position, vote.chain, vote.root)
     own = _ending_at(recent, vote.position)
     chain, root = (b"", 0) if own is None else (own.chain, own.root)
     return vote._replace(chain=chain, root=root), None
@@ -121,7 +121,7 @@ def _ending_at(recent: deque[Batch], position: int) -> Batch | None:
     return recent[at] if found else None
 
 
-def entrance(batch: Batch) -> FirstBatch:
+def first_batch_of(batch: Batch) -> FirstBatch:
     """Return what is compared with the end of the segment before."""
     return FirstBatch(
         position=batch.first_position,

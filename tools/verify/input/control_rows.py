@@ -32,7 +32,7 @@ _KINDS: dict[type[Record], RecordKind] = {
 }
 
 
-def control_rows(row: Row, record: Record, stands: int, durable: int) -> Iterator[Row]:
+def control_rows(row: Row, record: Record, reached: int, durable: int) -> Iterator[Row]:
     """Yield the rows of a record other than a BATCH or CONFIRM; `row` says where it is from,
     `stands` where its life stood, `durable` what its segment said to be on disk; -1 = not known.
     """
@@ -60,7 +60,7 @@ def control_rows(row: Row, record: Record, stands: int, durable: int) -> Iterato
         case ViewSeen(ring_seq, ring_rep, regular, members):
             names = [f"{name}/{life}" for name, life in members]
             row = row._replace(ring_seq=ring_seq, ring_rep=ring_rep, flag=regular)
-            yield row._replace(names=names, position=stands, seq=durable)
+            yield row._replace(names=names, position=reached, seq=durable)
         case Active():
             yield row._replace(
                 epoch=record.epoch,

@@ -17,12 +17,12 @@ def digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=HASH_BYTES).digest()
 
 
-def out_of_sequence(stands: int, first: int, last: int) -> tuple[int, int, str] | None:
+def out_of_sequence(reached: int, first: int, last: int) -> tuple[int, int, str] | None:
     """Return from where to where and how a batch does not begin one past where the life stands."""
-    if first > stands + 1:
-        return stands + 1, first - 1, f"positions {stands + 1} to {first - 1} are missing"
-    if first <= stands:
-        until = min(stands, last)
+    if first > reached + 1:
+        return reached + 1, first - 1, f"positions {reached + 1} to {first - 1} are missing"
+    if first <= reached:
+        until = min(reached, last)
         return first, until, f"positions {first} to {until} are applied again"
     return None
 

@@ -18,7 +18,7 @@ from broker.memberlog.reader import After, LogError
 from broker.memberlog.records import OF_CLIENT, SUFFIX
 from broker.memberlog.segments import is_segment, one_of_each, open_segment, plain_name
 from tools.verify.findings import BadInput
-from tools.verify.input.batch_summaries import Behind
+from tools.verify.input.batch_summaries import Continuation
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, header_of
 
@@ -26,7 +26,7 @@ STRETCH_BYTES = 32 << 20  # read of one life at a time, unless one record is lon
 _NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))
 
 
-class Where(TypedDict):
+class ReadUpTo(TypedDict):
     """How far one life was read; JSON, as Spark keeps it."""
 
     segment: int
@@ -35,7 +35,7 @@ class Where(TypedDict):
     link: str  # of the last record, in hex; "" = not known
 
 
-Offsets = dict[str, Where]  # by the beginning of the files' paths, DIR/member.incarnation
+Offsets = dict[str, ReadUpTo]  # by the beginning of the files' paths, DIR/member.incarnation
 
 
 Settled = dict[str, int]  # by MEMBER.INCARNATION, the last segment that need not be read
@@ -44,7 +44,7 @@ Settled = dict[str, int]  # by MEMBER.INCARNATION, the last segment that need no
 class LogPart(NamedTuple):
     """New bytes of one segment."""
 
-    life: str
+    key: str
     segment: int
     begin: int
     end: int
@@ -57,22 +57,22 @@ def advance(read: Offsets, places: list[Path], settled: Settled | None = None) -
     and never beyond the end of one segment.  What is settled is not read.
     """
     now: Offsets = dict(read)
-    for life, found in sorted(lives_below(places).items()):
-        until = (settled or {}).get(Path(life).name, -1)
+    for key, found in sorted(segments_by_incarnation(places).items()):
+        until = (settled or {}).get(Path(key).name, -1)
         segments = {number: path for number, path in found.items() if number > until}
         if not segments:
             continue
-        where = read.get(life)
+        where = read.get(key)
         if where is None:
-            where = Where(segment=min(segments), bytes=0, lsn=-1, link="")
+            where = ReadUpTo(segment=min(segments), bytes=0, lsn=-1, link="")
         elif where["segment"] not in segments:
             later = [number for number in segments if number > where["segment"]]
             if not later:
                 continue
-            where = Where(segment=min(later), bytes=0, lsn=-1, link="")
+            where = ReadUpTo(segment=min(later), bytes=0, lsn=-1, link="")
         further = _further(where, segments)
         if further is not None:
-            now[life] = further
+            now[key] = further
     return now
 
 
@@ -86,27 +86,27 @@ def settled_in(rows: list[Row]) -> Settled:
     return found
 
 
-def parts(read: Offsets, now: Offsets) -> list[LogPart]:
+def unread_parts(read: Offsets, now: Offsets) -> list[LogPart]:
     """Return what is to be read between two offsets."""
     found: list[LogPart] = []
-    for life, where in sorted(now.items()):
-        before = read.get(life)
+    for key, where in sorted(now.items()):
+        before = read.get(key)
         if before == where:
             continue
         if before is not None and before["segment"] == where["segment"]:
             begin, lsn, link = before["bytes"], before["lsn"], before["link"]
         else:
             begin, lsn, link = 0, -1, ""
-        found.append(LogPart(life, where["segment"], begin, where["bytes"], lsn, link))
+        found.append(LogPart(key, where["segment"], begin, where["bytes"], lsn, link))
     return found
 
 
-def read_part(part: LogPart) -> tuple[bytes, str, Behind | None] | None:
+def read_part(part: LogPart) -> tuple[bytes, str, Continuation | None] | None:
     """Return the bytes of a part, what to call it, and what lies before it in its segment; None for
     what a client wrote, which is no member's.  Raises `BadInput` when the file went away meanwhile.
     """
     for _ in range(2):  # it may be compressed between looking and opening
-        path = lives_below([Path(part.life).parent]).get(part.life, {}).get(part.segment)
+        path = segments_by_incarnation([Path(part.key).parent]).get(part.key, {}).get(part.segment)
         if path is None:
             break
         head = _read(path, 0, HEADER_BYTES)
@@ -122,11 +122,11 @@ def read_part(part: LogPart) -> tuple[bytes, str, Behind | None] | None:
         if header is None:
             raise BadInput(f"{path}: its header cannot be read")
         after = After(part.lsn, bytes.fromhex(part.link))
-        return data, name, Behind(header.member, header.incarnation, header.segment, after)
-    raise BadInput(f"segment {part.segment} of {part.life} went away before it was read")
+        return data, name, Continuation(header.member, header.incarnation, header.segment, after)
+    raise BadInput(f"segment {part.segment} of {part.key} went away before it was read")
 
 
-def lives_below(places: list[Path]) -> dict[str, dict[int, Path]]:
+def segments_by_incarnation(places: list[Path]) -> dict[str, dict[int, Path]]:
     """Return the files of the segments, by life and number."""
     found: dict[str, dict[int, Path]] = {}
     for place in places:
@@ -136,14 +136,14 @@ def lives_below(places: list[Path]) -> dict[str, dict[int, Path]]:
     return found
 
 
-def _further(where: Where, segments: dict[int, Path]) -> Where | None:
+def _further(where: ReadUpTo, segments: dict[int, Path]) -> ReadUpTo | None:
     """Return where whole records of a life end, None where nothing is new."""
     number, begin = where["segment"], where["bytes"]
     later = [one for one in segments if one > number]  # looked up before the file is read
     data = _read(segments[number], begin, STRETCH_BYTES)
     if data == b"" and later:
         number, begin = min(later), 0
-        where = Where(segment=number, bytes=0, lsn=-1, link="")
+        where = ReadUpTo(segment=number, bytes=0, lsn=-1, link="")
         later = [one for one in segments if one > number]
         data = _read(segments[number], begin, STRETCH_BYTES)
     if data is None:
@@ -159,7 +159,7 @@ def _further(where: Where, segments: dict[int, Path]) -> Where | None:
     if whole == 0:
         return None
     lsn, link = (where["lsn"], "") if last is None else last
-    return Where(segment=number, bytes=begin + whole, lsn=lsn, link=link)
+    return ReadUpTo(segment=number, bytes=begin + whole, lsn=lsn, link=link)
 
 
 def whole_records(data: bytes, first: bool) -> tuple[int, tuple[int, str] | None]:

@@ -44,13 +44,13 @@ from broker.memberlog.records import (
 )
 from broker.memberlog.segment_totals import Tally
 from tools.verify.input.batch_summaries import (
-    Behind,
-    Range,
-    Who,
+    BatchRange,
+    Continuation,
+    RowSource,
     batch_row,
-    counted,
-    entrance,
-    left_by,
+    compare_vote,
+    first_batch_of,
+    matches_batch,
 )
 from tools.verify.input.control_rows import control_rows
 from tools.verify.input.log_sequence import confirmable, digest, foreign_batch, out_of_sequence
@@ -64,18 +64,18 @@ from tools.verify.input.rows import (
     Row,
     Run,
     Sums,
-    nothing_said,
-    run_on,
+    append_run,
+    empty_ends,
 )
-from tools.verify.input.segments import whose
+from tools.verify.input.segments import owner_by_name
 
 FAULTS_MAX = 50  # of one segment; more say nothing new
 RECENT = 4096  # batches that a vote about one of them is compared with at once
 
 
-def parse_segment(data: bytes, file: str, behind: Behind | None = None) -> Iterator[Row]:
+def parse_segment(data: bytes, file: str, continued: Continuation | None = None) -> Iterator[Row]:
     """Yield the rows of one segment, or of what lies `behind` a place in it."""
-    for row in _parse(data, file, behind, every_record=True):
+    for row in _parse(data, file, continued, every_record=True):
         assert isinstance(row, Row)
         yield row
 
@@ -88,23 +88,25 @@ def scan_segment(data: bytes, file: str) -> Iterator[Row | Sums]:
 
 
 def _parse(
-    data: bytes, file: str, behind: Behind | None, every_record: bool
+    data: bytes, file: str, continued: Continuation | None, every_record: bool
 ) -> Iterator[Row | Sums]:
     faults: list[LogError] = []
-    parser = _Parser(file, behind, every_record)
+    parser = _Parser(file, continued, every_record)
     rows = parser.rows
     try:
-        for entry in read_segment(data, file, faults, None if behind is None else behind.after):
+        for entry in read_segment(
+            data, file, faults, None if continued is None else continued.after
+        ):
             if faults:
-                parser.damaged(faults)
+                parser.take_damage(faults)
             parser.take(entry)
             if rows:
                 yield from rows
                 rows.clear()
     except (NotALog, OtherVersion) as error:
-        yield parser.bare(-1, UNREADABLE)._replace(text=str(error))
+        yield parser.empty_row(-1, UNREADABLE)._replace(text=str(error))
         return
-    parser.damaged(faults)
+    parser.take_damage(faults)
     parser.finish()
     yield from rows
 
@@ -112,43 +114,46 @@ def _parse(
 class _Parser:
     """Where a segment stands while it is read."""
 
-    def __init__(self, file: str, behind: Behind | None, every_record: bool) -> None:
+    def __init__(self, file: str, continued: Continuation | None, every_record: bool) -> None:
         self.rows: list[Row | Sums] = []  # what was found since the caller last looked
         self._every_record = every_record
         self._file = file
-        self._who: Who = (file, *(whose(file) if behind is None else behind[:3]))
-        self._from_header = behind is None
+        self._source: RowSource = (
+            file,
+            *(owner_by_name(file) if continued is None else continued[:3]),
+        )
+        self._from_header = continued is None
         self._of_client = False
         self._faults: list[Row] = []  # behind the row of the record that shows them
-        self._faults_told = 0
+        self._faults_seen = 0
         self._records = 0
         self._closed = 0  # what `_records` was at END
         self._lsn = -1
         self._link = b""
-        self._stands = -1  # the position reached; -1 = not known
+        self._position = -1  # the position reached; -1 = not known
         self._chain = b""  # of that position; b"" = not known
         self._order = b""
         self._primary: tuple[int, int] | None = None  # epoch, ring
-        self._belongs_to: tuple[int, int] | None = None  # the last batch's, when that was right
+        self._batch_primary: tuple[int, int] | None = None  # the last batch's, when that was right
         self._active: bool | None = None
         self._deciding: int | None = None  # after a DECIDED: its epoch
         self._state_epoch: int | None = None
         self._states = 0  # so many are told of
         self._time_us = 0
         self._durable = -1
-        self._entering = True  # nothing said yet at which position this segment begins
+        self._at_start = True  # nothing said yet at which position this segment begins
         self._whole = True  # no damage so far
         self._tally = Tally()
         self._unconfirmed: set[int] = set()
         self._recent: deque[Batch] = deque(maxlen=RECENT)
-        self._range = Range()
-        self._ends = nothing_said()
+        self._range = BatchRange()
+        self._ends = empty_ends()
 
-    def bare(self, lsn: int, kind: int) -> Row:
+    def empty_row(self, lsn: int, kind: int) -> Row:
         """Return a row that says only where it is from."""
-        return Row(*self._who, lsn, int(kind))
+        return Row(*self._source, lsn, int(kind))
 
-    def damaged(self, faults: list[LogError]) -> None:
+    def take_damage(self, faults: list[LogError]) -> None:
         """Tell of damage; what was known of the position is not known behind it."""
         for fault in faults:
             if isinstance(fault, TornTail):
@@ -156,12 +161,12 @@ class _Parser:
                 continue
             self._end_range()
             what = f"{fault.what} (in {self._file}, after lsn {fault.lsn})"
-            self._fault("LOG", self._stands, what)
-            self._stands, self._chain, self._order = -1, b"", b""
-            self._primary = self._active = self._belongs_to = None
-            self._entering = self._whole = False
+            self._fault("LOG", self._position, what)
+            self._position, self._chain, self._order = -1, b"", b""
+            self._primary = self._active = self._batch_primary = None
+            self._at_start = self._whole = False
         faults.clear()
-        self._tell_faults()
+        self._flush_faults()
 
     def take(self, entry: Entry) -> None:
         """Note the rows of a record and move on."""
@@ -175,15 +180,15 @@ class _Parser:
         elif isinstance(record, Durable):
             if record.position > self._durable:
                 self._durable = record.position
-            if 0 <= self._stands < record.position:
-                self._not_beyond("G9", "says that it is on disk", record.position)
+            if 0 <= self._position < record.position:
+                self._check_applied("G9", "says that it is on disk", record.position)
         elif isinstance(record, ConfirmRecord):
             self._tally.take(record)
             self._confirm(lsn, record)
         else:
-            self._seldom(lsn, record)
+            self._control_record(lsn, record)
         if self._faults:
-            self._tell_faults()
+            self._flush_faults()
 
     def finish(self) -> None:
         """Note the rows at the end of a segment."""
@@ -192,20 +197,20 @@ class _Parser:
             return
         ends = self._ends
         if 0 < self._closed < self._records:
-            self._fault("LOG", self._stands, f"{self._file} goes on behind its closing record")
-            self._tell_faults()
+            self._fault("LOG", self._position, f"{self._file} goes on behind its closing record")
+            self._flush_faults()
         ends["records"], ends["durable"] = self._records, self._durable
         ends["link"], ends["chain"] = self._link.hex(), self._chain.hex()
         ends["primary"], ends["active"] = self._primary, self._active
         ends["deciding"] = self._deciding
-        row = self.bare(self._lsn, SEGMENT)
-        row = row._replace(position=self._stands, text=json.dumps(ends), time_us=self._time_us)
+        row = self.empty_row(self._lsn, SEGMENT)
+        row = row._replace(position=self._position, text=json.dumps(ends), time_us=self._time_us)
         self.rows.append(row)
         if self._unconfirmed:
-            row = self.bare(self._lsn, ACCEPTED)
+            row = self.empty_row(self._lsn, ACCEPTED)
             self.rows.append(row._replace(positions=sorted(self._unconfirmed)))
 
-    def _seldom(self, lsn: int, record: Record) -> None:
+    def _control_record(self, lsn: int, record: Record) -> None:
         """Take a record of the kinds that do not come with traffic."""
         ends, known = self._ends, None
         if not isinstance(record, End):
@@ -217,17 +222,17 @@ class _Parser:
             case Active():
                 self._end_range()
                 self._primary, self._active = (record.epoch, record.ring_seq), True
-                self._deciding = self._belongs_to = None
+                self._deciding = self._batch_primary = None
             case Inactive():
                 self._end_range()
-                self._active, self._deciding, self._belongs_to = False, None, None
+                self._active, self._deciding, self._batch_primary = False, None, None
             case Decided(epoch):
                 # A primary view decided the batches that follow, which are of views before it.
                 self._end_range()
-                self._active, self._deciding, self._belongs_to = True, epoch, None
+                self._active, self._deciding, self._batch_primary = True, epoch, None
                 return
             case Header():
-                self._who = (self._file, record.member, record.incarnation, record.segment)
+                self._source = (self._file, record.member, record.incarnation, record.segment)
                 self._of_client = record.role == OF_CLIENT
                 ends["prev_link"] = record.prev_link.hex()
                 ends["cluster"] = (record.cluster_name, record.cluster_id)
@@ -238,49 +243,49 @@ class _Parser:
                 expected = self._tally.end()._replace(records=self._records)
                 if self._whole and self._from_header and record != expected:
                     what = f"the closing record of {self._file} is not about what is in it"
-                    self._fault("LOG", self._stands, what)
+                    self._fault("LOG", self._position, what)
                 return
             case Client():
                 return
             case Vote(position):
-                self._not_beyond("G10", "votes about its state there", position)
-                record, known = counted(self._recent, record)
+                self._check_applied("G10", "votes about its state there", position)
+                record, known = compare_vote(self._recent, record)
             case Checkpoint(position, root):
-                known = left_by(self._recent, position, None, root)
+                known = matches_batch(self._recent, position, None, root)
             case Stop(_, position, chain):
-                if self._stands >= 0 and position != self._stands:
-                    what = f"stops there, but stands at position {self._stands}"
+                if self._position >= 0 and position != self._position:
+                    what = f"stops there, but stands at position {self._position}"
                     self._fault("G14", position, what)
-                known = left_by(self._recent, position, chain, None)
+                known = matches_batch(self._recent, position, chain, None)
             case _:
                 pass
-        row = self.bare(lsn, 0)._replace(decided=self._state_epoch, time_us=self._time_us)
+        row = self.empty_row(lsn, 0)._replace(decided=self._state_epoch, time_us=self._time_us)
         row = row._replace(flag=known)
-        self.rows += control_rows(row, record, self._stands, self._durable)
+        self.rows += control_rows(row, record, self._position, self._durable)
 
     def _fault(self, promise: str, position: int, what: str, until: int = -1) -> None:
-        self._faults_told += 1
-        if self._faults_told <= FAULTS_MAX:
-            row = self.bare(self._lsn, FAULT)
+        self._faults_seen += 1
+        if self._faults_seen <= FAULTS_MAX:
+            row = self.empty_row(self._lsn, FAULT)
             self._faults.append(
                 row._replace(origin=promise, text=what, position=position, last=until)
             )
 
-    def _tell_faults(self) -> None:
+    def _flush_faults(self) -> None:
         self.rows += self._faults
         self._faults.clear()
 
-    def _not_beyond(self, promise: str, does: str, position: int) -> None:
+    def _check_applied(self, promise: str, does: str, position: int) -> None:
         """A life can speak only of what it has applied."""
-        if 0 <= self._stands < position:
-            what = f"{does}, but applied only up to position {self._stands}"
+        if 0 <= self._position < position:
+            what = f"{does}, but applied only up to position {self._position}"
             self._fault(promise, position, what)
 
     def _state(self, record: Start | Snapshot) -> None:
-        self._stands, self._chain, self._order = record.position, record.chain, b""
+        self._position, self._chain, self._order = record.position, record.chain, b""
         self._states += 1
-        self._entering = False
-        self._state_epoch, self._deciding, self._belongs_to = record.state_epoch, None, None
+        self._at_start = False
+        self._state_epoch, self._deciding, self._batch_primary = record.state_epoch, None, None
         self._durable = max(self._durable, record.position)
         if isinstance(record, Start):
             self._active = False
@@ -291,12 +296,12 @@ class _Parser:
             blob_hash, chain, _, order, _,
         ) = record  # fmt: skip
         last = first + commands - 1
-        if self._entering:
-            self._entering = False
-            self._ends["first_batch"] = entrance(record)
-        elif first != self._stands + 1:
-            sequence = out_of_sequence(self._stands, first, last)
-            if self._stands >= 0 and sequence is not None:
+        if self._at_start:
+            self._at_start = False
+            self._ends["first_batch"] = first_batch_of(record)
+        elif first != self._position + 1:
+            sequence = out_of_sequence(self._position, first, last)
+            if self._position >= 0 and sequence is not None:
                 where, until, what = sequence
                 self._fault("G1", where, what, until)
         elif (self._chain and digest(self._chain + blob_hash + outcomes) != chain) or (
@@ -304,21 +309,21 @@ class _Parser:
         ):
             what = "the chain does not follow from the batch before it, its hash and its outcomes"
             self._fault("G14", first, what)
-        if (epoch, ring_seq) != self._belongs_to:
-            self._belongs((epoch, ring_seq), first)
+        if (epoch, ring_seq) != self._batch_primary:
+            self._check_primary((epoch, ring_seq), first)
         if time_us < self._time_us:
             time_us = self._time_us
         self._time_us = time_us
-        self._stands, self._chain, self._order = last, chain, order
+        self._position, self._chain, self._order = last, chain, order
         self._tally.take(record)
         self._recent.append(record)
-        if origin == self._who[1]:
+        if origin == self._source[1]:
             offsets = confirmable(kinds, outcomes)
             self._unconfirmed.update([first + i for i in offsets])
             self._ends["publishes"] += len(offsets)
         if self._every_record:
             decided = self._deciding or epoch
-            self.rows.append(batch_row(self._who, lsn, record, self._active, decided, time_us))
+            self.rows.append(batch_row(self._source, lsn, record, self._active, decided, time_us))
         summed = self._range
         if not (
             first == summed.last + 1
@@ -332,8 +337,8 @@ class _Parser:
         summed.last, summed.ends, summed.lsn = last, end, lsn
         summed.batches += 1
         # The number of the record is its own; all behind it is the same at all members.
-        behind = 5 if lsn < 128 else 6 if lsn < 256 else 7 if lsn < 65536 else 9
-        summed.digest ^= xxh3_128_intdigest(payload[behind:])
+        skipped = 5 if lsn < 128 else 6 if lsn < 256 else 7 if lsn < 65536 else 9
+        summed.digest ^= xxh3_128_intdigest(payload[skipped:])
 
     def _end_range(self) -> None:
         """Sum up the batches since the last time."""
@@ -344,12 +349,12 @@ class _Parser:
         sums = self._sums(of.epoch)
         sums["first"] = of.first if sums["first"] < 0 else min(of.first, sums["first"])
         sums["last"] = max(of.last, sums["last"])
-        run_on(self._ends["runs"], Run(of.first, of.last, decided, self._states))
+        append_run(self._ends["runs"], Run(of.first, of.last, decided, self._states))
         if not self._every_record:
-            self.rows.append(of.sums(self._who, self._active, decided, self._time_us))
+            self.rows.append(of.sums(self._source, self._active, decided, self._time_us))
         of.clear()
 
-    def _belongs(self, of: tuple[int, int], first: int) -> None:
+    def _check_primary(self, of: tuple[int, int], first: int) -> None:
         """Check a batch against the primary that this life is in."""
         if self._deciding is not None and of[0] < self._deciding:
             pass
@@ -360,7 +365,7 @@ class _Parser:
         elif of != self._primary:
             self._fault("G7", first, foreign_batch(of, self._primary))
             return
-        self._belongs_to = of
+        self._batch_primary = of
 
     def _confirm(self, lsn: int, record: ConfirmRecord) -> None:
         ends = self._ends
@@ -392,12 +397,12 @@ class _Parser:
         elif self._active is None and self._whole and ends["entry_confirm"] is None:
             ends["entry_confirm"] = positions[0]
         if self._every_record:
-            row = self.bare(lsn, RecordKind.CONFIRM)._replace(epoch=epoch)
+            row = self.empty_row(lsn, RecordKind.CONFIRM)._replace(epoch=epoch)
             self.rows.append(row._replace(kinds=pack_positions(positions)))
         if not self._unconfirmed.issuperset(positions):
             unpaired = [p for p in positions if p not in self._unconfirmed]
             ends["unpaired"] += len(unpaired)
-            row = self.bare(lsn, UNPAIRED)._replace(epoch=epoch)
+            row = self.empty_row(lsn, UNPAIRED)._replace(epoch=epoch)
             self.rows.append(row._replace(positions=unpaired))
         self._unconfirmed.difference_update(positions)
 

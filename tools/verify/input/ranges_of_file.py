@@ -14,7 +14,7 @@ from broker.memberlog.records import Record, Snapshot, Start
 ANY = -1
 
 
-class Part(NamedTuple):
+class FileRange(NamedTuple):
     """Positions `first` to `last` behind the state of this number; 0 is what stands in a file
     before any, as the segment before went on.
     """
@@ -24,28 +24,28 @@ class Part(NamedTuple):
     state: int = ANY
 
 
-class Place:
+class RangeCursor:
     """Where one is in a file, record by record: which of its parts count here."""
 
-    def __init__(self, parts: Iterable[Part]) -> None:
-        self._parts = sorted(parts)
+    def __init__(self, ranges: Iterable[FileRange]) -> None:
+        self._ranges = sorted(ranges)
         self._state = 0
         self.ranges: list[tuple[int, int]] = []
-        self._look()
+        self._select()
 
-    def moves_on(self, record: Record) -> bool:
+    def advance(self, record: Record) -> bool:
         """Take the next record; return whether it begins behind a new state."""
         if not isinstance(record, Start | Snapshot):
             return False
         self._state += 1
-        self._look()
+        self._select()
         return True
 
-    def has(self, position: int) -> bool:
+    def covers(self, position: int) -> bool:
         """Whether a part holds this position here."""
         return any(first <= position <= last for first, last in self.ranges)
 
-    def _look(self) -> None:
+    def _select(self) -> None:
         self.ranges = [
-            (first, last) for first, last, state in self._parts if state in (ANY, self._state)
+            (first, last) for first, last, state in self._ranges if state in (ANY, self._state)
         ]

@@ -107,7 +107,7 @@ class EpochSums(TypedDict):
     mark: int  # the highest durable mark of its confirms
 
 
-def together(one: EpochSums, two: EpochSums) -> EpochSums:
+def merge_sums(one: EpochSums, two: EpochSums) -> EpochSums:
     """Return what two parts of a life hold of one epoch; a part that an older check saved has no
     mark.
     """
@@ -160,7 +160,7 @@ class SegmentEnds(TypedDict):
     unjudged: int  # confirms above the durable mark of which the log does not say if they may
 
 
-def nothing_said() -> SegmentEnds:
+def empty_ends() -> SegmentEnds:
     """Return what is known of a segment before it is read."""
     return SegmentEnds(
         cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="",
@@ -170,7 +170,7 @@ def nothing_said() -> SegmentEnds:
     )  # fmt: skip
 
 
-def run_on(runs: list[Run], more: Run) -> None:
+def append_run(runs: list[Run], more: Run) -> None:
     """Note that these positions are there: they lengthen the last run or begin one."""
     if runs and (runs[-1].last + 1, *runs[-1][2:]) == (more.first, *more[2:]):
         runs[-1] = runs[-1]._replace(last=more.last)

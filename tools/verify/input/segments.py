@@ -79,7 +79,7 @@ def share_out(segments: list[Path], tasks: int) -> list[list[Path]]:
     return shares
 
 
-def whose(file: str) -> tuple[str, int, int]:
+def owner_by_name(file: str) -> tuple[str, int, int]:
     """Guess by its name whose segment it is, for files whose header cannot be read."""
     parts = plain_name(file.rsplit("/", 1)[-1]).rsplit(".", 3)
     if len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit():

@@ -32,11 +32,11 @@ from broker.memberlog.reader import Damaged
 from broker.memberlog.segments import open_segment
 from tools.verify.findings import BadInput
 from tools.verify.input.batch_summaries import expand_sums
-from tools.verify.input.offsets import LogPart, Offsets, Settled, advance, parts, read_part
+from tools.verify.input.offsets import LogPart, Offsets, Settled, advance, read_part, unread_parts
 from tools.verify.input.parse import parse_segment, scan_segment
-from tools.verify.input.ranges_of_file import Part
+from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
-from tools.verify.input.segments import find_segments, read_bytes, share_out, whose
+from tools.verify.input.segments import find_segments, owner_by_name, read_bytes, share_out
 from tools.verify.input.tables import CLIENTS_SCHEMA, MOVES_SCHEMA, clients_of, moves_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class MemberLogSource(DataSource):
         return [str(place) for place in places]
 
 
-class Share(InputPartition):
+class SegmentShare(InputPartition):
     """The segments of one task."""
 
     def __init__(self, segments: Sequence[str]) -> None:
@@ -117,22 +117,25 @@ class MemberLogReader(DataSourceReader):
         self._schema = schema
         self._table = table
         self._tasks = tasks
-        self._inside: dict[str, list[Part]] | None = None
+        self._ranges: dict[str, list[FileRange]] | None = None
         if stretches is not None:
-            self._inside = {}
+            self._ranges = {}
             for file, *part in stretches:
-                self._inside.setdefault(file, []).append(Part(*part))
+                self._ranges.setdefault(file, []).append(FileRange(*part))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the shares; `tasks` are wished for where there are many small segments."""
         segments = find_segments(list(map(Path, self._places)))
-        if self._inside is not None:
-            segments = [path for path in segments if str(path) in self._inside]
-        return [Share([str(path) for path in share]) for share in share_out(segments, self._tasks)]
+        if self._ranges is not None:
+            segments = [path for path in segments if str(path) in self._ranges]
+        return [
+            SegmentShare([str(path) for path in share])
+            for share in share_out(segments, self._tasks)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield Arrow batches."""
-        assert isinstance(partition, Share)
+        assert isinstance(partition, SegmentShare)
         schema = to_arrow_schema(self._schema, timezone="UTC")
         rows: Iterator[Row | Sums]
         if self._table in ("records", "scan"):
@@ -143,8 +146,8 @@ class MemberLogReader(DataSourceReader):
         for file in partition.segments:
             data = read_bytes(Path(file))
             if self._table == "moves":
-                parts = [] if self._inside is None else [self._inside[file]]
-                yield from moves_of(data, file, schema, *parts)
+                ranges = [] if self._ranges is None else [self._ranges[file]]
+                yield from moves_of(data, file, schema, *ranges)
             else:
                 yield from clients_of(data, file, schema)
 
@@ -174,7 +177,7 @@ class MemberLogStream(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a partition for each life that has something new."""
-        return [NewBytes(part) for part in parts(start[OFFSETS], end[OFFSETS])]
+        return [NewBytes(part) for part in unread_parts(start[OFFSETS], end[OFFSETS])]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield Arrow batches."""
@@ -233,7 +236,9 @@ def _parsed(file: str, parse: Callable[[bytes, str], Iterator[Row | Sums]]) -> I
     try:
         data = _bytes(file)
     except Damaged as error:
-        fault = Row(file, *whose(file), -1, FAULT, origin="LOG", text=str(error), position=-1)
+        fault = Row(
+            file, *owner_by_name(file), -1, FAULT, origin="LOG", text=str(error), position=-1
+        )
         yield fault._replace(last=-1)
         return
     yield from parse(data, file)

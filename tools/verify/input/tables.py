@@ -28,10 +28,10 @@ from broker.memberlog.records import (
     Start,
 )
 from tools.verify.input.moves import Ints, unpack
-from tools.verify.input.ranges_of_file import Part, Place
+from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 
 ROWS_PER_BATCH = 1 << 16
-EVERYWHERE = (Part(0, (1 << 63) - 1),)
+EVERYWHERE = (FileRange(0, (1 << 63) - 1),)
 
 MOVES_SCHEMA = (
     "file string, member string, incarnation bigint, lsn bigint, position bigint, ordinal int, "
@@ -46,42 +46,42 @@ _CLIENT = np.dtype([("op", "u1"), ("body", "<u8"), ("aux", "<u8")])
 
 
 def moves_of(
-    data: bytes, file: str, schema: pyarrow.Schema, parts: Iterable[Part] = EVERYWHERE
+    data: bytes, file: str, schema: pyarrow.Schema, ranges: Iterable[FileRange] = EVERYWHERE
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the moves of a member's segment: those of batches that begin in one of the parts."""
-    place = Place(parts)
-    who = Header(0, "", "", "", -1, -1, b"", "", 0)
+    cursor = RangeCursor(ranges)
+    header = Header(0, "", "", "", -1, -1, b"", "", 0)
     deciding = 0
     taken: list[tuple[int, int, int, int]] = []  # lsn, first position, epoch, decided
     packed: list[bytes] = []
     size = 0
     for lsn, _, _, record, _ in _sound(data, file):
-        place.moves_on(record)
+        cursor.advance(record)
         match record:
             case Batch():
                 first = record.first_position
-                if record.moves and place.has(first):
+                if record.moves and cursor.covers(first):
                     taken.append((lsn, first, record.epoch, deciding or record.epoch))
                     packed.append(record.moves)
                     size += len(record.moves)
                     if size >= ROWS_PER_BATCH * MOVE.size:
-                        yield _moves(who, file, taken, packed, schema)
+                        yield _moves(header, file, taken, packed, schema)
                         size = 0
             case Decided(epoch):
                 deciding = epoch
             case Active() | Inactive() | Start() | Snapshot():
                 deciding = 0
             case Header():
-                who = record
+                header = record
             case _:
                 pass
     if taken:
-        yield _moves(who, file, taken, packed, schema)
+        yield _moves(header, file, taken, packed, schema)
 
 
 def clients_of(data: bytes, file: str, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
     """Yield what a client's segment says that it did."""
-    who = Header(0, "", "", "", -1, -1, b"", "", 0)
+    header = Header(0, "", "", "", -1, -1, b"", "", 0)
     taken: list[tuple[int, Client]] = []
     size = 0
     for lsn, _, _, record, _ in _sound(data, file):
@@ -89,14 +89,14 @@ def clients_of(data: bytes, file: str, schema: pyarrow.Schema) -> Iterator[pyarr
             taken.append((lsn, record))
             size += len(record.ops)
             if size >= ROWS_PER_BATCH * CLIENT_ROW.size:
-                yield _clients(who, file, taken, schema)
+                yield _clients(header, file, taken, schema)
                 size = 0
         elif isinstance(record, Header):
-            who = record
-            if who.role != OF_CLIENT:
+            header = record
+            if header.role != OF_CLIENT:
                 return
     if taken:
-        yield _clients(who, file, taken, schema)
+        yield _clients(header, file, taken, schema)
 
 
 def _sound(data: bytes, file: str) -> Iterator[Entry]:
@@ -108,40 +108,49 @@ def _sound(data: bytes, file: str) -> Iterator[Entry]:
 
 
 def _moves(
-    who: Header,
+    header: Header,
     file: str,
     taken: list[tuple[int, int, int, int]],
     packed: list[bytes],
     schema: pyarrow.Schema,
 ) -> pyarrow.RecordBatch:
-    told = np.array(taken, np.int64)
+    columns = np.array(taken, np.int64)
     counts = np.fromiter(map(len, packed), np.int64, len(packed)) // MOVE.size
-    lsn, _, epoch, decided = (np.repeat(column, counts) for column in told.T)
+    lsn, _, epoch, decided = (np.repeat(column, counts) for column in columns.T)
     moves = unpack(packed, [one[1] for one in taken])
     taken.clear()
     packed.clear()
     return _record_batch(
         schema,
-        *(file, who.member, who.incarnation, lsn, moves.position, moves.ordinal, epoch, decided),
+        *(
+            file,
+            header.member,
+            header.incarnation,
+            lsn,
+            moves.position,
+            moves.ordinal,
+            epoch,
+            decided,
+        ),
         *(moves.op, moves.flag, moves.cause, moves.queue, moves.seq, moves.of, moves.detail),
     )
 
 
 def _clients(
-    who: Header, file: str, taken: list[tuple[int, Client]], schema: pyarrow.Schema
+    header: Header, file: str, taken: list[tuple[int, Client]], schema: pyarrow.Schema
 ) -> pyarrow.RecordBatch:
     rows = np.frombuffer(b"".join(record.ops for _, record in taken), _CLIENT)
     counts = np.array([len(record.ops) // CLIENT_ROW.size for _, record in taken], np.int64)
     begins = np.cumsum(counts) - counts
-    told = np.array([(lsn, one.session, one.time_us) for lsn, one in taken], np.int64)
-    lsn, session, time_us = (np.repeat(column, counts) for column in told.T)
+    columns = np.array([(lsn, one.session, one.time_us) for lsn, one in taken], np.int64)
+    lsn, session, time_us = (np.repeat(column, counts) for column in columns.T)
     queues = pyarrow.array([record.queue for _, record in taken])
     queue = queues.take(pyarrow.array(np.repeat(np.arange(len(taken)), counts)))
     ordinal = np.arange(len(rows), dtype=np.int64) - np.repeat(begins, counts)
     taken.clear()
     return _record_batch(
         schema,
-        *(file, who.member, who.incarnation, session, queue, lsn, ordinal),
+        *(file, header.member, header.incarnation, session, queue, lsn, ordinal),
         *(rows["op"] & (REDELIVERED - 1), rows["op"] >= REDELIVERED),
         *(_signed(rows["body"]), _signed(rows["aux"]), time_us),
     )

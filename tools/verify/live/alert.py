@@ -18,7 +18,7 @@ import click
 from tools.verify.findings import PROPERTIES, BadInput, Finding
 from tools.verify.input.segments import find_segments
 from tools.verify.live import checkpoint
-from tools.verify.live.follow import Look, follow
+from tools.verify.live.follow import FollowResult, follow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,55 +36,55 @@ def alert(spark: SparkSession, places: list[Path], as_json: bool, since: Path | 
         checkpoint.unread(find_segments(places), saved)  # are they the logs that were verified?
     consistent, last = True, None
     with stop_signals() as stop, tempfile.TemporaryDirectory(prefix="qpid-follow-") as scratch:
-        for look in follow(spark, places, Path(scratch), stop.is_set, saved):
-            for line in tell(look, last, as_json):
+        for result in follow(spark, places, Path(scratch), stop.is_set, saved):
+            for line in result_lines(result, last, as_json):
                 click.echo(line)
-            _status(look)
-            consistent = consistent and not look.findings
-            last = look
+            _show_status(result)
+            consistent = consistent and not result.findings
+            last = result
     if sys.stderr.isatty():
         click.echo(ERASE, err=True, nl=False)
     if last is None or (consistent and last.progress.verified < 0):
         raise BadInput("nothing was verified: no member of a primary view has shown a batch")
-    click.echo(ending(last, consistent, as_json))
+    click.echo(final_line(last, consistent, as_json))
     return consistent
 
 
-def tell(look: Look, before: Look | None, as_json: bool) -> Iterator[str]:
+def result_lines(result: FollowResult, before: FollowResult | None, as_json: bool) -> Iterator[str]:
     """Yield the lines that a look adds to the output."""
-    for finding in look.findings:
+    for finding in result.findings:
         yield json.dumps(_finding(finding)) if as_json else f"ALERT {finding}"
-    known = set() if before is None else set(before.progress.absent)
+    reported = set() if before is None else set(before.progress.absent)
     if as_json:
-        yield json.dumps(look.as_document())
+        yield json.dumps(result.as_document())
     else:
-        for name in look.progress.absent:
-            if name not in known:
+        for name in result.progress.absent:
+            if name not in reported:
                 yield f"note: {name} is in the primary view, but no log of it is here"
 
 
-def status(look: Look) -> str:
+def status(result: FollowResult) -> str:
     """Return how far all are, in one line."""
-    p = look.progress
+    p = result.progress
     lags = ", ".join(
         f"{lag.member} -{lag.behind:,} ({lag.seconds:.1f} s)" if lag.behind else f"{lag.member} ="
         for lag in p.lags
         if lag.live
     )
-    unread = f", {look.unread_bytes:,} bytes to read" if look.unread_bytes else ""
+    unread = f", {result.unread_bytes:,} bytes to read" if result.unread_bytes else ""
     where = f"verified {max(p.verified, 0):,}, {p.unverified:,} behind {max(p.newest, 0):,}"
     return f"{where}{unread}: {lags}"
 
 
-def ending(look: Look, consistent: bool, as_json: bool) -> str:
+def final_line(result: FollowResult, consistent: bool, as_json: bool) -> str:
     """Return the last line."""
-    p = look.progress
+    p = result.progress
     if as_json:
         document = {"event": "end", "consistent": consistent, "verified": p.verified}
-        return json.dumps(document | {"unverified": p.unverified, "records": look.records})
+        return json.dumps(document | {"unverified": p.unverified, "records": result.records})
     verdict = "consistent so far" if consistent else "NOT CONSISTENT"
     return (
-        f"{verdict}: {look.records:,} records, verified up to position {p.verified:,}; "
+        f"{verdict}: {result.records:,} records, verified up to position {p.verified:,}; "
         f"{p.unverified:,} positions after it are not verified"
     )
 
@@ -93,10 +93,10 @@ def _finding(finding: Finding) -> dict[str, object]:
     return {"event": "finding", **finding._asdict(), "title": PROPERTIES[finding.property]}
 
 
-def _status(look: Look) -> None:
+def _show_status(result: FollowResult) -> None:
     """Renew the line at the bottom of a terminal; a file gets none."""
     if sys.stderr.isatty():
-        click.echo(f"{ERASE}{status(look)}", err=True, nl=False)
+        click.echo(f"{ERASE}{status(result)}", err=True, nl=False)
 
 
 @contextmanager

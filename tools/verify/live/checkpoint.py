@@ -15,7 +15,7 @@ from pathlib import Path
 
 from broker.memberlog import segments as segment_files
 from broker.memberlog.reader import LogError
-from tools.verify.checks.views_and_segments import Life, ends_of
+from tools.verify.checks.views_and_segments import IncarnationId, ends_of
 from tools.verify.findings import BadInput
 from tools.verify.input.rows import SEGMENT, Row
 
@@ -85,15 +85,15 @@ def _named(kept: list[Row]) -> list[list[object]]:
 
 def _settled(rows: list[Row]) -> tuple[list[Row], int]:
     """Return the SEGMENT rows that are done with, and the position that all have on disk."""
-    lives: dict[Life, list[Row]] = defaultdict(list)
+    by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
     durable: dict[str, int] = defaultdict(lambda: -1)
     for row in rows:
         if row.kind == SEGMENT:
-            lives[row.member, row.incarnation].append(row)
+            by_incarnation[row.member, row.incarnation].append(row)
             durable[row.member] = max(durable[row.member], ends_of(row)["durable"])
     floor = min(durable.values(), default=-1)
     kept: list[Row] = []
-    for segments in lives.values():
+    for segments in by_incarnation.values():
         segments.sort(key=lambda row: row.segment)
         for row in segments:
             reached = -1 if row.position is None else row.position

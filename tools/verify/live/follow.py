@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, cast
 from broker.memberlog.records import SUFFIX, RecordKind
 from tools.verify.checks import total_order, views_and_segments
 from tools.verify.findings import BadInput, Finding
-from tools.verify.input.offsets import Offsets, Settled, lives_below, settled_in
+from tools.verify.input.offsets import Offsets, Settled, segments_by_incarnation, settled_in
 from tools.verify.input.rows import Row
 from tools.verify.input.segments import size_of
 from tools.verify.live.progress import KEPT, ClusterProgress, LogProgress
@@ -39,7 +39,7 @@ NOT_STARTED = "failed to connect back"
 
 
 @dataclass(slots=True)
-class Look:
+class FollowResult:
     """What one look at the logs found."""
 
     progress: LogProgress
@@ -70,35 +70,35 @@ class Follower:
         self.settled = settled_in(saved)
         self.offsets = Path()  # where Spark writes down how far each look reads
         self._held: DataFrame | None = None
-        self._last: Look | None = None
+        self._last: FollowResult | None = None
         self._lock = Lock()  # the stream judges in a thread of its own
-        self.watch = ClusterProgress()
-        self.watch.take(row for row in saved if row.kind in views_and_segments.CONTROL_KINDS)
-        self._forgotten = self.watch.verified()  # positions up to here are held no more
+        self.cluster = ClusterProgress()
+        self.cluster.take(row for row in saved if row.kind in views_and_segments.CONTROL_KINDS)
+        self._forgotten = self.cluster.verified()  # positions up to here are held no more
         self.failure: Exception | None = None
         self.began = False  # a stream that has shown nothing yet may be started again
-        self.looks: SimpleQueue[Look] = SimpleQueue()
+        self.results: SimpleQueue[FollowResult] = SimpleQueue()
 
-    def look(self, new: DataFrame, number: int) -> None:
+    def take_batch(self, new: DataFrame, number: int) -> None:
         """Judge what is new together with what is held."""
         self.began = True
         new.persist()
         try:
             with self._lock:
-                look = self._judge(new)
-                look.unread_bytes = unread(self._read_by(number), self._places, self.settled)
-                self.looks.put(look)
-                self._last = look
+                result = self._check(new)
+                result.unread_bytes = unread(self._read_by(number), self._places, self.settled)
+                self.results.put(result)
+                self._last = result
         except Exception as error:
             self.failure = error
             raise
         finally:
             new.unpersist()
 
-    def settle(self) -> Iterator[Look]:
+    def settle(self) -> Iterator[FollowResult]:
         """Yield what waited for a second look, if anything did."""
         with self._lock:
-            found = self.watch.judge()
+            found = self.cluster.check()
             if found and self._last is not None:
                 yield replace(self._last, findings=found)
 
@@ -109,40 +109,40 @@ class Follower:
         noted = (self.offsets / str(number)).read_text(encoding="utf-8").splitlines()[-1]
         return cast("Offsets", json.loads(noted)[OFFSETS])
 
-    def _judge(self, new: DataFrame) -> Look:
+    def _check(self, new: DataFrame) -> FollowResult:
         from pyspark.sql import functions as f
 
-        watch, before = self.watch, self.watch.records
+        cluster, before = self.cluster, self.cluster.records
         kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
-        watch.take(Row(*row) for row in new.filter(f.col("kind").isin(kinds)).collect())
-        found = watch.judge()
+        cluster.take(Row(*row) for row in new.filter(f.col("kind").isin(kinds)).collect())
+        found = cluster.check()
         if found and self._last is not None:  # told at once; nothing more is verified yet
-            self.looks.put(replace(self._last, findings=found))
+            self.results.put(replace(self._last, findings=found))
             found = []
         compared = [int(kind) for kind in (RecordKind.BATCH, *total_order.ANCHORS)]
         rows = new.filter(f.col("kind").isin(compared))
         if self._held is not None:
             rows = self._held.unionByName(rows)
-        progress = watch.progress()
+        progress = cluster.progress()
         held = (progress.newest - self._forgotten) * len(progress.lags)  # at most
-        if watch.records - before + held < FEW:
+        if cluster.records - before + held < FEW:
             rows = rows.coalesce(1)  # what is of one position need not be brought together first
         reached = progress.verified
-        found += watch.differ(self._differences(rows.filter(f.col("last") <= reached)))
+        found += cluster.new_differences(self._differences(rows.filter(f.col("last") <= reached)))
         self._forgotten = max(self._forgotten, reached - KEPT)
         # Kept by Spark itself; without where it came from, which would grow with each look.
         kept = rows.filter(f.col("last") > self._forgotten).coalesce(2).localCheckpoint()
         if self._held is not None:
             self._held.unpersist()
         self._held = kept
-        return Look(progress, found, watch.records)
+        return FollowResult(progress, found, cluster.records)
 
     def _differences(self, rows: DataFrame) -> list[Finding]:
-        watch = self.watch
-        inactive, cuts = watch.begin_inactive, watch.cuts()
-        begin = max(watch.begin(), self._forgotten + 1)
-        differences = total_order.find_differences(rows, inactive, cuts, begin)
-        return total_order.describe_differences(rows, differences, inactive, cuts)
+        cluster = self.cluster
+        inactive, cutoffs = cluster.begin_inactive, cluster.cutoffs()
+        begin = max(cluster.begin(), self._forgotten + 1)
+        differences = total_order.find_differences(rows, inactive, cutoffs, begin)
+        return total_order.describe_differences(rows, differences, inactive, cutoffs)
 
 
 def follow(
@@ -151,7 +151,7 @@ def follow(
     scratch: Path,
     stopped: Callable[[], bool],
     saved: list[Row] | None = None,
-) -> Iterator[Look]:
+) -> Iterator[FollowResult]:
     """Yield a look whenever there was something new, until `stopped`.
 
     `saved` are the rows of a verified point, whose segments are left out.  Raises `BadInput` for
@@ -171,11 +171,11 @@ def follow(
     for attempt in range(STARTS):
         kept = scratch / f"stream{attempt}"
         follower.offsets = kept / "offsets"
-        writer = stream.writeStream.foreachBatch(follower.look)
+        writer = stream.writeStream.foreachBatch(follower.take_batch)
         writer = writer.option("checkpointLocation", kept.as_uri())
         query = writer.trigger(processingTime=f"{EVERY_SECONDS} seconds").start()
         try:
-            yield from _looks(follower, query, stopped)
+            yield from _results(follower, query, stopped)
             ended = None if query.isActive else _reason(follower, query)
         finally:
             _stop(query)
@@ -183,16 +183,16 @@ def follow(
             break
         if follower.began or NOT_STARTED not in str(ended) or attempt == STARTS - 1:
             raise ended
-    while not follower.looks.empty():
-        yield follower.looks.get()
+    while not follower.results.empty():
+        yield follower.results.get()
 
 
 def unread(read: Offsets, places: list[Path], settled: Settled) -> int:
     """Return how many bytes there are in the files of all lives beyond what was read."""
     left = 0
-    for life, segments in lives_below(places).items():
-        where = read.get(life)
-        reached = settled.get(Path(life).name, -1) if where is None else where["segment"]
+    for key, segments in segments_by_incarnation(places).items():
+        where = read.get(key)
+        reached = settled.get(Path(key).name, -1) if where is None else where["segment"]
         for number, path in segments.items():
             if number > reached:
                 left += size_of(path)
@@ -201,14 +201,14 @@ def unread(read: Offsets, places: list[Path], settled: Settled) -> int:
     return left
 
 
-def _looks(
+def _results(
     follower: Follower, query: StreamingQuery, stopped: Callable[[], bool]
-) -> Iterator[Look]:
+) -> Iterator[FollowResult]:
     """Yield looks until `stopped`, or until the stream ends by itself."""
     quiet = time.monotonic()
     while query.isActive and not stopped():
         try:
-            yield follower.looks.get(timeout=0.2)
+            yield follower.results.get(timeout=0.2)
             quiet = time.monotonic()
         except Empty:
             if query.status["isTriggerActive"]:
@@ -230,6 +230,6 @@ def _reason(follower: Follower, query: StreamingQuery) -> Exception:
     """Return why the stream ended by itself."""
     if follower.failure is not None:
         return follower.failure
-    said = str(query.exception())
-    found = re.search(r"BadInput: (.+)", said)
-    return BadInput(found[1]) if found else RuntimeError(said)
+    reason = str(query.exception())
+    found = re.search(r"BadInput: (.+)", reason)
+    return BadInput(found[1]) if found else RuntimeError(reason)

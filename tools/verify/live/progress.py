@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from broker.memberlog.records import RecordKind
 from tools.verify.checks import lifetimes, views_and_segments
-from tools.verify.checks.control_checks import judge_control
-from tools.verify.checks.views_and_segments import Life, ends_of
+from tools.verify.checks.control_checks import check_control_rows
+from tools.verify.checks.views_and_segments import IncarnationId, ends_of
 from tools.verify.findings import Finding
-from tools.verify.input.rows import FAULT, SEGMENT, Row, SegmentEnds, run_on, together
+from tools.verify.input.rows import FAULT, SEGMENT, Row, SegmentEnds, append_run, merge_sums
 
 KEPT = 4096
 """So many verified positions are held on to: votes and late members speak of them again."""
@@ -57,11 +57,13 @@ class ClusterProgress:
     """Takes the control rows of each look, in order."""
 
     def __init__(self) -> None:
-        self._ends: dict[Life, Row] = {}  # one SEGMENT row a life, about all that was read of it
-        self._carry: dict[Life, lifetimes.Carry] = {}
+        self._ends: dict[
+            IncarnationId, Row
+        ] = {}  # one SEGMENT row a life, about all that was read of it
+        self._carry: dict[IncarnationId, lifetimes.CarriedState] = {}
         self._rows: list[Row] = []  # what grows with views, and what is wrong
         self._inactive: dict[str, int] = {}  # what begins in no primary, and its last position
-        self._told: set[tuple[str, ...]] = set()
+        self._reported: set[tuple[str, ...]] = set()
         self._differing: set[tuple[str, ...]] = set()  # who differs in what, at the last look
         self._waiting: set[tuple[str, ...]] = set()
         self._verified = -1
@@ -80,7 +82,7 @@ class ClusterProgress:
                 self._join(row)
             else:
                 if row.kind in (RecordKind.VIEW, RecordKind.ACTIVE):
-                    row = self._placed(row)
+                    row = self._with_position(row)
                 self._rows.append(row)
         views_and_segments.check_input([*self._ends.values(), *self._rows])
         self._verified = max(self._verified, self._watermark())
@@ -91,35 +93,35 @@ class ClusterProgress:
         """Return the position that all live members have reached."""
         return self._verified
 
-    def cuts(self) -> dict[int, int]:
+    def cutoffs(self) -> dict[int, int]:
         """Return, by epoch, where a later one began that does not know the rest."""
         ends = self._ends.values()
-        return views_and_segments.cuts(
-            ends, views_and_segments.begun(ends, views_and_segments.primaries(self._rows))
+        return views_and_segments.cutoffs(
+            ends, views_and_segments.epoch_bases(ends, views_and_segments.primaries(self._rows))
         )
 
     def begin(self) -> int:
         """Return the first position at which the logs at hand are of all lives."""
-        firsts = lifetimes.begins(list(self._ends.values())).values()
-        return max((first for first in firsts if first < lifetimes.NOWHERE), default=0)
+        firsts = lifetimes.first_positions(list(self._ends.values())).values()
+        return max((first for first in firsts if first < lifetimes.BEYOND_ALL), default=0)
 
-    def judge(self) -> list[Finding]:
+    def check(self) -> list[Finding]:
         """Return what is new among the findings about lives, views and primaries.
 
         The logs of members are not read at one instant, so what one of them seems to lack may just
         not have been read: it is told when the next call still finds it.
         """
-        judged = judge_control([*self._ends.values(), *self._rows], live=True)
-        now = {_key(found): found for found in judged.evidence}
-        fresh = [found for key, found in now.items() if self._first(key)]
-        seen = {_key(found): found for found in judged.views if self._is_due(found)}
+        control = check_control_rows([*self._ends.values(), *self._rows], live=True)
+        now = {_key(found): found for found in control.evidence}
+        fresh = [found for key, found in now.items() if self._is_new(key)]
+        seen = {_key(found): found for found in control.views if self._is_due(found)}
         again = (key for key in seen if key in self._waiting)
-        fresh += [seen[key] for key in again if self._first(key)]
+        fresh += [seen[key] for key in again if self._is_new(key)]
         self._waiting = set(seen)
         self.findings += fresh
         return fresh
 
-    def differ(self, findings: Iterable[Finding]) -> list[Finding]:
+    def new_differences(self, findings: Iterable[Finding]) -> list[Finding]:
         """Return the differences between members that are new: the first of each life and promise,
         as all that follows differs too, and another one only after a look that showed none.
         """
@@ -129,7 +131,7 @@ class ClusterProgress:
         fresh = [
             found
             for key, found in now.items()
-            if key not in self._differing and self._first((*key, str(found.position)))
+            if key not in self._differing and self._is_new((*key, str(found.position)))
         ]
         self._differing = set(now)
         self.findings += fresh
@@ -139,24 +141,24 @@ class ClusterProgress:
         """Return how far all are."""
         newest = max((_position(row) for row in self._ends.values()), default=-1)
         latest = max((row.time_us or 0 for row in self._ends.values()), default=0)
-        present = self._present()
+        present = self._primary_members()
         lags = [
             MemberLag(
-                *life,
+                *key,
                 _position(row),
                 max(newest - _position(row), 0),
                 max(latest - (row.time_us or 0), 0) / 1e6,
-                life in present,
+                key in present,
             )
-            for life, row in sorted(self._last_lives().items())
+            for key, row in sorted(self._last_incarnations().items())
         ]
         absent = sorted(f"{name} (life {n})" for name, n in present if (name, n) not in self._ends)
         return LogProgress(newest, self._verified, lags, absent)
 
-    def _first(self, key: tuple[str, ...]) -> bool:
-        if key in self._told:
+    def _is_new(self, key: tuple[str, ...]) -> bool:
+        if key in self._reported:
             return False
-        self._told.add(key)
+        self._reported.add(key)
         return True
 
     def _is_due(self, found: Finding) -> bool:
@@ -166,12 +168,12 @@ class ClusterProgress:
         row = self._ends.get((found.member, found.incarnation))
         return row is not None and _position(row) >= found.position
 
-    def _last_lives(self) -> dict[Life, Row]:
+    def _last_incarnations(self) -> dict[IncarnationId, Row]:
         """Return the newest life of each member."""
-        newest = {life[0]: life for life in sorted(self._ends)}
-        return {life: self._ends[life] for life in newest.values()}
+        newest = {key[0]: key for key in sorted(self._ends)}
+        return {key: self._ends[key] for key in newest.values()}
 
-    def _present(self) -> set[Life]:
+    def _primary_members(self) -> set[IncarnationId]:
         """Return the members of the newest primary view."""
         actives = [row for row in self._rows if row.kind == RecordKind.ACTIVE]
         newest = max(actives, key=lambda row: row.epoch or 0, default=None)
@@ -181,49 +183,56 @@ class ClusterProgress:
         return {(name, int(incarnation)) for name, _, incarnation in found}
 
     def _watermark(self) -> int:
-        reached = [_position(self._ends[life]) for life in self._present() if life in self._ends]
+        reached = [
+            _position(self._ends[key]) for key in self._primary_members() if key in self._ends
+        ]
         return min(reached, default=-1)
 
     def _join(self, row: Row) -> None:
         """Fold what was read of a life now into what was read of it before."""
-        life = row.member, row.incarnation
+        key = row.member, row.incarnation
         ends = ends_of(row)
-        before = self._ends.get(life)
-        carry = self._carry.get(life)
+        before = self._ends.get(key)
+        carry = self._carry.get(key)
         follows = before is not None or row.segment == 0
         if before is None or carry is None:
-            carry, merged = lifetimes.Carry(), row  # `judge` compares its beginning with nothing
+            carry, merged = (
+                lifetimes.CarriedState(),
+                row,
+            )  # `judge` compares its beginning with nothing
         else:
             if any(ends["cluster"]):
                 views_and_segments.check_input([before, row])
-            merged = _folded(before, ends_of(before), row, ends)
-            for what in _gap(before, row):
-                self._fault(life, "LOG", _position(row), what)
+            merged = _merged(before, ends_of(before), row, ends)
+            for what in _discontinuities(before, row):
+                self._fault(key, "LOG", _position(row), what)
             for promise, position, until, what in carry.check(ends):
-                self._fault(life, promise, position, what, until)
+                self._fault(key, promise, position, what, until)
         if follows and carry.active is False and ends["epochs"]:
             self._inactive[row.file] = _position(row)
-        self._carry[life] = carry.behind(row, ends, follows)
-        stands = self._carry[life].stands
-        self._ends[life] = merged._replace(position=stands)
+        self._carry[key] = carry.after_segment(row, ends, follows)
+        position_reached = self._carry[key].position_reached
+        self._ends[key] = merged._replace(position=position_reached)
         self.records += ends["records"]
 
-    def _placed(self, row: Row) -> Row:
+    def _with_position(self, row: Row) -> Row:
         """Return a VIEW or ACTIVE with what was told before it at the looks before this one."""
         before = self._ends.get((row.member, row.incarnation))
         carry = self._carry.get((row.member, row.incarnation))
         if before is None or carry is None:
             return row
         if row.kind == RecordKind.VIEW and _position(row) < 0:
-            row = row._replace(position=carry.stands)
+            row = row._replace(position=carry.position_reached)
         return row._replace(seq=max(ends_of(before)["durable"], -1 if row.seq is None else row.seq))
 
-    def _fault(self, life: Life, promise: str, position: int, what: str, until: int = -1) -> None:
-        row = Row("", *life, 0, 0, FAULT, origin=promise, text=what, position=position, last=until)
+    def _fault(
+        self, key: IncarnationId, promise: str, position: int, what: str, until: int = -1
+    ) -> None:
+        row = Row("", *key, 0, 0, FAULT, origin=promise, text=what, position=position, last=until)
         self._rows.append(row)
 
 
-def _gap(before: Row, after: Row) -> Iterable[str]:
+def _discontinuities(before: Row, after: Row) -> Iterable[str]:
     """Yield how what was read now does not continue what was read before."""
     earlier, later = ends_of(before), ends_of(after)
     if earlier["torn_tail"] and later["records"]:
@@ -236,14 +245,14 @@ def _gap(before: Row, after: Row) -> Iterable[str]:
         yield f"{before.file} has no closing record, but {after.file} follows it"
 
 
-def _folded(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
+def _merged(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
     """Return the row of both together: begins as the one, ends as the other."""
     epochs = dict(one["epochs"])
     for name, sums in two["epochs"].items():
-        epochs[name] = together(epochs.get(name, sums), sums)
+        epochs[name] = merge_sums(epochs.get(name, sums), sums)
     runs = views_and_segments.runs_of(before)
     for run in views_and_segments.runs_of(after):
-        run_on(runs, run)
+        append_run(runs, run)
     ends: SegmentEnds = {
         **one,
         "cluster": one["cluster"] if one["cluster"][1] else two["cluster"],

@@ -14,13 +14,13 @@ from html import escape
 from broker.machine.move_log import Op
 from tools.verify.findings import PROPERTIES, Finding
 from tools.verify.report.result import Report
-from tools.verify.report.timeline import SLICES, LifeStory, Slice, Timeline
-from tools.verify.report.traffic import Moved, causes
+from tools.verify.report.timeline import SLICES, IncarnationTimeline, Slice, Timeline
+from tools.verify.report.traffic import MoveCount, return_causes
 
 WIDTH, LEFT, RIGHT = 960, 110, 16
 LANE, CHART = 30, 120
 BAR, CAUSE_LEFT = 26, 270
-LIVES_MAX, MARKS_MAX, AROUND_MAX = 60, 50, 20
+INCARNATIONS_MAX, MARKS_MAX, AROUND_MAX = 60, 50, 20
 FINDINGS_MAX = 200
 COLOURS = ("#1b6ca8", "#c2571a", "#3f7d20", "#7b3fa0", "#a8871b", "#1b8f8f", "#a81b5c")
 STYLE = """
@@ -56,9 +56,9 @@ def page(report: Report, title: str) -> str:
         *_verdict(report),
         *_counts(report),
     ]
-    story = report.story
-    if story is not None and story.end_us > story.begin_us:
-        parts += _pictures(story, report.findings)
+    timeline = report.timeline
+    if timeline is not None and timeline.end_us > timeline.begin_us:
+        parts += _pictures(timeline, report.findings)
     parts += _findings(report.findings)
     parts += _checks(report)
     if report.notes:
@@ -134,45 +134,49 @@ def _findings(findings: list[Finding]) -> Iterator[str]:
 # -- pictures --------------------------------------------------------------------------------------
 
 
-def _pictures(story: Timeline, findings: list[Finding]) -> Iterator[str]:
-    marks = _marks(story, findings)
-    lives = _newest(story.lives)
+def _pictures(timeline: Timeline, findings: list[Finding]) -> Iterator[str]:
+    marks = _marks(timeline, findings)
+    incarnations = _latest(timeline.incarnations)
     yield "<h2>Members over time</h2>"
-    left_out = len(story.lives) - len(lives)
+    left_out = len(timeline.incarnations) - len(incarnations)
     yield _figure(
-        _lanes(story, lives),
-        len(lives) * LANE,
-        story,
+        _lanes(timeline, incarnations),
+        len(incarnations) * LANE,
+        timeline,
         marks,
         (f"{left_out} earlier lives are not drawn. " if left_out else "")
         + "Dark: in a primary view, with its epoch. Pale: outside of one. "
         "&#9656; start, &#9670; state received, &#9632; stop, &#10005; the log just ends.",
     )
     yield "<h2>Commands applied per second</h2>"
-    most = _throughput(story)
-    yield _figure(_bars(most), CHART, story, marks, f"At most {max(most.values()):,.0f} a second.")
-    if story.moved:
-        rates = _rates(story)
+    most = _throughput(timeline)
+    yield _figure(
+        _bars(most), CHART, timeline, marks, f"At most {max(most.values()):,.0f} a second."
+    )
+    if timeline.move_counts:
+        rates = _rates(timeline)
         best = max((n for line in rates.values() for n in line.values()), default=0)
         yield "<h2>Messages per second</h2>"
         yield _figure(
-            _lines(rates, best), CHART, story, marks, f"At most {best:,}. {_legend(rates)}"
+            _lines(rates, best), CHART, timeline, marks, f"At most {best:,}. {_legend(rates)}"
         )
-        yield from _redeliveries(story.moved)
+        yield from _redeliveries(timeline.move_counts)
     yield "<h2>Positions behind the furthest member</h2>"
-    lags = _lags(story.slices)
+    lags = _lags(timeline.slices)
     worst = max((lag for line in lags.values() for lag in line.values()), default=0)
-    yield _figure(_lines(lags, worst), CHART, story, marks, f"At most {worst:,}. {_legend(lags)}")
+    yield _figure(
+        _lines(lags, worst), CHART, timeline, marks, f"At most {worst:,}. {_legend(lags)}"
+    )
 
 
-def _marks(story: Timeline, findings: list[Finding]) -> list[tuple[int, str]]:
+def _marks(timeline: Timeline, findings: list[Finding]) -> list[tuple[int, str]]:
     """Return when the findings were, the earliest of each moment, and what to call them."""
-    told: dict[int, str] = {}
+    named: dict[int, str] = {}
     for f in findings:
-        time = story.time_of(f.position) if f.position >= 0 else None
+        time = timeline.time_of(f.position) if f.position >= 0 else None
         if time is not None:
-            told.setdefault(time, f"{f.property} at position {f.position:,} {f.member}".rstrip())
-    return sorted(told.items())[:MARKS_MAX]
+            named.setdefault(time, f"{f.property} at position {f.position:,} {f.member}".rstrip())
+    return sorted(named.items())[:MARKS_MAX]
 
 
 def _mark(x: float, height: int, text: str, named: bool) -> str:
@@ -191,11 +195,16 @@ def _mark(x: float, height: int, text: str, named: bool) -> str:
 
 
 def _figure(
-    drawn: Iterable[str], height: int, story: Timeline, marks: list[tuple[int, str]], caption: str
+    drawn: Iterable[str],
+    height: int,
+    timeline: Timeline,
+    marks: list[tuple[int, str]],
+    caption: str,
 ) -> str:
-    begin, end = (_clock(t) for t in (story.begin_us, story.end_us))
+    begin, end = (_clock(t) for t in (timeline.begin_us, timeline.end_us))
     lines = "".join(
-        _mark(_x(story, time), height, text, named=i == 0) for i, (time, text) in enumerate(marks)
+        _mark(_x(timeline, time), height, text, named=i == 0)
+        for i, (time, text) in enumerate(marks)
     )
     return (
         f'<figure><svg viewBox="0 0 {WIDTH} {height + 38}" role="img">{"".join(drawn)}{lines}'
@@ -206,8 +215,8 @@ def _figure(
     )
 
 
-def _x(story: Timeline, time_us: int) -> float:
-    share = (time_us - story.begin_us) / (story.end_us - story.begin_us)
+def _x(timeline: Timeline, time_us: int) -> float:
+    share = (time_us - timeline.begin_us) / (timeline.end_us - timeline.begin_us)
     return LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT)
 
 
@@ -215,30 +224,30 @@ def _clock(time_us: int) -> str:
     return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _newest(lives: list[LifeStory]) -> list[LifeStory]:
+def _latest(incarnations: list[IncarnationTimeline]) -> list[IncarnationTimeline]:
     """Return the lives that are drawn: of a member that died often the last ones."""
-    last = sorted(lives, key=lambda life: life.end_us)[-LIVES_MAX:]
-    kept = {(life.member, life.incarnation) for life in last}
-    return [life for life in lives if (life.member, life.incarnation) in kept]
+    last = sorted(incarnations, key=lambda one: one.end_us)[-INCARNATIONS_MAX:]
+    kept = {(one.member, one.incarnation) for one in last}
+    return [one for one in incarnations if (one.member, one.incarnation) in kept]
 
 
-def _lanes(story: Timeline, lives: list[LifeStory]) -> Iterator[str]:
-    for number, life in enumerate(lives):
+def _lanes(timeline: Timeline, incarnations: list[IncarnationTimeline]) -> Iterator[str]:
+    for number, one in enumerate(incarnations):
         top = number * LANE + 5
-        name = escape(f"{life.member} (life {life.incarnation})")
+        name = escape(f"{one.member} (life {one.incarnation})")
         yield f'<text x="0" y="{top + 14}">{name}</text>'
-        yield _box(story, life.begin_us, life.end_us, top, "#dfe5ec", f"{name}: in no primary")
-        for begin, end, said in _joined(story, life):
-            yield _box(story, begin, end, top, "#3f7d20", f"{name}: {said}")
-        yield from _signs(story, life, top)
+        yield _box(timeline, one.begin_us, one.end_us, top, "#dfe5ec", f"{name}: in no primary")
+        for begin, end, said in _merged_spans(timeline, one):
+            yield _box(timeline, begin, end, top, "#3f7d20", f"{name}: {said}")
+        yield from _event_marks(timeline, one, top)
 
 
-def _joined(story: Timeline, life: LifeStory) -> Iterator[tuple[int, int, str]]:
+def _merged_spans(timeline: Timeline, one: IncarnationTimeline) -> Iterator[tuple[int, int, str]]:
     """Yield spans; those that would be less than a pixel apart are drawn as one."""
-    pixel = (story.end_us - story.begin_us) // (WIDTH - LEFT - RIGHT) + 1
+    pixel = (timeline.end_us - timeline.begin_us) // (WIDTH - LEFT - RIGHT) + 1
     begin = end = -1
     first = last = 0
-    for span in life.spans:
+    for span in one.spans:
         if begin >= 0 and span.end_us - begin > pixel:
             yield begin, end, _epochs(first, last)
             begin = -1
@@ -253,9 +262,9 @@ def _epochs(first: int, last: int) -> str:
     return f"epoch {first}" if first == last else f"epochs {first} to {last}"
 
 
-def _box(story: Timeline, begin: int, end: int, top: int, colour: str, text: str) -> str:
-    x = _x(story, begin)
-    width = max(_x(story, end) - x, 1.0)
+def _box(timeline: Timeline, begin: int, end: int, top: int, colour: str, text: str) -> str:
+    x = _x(timeline, begin)
+    width = max(_x(timeline, end) - x, 1.0)
     return (
         f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="20" fill="{colour}">'
         f"<title>{text}</title></rect>"
@@ -265,48 +274,54 @@ def _box(story: Timeline, begin: int, end: int, top: int, colour: str, text: str
 _SHOWN: dict[int, str] = {
     Op.PUBLISHED: "published", Op.DELIVERED: "delivered", Op.SETTLED: "settled",
 }  # fmt: skip
-_SIGNS = {"start": "\u25b8", "snapshot": "\u25c6", "stop": "\u25a0", "end": "\u2715", "vote": "!"}
+_EVENT_MARKS = {
+    "start": "\u25b8",
+    "snapshot": "\u25c6",
+    "stop": "\u25a0",
+    "end": "\u2715",
+    "vote": "!",
+}
 
 
-def _signs(story: Timeline, life: LifeStory, top: int) -> Iterator[str]:
+def _event_marks(timeline: Timeline, one: IncarnationTimeline, top: int) -> Iterator[str]:
     drawn: set[tuple[int, str]] = set()
-    for time, what, text in life.events:
-        place = int(_x(story, time)), what
-        if what in _SIGNS and place not in drawn:
+    for time, what, text in one.events:
+        place = int(_x(timeline, time)), what
+        if what in _EVENT_MARKS and place not in drawn:
             drawn.add(place)
             yield (
-                f'<text x="{_x(story, time):.1f}" y="{top + 15}" text-anchor="middle">'
-                f"{_SIGNS[what]}<title>{escape(text)}</title></text>"
+                f'<text x="{_x(timeline, time):.1f}" y="{top + 15}" text-anchor="middle">'
+                f"{_EVENT_MARKS[what]}<title>{escape(text)}</title></text>"
             )
 
 
-def _throughput(story: Timeline) -> dict[int, float]:
+def _throughput(timeline: Timeline) -> dict[int, float]:
     """Return commands a second by slice, as the busiest member saw them."""
     most: dict[int, float] = {0: 0.0}
-    for number, _, commands, _ in story.slices:
-        most[number] = max(most.get(number, 0.0), commands * 1e6 / story.slice_us)
+    for number, _, commands, _ in timeline.slices:
+        most[number] = max(most.get(number, 0.0), commands * 1e6 / timeline.slice_us)
     return most
 
 
-def _rates(story: Timeline) -> dict[str, dict[int, int]]:
+def _rates(timeline: Timeline) -> dict[str, dict[int, int]]:
     """Return, by what befell messages and slice, how many a second."""
     sums: dict[str, dict[int, int]] = {name: {} for name in _SHOWN.values()}
-    for one in story.moved:
+    for one in timeline.move_counts:
         if one.op in _SHOWN and 0 <= one.number <= SLICES:
             line = sums[_SHOWN[one.op]]
             line[one.number] = line.get(one.number, 0) + one.n
-    a_second = 1e6 / story.slice_us
+    a_second = 1e6 / timeline.slice_us
     return {
         name: {number: round(line.get(number, 0) * a_second) for number in range(SLICES + 1)}
         for name, line in sums.items()
     }
 
 
-def _redeliveries(moved: list[Moved]) -> Iterator[str]:
+def _redeliveries(move_counts: list[MoveCount]) -> Iterator[str]:
     """Yield bars: why messages went back to their queues, and how many were delivered again."""
-    counts = causes(moved)
-    delivered = sum(one.n for one in moved if one.op == Op.DELIVERED)
-    again = sum(one.n for one in moved if one.again)
+    counts = return_causes(move_counts)
+    delivered = sum(one.n for one in move_counts if one.op == Op.DELIVERED)
+    redelivered = sum(one.n for one in move_counts if one.redelivered)
     yield "<h2>Redeliveries by cause</h2>"
     if not counts:
         yield f"<p>No message went back to its queue; {delivered:,} were delivered.</p>"
@@ -323,7 +338,7 @@ def _redeliveries(moved: list[Moved]) -> Iterator[str]:
     yield (
         f'<figure><svg viewBox="0 0 {WIDTH} {len(counts) * BAR + 6}" role="img">{drawn}</svg>'
         f"<figcaption>Messages that went back to their queues, by why. Of {delivered:,} "
-        f"deliveries {again:,} were of messages that had been delivered before.</figcaption>"
+        f"deliveries {redelivered:,} were of messages that had been delivered before.</figcaption>"
         "</figure>"
     )
 

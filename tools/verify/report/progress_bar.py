@@ -28,12 +28,12 @@ def progress(spark: SparkSession, wanted: bool, out: TextIO | None = None) -> It
     if not wanted or not to.isatty():
         yield
         return
-    with moving(Stages(spark), to):
+    with redrawing(Stages(spark), to):
         yield
 
 
 @contextmanager
-def moving(stages: Callable[[], tuple[int, int, int]], out: TextIO) -> Iterator[None]:
+def redrawing(stages: Callable[[], tuple[int, int, int]], out: TextIO) -> Iterator[None]:
     """Renew the line until the block ends, then take it away."""
     over = Event()
 

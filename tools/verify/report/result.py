@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from tools.verify.clients.check import ClientReport
-from tools.verify.findings import PROPERTIES, Finding, Touched
+from tools.verify.findings import PROPERTIES, Coverage, Finding
 from tools.verify.report.timeline import Timeline
 
 
@@ -33,9 +33,9 @@ class Report:
     counts: Counts = field(default_factory=Counts)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    story: Timeline | None = None  # for pictures, where they were asked for
+    timeline: Timeline | None = None  # for pictures, where they were asked for
     clients: ClientReport | None = None  # None: there is no history of a client
-    checks: list[Touched] = field(default_factory=list)  # over how much each check went
+    checks: list[Coverage] = field(default_factory=list)  # over how much each check went
 
     @property
     def consistent(self) -> bool:

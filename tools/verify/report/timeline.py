@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.memberlog.records import RecordKind
-from tools.verify.checks.views_and_segments import Life, lives_of
+from tools.verify.checks.views_and_segments import IncarnationId, records_by_incarnation
 from tools.verify.input.rows import SUMS, Row
-from tools.verify.report.traffic import Moved, count_moves
+from tools.verify.report.traffic import MoveCount, count_moves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 @dataclass(slots=True)
-class LifeStory:
+class IncarnationTimeline:
     """One life of one member."""
 
     member: str
@@ -64,9 +64,9 @@ class Timeline:
 
     begin_us: int
     end_us: int
-    lives: list[LifeStory]
+    incarnations: list[IncarnationTimeline]
     slices: list[Slice]
-    moved: list[Moved] = field(default_factory=list)  # what befell messages, by slice
+    move_counts: list[MoveCount] = field(default_factory=list)  # what befell messages, by slice
 
     @property
     def slice_us(self) -> int:
@@ -79,7 +79,7 @@ class Timeline:
         return self.begin_us + min(reached) * self.slice_us if reached else None
 
 
-def tell(scan: DataFrame, rows: list[Row]) -> Timeline:
+def build_timeline(scan: DataFrame, rows: list[Row]) -> Timeline:
     """Return the story of the logs, of the table "scan"; `rows` are their control records."""
     from pyspark.sql import functions as f
 
@@ -87,27 +87,33 @@ def tell(scan: DataFrame, rows: list[Row]) -> Timeline:
     votes = scan.filter(odd).select(*Row._fields).collect()
     rows = [*rows, *(Row(*row) for row in votes)]
     ends = _ends(rows)
-    lives = [_life(*life, *ends.get(life[:2], (0, 0))) for life in lives_of(rows)]
-    times = [time for life in lives for time in (life.begin_us, life.end_us) if time > 0]
-    story = Timeline(min(times, default=0), max(times, default=0), lives, [])
-    story.slices = _slices(scan, story)
-    story.moved = count_moves(scan.sparkSession, rows, story.begin_us, story.slice_us)
-    return story
+    incarnations = [
+        _timeline_of(*one, *ends.get(one[:2], (0, 0))) for one in records_by_incarnation(rows)
+    ]
+    times = [time for one in incarnations for time in (one.begin_us, one.end_us) if time > 0]
+    timeline = Timeline(min(times, default=0), max(times, default=0), incarnations, [])
+    timeline.slices = _slices(scan, timeline)
+    timeline.move_counts = count_moves(
+        scan.sparkSession, rows, timeline.begin_us, timeline.slice_us
+    )
+    return timeline
 
 
-def _ends(rows: list[Row]) -> dict[Life, tuple[int, int]]:
+def _ends(rows: list[Row]) -> dict[IncarnationId, tuple[int, int]]:
     """Return, by life, the times between which it wrote batches or control records."""
-    ends: dict[Life, tuple[int, int]] = {}
+    ends: dict[IncarnationId, tuple[int, int]] = {}
     for row in rows:
         if row.time_us:
-            life, time = (row.member, row.incarnation), row.time_us
-            begin, end = ends.get(life, (time, time))
-            ends[life] = min(begin, time), max(end, time)
+            one, time = (row.member, row.incarnation), row.time_us
+            begin, end = ends.get(one, (time, time))
+            ends[one] = min(begin, time), max(end, time)
     return ends
 
 
-def _life(member: str, incarnation: int, records: list[Row], begin: int, end: int) -> LifeStory:
-    life = LifeStory(member, incarnation, begin, end)
+def _timeline_of(
+    member: str, incarnation: int, records: list[Row], begin: int, end: int
+) -> IncarnationTimeline:
+    one = IncarnationTimeline(member, incarnation, begin, end)
     since: tuple[int, int] | None = None
     stopped = False
     for row in records:
@@ -116,39 +122,39 @@ def _life(member: str, incarnation: int, records: list[Row], begin: int, end: in
             row.kind in (RecordKind.ACTIVE, RecordKind.INACTIVE, RecordKind.STOP)
             and since is not None
         ):
-            life.spans.append(Span(since[0], time, since[1]))
+            one.spans.append(Span(since[0], time, since[1]))
             since = None
         match row.kind:
             case RecordKind.START:
-                life.events.append(Event(time, "start", f"starts at position {row.position}"))
+                one.events.append(Event(time, "start", f"starts at position {row.position}"))
             case RecordKind.ACTIVE:
                 since = time, row.epoch or 0
                 names = ", ".join(name.partition("/")[0] for name in row.names or [])
-                life.events.append(Event(time, "view", f"epoch {row.epoch} of {names}"))
+                one.events.append(Event(time, "view", f"epoch {row.epoch} of {names}"))
             case RecordKind.SNAPSHOT:
                 text = f"takes the state at position {row.position} from {row.text}"
-                life.events.append(Event(time, "snapshot", text))
+                one.events.append(Event(time, "snapshot", text))
             case RecordKind.VOTE if row.text != "agreed":
                 text = f"vote about position {row.position}: {row.text}"
-                life.events.append(Event(time, "vote", text))
+                one.events.append(Event(time, "vote", text))
             case RecordKind.STOP:
                 stopped = True
-                life.events.append(Event(time, "stop", row.text or "stops"))
+                one.events.append(Event(time, "stop", row.text or "stops"))
             case _:
                 pass
     if since is not None:
-        life.spans.append(Span(since[0], end, since[1]))
+        one.spans.append(Span(since[0], end, since[1]))
     if not stopped:
-        life.events.append(Event(end, "end", "the log ends without a stop"))
-    return life
+        one.events.append(Event(end, "end", "the log ends without a stop"))
+    return one
 
 
-def _slices(scan: DataFrame, story: Timeline) -> list[Slice]:
+def _slices(scan: DataFrame, timeline: Timeline) -> list[Slice]:
     from pyspark.sql import functions as f
 
-    number = f.floor((f.col("time_us") - f.lit(story.begin_us)) / f.lit(story.slice_us))
+    number = f.floor((f.col("time_us") - f.lit(timeline.begin_us)) / f.lit(timeline.slice_us))
     rows = (
-        scan.filter((f.col("kind") == SUMS) & (f.col("time_us") >= story.begin_us))
+        scan.filter((f.col("kind") == SUMS) & (f.col("time_us") >= timeline.begin_us))
         .groupBy(number.cast("int").alias("number"), "member")
         .agg(
             f.sum(f.col("last") - f.col("position") + 1).alias("commands"),

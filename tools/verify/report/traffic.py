@@ -17,7 +17,7 @@ from broker.memberlog.records import Batch, Record
 from broker.memberlog.segments import open_segment
 from tools.verify.checks.canonical_history import plan
 from tools.verify.checks.views_and_segments import primaries
-from tools.verify.input.ranges_of_file import Part, Place
+from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.rows import Row
 from tools.verify.input.segments import records_of
 
@@ -35,7 +35,7 @@ _CAUSES: dict[tuple[int, int], str] = {
 }
 
 
-class Moved(NamedTuple):
+class MoveCount(NamedTuple):
     """So many moves of a kind in one slice of time; `what` as in broker/machine/move_log.py."""
 
     number: int
@@ -53,27 +53,29 @@ class Moved(NamedTuple):
         return _CAUSES.get((self.op, (self.what & ~FLAG) >> CAUSE_SHIFT), "")
 
     @property
-    def again(self) -> bool:
+    def redelivered(self) -> bool:
         """Whether a message was delivered that somebody had before."""
         return self.op == Op.DELIVERED and bool(self.what & FLAG)
 
 
-def causes(moved: Iterable[Moved]) -> dict[str, int]:
+def return_causes(move_counts: Iterable[MoveCount]) -> dict[str, int]:
     """Return how many messages went back, by cause, the most first."""
     sums: Counter[str] = Counter()
-    for one in moved:
+    for one in move_counts:
         if one.cause:
             sums[one.cause] += one.n
     return dict(sums.most_common())
 
 
-def count_moves(spark: SparkSession, rows: list[Row], begin_us: int, slice_us: int) -> list[Moved]:
+def count_moves(
+    spark: SparkSession, rows: list[Row], begin_us: int, slice_us: int
+) -> list[MoveCount]:
     """Count the moves of all segments that `rows` tell of, in tasks beside the files."""
     from pyspark.sql import functions as f
 
-    of: dict[str, list[Part]] = {}
+    of: dict[str, list[FileRange]] = {}
     for stretch in plan(rows, primaries(rows)):
-        of.setdefault(stretch.file, []).append(stretch.part)
+        of.setdefault(stretch.file, []).append(stretch.file_range)
     if not of:
         return []
     given = [(file, json.dumps(stretches)) for file, stretches in of.items()]
@@ -82,7 +84,7 @@ def count_moves(spark: SparkSession, rows: list[Row], begin_us: int, slice_us: i
     work = _Counting(begin_us, slice_us)
     counted = frame.repartition(shares).mapInArrow(work, _SCHEMA)
     sums = counted.groupBy("number", "what").agg(f.sum("n").alias("n")).collect()
-    return sorted(Moved(row.number, row.what, row.n) for row in sums)
+    return sorted(MoveCount(row.number, row.what, row.n) for row in sums)
 
 
 class _Counting:
@@ -101,8 +103,8 @@ class _Counting:
                     data = open_segment(Path(file))
                 except (OSError, LogError):
                     continue  # archived after it was verified, or told of where logs are judged
-                inside = [Part(*one) for one in json.loads(stretches)]
-                sums += sums_of(records_of(data, file), inside, self._begin_us, self._slice_us)
+                ranges = [FileRange(*one) for one in json.loads(stretches)]
+                sums += sums_of(records_of(data, file), ranges, self._begin_us, self._slice_us)
         columns = [[key[0] for key in sums], [key[1] for key in sums], list(sums.values())]
         types = (pyarrow.int32(), pyarrow.int32(), pyarrow.int64())
         arrays = [pyarrow.array(c, type=t) for c, t in zip(columns, types, strict=True)]
@@ -110,15 +112,15 @@ class _Counting:
 
 
 def sums_of(
-    records: Iterable[Record], parts: Iterable[Part], begin_us: int, slice_us: int
+    records: Iterable[Record], ranges: Iterable[FileRange], begin_us: int, slice_us: int
 ) -> Counter[tuple[int, int]]:
     """Return how many moves of each kind the batches in the parts made, by slice of time."""
     sums: Counter[tuple[int, int]] = Counter()
     waiting: dict[int, bytearray] = {}
-    place = Place(parts)
+    cursor = RangeCursor(ranges)
     for record in records:
-        place.moves_on(record)
-        if isinstance(record, Batch) and record.moves and place.has(record.first_position):
+        cursor.advance(record)
+        if isinstance(record, Batch) and record.moves and cursor.covers(record.first_position):
             number = max(record.time_us - begin_us, 0) // slice_us
             waiting.setdefault(number, bytearray()).extend(record.moves[:: MOVE.size])
     for number, whats in waiting.items():

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from broker.machine.move_log import FLAG, Op
 from broker.memberlog.records import Batch
-from tests.system.verify.support.make_moves import LIVES, MoveMaker, Row
-from tests.system.verify.support.recorded_story import (
-    change_standing,
+from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, Row
+from tests.system.verify.support.recorded_history import (
+    change_checkpoint,
     checkpoint_of,
     first_move,
     is_a,
@@ -259,11 +259,11 @@ def message_vanishes(maker: MoveMaker) -> tuple[str, int]:
 
 
 def checkpoint_counts_one_more(maker: MoveMaker) -> tuple[str, int]:
-    return "balance", change_standing(maker, 2, 1)
+    return "balance", change_checkpoint(maker, 2, 1)
 
 
 def checkpoint_has_another_sum(maker: MoveMaker) -> tuple[str, int]:
-    return "wrong state", change_standing(maker, 2, 4)
+    return "wrong state", change_checkpoint(maker, 2, 4)
 
 
 def queue_nobody_named(maker: MoveMaker) -> tuple[str, int]:
@@ -283,8 +283,8 @@ def move_of_no_command(maker: MoveMaker) -> tuple[str, int]:
 
 def late_command_moves(maker: MoveMaker) -> tuple[str, int]:
     at, _ = first_move(maker, lambda row: is_a(row, Op.SETTLED))
-    for life in LIVES:
-        records = maker.lives[life]
+    for incarnation in INCARNATIONS:
+        records = maker.logs[incarnation]
         for i, record in enumerate(records):
             if isinstance(record, Batch) and record.first_position == at:
                 records[i] = record._replace(outcomes=b"\1\0")
@@ -301,8 +301,8 @@ def newest_of_those_that_came_back(maker: MoveMaker) -> tuple[str, int]:
 def moves_in_another_order(maker: MoveMaker) -> tuple[str, int]:
     """Two commands share a batch, and the second one's moves stand first."""
     at, _ = first_move(maker, lambda row: is_a(row, Op.ENQUEUED, queue=1), 2)
-    for life in LIVES:
-        records = maker.lives[life]
+    for incarnation in INCARNATIONS:
+        records = maker.logs[incarnation]
         batches = [r for r in records if isinstance(r, Batch)]
         one = next(r for r in batches if r.first_position == at)
         two = next(r for r in batches if r.first_position == at + 1)
@@ -347,19 +347,19 @@ def ack_called_an_end_with_its_queue(maker: MoveMaker) -> tuple[str, int]:
 
 
 def checkpoint_has_another_root(maker: MoveMaker) -> tuple[str, int]:
-    _, honest = checkpoint_of(maker, 2)
-    for life in LIVES:
-        records = maker.lives[life]
-        records[:] = [r._replace(root=r.root ^ 1) if r == honest else r for r in records]
-    return "other root", honest.position
+    _, original = checkpoint_of(maker, 2)
+    for incarnation in INCARNATIONS:
+        records = maker.logs[incarnation]
+        records[:] = [r._replace(root=r.root ^ 1) if r == original else r for r in records]
+    return "other root", original.position
 
 
 def blob_is_passed_over(maker: MoveMaker) -> tuple[str, int]:
-    first = maker.lives[LIVES[0]]
+    first = maker.logs[INCARNATIONS[0]]
     third = next(r for r in first if isinstance(r, Batch) and r.blob_no == 3)
-    told = third._replace(blob_no=4)
-    for life in LIVES:
-        maker.lives[life][:] = [told if r == third else r for r in maker.lives[life]]
+    changed = third._replace(blob_no=4)
+    for incarnation in INCARNATIONS:
+        maker.logs[incarnation][:] = [changed if r == third else r for r in maker.logs[incarnation]]
     return "blob order", third.first_position
 
 

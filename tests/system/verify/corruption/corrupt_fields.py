@@ -15,22 +15,22 @@ from broker.memberlog.codec import MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import MARK_BYTES, Batch, ConfirmRecord, End, Header, Record, Vote
 from broker.memberlog.segment_totals import Tally
-from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
-from tests.system.verify.support.make_logs import Life, LogMaker
-from tools.verify.checks.digest_votes import WORDS
+from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
+from tests.system.verify.support.make_logs import IncarnationId, LogMaker
+from tools.verify.checks.digest_votes import VERDICTS
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input.parse import parse_segment
 from tools.verify.input.rows import Row
 
-LIE_NO_POSITION = range(-2, -2)
+NO_POSITIONS = range(-2, -2)
 Segments = list[list[Record]]
 
 
-class Lie(NamedTuple):
+class FieldCorruption(NamedTuple):
     """One change; `kind.field operator`, or `kind operator` for a whole record, is its key."""
 
     key: str
-    life: Life
+    incarnation: IncarnationId
     segment: int
     place: int  # in the segment; 0 is its header
     records: tuple[Record, ...]  # what stands there instead
@@ -38,86 +38,104 @@ class Lie(NamedTuple):
     positions: range  # where it may be reported, if not by the member
 
     def __str__(self) -> str:
-        name, incarnation = self.life
+        name, incarnation = self.incarnation
         return f"{self.key} ({name}, life {incarnation}, record {self.segment}.{self.place})"
 
     def is_named(self, findings: list[Finding]) -> bool:
         """Whether a finding names the liar, as culprit or as witness, or the place."""
-        names = {self.life[0], *(r.member for r in self.records if isinstance(r, Header))}
-        said = [way for name in names for way in (f" at {name}", f" {name} says ")]
+        names = {self.incarnation[0], *(r.member for r in self.records if isinstance(r, Header))}
+        phrases = [way for name in names for way in (f" at {name}", f" {name} says ")]
         return any(
-            f.member in names or f.position in self.positions or any(way in f.what for way in said)
+            f.member in names
+            or f.position in self.positions
+            or any(way in f.what for way in phrases)
             for f in findings
         )
 
 
-class Stage:
+class CorruptibleLogs:
     """A story as written by honest members, on which lies are then told one at a time."""
 
     def __init__(self, maker: LogMaker, directory: Path, segment_bytes: int = 3000) -> None:
         self._directory = directory / "lie"
         self._directory.mkdir(parents=True)
         maker.write(directory / "truth", segment_bytes)
-        self.lives: dict[Life, Segments] = {}
-        self._paths: dict[Life, list[Path]] = {}
-        self._rows: dict[Life, list[Row]] = {}
+        self.logs: dict[IncarnationId, Segments] = {}
+        self._paths: dict[IncarnationId, list[Path]] = {}
+        self._rows: dict[IncarnationId, list[Row]] = {}
         for path in sorted((directory / "truth").rglob("*.qml")):
             records = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
             header = records[0]
             assert isinstance(header, Header)
-            life = header.member, header.incarnation
-            self.lives.setdefault(life, []).append(records)
-            self._paths.setdefault(life, []).append(path)
-            self._rows.setdefault(life, []).extend(rows_in([path]))
+            incarnation = header.member, header.incarnation
+            self.logs.setdefault(incarnation, []).append(records)
+            self._paths.setdefault(incarnation, []).append(path)
+            self._rows.setdefault(incarnation, []).extend(rows_in([path]))
 
-    def honest(self) -> list[Finding]:
+    def uncorrupted(self) -> list[Finding]:
         """Return what the check without Spark finds before anybody lies."""
-        return sparkless_findings([row for rows in self._rows.values() for row in rows])
+        return findings_without_spark([row for rows in self._rows.values() for row in rows])
 
-    def without_spark(self, lie: Lie) -> list[Finding] | None:
+    def without_spark(self, corruption: FieldCorruption) -> list[Finding] | None:
         """Return what the check finds before Spark compares members; None: it takes no such log."""
-        others = [row for life, rows in self._rows.items() if life != lie.life for row in rows]
-        said: list[Row] = []
-        for path, data in zip(self._paths[lie.life], self._told(lie), strict=True):
-            said += parse_segment(data, str(path))
+        others = [
+            row
+            for incarnation, rows in self._rows.items()
+            if incarnation != corruption.incarnation
+            for row in rows
+        ]
+        phrases: list[Row] = []
+        for path, data in zip(
+            self._paths[corruption.incarnation], self._written(corruption), strict=True
+        ):
+            phrases += parse_segment(data, str(path))
         try:
-            return sparkless_findings(others + said)
+            return findings_without_spark(others + phrases)
         except BadInput:
             return None
 
-    def write(self, lie: Lie) -> list[Path]:
+    def write(self, corruption: FieldCorruption) -> list[Path]:
         """Write the liar's log; return all segments, the honest ones of the others among them."""
-        paths = [p for life, others in self._paths.items() if life != lie.life for p in others]
-        for path, data in zip(self._paths[lie.life], self._told(lie), strict=True):
+        paths = [
+            p
+            for incarnation, others in self._paths.items()
+            if incarnation != corruption.incarnation
+            for p in others
+        ]
+        for path, data in zip(
+            self._paths[corruption.incarnation], self._written(corruption), strict=True
+        ):
             target = self._directory / path.name
             target.write_bytes(data)
             paths.append(target)
         return paths
 
-    def lies(self) -> Iterator[Lie]:
+    def corruptions(self) -> Iterator[FieldCorruption]:
         """Yield every lie that an operator makes of any record of any life."""
-        for life, segments in self.lives.items():
+        for incarnation, segments in self.logs.items():
             for number, records in enumerate(segments):
                 for index, record in enumerate(records):
-                    for what, told, replaced in _lies_about(records, index):
-                        yield Lie(
-                            f"{type(record).__name__}{what}", life, number, index, told, replaced,
-                            _places(record, *told),
+                    for what, changed, replaced in _corruptions_of(records, index):
+                        yield FieldCorruption(
+                            f"{type(record).__name__}{what}", incarnation, number, index, changed,
+                            replaced, _places(record, *changed),
                         )  # fmt: skip
 
-    def _told(self, lie: Lie) -> Iterator[bytes]:
+    def _written(self, corruption: FieldCorruption) -> Iterator[bytes]:
         """Yield the bytes of the liar's segments, with numbers and links that hold."""
         link, lsn = NO_LINK, count()
-        for number, honest in enumerate(self.lives[lie.life]):
-            records = list(honest)
-            if number == lie.segment:
-                records[lie.place : lie.place + lie.replaced] = lie.records
+        for number, uncorrupted in enumerate(self.logs[corruption.incarnation]):
+            records = list(uncorrupted)
+            if number == corruption.segment:
+                records[corruption.place : corruption.place + corruption.replaced] = (
+                    corruption.records
+                )
             out = bytearray(MAGIC)
             tally = Tally()
             for record in records:
-                if isinstance(record, End) and not lie.key.startswith("End"):
+                if isinstance(record, End) and not corruption.key.startswith("End"):
                     record = tally.end()  # who lies does not contradict itself so plainly
-                if isinstance(record, Header) and not lie.key.startswith("Header.prev_link"):
+                if isinstance(record, Header) and not corruption.key.startswith("Header.prev_link"):
                     record = record._replace(prev_link=link)
                 payload = encode(next(lsn), record)
                 # The link is of what the header says, so that even a wrong one is no damage here.
@@ -127,19 +145,21 @@ class Stage:
             yield bytes(out)
 
 
-def _lies_about(records: list[Record], index: int) -> Iterator[tuple[str, tuple[Record, ...], int]]:
+def _corruptions_of(
+    records: list[Record], index: int
+) -> Iterator[tuple[str, tuple[Record, ...], int]]:
     """Yield (rest of the key, records instead, how many they replace)."""
     record = records[index]
     for field, value in zip(record._fields, record, strict=True):
-        for operator, told in _others(value):
-            yield f".{field} {operator}", (record._replace(**{field: told}),), 1
+        for operator, changed in _others(value):
+            yield f".{field} {operator}", (record._replace(**{field: changed}),), 1
     if isinstance(record, Header):
         return  # a segment without one, or with two, is damage
     if isinstance(record, ConfirmRecord) and record.positions and not record.transient:
-        told = record._replace(transient=record.positions)
-        yield ".transient all", (told,), 1
+        changed = record._replace(transient=record.positions)
+        yield ".transient all", (changed,), 1
     if isinstance(record, Vote):
-        for word in WORDS:
+        for word in VERDICTS:
             if word != record.verdict:
                 yield f".verdict {word}", (record._replace(verdict=word),), 1
     if isinstance(record, End) and not record.marks:
@@ -156,9 +176,9 @@ def _others(value: object) -> Iterator[tuple[str, Any]]:
     """Yield what may stand in a field instead of what does."""
     for kind, operator, change in _OPERATORS:
         if type(value) is kind:
-            told = change(value)
-            if told != value:
-                yield operator, told
+            changed = change(value)
+            if changed != value:
+                yield operator, changed
 
 
 def _flipped(data: bytes) -> bytes:
@@ -185,5 +205,5 @@ def _places(*records: Record) -> range:
         if isinstance(record, Batch)
     ]
     if not spans:
-        return LIE_NO_POSITION
+        return NO_POSITIONS
     return range(min(span.start for span in spans), max(span.stop for span in spans))

@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.sim.run.campaign import Options, run_seed
 from tests.system.verify.support.checks_without_spark import contract_findings, rows_in
 from tools.verify.checks.canonical_history import gaps, plan
-from tools.verify.checks.control_checks import judge_control
+from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.findings import BadInput, Finding
 
 Check = Callable[[Path], tuple[Counter[str], list[Finding]]]
@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="keep the logs of alarms in this directory")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
-    looked: Counter[str] = Counter(clusters=0, alarms=0)
+    totals: Counter[str] = Counter(clusters=0, alarms=0)
     began = time.monotonic()
     with _with_spark() if arguments.spark else _without_spark() as check:
         for seed in range(int(first), int(last or first) + 1):
@@ -57,31 +57,31 @@ def main() -> int:
                 except BadInput as error:
                     print(f"seed {seed}: no verdict: {error}", flush=True)
                     continue
-                looked.update(counts)
-                looked["clusters"] += 1
+                totals.update(counts)
+                totals["clusters"] += 1
                 if findings:
-                    looked["alarms"] += 1
-                    _tell(seed, findings)
+                    totals["alarms"] += 1
+                    _print(seed, findings)
                     if arguments.keep is not None:
                         shutil.copytree(logs, arguments.keep / str(seed), dirs_exist_ok=True)
             if seed % EVERY == 0:
-                _summary(looked, began)
-    _summary(looked, began)
-    return 1 if looked["alarms"] else 0
+                _summary(totals, began)
+    _summary(totals, began)
+    return 1 if totals["alarms"] else 0
 
 
 @contextmanager
 def _without_spark() -> Iterator[Check]:
     def check(logs: Path) -> tuple[Counter[str], list[Finding]]:
         rows = rows_in(sorted(logs.rglob("*.qml")))
-        judged = judge_control(rows)
-        counts: Counter[str] = Counter(lives=len(judged.lives))
-        for life in judged.lives:
-            counts.update(records=life.records, publishes=life.publishes, confirms=life.confirms)
-        stretches = plan(rows, judged.epochs)
+        control = check_control_rows(rows)
+        counts: Counter[str] = Counter(incarnations=len(control.incarnations))
+        for one in control.incarnations:
+            counts.update(records=one.records, publishes=one.publishes, confirms=one.confirms)
+        stretches = plan(rows, control.epochs)
         counts["positions"] = sum(one.last - one.first + 1 for one in stretches)
         counts["unwitnessed"] = sum(one.last - one.first + 1 for one in gaps(stretches))
-        return counts, judged.findings + contract_findings(rows, judged.epochs)
+        return counts, control.findings + contract_findings(rows, control.epochs)
 
     yield check
 
@@ -97,21 +97,24 @@ def _with_spark() -> Iterator[Check]:
             report = verify(spark, [logs])
             c = report.counts
             counts: Counter[str] = Counter(
-                lives=c.lives, records=c.records, publishes=c.publishes, confirms=c.confirms
+                incarnations=c.lives,
+                records=c.records,
+                publishes=c.publishes,
+                confirms=c.confirms,
             )
             return counts, report.findings
 
         yield check
 
 
-def _tell(seed: int, findings: list[Finding]) -> None:
+def _print(seed: int, findings: list[Finding]) -> None:
     print(f"seed {seed}: {len(findings)} findings")
     for finding in findings[:4]:
         print(f"    {finding}", flush=True)
 
 
-def _summary(looked: Counter[str], began: float) -> None:
-    counted = ", ".join(f"{count} {name}" for name, count in looked.items())
+def _summary(totals: Counter[str], began: float) -> None:
+    counted = ", ".join(f"{count} {name}" for name, count in totals.items())
     print(f"{counted} in {time.monotonic() - began:.0f} s", flush=True)
 
 

@@ -17,18 +17,18 @@ from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Batch, Client, Did
 from broker.memberlog.segments import open_segment
 from tests.system.verify.support.checks_without_spark import rows_in
 from tools.verify.checks.canonical_history import gaps, plan
-from tools.verify.checks.control_checks import judge_control
-from tools.verify.clients.histories import apart, known_by
-from tools.verify.input.ranges_of_file import Part, Place
+from tools.verify.checks.control_checks import check_control_rows
+from tools.verify.clients.histories import extent_of, split_clients
+from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.segments import find_segments
 
 
-class Heard(NamedTuple):
+class ClientComparison(NamedTuple):
     """What was compared, and what did not fit, in sentences."""
 
     confirmed: int
     received: int
-    wrong: list[str]
+    mismatches: list[str]
 
 
 class Move(NamedTuple):
@@ -44,16 +44,18 @@ class Move(NamedTuple):
     detail: int
 
 
-def hear(places: list[Path]) -> Heard:
+def compare_clients(places: list[Path]) -> ClientComparison:
     """Compare the clients' histories at and below the places with the members' logs there."""
-    members, clients = apart(find_segments(places))
+    members, clients = split_clients(find_segments(places))
     rows = rows_in(members)
-    stretches = plan(rows, judge_control(rows).epochs)
-    assert all(known_by(rows, gaps(stretches))), "the logs do not tell the whole history"
-    parts: dict[str, list[Part]] = defaultdict(list)
+    stretches = plan(rows, check_control_rows(rows).epochs)
+    assert all(extent_of(rows, gaps(stretches))), "the logs do not tell the whole history"
+    ranges: dict[str, list[FileRange]] = defaultdict(list)
     for stretch in stretches:
-        parts[stretch.file].append(stretch.part)
-    moves = [move for file, inside in parts.items() for move in _moves(Path(file), inside)]
+        ranges[stretch.file].append(stretch.file_range)
+    moves = [
+        move for file, file_ranges in ranges.items() for move in _moves(Path(file), file_ranges)
+    ]
     published = [move for move in moves if move.op == Op.PUBLISHED]
     numbered = Counter((move.detail, move.queue) for move in published)
     bodies = {(move.position, move.seq & MARK_MASK): move.detail for move in published}
@@ -71,20 +73,20 @@ def hear(places: list[Path]) -> Heard:
                 confirmed[body, number & MARK_MASK] += 1
             elif what & ~REDELIVERED == Did.RECEIVED:
                 received[body, what >= REDELIVERED] += 1
-    wrong = [f"confirmed, but not there: {one}" for one in confirmed - numbered]
-    wrong += [f"received, but not delivered so: {one}" for one in received - delivered]
-    return Heard(confirmed.total(), received.total(), wrong)
+    mismatches = [f"confirmed, but not there: {one}" for one in confirmed - numbered]
+    mismatches += [f"received, but not delivered so: {one}" for one in received - delivered]
+    return ClientComparison(confirmed.total(), received.total(), mismatches)
 
 
-def _moves(path: Path, parts: Iterable[Part]) -> Iterator[Move]:
-    place = Place(parts)
+def _moves(path: Path, ranges: Iterable[FileRange]) -> Iterator[Move]:
+    cursor = RangeCursor(ranges)
     for entry in read_segment(open_segment(path), str(path), []):
         batch = entry.record
-        place.moves_on(batch)
+        cursor.advance(batch)
         if not isinstance(batch, Batch):
             continue
         first = batch.first_position
-        if place.has(first):
+        if cursor.covers(first):
             for what, index, *rest in MOVE.iter_unpack(batch.moves):
                 position = first + ((index - first) & 0xFFFF)
                 cause = (what & ~FLAG) >> CAUSE_SHIFT

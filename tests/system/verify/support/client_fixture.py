@@ -9,12 +9,12 @@ from __future__ import annotations
 from tests.system.verify.support.make_client_histories import Clients, Message, Servers
 from tests.system.verify.support.spark_session import shared_session
 from tools.verify.clients.check import ClientReport, check_clients
-from tools.verify.clients.lookup import Known
+from tools.verify.clients.lookup import HistoryExtent
 
-ALL = Known(begin=True, end=True, whole=True)
+ALL = HistoryExtent(begin=True, end=True, whole=True)
 
 
-class Corner:
+class ClientPair:
     """A publisher and a consumer at a queue of their own."""
 
     def __init__(self, name: str, servers: Servers, clients: Clients) -> None:
@@ -63,9 +63,9 @@ class Corner:
         self.servers.settle(message)
 
 
-def judge(servers: Servers, clients: Clients, known: Known = ALL) -> ClientReport:
+def check_all(servers: Servers, clients: Clients, extent: HistoryExtent = ALL) -> ClientReport:
     """Run the check."""
     spark = shared_session()
     moves = servers.table(spark)
     history = moves.filter("epoch = 1")
-    return check_clients(clients.table(spark), moves, history, servers.names(spark), known)
+    return check_clients(clients.table(spark), moves, history, servers.names(spark), extent)

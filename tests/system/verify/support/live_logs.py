@@ -15,26 +15,26 @@ class LiveWriters:
 
     def __init__(self, maker: LogMaker, directory: Path, segment_bytes: int = 3000) -> None:
         self._left: dict[tuple[str, int], list[Record]] = {
-            life: list(records) for life, records in maker.lives.items()
+            key: list(records) for key, records in maker.logs.items()
         }
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._logs: dict[tuple[str, int], MemberLogWriter] = {}
 
-    def step(self, records: int, *lives: tuple[str, int]) -> bool:
+    def step(self, records: int, *incarnations: tuple[str, int]) -> bool:
         """Write so many more records of each life (of all, by default); False when all are out."""
-        for life in lives or tuple(self._left):
-            left = self._left[life]
-            if left and life not in self._logs:
-                name, incarnation = life
-                self._logs[life] = MemberLogWriter(
+        for key in incarnations or tuple(self._left):
+            left = self._left[key]
+            if left and key not in self._logs:
+                name, incarnation = key
+                self._logs[key] = MemberLogWriter(
                     self._directory / name, "prod", "c1", name, incarnation, lambda: 1,
                     self._segment_bytes,
                 )  # fmt: skip
             for record in left[:records]:
-                self._logs[life].append(record)
-            if life in self._logs:
-                self._logs[life].flush()
+                self._logs[key].append(record)
+            if key in self._logs:
+                self._logs[key].flush()
             del left[:records]
         return any(self._left.values())
 

@@ -31,51 +31,55 @@ from broker.memberlog.writer import MemberLogWriter
 from broker.replication.chain import History
 
 VOTERS = ("a", "b", "c")
-Life = tuple[str, int]
+IncarnationId = tuple[str, int]
 
 
 class LogMaker:
     """A cluster of three members; what each of them would write is in `lives`."""
 
     def __init__(self) -> None:
-        self.lives: dict[Life, list[Record]] = {}
+        self.logs: dict[IncarnationId, list[Record]] = {}
         self.history = History()
         self.ring = (0, "")
         self.epoch = 0
         self.seq = 0
         self.blob_no = 0
 
-    def start(self, life: Life, history: History | None = None) -> None:
+    def start(self, incarnation: IncarnationId, history: History | None = None) -> None:
         """A life begins with what its store held."""
         found = history or History()
-        self.lives[life] = [Start(found.epoch, found.position, found.chain, root_of(found))]
+        self.logs[incarnation] = [Start(found.epoch, found.position, found.chain, root_of(found))]
 
-    def view(self, ring_seq: int, *lives: Life) -> None:
+    def view(self, ring_seq: int, *logs: IncarnationId) -> None:
         """The ring of these lives forms."""
-        self.ring = (ring_seq, lives[0][0])
+        self.ring = (ring_seq, logs[0][0])
         self.seq = 0
-        for life in lives:
-            self.lives[life].append(ViewSeen(*self.ring, True, tuple(lives)))
+        for incarnation in logs:
+            self.logs[incarnation].append(ViewSeen(*self.ring, True, tuple(logs)))
 
-    def leave(self, *lives: Life) -> None:
+    def leave(self, *logs: IncarnationId) -> None:
         """The view ends for these lives."""
-        for life in lives:
-            self.lives[life].append(ViewSeen(*self.ring, False, tuple(lives)))
-            self.lives[life].append(Inactive("view ended"))
+        for incarnation in logs:
+            self.logs[incarnation].append(ViewSeen(*self.ring, False, tuple(logs)))
+            self.logs[incarnation].append(Inactive("view ended"))
 
-    def activate(self, *lives: Life, fresh: tuple[Life, ...] = ()) -> None:
+    def activate(self, *logs: IncarnationId, fresh: tuple[IncarnationId, ...] = ()) -> None:
         """The view of `lives` becomes primary; the fresh ones get their state later."""
         self.epoch += 1
-        members = tuple((*life, life in fresh) for life in lives)
+        members = tuple((*incarnation, incarnation in fresh) for incarnation in logs)
         base = self.history
-        for life in lives:
+        for incarnation in logs:
             active = Active(
                 self.epoch, *self.ring, base.position, base.chain, members, VOTERS, self.epoch == 1
             )
-            self.lives[life].append(active)
-        self.item("a", bytes([ACTIVATE]), *(life for life in lives if life not in fresh))
+            self.logs[incarnation].append(active)
+        self.item(
+            "a",
+            bytes([ACTIVATE]),
+            *(incarnation for incarnation in logs if incarnation not in fresh),
+        )
 
-    def item(self, origin: str, kinds: bytes, *lives: Life, refuse: int = 0) -> Batch:
+    def item(self, origin: str, kinds: bytes, *logs: IncarnationId, refuse: int = 0) -> Batch:
         """One ordered item is applied by `lives`; its first `refuse` commands get a 404."""
         self.seq += 1
         self.blob_no += 1
@@ -89,44 +93,44 @@ class LogMaker:
             1_000 * self.blob_no, kinds, outcomes, blob_hash, self.history.chain,
             root_of(self.history), self.history.order, moves_of(first, codes),
         )  # fmt: skip
-        for life in lives:
-            self.lives[life].append(batch)
+        for incarnation in logs:
+            self.logs[incarnation].append(batch)
         return batch
 
-    def traffic(self, rounds: int, *lives: Life) -> None:
+    def traffic(self, rounds: int, *logs: IncarnationId) -> None:
         """Each member in turn publishes and acks; all is made durable and confirmed."""
         for i in range(rounds):
-            origin = lives[i % len(lives)]
+            origin = logs[i % len(logs)]
             batch = self.item(
-                origin[0], bytes([PUBLISH, PUBLISH, ACK, TX_COMMIT]), *lives, refuse=i % 2
+                origin[0], bytes([PUBLISH, PUBLISH, ACK, TX_COMMIT]), *logs, refuse=i % 2
             )
             last = batch.first_position + 3
-            for life in lives:
-                self.lives[life].append(Durable(last))
+            for incarnation in logs:
+                self.logs[incarnation].append(Durable(last))
             confirmed = tuple(batch.first_position + at for at in ((1, 3) if i % 2 else (0, 1, 3)))
-            self.lives[origin].append(ConfirmRecord(self.epoch, last, confirmed, ()))
+            self.logs[origin].append(ConfirmRecord(self.epoch, last, confirmed, ()))
 
-    def vote(self, *lives: Life) -> None:
+    def vote(self, *logs: IncarnationId) -> None:
         """All agree about the present state."""
         h = self.history
-        for life in lives:
-            self.lives[life].append(Vote(h.position, h.chain, root_of(h), "agreed"))
+        for incarnation in logs:
+            self.logs[incarnation].append(Vote(h.position, h.chain, root_of(h), "agreed"))
 
-    def stop(self, *lives: Life) -> None:
+    def stop(self, *logs: IncarnationId) -> None:
         """An orderly end."""
-        for life in lives:
+        for incarnation in logs:
             stop = Stop("shutdown", self.history.position, self.history.chain)
-            self.lives[life].append(stop)
+            self.logs[incarnation].append(stop)
 
     def copy(self) -> LogMaker:
         """Return a copy whose lists can be spoiled; the records themselves cannot change."""
         twin = copy.copy(self)
-        twin.lives = {life: list(records) for life, records in self.lives.items()}
+        twin.logs = {incarnation: list(records) for incarnation, records in self.logs.items()}
         return twin
 
     def write(self, directory: Path, segment_bytes: int = 3000, cluster: str = "c1") -> None:
         """Write the logs, each member's into a directory of its own."""
-        for (name, incarnation), records in self.lives.items():
+        for (name, incarnation), records in self.logs.items():
             log = MemberLogWriter(
                 directory / name, "prod", cluster, name, incarnation, lambda: 1, segment_bytes
             )
@@ -153,7 +157,7 @@ def root_of(history: History) -> int:
     return int.from_bytes(blake2b(history.chain, digest_size=8).digest(), "little")
 
 
-def good_story(rounds: int = 6) -> LogMaker:
+def good_history(rounds: int = 6) -> LogMaker:
     """Start, run, lose c, go on without it, take it back by a snapshot, stop.
 
     b learns late that a message before the loss was safe, and another one is undecided at both:
@@ -161,8 +165,8 @@ def good_story(rounds: int = 6) -> LogMaker:
     """
     a, b, c, c2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
     maker = LogMaker()
-    for life in (a, b, c):
-        maker.start(life)
+    for incarnation in (a, b, c):
+        maker.start(incarnation)
     maker.view(1, a, b, c)
     maker.activate(a, b, c)
     maker.traffic(rounds, a, b, c)
@@ -171,8 +175,8 @@ def good_story(rounds: int = 6) -> LogMaker:
     maker.traffic(1, a, b)  # c crashes: its log ends here
     late = maker.item("a", bytes([PUBLISH]), a)
     maker.leave(a, b)
-    maker.lives[a].append(Decided(2))
-    maker.lives[b] += [Decided(2), late]
+    maker.logs[a].append(Decided(2))
+    maker.logs[b] += [Decided(2), late]
     maker.item("c", bytes([PUBLISH]), a, b)
     maker.view(2, a, b)
     maker.activate(a, b)
@@ -183,7 +187,7 @@ def good_story(rounds: int = 6) -> LogMaker:
     maker.activate(a, b, c2, fresh=(c2,))
     maker.item("b", bytes([PUBLISH]), a, b)
     h = maker.history
-    maker.lives[c2].append(Snapshot(h.epoch, h.position, h.chain, root_of(h), "a"))
+    maker.logs[c2].append(Snapshot(h.epoch, h.position, h.chain, root_of(h), "a"))
     maker.traffic(rounds, a, b, c2)
     maker.vote(a, b, c2)
     maker.stop(a, b, c2)

@@ -28,16 +28,16 @@ from broker.memberlog.records import (
     ViewSeen,
 )
 from tests.support.three_machines import MEMBERS, Rig
-from tests.system.verify.support.make_logs import VOTERS, Life, LogMaker
-from tools.verify.contract.message_lifecycle import FateWalk, judge_recoveries
+from tests.system.verify.support.make_logs import VOTERS, IncarnationId, LogMaker
+from tools.verify.contract.message_lifecycle import LifecycleCheck, check_recoveries
 from tools.verify.contract.rules import Breach
-from tools.verify.contract.segment import moves_within, walk
-from tools.verify.contract.segment_rules import judge_reaches
+from tools.verify.contract.segment import check_segment, moves_within
+from tools.verify.contract.segment_rules import check_high_waters
 from tools.verify.contract.sorting import sort
 from tools.verify.input.moves import join
-from tools.verify.input.ranges_of_file import Part
+from tools.verify.input.ranges_of_file import FileRange
 
-LIVES: tuple[Life, ...] = tuple((name, 1) for name in MEMBERS)
+INCARNATIONS: tuple[IncarnationId, ...] = tuple((name, 1) for name in MEMBERS)
 Row = tuple[int, int, int, int, int, int]
 
 
@@ -48,8 +48,8 @@ class MoveMaker(LogMaker):
         super().__init__()
         self._named: dict[int, bool] = {}
         self._blobs: dict[int, int] = {}
-        for life in LIVES:
-            self.start(life)
+        for incarnation in INCARNATIONS:
+            self.start(incarnation)
         self.checkpoint_of(None)
         self.rig = _TapedRig(self)
 
@@ -81,16 +81,16 @@ class MoveMaker(LogMaker):
         )  # fmt: skip
         if isinstance(command, c.Publish) and command.publish_no and outcome in (c.OK, 200):
             self._add(Durable(first))
-            self.lives[origin, 1].append(ConfirmRecord(machine.epoch, first, (first,), ()))
+            self.logs[origin, 1].append(ConfirmRecord(machine.epoch, first, (first,), ()))
 
     def _activated(self, command: c.Activate) -> None:
-        lives = tuple((member.name, member.incarnation) for member in command.members)
+        logs = tuple((member.name, member.incarnation) for member in command.members)
         if self.epoch:
-            self._add(ViewSeen(*self.ring, False, lives))
+            self._add(ViewSeen(*self.ring, False, logs))
             self._add(Inactive("view ended"))
-        self.view(self.ring[0] + 1, *lives)
+        self.view(self.ring[0] + 1, *logs)
         self.epoch = command.epoch
-        members = tuple((*life, False) for life in lives)
+        members = tuple((*incarnation, False) for incarnation in logs)
         base = self.history
         self._add(
             Active(self.epoch, *self.ring, base.position, base.chain, members, VOTERS, command.cold)
@@ -100,15 +100,15 @@ class MoveMaker(LogMaker):
         wanted = {row[2] for row in MOVE.iter_unpack(moves) if row[0] & 15 != 1} - {*self._named}
         if wanted:
             known = {queue.number: queue for queue in self._queues()} | self.rig.gone
-            told = tuple(_told(known[number]) for number in sorted(wanted))
+            changed = tuple(_queue_row(known[number]) for number in sorted(wanted))
             self._named |= dict.fromkeys(wanted, True)
-            self._add(Queues(told))
+            self._add(Queues(changed))
 
     def _queues(self) -> list[Queue]:
         return [q for vhost in self.machine.vhosts.values() for q in vhost.queues.values()]
 
     def _add(self, record: Record) -> None:
-        for records in self.lives.values():
+        for records in self.logs.values():
             records.append(record)
 
     def checkpoint(self) -> None:
@@ -132,7 +132,7 @@ class MoveMaker(LogMaker):
     def end(self) -> None:
         """An orderly end, with a last look at the queues."""
         self.checkpoint()
-        self.stop(*LIVES)
+        self.stop(*INCARNATIONS)
 
     # Lies that all members tell alike.
 
@@ -140,20 +140,20 @@ class MoveMaker(LogMaker):
         """Change the n-th move for which `change` returns another one; return its position."""
         seen = -1
         where = -1
-        for life in LIVES:
-            records = self.lives[life]
+        for incarnation in INCARNATIONS:
+            records = self.logs[incarnation]
             seen = -1
             for at, record in enumerate(records):
                 if not isinstance(record, Batch):
                     continue
                 rows = list(MOVE.iter_unpack(record.moves))
                 for i, row in enumerate(rows):
-                    told = change(row)
-                    if told is None or told == row:
+                    changed = change(row)
+                    if changed is None or changed == row:
                         continue
                     seen += 1
                     if seen == number:
-                        rows[i] = told
+                        rows[i] = changed
                         where = record.first_position
                         records[at] = record._replace(moves=packed(rows))
         assert where >= 0, "there is no such move"
@@ -161,19 +161,19 @@ class MoveMaker(LogMaker):
 
     def rewrite(self, change: Callable[[int, list[Row]], list[Row]]) -> None:
         """Change the moves of all batches, given the position and the rows of each."""
-        for life in LIVES:
-            records = self.lives[life]
+        for incarnation in INCARNATIONS:
+            records = self.logs[incarnation]
             for at, record in enumerate(records):
                 if isinstance(record, Batch):
                     rows: list[Row] = list(MOVE.iter_unpack(record.moves))
-                    told = packed(change(record.first_position, list(rows)))
-                    records[at] = record._replace(moves=told)
+                    changed = packed(change(record.first_position, list(rows)))
+                    records[at] = record._replace(moves=changed)
 
     # The check without Spark.
 
     def breaches(self, *, replay: bool = True) -> list[Breach]:
         """Return what the contract says about the first member's log."""
-        records = self.lives[LIVES[0]]
+        records = self.logs[INCARNATIONS[0]]
         return contract_breaches([records], replay=replay)
 
     def write_all(self, directory: Path) -> None:
@@ -183,19 +183,24 @@ class MoveMaker(LogMaker):
 
 def contract_breaches(segments: list[list[Record]], *, replay: bool = True) -> list[Breach]:
     """Judge the segments of one life, which begins at position 1, as the whole history."""
-    told: list[Breach] = []
-    fates = FateWalk()
-    reaches = []
-    parts = []
-    everything = [Part(1, 1 << 40)]
+    changed: list[Breach] = []
+    lifecycles = LifecycleCheck()
+    high_waters = []
+    moves = []
+    everything = [FileRange(1, 1 << 40)]
     for records, following in zip(segments, [*segments[1:], []], strict=True):
-        walked = walk(records, following, everything, replay=replay)
-        told += [breach for breach, _ in walked.breaches]
-        reaches += walked.reaches
-        parts += list(moves_within(records, everything))
-    fates.take(*sort(join(parts)))
-    fates.finish()
-    return [*told, *fates.breaches, *judge_recoveries(fates.recoveries), *judge_reaches(reaches)]
+        result = check_segment(records, following, everything, replay=replay)
+        changed += [breach for breach, _ in result.breaches]
+        high_waters += result.high_waters
+        moves += list(moves_within(records, everything))
+    lifecycles.take(*sort(join(moves)))
+    lifecycles.finish()
+    return [
+        *changed,
+        *lifecycles.breaches,
+        *check_recoveries(lifecycles.recoveries),
+        *check_high_waters(high_waters),
+    ]
 
 
 def packed(rows: list[Row]) -> bytes:
@@ -203,7 +208,7 @@ def packed(rows: list[Row]) -> bytes:
     return b"".join(MOVE.pack(*row) for row in rows)
 
 
-def _told(queue: Queue) -> tuple[int, str, str, bool, int]:
+def _queue_row(queue: Queue) -> tuple[int, str, str, bool, int]:
     return queue.number, queue.vhost.name, queue.name, queue.durable, queue.max_priority
 
 

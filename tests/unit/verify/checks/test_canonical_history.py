@@ -27,32 +27,32 @@ from broker.memberlog.records import (
 )
 from tests.system.verify.support.checks_without_spark import (
     contract_findings,
+    findings_without_spark,
     rows_in,
-    sparkless_findings,
 )
 from tests.system.verify.support.make_logs import LogMaker, root_of
-from tests.system.verify.support.make_moves import LIVES, MoveMaker
+from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
-from tools.verify.checks.control_checks import judge_control
-from tools.verify.checks.views_and_segments import PrimaryView, begun, cuts
+from tools.verify.checks.control_checks import check_control_rows
+from tools.verify.checks.views_and_segments import PrimaryView, cutoffs, epoch_bases
 from tools.verify.findings import Finding
-from tools.verify.input.rows import SEGMENT, EpochSums, Row, Run, nothing_said
+from tools.verify.input.rows import SEGMENT, EpochSums, Row, Run, empty_ends
 
 LONG, SHORT = b"l" * 16, b"s" * 16
 
 
 def segment(
-    member: str, *runs: tuple[int, ...], ordered: dict[int, int] | None = None, life: int = 1
+    member: str, *runs: tuple[int, ...], ordered: dict[int, int] | None = None, incarnation: int = 1
 ) -> Row:
     """Return the row of a segment with these runs, and by epoch the first position of what was
     ordered in it where that is not who decided.
     """
-    said = nothing_said()
-    said["runs"] = [Run(*run) for run in runs]
+    ends = empty_ends()
+    ends["runs"] = [Run(*run) for run in runs]
     for epoch, first in (ordered or {one[2]: one[0] for one in runs}).items():
-        said["epochs"][str(epoch)] = EpochSums(first=first, last=first, confirmed=-1, mark=-1)
-    row = Row(f"{member}.{life}.qml", member, life, 0, 9, SEGMENT)
-    return row._replace(text=json.dumps(said))
+        ends["epochs"][str(epoch)] = EpochSums(first=first, last=first, confirmed=-1, mark=-1)
+    row = Row(f"{member}.{incarnation}.qml", member, incarnation, 0, 9, SEGMENT)
+    return row._replace(text=json.dumps(ends))
 
 
 def start(member: str, position: int, chain: bytes, epoch: int) -> Row:
@@ -75,9 +75,9 @@ def test_an_epoch_that_was_passed_over_is_no_witness() -> None:
     unknown = plan(rows, primaries)
     assert Stretch("b.1.qml", 49, 49) in unknown
     rows.append(start("a", 74, LONG, 8))
-    told = plan(rows, primaries)
-    assert told == [Stretch("a.1.qml", 1, 48), Stretch("a.1.qml", 75, 80)]
-    assert gaps(told) == [Gap(49, 74)]
+    planned = plan(rows, primaries)
+    assert planned == [Stretch("a.1.qml", 1, 48), Stretch("a.1.qml", 75, 80)]
+    assert gaps(planned) == [Gap(49, 74)]
     rows[-1] = start("a", 74, LONG, 10)  # a state of epoch 10 holds what that ordered
     assert plan(rows, primaries) == unknown
 
@@ -90,16 +90,16 @@ def test_an_epoch_of_which_nobody_wrote_active_began_before_its_activation() -> 
     rows = [
         segment("a", (475, 556, 9)),
         segment("b", (475, 564, 9)),
-        segment("a", (557, 635, 18), ordered={11: 557, 18: 558}, life=2),
+        segment("a", (557, 635, 18), ordered={11: 557, 18: 558}, incarnation=2),
     ]
-    began = begun(rows, primaries)
-    assert began == {9: 474, 11: 556, 18: 557}
-    assert cuts(rows, began) == {9: 556, 11: 557}
+    bases = epoch_bases(rows, primaries)
+    assert bases == {9: 474, 11: 556, 18: 557}
+    assert cutoffs(rows, bases) == {9: 556, 11: 557}
     a, b, c = (row.file for row in rows)
-    told = plan(rows, primaries)
-    assert told in ([Stretch(one, 475, 556), Stretch(c, 557, 635)] for one in (a, b))
+    planned = plan(rows, primaries)
+    assert planned in ([Stretch(one, 475, 556), Stretch(c, 557, 635)] for one in (a, b))
     # What the base of epoch 18 alone says: 557 is of epoch 9, and b's batch from there on is cut.
-    assert cuts(rows, {9: 474, 18: 557}) == {9: 557}
+    assert cutoffs(rows, {9: 474, 18: 557}) == {9: 557}
 
 
 def test_a_last_batch_that_was_not_on_disk_is_no_witness() -> None:
@@ -108,12 +108,12 @@ def test_a_last_batch_that_was_not_on_disk_is_no_witness() -> None:
     """
     primaries = {8: primary(8, 41, SHORT), 12: primary(12, 43, LONG)}
     rows = [
-        segment("a", (1, 40, 7), (41, 43, 8), life=3),
-        segment("a", (43, 69, 12), ordered={11: 43, 12: 44}, life=5),
+        segment("a", (1, 40, 7), (41, 43, 8), incarnation=3),
+        segment("a", (43, 69, 12), ordered={11: 43, 12: 44}, incarnation=5),
     ]
-    told = plan(rows, primaries)
-    assert told[-2:] == [Stretch("a.3.qml", 41, 42), Stretch("a.5.qml", 43, 69)]
-    assert gaps(told) == []
+    planned = plan(rows, primaries)
+    assert planned[-2:] == [Stretch("a.3.qml", 41, 42), Stretch("a.5.qml", 43, 69)]
+    assert gaps(planned) == []
 
 
 def test_what_was_decided_by_an_epoch_of_which_nothing_else_is_told_is_cut_too() -> None:
@@ -124,19 +124,19 @@ def test_what_was_decided_by_an_epoch_of_which_nothing_else_is_told_is_cut_too()
     rows = [
         segment("a", (87, 223, 40)),
         segment("c", (87, 220, 40), (221, 223, 41), ordered={40: 87}),
-        segment("a", (180, 204, 46), life=2),
+        segment("a", (180, 204, 46), incarnation=2),
     ]
-    assert cuts(rows, begun(rows, primaries)) == {40: 179, 41: 179}
-    told = plan(rows, primaries)
-    assert told == [Stretch("a.1.qml", 87, 179), Stretch("a.2.qml", 180, 204)]
-    assert gaps(told) == [Gap(1, 86)]
+    assert cutoffs(rows, epoch_bases(rows, primaries)) == {40: 179, 41: 179}
+    planned = plan(rows, primaries)
+    assert planned == [Stretch("a.1.qml", 87, 179), Stretch("a.2.qml", 180, 204)]
+    assert gaps(planned) == [Gap(1, 86)]
 
 
 def test_who_received_its_state_says_when_an_epoch_began_at_the_latest() -> None:
     """Only who had the state before knows the base; of others the first batch is taken."""
     late = primary(9, 0, b"")
-    assert begun([segment("a", (30, 40, 9)), segment("b", (20, 40, 9))], {9: late}) == {9: 19}
-    assert begun([segment("a", (1, 40, 9))], {9: late}) == {9: 0}
+    assert epoch_bases([segment("a", (30, 40, 9)), segment("b", (20, 40, 9))], {9: late}) == {9: 19}
+    assert epoch_bases([segment("a", (1, 40, 9))], {9: late}) == {9: 0}
 
 
 def passed_over(first: int) -> LogMaker:
@@ -145,8 +145,8 @@ def passed_over(first: int) -> LogMaker:
     """
     a, b, c1, a2 = ("a", 1), ("b", 1), ("c", 1), ("a", 2)
     maker = LogMaker()
-    for life in (a, b, c1):
-        maker.start(life)
+    for incarnation in (a, b, c1):
+        maker.start(incarnation)
     maker.view(1, a, b, c1)
     maker.activate(a, b, c1)
     states = [maker.history]
@@ -155,44 +155,44 @@ def passed_over(first: int) -> LogMaker:
         states.append(maker.history)
     taken = maker.blob_no
     alone = maker.item("b", bytes([c.PUBLISH, c.PUBLISH]), b)
-    maker.lives[b].append(Durable(alone.first_position + 1))
+    maker.logs[b].append(Durable(alone.first_position + 1))
     maker.leave(c1)
     maker.history, maker.blob_no = states[first], taken
     maker.start(a2, maker.history)
     maker.view(2, a2, c1)
     maker.epoch = 2
     late = [maker.item("a", bytes([c.ACTIVATE])), maker.item("a", bytes([c.PUBLISH] * 9))]
-    for life in (a2, c1):
-        maker.lives[life].append(ViewSeen(*maker.ring, False, (a2, c1)))
-        maker.lives[life].append(Inactive("view ended"))
+    for incarnation in (a2, c1):
+        maker.logs[incarnation].append(ViewSeen(*maker.ring, False, (a2, c1)))
+        maker.logs[incarnation].append(Inactive("view ended"))
     maker.view(3, a2, c1)
-    for life in (a2, c1):
-        if life == c1 and first < 2:
+    for incarnation in (a2, c1):
+        if incarnation == c1 and first < 2:
             h = states[first]
-            maker.lives[life].append(Snapshot(h.epoch, h.position, h.chain, root_of(h), "a"))
-        maker.lives[life] += [Decided(3), *late]
+            maker.logs[incarnation].append(Snapshot(h.epoch, h.position, h.chain, root_of(h), "a"))
+        maker.logs[incarnation] += [Decided(3), *late]
     maker.activate(a2, c1)
     maker.traffic(2, a2, c1)
     maker.stop(a2, c1)
     return maker
 
 
-def judged(maker: LogMaker, directory: Path) -> list[Finding]:
+def findings_of(maker: LogMaker, directory: Path) -> list[Finding]:
     """Return all that is found without Spark."""
     maker.write(directory, 1 << 30)
     rows = rows_in(sorted(directory.rglob("*.qml")))
-    return sparkless_findings(rows) + contract_findings(rows, judge_control(rows).epochs)
+    return findings_without_spark(rows) + contract_findings(rows, check_control_rows(rows).epochs)
 
 
 def test_what_one_member_alone_had_is_not_lost(tmp_path: Path) -> None:
-    assert judged(passed_over(2), tmp_path) == []
+    assert findings_of(passed_over(2), tmp_path) == []
 
 
 def test_what_is_lost_in_an_epoch_of_which_nobody_wrote_active_is_told(tmp_path: Path) -> None:
     """G8: the base of epoch 3 is beyond what epoch 1 confirmed; that of epoch 2, which it decided,
     is before it.
     """
-    (found,) = [f for f in judged(passed_over(1), tmp_path) if f.property == "G8"]
+    (found,) = [f for f in findings_of(passed_over(1), tmp_path) if f.property == "G8"]
     assert "confirmed in epoch 1, but the primary of epoch 2 starts before it" in found.what
 
 
@@ -211,13 +211,15 @@ def goes_back() -> MoveMaker:
     maker.rig.activate("a", "b", "c")
     two.ack(2)
     maker.end()
-    records = maker.lives[LIVES[0]]
+    records = maker.logs[INCARNATIONS[0]]
     named = [record for record in records if isinstance(record, Queues)]
-    (stands,) = [r for r in records if isinstance(r, Checkpoint) and r.position == before.position]
+    (checkpoint,) = [
+        r for r in records if isinstance(r, Checkpoint) and r.position == before.position
+    ]
     again = [r for r in records if isinstance(r, Batch) and r.first_position == before.position + 1]
     given = Snapshot(before.epoch, before.position, before.chain, root, "b")
     actives = [at for at, record in enumerate(records) if isinstance(record, Active)]
-    records[actives[1] : actives[1]] = [given, *named, stands, Decided(2), *again]
+    records[actives[1] : actives[1]] = [given, *named, checkpoint, Decided(2), *again]
     return maker
 
 
@@ -226,7 +228,7 @@ def test_what_a_life_applied_again_behind_a_state_that_it_was_given_happened_onc
 ) -> None:
     """Oracle seed 1484: a had applied 269, c's view ended before; c was the donor with 268."""
     maker = goes_back()
-    assert judged(maker, tmp_path) == []
+    assert findings_of(maker, tmp_path) == []
     rows = rows_in(sorted(tmp_path.rglob("*.qml")))
-    told = plan(rows, judge_control(rows).epochs)
-    assert [one.state for one in told] == [1, 2]
+    planned = plan(rows, check_control_rows(rows).epochs)
+    assert [one.state for one in planned] == [1, 2]

@@ -12,8 +12,8 @@ pytest.importorskip("numpy")
 from broker.memberlog.codec import MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import Durable, End, Header, Record
-from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
-from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
+from tests.system.verify.support.make_logs import good_history
 from tools.verify.findings import Finding
 
 
@@ -25,15 +25,15 @@ def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     """Good logs, in a few segments each."""
-    good_story().write(tmp_path, 1800)
+    good_history().write(tmp_path, 1800)
     return tmp_path
 
 
 def findings_of(logs: Path) -> list[Finding]:
-    return sparkless_findings(rows_in(sorted(logs.rglob("*.qml"))))
+    return findings_without_spark(rows_in(sorted(logs.rglob("*.qml"))))
 
 
-def spoil(paths: list[Path], number: int, *more: Record) -> Path:
+def corrupt(paths: list[Path], number: int, *more: Record) -> Path:
     """Write a life anew, without the END of one segment, or with more records behind it."""
     link, lsn = NO_LINK, 0
     for at, path in enumerate(paths):
@@ -54,7 +54,7 @@ def spoil(paths: list[Path], number: int, *more: Record) -> Path:
 
 def test_a_segment_that_another_follows_was_closed(logs: Path) -> None:
     paths = sorted((logs / "b").iterdir())
-    path = spoil(paths, 0)
+    path = corrupt(paths, 0)
     found = findings_of(logs)
     assert [f[:3] for f in found] == [("LOG", "b", 1)]
     assert found[0].what == f"{path} has no closing record, but {paths[1]} follows it"
@@ -62,7 +62,7 @@ def test_a_segment_that_another_follows_was_closed(logs: Path) -> None:
 
 def test_who_stopped_in_order_closed_its_last_segment(logs: Path) -> None:
     paths = sorted((logs / "b").iterdir())
-    path = spoil(paths, len(paths) - 1)
+    path = corrupt(paths, len(paths) - 1)
     found = findings_of(logs)
     assert [f[:3] for f in found] == [("LOG", "b", 1)]
     assert found[0].what == f"stopped in order, but {path} has no closing record"
@@ -70,7 +70,7 @@ def test_who_stopped_in_order_closed_its_last_segment(logs: Path) -> None:
 
 def test_who_crashed_closed_nothing(logs: Path) -> None:
     paths = sorted((logs / "c").glob("c.1.*"))
-    spoil(paths, len(paths) - 1)
+    corrupt(paths, len(paths) - 1)
     assert findings_of(logs) == []
 
 
@@ -83,7 +83,7 @@ def test_a_torn_closing_record_is_unknown(logs: Path) -> None:
 @pytest.mark.parametrize("number", [0, -1])
 def test_nothing_stands_behind_a_closing_record(logs: Path, number: int) -> None:
     paths = sorted((logs / "b").iterdir())
-    path = spoil(paths, range(len(paths))[number], Durable(1))
+    path = corrupt(paths, range(len(paths))[number], Durable(1))
     found = findings_of(logs)
     assert [f[:3] for f in found] == [("LOG", "b", 1)]
     assert found[0].what == f"{path} goes on behind its closing record"

@@ -11,8 +11,8 @@ pytest.importorskip("numpy")
 
 from broker.memberlog.records import Batch, Inactive, Vote
 from tests.system.verify.corruption.corrupt_logs import at
-from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
-from tests.system.verify.support.make_logs import Life, LogMaker, good_story
+from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
+from tests.system.verify.support.make_logs import IncarnationId, LogMaker, good_history
 from tools.verify.findings import Finding
 
 A, B, C, C2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
@@ -25,79 +25,79 @@ def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def findings_of(maker: LogMaker, directory: Path, segment_bytes: int = 1 << 20) -> list[Finding]:
     maker.write(directory, segment_bytes)
-    return sparkless_findings(rows_in(sorted(directory.rglob("*.qml"))))
+    return findings_without_spark(rows_in(sorted(directory.rglob("*.qml"))))
 
 
-def say(maker: LogMaker, verdict: str, *lives: Life, number: int = 0) -> int:
+def set_verdict(maker: LogMaker, verdict: str, *logs: IncarnationId, number: int = 0) -> int:
     """Let these note another verdict in their n-th vote; return the vote's position."""
     position = -1
-    for life in lives:
-        i = at(maker, life, Vote, number)
-        old = maker.lives[life][i]
+    for incarnation in logs:
+        i = at(maker, incarnation, Vote, number)
+        old = maker.logs[incarnation][i]
         assert isinstance(old, Vote)
         position = old.position
-        maker.lives[life][i] = old._replace(verdict=verdict)
+        maker.logs[incarnation][i] = old._replace(verdict=verdict)
     return position
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("word", ["divergent", "undecided"])
 def test_the_one_that_notes_another_verdict(tmp_path: Path, word: str, segment_bytes: int) -> None:
-    maker = good_story()
-    position = say(maker, word, B)
+    maker = good_history()
+    position = set_verdict(maker, word, B)
     found = findings_of(maker, tmp_path, segment_bytes)
     assert {f[:4] for f in found} == {("G10", "b", 1, position)}
 
 
 @pytest.mark.parametrize("word", ["divergent", "undecided"])
 def test_all_note_a_difference_where_there_was_none(tmp_path: Path, word: str) -> None:
-    maker = good_story()
-    position = say(maker, word, A, B, C)
+    maker = good_history()
+    position = set_verdict(maker, word, A, B, C)
     found = findings_of(maker, tmp_path)
-    assert {f[:4] for f in found} == {("G10", life, 1, position) for life in "abc"}
+    assert {f[:4] for f in found} == {("G10", incarnation, 1, position) for incarnation in "abc"}
     assert all("held the same state" in f.what for f in found)
 
 
 def test_who_was_given_its_state_is_compared_with_the_states(tmp_path: Path) -> None:
     """It did not count all votes, but what all of them held is known."""
-    maker = good_story()
-    position = say(maker, "divergent", C2, number=0)
+    maker = good_history()
+    position = set_verdict(maker, "divergent", C2, number=0)
     assert [f[:4] for f in findings_of(maker, tmp_path)] == [("G10", "c", 2, position)]
 
 
 def test_a_word_that_there_is_not(tmp_path: Path) -> None:
-    maker = good_story()
-    position = say(maker, "fine", A, B, C)
+    maker = good_history()
+    position = set_verdict(maker, "fine", A, B, C)
     found = findings_of(maker, tmp_path)
-    assert {f[:4] for f in found} == {("G10", life, 1, position) for life in "abc"}
+    assert {f[:4] for f in found} == {("G10", incarnation, 1, position) for incarnation in "abc"}
 
 
 def test_a_difference_that_there_was_is_not_disputed(tmp_path: Path) -> None:
     """c held something else, and all say so: what is wrong is c's state, which Spark compares."""
-    maker = good_story()
-    say(maker, "divergent", A, B, C)
-    for i, record in enumerate(maker.lives[C]):
+    maker = good_history()
+    set_verdict(maker, "divergent", A, B, C)
+    for i, record in enumerate(maker.logs[C]):
         if isinstance(record, Batch):
-            maker.lives[C][i] = record._replace(root=record.root ^ 1)
+            maker.logs[C][i] = record._replace(root=record.root ^ 1)
     assert findings_of(maker, tmp_path) == []
 
 
 def test_a_crash_may_cut_verdicts_off(tmp_path: Path) -> None:
     """a and b note an agreement and then who came late with another value; c died in between."""
-    maker = good_story()
-    for life in (A, B):
-        i = at(maker, life, Vote)
-        old = maker.lives[life][i]
+    maker = good_history()
+    for incarnation in (A, B):
+        i = at(maker, incarnation, Vote)
+        old = maker.logs[incarnation][i]
         assert isinstance(old, Vote)
-        maker.lives[life].insert(i + 1, old._replace(verdict="divergent"))
-    del maker.lives[C][at(maker, C, Vote) :]
+        maker.logs[incarnation].insert(i + 1, old._replace(verdict="divergent"))
+    del maker.logs[C][at(maker, C, Vote) :]
     assert findings_of(maker, tmp_path) == []
 
 
 def test_what_was_decided_between_two_primaries_is_left_out(tmp_path: Path) -> None:
-    maker = good_story()
+    maker = good_history()
     i = at(maker, B, Inactive) + 1
-    vote = maker.lives[B][at(maker, B, Vote)]
+    vote = maker.logs[B][at(maker, B, Vote)]
     assert isinstance(vote, Vote)
-    maker.lives[B].insert(i, vote._replace(verdict="undecided"))
+    maker.logs[B].insert(i, vote._replace(verdict="undecided"))
     assert findings_of(maker, tmp_path) == []

@@ -11,8 +11,8 @@ pytest.importorskip("numpy")
 
 from broker.memberlog.records import Durable, Inactive
 from tests.system.verify.corruption.corrupt_logs import at, last_of_epoch, take_too_much_for_durable
-from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
-from tests.system.verify.support.make_logs import LogMaker, good_story
+from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
+from tests.system.verify.support.make_logs import LogMaker, good_history
 from tools.verify.findings import Finding
 
 A, B = ("a", 1), ("b", 1)
@@ -29,11 +29,11 @@ def write(maker: LogMaker, directory: Path) -> list[Path]:
 
 
 def findings_of(paths: list[Path]) -> list[Finding]:
-    return sparkless_findings(rows_in(paths))
+    return findings_without_spark(rows_in(paths))
 
 
 def test_it_says_from_where_to_where_and_what_was_on_disk(tmp_path: Path) -> None:
-    maker = good_story()
+    maker = good_history()
     reached = last_of_epoch(maker, B, Durable, 1)
     assert isinstance(reached, Durable)
     at_most = reached.position
@@ -45,28 +45,28 @@ def test_it_says_from_where_to_where_and_what_was_on_disk(tmp_path: Path) -> Non
 
 
 def test_who_crashed_in_that_primary_may_have_had_it(tmp_path: Path) -> None:
-    maker = good_story()
+    maker = good_history()
     take_too_much_for_durable(maker)
-    del maker.lives[A][at(maker, A, Inactive) - 1 :]  # the end of its view, too
+    del maker.logs[A][at(maker, A, Inactive) - 1 :]  # the end of its view, too
     found = findings_of(write(maker, tmp_path))
     assert [f for f in found if f.property == "G9"] == []
 
 
 def test_who_crashed_when_that_view_was_over_had_said_all(tmp_path: Path) -> None:
     """A mark rides on the token, and there is none of that ring any more."""
-    maker = good_story()
+    maker = good_history()
     take_too_much_for_durable(maker)
     ends = at(maker, A, Inactive)
     reached = last_of_epoch(maker, A, Durable, 1)
     assert isinstance(reached, Durable)
-    maker.lives[A][ends:] = [reached._replace(position=reached.position + 1)]  # not any more
+    maker.logs[A][ends:] = [reached._replace(position=reached.position + 1)]  # not any more
     (found,) = [f for f in findings_of(write(maker, tmp_path)) if f.property == "G9"]
     assert f"is {reached.position} at a, {reached.position} at b, unknown at c" in found.what
 
 
 def test_who_is_not_shown_from_its_beginning_may_have_had_it(tmp_path: Path) -> None:
     """What a said to be on disk may stand in the segment that was archived."""
-    maker = good_story()
+    maker = good_history()
     take_too_much_for_durable(maker)
     paths = write(maker, tmp_path)
     assert paths[0].name == "a.1.000000.qml"
@@ -75,9 +75,9 @@ def test_who_is_not_shown_from_its_beginning_may_have_had_it(tmp_path: Path) -> 
 
 def test_a_member_that_lacks_what_it_said_it_had(tmp_path: Path) -> None:
     """Of two that remain, each must have what both confirm."""
-    maker = good_story()
+    maker = good_history()
     last = last_of_epoch(maker, B, Durable, 2)
-    maker.lives[B] = [record for record in maker.lives[B] if record is not last]
+    maker.logs[B] = [record for record in maker.logs[B] if record is not last]
     found = findings_of(write(maker, tmp_path))
     assert {f.property for f in found} == {"G9"}
     assert all(" at b" in f.what for f in found)

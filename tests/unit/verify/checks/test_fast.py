@@ -16,7 +16,7 @@ from broker.memberlog.records import Batch, End
 from broker.memberlog.segment_totals import MARKS_MAX, STEP, Tally, marks_of
 from broker.memberlog.writer import MemberLogWriter
 from tests.bench.support.verifylogs import write_logs
-from tests.system.verify.support.make_logs import LogMaker, good_story
+from tests.system.verify.support.make_logs import LogMaker, good_history
 from tools.commands.qpid_cluster_verify import main
 from tools.verify.checks.fast import compare_ends
 from tools.verify.findings import BadInput
@@ -76,7 +76,7 @@ class TestTally:
 
 class TestEnds:
     def test_they_are_what_the_whole_segment_says(self, tmp_path: Path) -> None:
-        good_story().write(tmp_path, segment_bytes=1500)
+        good_history().write(tmp_path, segment_bytes=1500)
         for path in tmp_path.rglob("*.qml"):
             with path.open("rb") as file:
                 ends = read_ends(file, "x")
@@ -86,7 +86,7 @@ class TestEnds:
             assert (ends.last_lsn, ends.link) == (entries[-1].lsn, entries[-1].link)
 
     def test_a_cut_segment_has_no_end(self, tmp_path: Path) -> None:
-        good_story().write(tmp_path, 1 << 20)
+        good_history().write(tmp_path, 1 << 20)
         data = (tmp_path / "a" / "a.1.000000.qml").read_bytes()
         for cut in (1, 30, 200):
             assert read_ends(io.BytesIO(data[:-cut]), "x").end is None
@@ -96,21 +96,21 @@ class TestEnds:
 
 class TestCompare:
     def test_good_logs_agree_though_they_are_cut_differently(self, tmp_path: Path) -> None:
-        good_story(200).write(tmp_path, segment_bytes=6000)
+        good_history(200).write(tmp_path, segment_bytes=6000)
         report = compare_ends([tmp_path])
         assert (report.differences, report.suspects, report.unread) == ([], [], [])
         assert report.compared >= 2
         assert report.alone == []
 
     def test_a_difference_sends_to_the_segments_around_it(self, tmp_path: Path) -> None:
-        maker = good_story(400)
+        maker = good_history(400)
         a = ("a", 1)
-        batches = [i for i, r in enumerate(maker.lives[a]) if isinstance(r, Batch)]
+        batches = [i for i, r in enumerate(maker.logs[a]) if isinstance(r, Batch)]
         for i in batches[500:]:
-            old = maker.lives[a][i]
+            old = maker.logs[a][i]
             assert isinstance(old, Batch)
-            maker.lives[a][i] = old._replace(chain=old.chain[::-1])
-        wrong = maker.lives[a][batches[500]]
+            maker.logs[a][i] = old._replace(chain=old.chain[::-1])
+        wrong = maker.logs[a][batches[500]]
         assert isinstance(wrong, Batch)
         maker.write(tmp_path, segment_bytes=6000)
         report = compare_ends([tmp_path])
@@ -122,11 +122,11 @@ class TestCompare:
         assert wrong.chain in held
 
     def test_a_missing_segment_and_a_foreign_one(self, tmp_path: Path) -> None:
-        good_story(50).write(tmp_path, segment_bytes=3000)
+        good_history(50).write(tmp_path, segment_bytes=3000)
         paths = sorted((tmp_path / "a").iterdir())
         paths[1].unlink()
         assert any("is missing" in what for what in compare_ends([tmp_path]).differences)
-        good_story().write(tmp_path / "two", cluster="c2")
+        good_history().write(tmp_path / "two", cluster="c2")
         with pytest.raises(BadInput, match="more than one cluster"):
             compare_ends([tmp_path])
 
@@ -138,7 +138,7 @@ class TestCompare:
 
 class TestCommand:
     def test_it_never_says_consistent(self, tmp_path: Path) -> None:
-        good_story().write(tmp_path)
+        good_history().write(tmp_path)
         for extra in ([], ["--json"]):
             done = CliRunner().invoke(main, ["--fast", *extra, str(tmp_path)])
             assert done.exit_code == 0
@@ -157,7 +157,7 @@ class TestCommand:
         assert "no verdict" in done.output
 
     def test_a_difference_names_the_command(self, tmp_path: Path) -> None:
-        good_story(50).write(tmp_path, segment_bytes=3000)
+        good_history(50).write(tmp_path, segment_bytes=3000)
         sorted((tmp_path / "b").iterdir())[1].unlink()
         done = CliRunner().invoke(main, ["--fast", str(tmp_path / "*")])
         assert done.exit_code == 1

@@ -11,7 +11,7 @@ from broker.memberlog.client_history import ClientHistory
 from broker.memberlog.records import Durable, RecordKind
 from broker.memberlog.writer import MemberLogWriter
 from tools.verify.checks.canonical_history import Gap
-from tools.verify.clients.histories import apart, is_history, known_by
+from tools.verify.clients.histories import extent_of, is_history, split_clients
 from tools.verify.findings import BadInput
 from tools.verify.input.rows import Row
 
@@ -41,12 +41,12 @@ def test_the_header_says_whose_log_it_is(tmp_path: Path) -> None:
     other.write_bytes(b"something else")
     assert [is_history(path) for path in (client, packed, member)] == [True, True, False]
     assert [is_history(path) for path in (nothing, other, tmp_path / "none.qml")] == [False] * 3
-    assert apart([client, member, packed]) == ([member], [client, packed])
+    assert split_clients([client, member, packed]) == ([member], [client, packed])
 
 
 def test_clients_alone_prove_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="name the members' logs as well"):
-        apart([a_client(tmp_path)])
+        split_clients([a_client(tmp_path)])
 
 
 def row(member: str, incarnation: int, kind: RecordKind) -> Row:
@@ -57,15 +57,15 @@ def row(member: str, incarnation: int, kind: RecordKind) -> Row:
 def test_the_end_is_known_when_the_last_life_of_each_member_stopped() -> None:
     a1, a2 = row("a", 1, RecordKind.START), row("a", 2, RecordKind.START)
     stopped = [row("a", 2, RecordKind.STOP), row("b", 1, RecordKind.STOP)]
-    assert known_by([a1, a2, *stopped], []).end
-    assert not known_by([a1, a2, *stopped, row("b", 2, RecordKind.START)], []).end
-    assert not known_by([a1, a2, row("a", 1, RecordKind.STOP)], []).end
-    assert not known_by([], []).end
+    assert extent_of([a1, a2, *stopped], []).end
+    assert not extent_of([a1, a2, *stopped, row("b", 2, RecordKind.START)], []).end
+    assert not extent_of([a1, a2, row("a", 1, RecordKind.STOP)], []).end
+    assert not extent_of([], []).end
 
 
 def test_the_beginning_and_the_middle() -> None:
     late, holed = Gap(1, 9), Gap(20, 30)
-    told = [known_by([], gaps) for gaps in ([], [late], [late, holed], [holed])]
-    assert [(known.begin, known.whole) for known in told] == [
+    extents = [extent_of([], gaps) for gaps in ([], [late], [late, holed], [holed])]
+    assert [(extent.begin, extent.whole) for extent in extents] == [
         (True, True), (False, True), (False, False), (True, False),
     ]  # fmt: skip

@@ -14,43 +14,43 @@ from broker.machine import commands as c
 from broker.memberlog.records import Batch, Checkpoint, Queues
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import VIOLATIONS, Violation
-from tests.system.verify.support.make_moves import LIVES, MoveMaker, contract_breaches
-from tests.system.verify.support.recorded_story import plain_story
+from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, contract_breaches
+from tests.system.verify.support.recorded_history import plain_history
 from tools.commands.qpid_cluster_verify import main
-from tools.verify.contract.message_lifecycle import FateWalk
+from tools.verify.contract.message_lifecycle import LifecycleCheck
 from tools.verify.contract.rules import RULES
-from tools.verify.contract.segment import moves_within, walk
-from tools.verify.contract.sorting import MOVES_IN_BIN, arrange, bins_for, share_out, sort
+from tools.verify.contract.segment import check_segment, moves_within
+from tools.verify.contract.sorting import MOVES_IN_BIN, arrange, bins_for, sort, split_into_bins
 from tools.verify.input.moves import join
-from tools.verify.input.ranges_of_file import Part
+from tools.verify.input.ranges_of_file import FileRange
 
-EVERYTHING = [Part(1, 1 << 40)]
+EVERYTHING = [FileRange(1, 1 << 40)]
 
 
 @cache
-def _lived() -> MoveMaker:
-    return plain_story()
+def _recorded() -> MoveMaker:
+    return plain_history()
 
 
-def story() -> MoveMaker:
+def history() -> MoveMaker:
     """Return the logs of the story, to be spoiled."""
-    twin = _lived().copy()
+    twin = _recorded().copy()
     assert isinstance(twin, MoveMaker)
     return twin
 
 
 def test_an_honest_story_keeps_the_contract() -> None:
-    maker = story()
+    maker = history()
     assert maker.breaches() == []
-    walked = walk(maker.lives[LIVES[0]], [], EVERYTHING, replay=True)
-    assert walked.moves == walked.replayed > 70
-    assert walked.balances == 3
-    assert walked.compared > 8
+    result = check_segment(maker.logs[INCARNATIONS[0]], [], EVERYTHING, replay=True)
+    assert result.moves == result.replayed > 70
+    assert result.balances == 3
+    assert result.compared > 8
 
 
 @pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda violation: violation.__name__)
 def test_each_violation_is_named_where_it_is(violation: Violation) -> None:
-    maker = story()
+    maker = history()
     rule, position = violation(maker)
     found = maker.breaches()
     assert (rule, position) in {(one.rule, one.position) for one in found}, found
@@ -58,7 +58,7 @@ def test_each_violation_is_named_where_it_is(violation: Violation) -> None:
 
 
 def test_each_rule_is_broken_by_one() -> None:
-    broken = {violation(story())[0] for violation in VIOLATIONS}
+    broken = {violation(history())[0] for violation in VIOLATIONS}
     assert RULES.keys() == broken
 
 
@@ -69,68 +69,68 @@ def test_nothing_is_accused_that_a_machine_does(seed: int) -> None:
 
 
 def test_pieces_of_any_length_give_the_same_verdict() -> None:
-    maker = story()
+    maker = history()
     VIOLATIONS[10](maker)
-    moves = join(list(moves_within(maker.lives[LIVES[0]], EVERYTHING)))
+    moves = join(list(moves_within(maker.logs[INCARNATIONS[0]], EVERYTHING)))
     share, rows = sort(moves)
-    whole = FateWalk()
+    whole = LifecycleCheck()
     whole.take(share, rows)
     whole.finish()
     assert whole.breaches
     for step in range(1, 12):
-        walk_ = FateWalk()
+        pieces_check = LifecycleCheck()
         for begin in range(0, len(rows), step):
             part = slice(begin, begin + step)
-            walk_.take(share[part], rows.take(part))
-        walk_.finish()
-        assert walk_.breaches == whole.breaches
-        assert walk_.recoveries == whole.recoveries
-        assert (walk_.messages, walk_.judged) == (whole.messages, whole.judged)
+            pieces_check.take(share[part], rows.take(part))
+        pieces_check.finish()
+        assert pieces_check.breaches == whole.breaches
+        assert pieces_check.recoveries == whole.recoveries
+        assert (pieces_check.messages, pieces_check.examined) == (whole.messages, whole.examined)
 
 
 def test_bins_give_the_same_verdict_as_a_single_one() -> None:
-    maker = story()
+    maker = history()
     VIOLATIONS[10](maker)
-    moves = list(moves_within(maker.lives[LIVES[0]], EVERYTHING))
+    moves = list(moves_within(maker.logs[INCARNATIONS[0]], EVERYTHING))
     assert bins_for(0, 4) == 4
     assert bins_for(5 * MOVES_IN_BIN + 1, 4) == 6
-    told = []
+    outcome = []
     for bins in (1, 2, 7, 100):
         pieces: dict[int, list[bytes]] = {}
         for some in moves:
-            for bin_, piece in share_out(some, bins):
+            for bin_, piece in split_into_bins(some, bins):
                 pieces.setdefault(bin_, []).append(piece)
         assert (len(pieces) > 1) == (bins > 1)
         assert max(pieces) < bins
-        fates = FateWalk()
+        lifecycles = LifecycleCheck()
         for of_bin in pieces.values():
-            fates.take(*arrange(of_bin))
-        fates.finish()
-        ready = sum(one.ready for one in fates.recoveries)
-        told.append((fates.breaches, fates.messages, fates.judged, ready))
-    assert told[0][0]
-    assert all(one == told[0] for one in told)
+            lifecycles.take(*arrange(of_bin))
+        lifecycles.finish()
+        ready = sum(one.ready for one in lifecycles.recoveries)
+        outcome.append((lifecycles.breaches, lifecycles.messages, lifecycles.examined, ready))
+    assert outcome[0][0]
+    assert all(one == outcome[0] for one in outcome)
 
 
 def test_what_is_missing_is_unknown_and_not_wrong() -> None:
     maker = wander(random.Random(3), 150)
-    records = maker.lives[LIVES[0]]
+    records = maker.logs[INCARNATIONS[0]]
     half = len(records) // 2
     cut = next(r.first_position for r in records[half:] if isinstance(r, Batch))
-    moves = join(list(moves_within(records, [Part(cut, 1 << 40)])))
-    blind = FateWalk()
-    blind.take(*sort(moves))
-    blind.finish()
-    assert blind.breaches  # without knowing that something is missing
-    told = FateWalk([1 << 20])
-    told.take(*sort(moves))
-    told.finish()
-    assert told.breaches == []
+    moves = join(list(moves_within(records, [FileRange(cut, 1 << 40)])))
+    unaware = LifecycleCheck()
+    unaware.take(*sort(moves))
+    unaware.finish()
+    assert unaware.breaches  # without knowing that something is missing
+    outcome = LifecycleCheck([1 << 20])
+    outcome.take(*sort(moves))
+    outcome.finish()
+    assert outcome.breaches == []
 
 
 def test_segments_of_a_life_are_joined() -> None:
-    maker = story()
-    records = maker.lives[LIVES[0]]
+    maker = history()
+    records = maker.logs[INCARNATIONS[0]]
     cuts = [i for i, record in enumerate(records) if isinstance(record, Checkpoint)][1:]
     named = [record for record in records if isinstance(record, Queues)]
     parts = [
@@ -233,16 +233,16 @@ def test_a_log_that_is_wrong_throughout_does_not_fill_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tools.verify.contract.message_lifecycle.BREACHES_MAX", 2)
-    maker = story()
-    moves = join(list(moves_within(maker.lives[LIVES[0]], EVERYTHING)))
+    maker = history()
+    moves = join(list(moves_within(maker.logs[INCARNATIONS[0]], EVERYTHING)))
     moves.of = moves.of + moves.position  # no channel gives up what it holds
-    fates = FateWalk()
-    fates.take(*sort(moves))
-    fates.finish()
-    assert len(fates.breaches) == 2
+    lifecycles = LifecycleCheck()
+    lifecycles.take(*sort(moves))
+    lifecycles.finish()
+    assert len(lifecycles.breaches) == 2
 
 
 def test_a_wish_for_replays_that_is_none() -> None:
-    told = CliRunner().invoke(main, ["--replay", "some", "."])
-    assert told.exit_code == 2
-    assert "give a number of segments, or all" in told.output
+    outcome = CliRunner().invoke(main, ["--replay", "some", "."])
+    assert outcome.exit_code == 2
+    assert "give a number of segments, or all" in outcome.output

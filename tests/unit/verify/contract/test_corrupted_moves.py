@@ -18,13 +18,13 @@ pytest.importorskip("numpy")
 
 from broker.machine.move_log import FLAG, MOVE, Op
 from broker.memberlog.records import STANDING_ROW, Batch, Checkpoint, Queues, Record
-from tests.system.verify.support.make_moves import LIVES, Row, contract_breaches, packed
-from tests.system.verify.support.recorded_story import plain_story
+from tests.system.verify.support.make_moves import INCARNATIONS, Row, contract_breaches, packed
+from tests.system.verify.support.recorded_history import plain_history
 
 SEED = 20_261_121
 DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "memberlog-blind-spots.md"
 FIELDS = ("index", "queue", "seq", "of", "detail")
-Lie = tuple[str, int, Record]  # key, place in the log, what stands there instead
+Corruption = tuple[str, int, Record]  # key, place in the log, what stands there instead
 
 BODY = "only clients know what they sent: the check of their histories compares it"
 ONCE = "said once, and nothing else in a log depends on it"
@@ -52,14 +52,14 @@ PARTLY: dict[str, str] = {
 }
 
 
-def lies_in(records: list[Record]) -> Iterator[Lie]:
+def corruptions_in(records: list[Record]) -> Iterator[Corruption]:
     """Yield every lie about moves, names and figures."""
     for at, record in enumerate(records):
         match record:
             case Batch():
                 rows: list[Row] = list(MOVE.iter_unpack(record.moves))
-                for key, told in _about_moves(rows):
-                    yield key, at, record._replace(moves=packed(told))
+                for key, changed in _about_moves(rows):
+                    yield key, at, record._replace(moves=packed(changed))
             case Queues(queues):
                 number, vhost, name, durable, priority = queues[0]
                 rest = queues[1:]
@@ -83,8 +83,8 @@ def lies_in(records: list[Record]) -> Iterator[Lie]:
                 others = packed_rows[STANDING_ROW.size :]
                 for i, field in enumerate(("number", "ready", "unacked", "next_seq", "ready_sum")):
                     changed = [*row[:i], row[i] + (90 if i == 0 else 1), *row[i + 1 :]]
-                    told_ = STANDING_ROW.pack(*changed) + others
-                    yield f"Checkpoint.{field} +1", at, record._replace(queues=told_)
+                    changed_rows = STANDING_ROW.pack(*changed) + others
+                    yield f"Checkpoint.{field} +1", at, record._replace(queues=changed_rows)
                 yield "Checkpoint without its first", at, record._replace(queues=others)
             case _:
                 pass
@@ -98,9 +98,9 @@ def _about_moves(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
         what = (row[0] & ~0x70) | ((row[0] + 0x10) & 0x70)
         yield f"{name}.cause +1", [*others[0], (what, *row[1:]), *others[1]]
         for at, field in enumerate(FIELDS, 1):
-            told = list(row)
-            told[at] += 1
-            yield f"{name}.{field} +1", [*others[0], tuple(told), *others[1]]  # type: ignore[list-item]
+            changed = list(row)
+            changed[at] += 1
+            yield f"{name}.{field} +1", [*others[0], tuple(changed), *others[1]]  # type: ignore[list-item]
         yield f"{name} dropped", [*others[0], *others[1]]
         yield f"{name} doubled", [*others[0], row, row, *others[1]]
         if i and rows[i - 1] != row:
@@ -110,33 +110,33 @@ def _about_moves(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
 @pytest.fixture(scope="module")
 def records() -> list[Record]:
     """One honest log."""
-    return plain_story().lives[LIVES[0]]
+    return plain_history().logs[INCARNATIONS[0]]
 
 
-def is_seen(records: list[Record], lie: Lie) -> bool:
+def is_seen(records: list[Record], corruption: Corruption) -> bool:
     """Whether the contract sees a lie."""
-    _, at, told = lie
-    return bool(contract_breaches([[*records[:at], told, *records[at + 1 :]]]))
+    _, at, changed = corruption
+    return bool(contract_breaches([[*records[:at], changed, *records[at + 1 :]]]))
 
 
 def test_a_lie_that_all_tell_is_seen_or_listed(records: list[Record]) -> None:
-    by_key: dict[str, list[Lie]] = {}
-    for lie in lies_in(records):
-        by_key.setdefault(lie[0], []).append(lie)
+    by_key: dict[str, list[Corruption]] = {}
+    for corruption in corruptions_in(records):
+        by_key.setdefault(corruption[0], []).append(corruption)
     assert len(by_key) > 90
     assert (UNSEEN.keys() | PARTLY.keys()) - by_key.keys() == set(), "nobody lies like that"
     chance = random.Random(SEED)
-    for key, lies in by_key.items():
+    for key, corruptions in by_key.items():
         if key not in PARTLY:
-            lie = chance.choice(lies)
-            assert is_seen(records, lie) is (key not in UNSEEN), lie
+            corruption = chance.choice(corruptions)
+            assert is_seen(records, corruption) is (key not in UNSEEN), corruption
 
 
 @pytest.mark.slow
 def test_every_lie_that_all_tell(records: list[Record]) -> None:
     seen: dict[str, set[bool]] = {}
-    for lie in lies_in(records):
-        seen.setdefault(lie[0], set()).add(is_seen(records, lie))
+    for corruption in corruptions_in(records):
+        seen.setdefault(corruption[0], set()).add(is_seen(records, corruption))
     assert {key for key, ways in seen.items() if ways == {False}} == UNSEEN.keys()
     assert {key for key, ways in seen.items() if len(ways) == 2} == PARTLY.keys()
 

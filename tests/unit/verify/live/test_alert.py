@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from tools.commands.qpid_cluster_verify import main
 from tools.verify.findings import Finding
-from tools.verify.live.alert import ending, status, stop_signals, tell
-from tools.verify.live.follow import Look
+from tools.verify.live.alert import final_line, result_lines, status, stop_signals
+from tools.verify.live.follow import FollowResult
 from tools.verify.live.progress import LogProgress, MemberLag
 
 FOUND = Finding("G14", "b", 1, 90, "another chain after PUBLISH")
@@ -23,40 +23,40 @@ LAGS = [
     BEHIND,
     MemberLag("d", 1, 10, 990, 99.0, live=False),
 ]
-LOOK = Look(LogProgress(1000, 900, LAGS, ["e (life 1)"]), [FOUND], 5000)
+RESULT = FollowResult(LogProgress(1000, 900, LAGS, ["e (life 1)"]), [FOUND], 5000)
 
 
 def test_people_get_lines() -> None:
-    assert list(tell(LOOK, None, as_json=False)) == [
+    assert list(result_lines(RESULT, None, as_json=False)) == [
         "ALERT G14 (same state everywhere): member b (life 1) at position 90: "
         "another chain after PUBLISH",
         "note: e (life 1) is in the primary view, but no log of it is here",
     ]
-    calm = Look(LOOK.progress, [], 5000)
-    assert list(tell(calm, LOOK, as_json=False)) == []  # said once
+    calm = FollowResult(RESULT.progress, [], 5000)
+    assert list(result_lines(calm, RESULT, as_json=False)) == []  # said once
 
 
 def test_the_status_names_who_is_behind() -> None:
-    assert status(LOOK) == "verified 900, 100 behind 1,000: a =, c -100 (1.2 s)"
-    late = Look(LOOK.progress, [], 5000, unread_bytes=12_345)
+    assert status(RESULT) == "verified 900, 100 behind 1,000: a =, c -100 (1.2 s)"
+    late = FollowResult(RESULT.progress, [], 5000, unread_bytes=12_345)
     assert status(late).startswith("verified 900, 100 behind 1,000, 12,345 bytes to read: a =")
 
 
 def test_scripts_get_a_document_a_line() -> None:
-    finding, lag = (json.loads(line) for line in tell(LOOK, None, as_json=True))
+    finding, lag = (json.loads(line) for line in result_lines(RESULT, None, as_json=True))
     assert (finding["event"], finding["property"], finding["position"]) == ("finding", "G14", 90)
     assert finding["title"] == "same state everywhere"
     assert (lag["event"], lag["unverified"]) == ("lag", 100)
     assert lag["members"][1]["behind"] == 100
     assert lag["unread_bytes"] == 0
-    end = json.loads(ending(LOOK, consistent=False, as_json=True))
+    end = json.loads(final_line(RESULT, consistent=False, as_json=True))
     assert (end["event"], end["consistent"], end["verified"]) == ("end", False, 900)
 
 
 def test_the_last_line_says_how_far_it_holds() -> None:
-    said = ending(LOOK, consistent=True, as_json=False)
-    assert said.startswith("consistent so far: 5,000 records, verified up to position 900;")
-    assert ending(LOOK, consistent=False, as_json=False).startswith("NOT CONSISTENT")
+    line = final_line(RESULT, consistent=True, as_json=False)
+    assert line.startswith("consistent so far: 5,000 records, verified up to position 900;")
+    assert final_line(RESULT, consistent=False, as_json=False).startswith("NOT CONSISTENT")
 
 
 @pytest.mark.parametrize("one", [signal.SIGINT, signal.SIGTERM])

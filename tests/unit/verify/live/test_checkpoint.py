@@ -11,7 +11,7 @@ import pytest
 from broker.memberlog.archive import VERIFIED, Policy, tend
 from broker.memberlog.records import Durable
 from broker.memberlog.segments import PACKED, open_segment
-from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.test_segments import rows_of
 from tools.verify.checks import lifetimes, views_and_segments
 from tools.verify.findings import BadInput
@@ -32,11 +32,9 @@ def control_rows(directory: Path) -> list[Row]:
 
 
 def test_checking_on_collects_what_checking_all_does(tmp_path: Path) -> None:
-    maker = good_story(40)
+    maker = good_history(40)
     a = "a", 1
-    maker.lives[a] = [
-        r for r in maker.lives[a] if not (isinstance(r, Durable) and r.position > 200)
-    ]
+    maker.logs[a] = [r for r in maker.logs[a] if not (isinstance(r, Durable) and r.position > 200)]
     maker.write(tmp_path / "logs", segment_bytes=2000)
     everything = control_rows(tmp_path / "logs")
     file = tmp_path / "point"
@@ -57,15 +55,15 @@ def test_checking_on_collects_what_checking_all_does(tmp_path: Path) -> None:
 
 
 def test_what_one_member_has_not_on_disk_is_not_settled(tmp_path: Path) -> None:
-    maker = good_story(40)
+    maker = good_history(40)
     b = "b", 1
-    maker.lives[b] = [r for r in maker.lives[b] if not isinstance(r, Durable)]
+    maker.logs[b] = [r for r in maker.logs[b] if not isinstance(r, Durable)]
     maker.write(tmp_path / "logs", segment_bytes=2000)
     assert checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs")) == (0, 0)
 
 
 def test_an_archived_segment_needs_not_be_there(tmp_path: Path) -> None:
-    good_story(40).write(tmp_path / "logs", segment_bytes=2000)
+    good_history(40).write(tmp_path / "logs", segment_bytes=2000)
     checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs"))
     saved = checkpoint.load(tmp_path / "point")
     paths = sorted((tmp_path / "logs").rglob("*.qml"))
@@ -75,10 +73,8 @@ def test_an_archived_segment_needs_not_be_there(tmp_path: Path) -> None:
 
 
 def test_what_a_saved_point_settles_a_member_may_drop_and_nothing_else(tmp_path: Path) -> None:
-    maker, a = good_story(40), ("a", 1)
-    maker.lives[a] = [
-        r for r in maker.lives[a] if not (isinstance(r, Durable) and r.position > 200)
-    ]
+    maker, a = good_history(40), ("a", 1)
+    maker.logs[a] = [r for r in maker.logs[a] if not (isinstance(r, Durable) and r.position > 200)]
     maker.write(tmp_path / "logs", segment_bytes=2000)
     everything = control_rows(tmp_path / "logs")
     count, _ = checkpoint.save(tmp_path / "point", everything)
@@ -104,9 +100,9 @@ def test_what_a_saved_point_settles_a_member_may_drop_and_nothing_else(tmp_path:
 
 
 def test_another_log_in_the_place_of_a_verified_one_is_refused(tmp_path: Path) -> None:
-    good_story(40).write(tmp_path / "logs", segment_bytes=2000)
+    good_history(40).write(tmp_path / "logs", segment_bytes=2000)
     checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs"))
-    good_story(40).write(tmp_path / "other", segment_bytes=2000, cluster="c2")
+    good_history(40).write(tmp_path / "other", segment_bytes=2000, cluster="c2")
     with pytest.raises(BadInput, match="is not the segment that was verified"):
         checkpoint.unread(
             sorted((tmp_path / "other").rglob("*.qml")), checkpoint.load(tmp_path / "point")
@@ -129,10 +125,10 @@ def test_a_point_of_the_future_is_refused(tmp_path: Path) -> None:
 
 
 def test_lives_that_are_not_read_from_their_beginning(tmp_path: Path) -> None:
-    good_story(40).write(tmp_path, segment_bytes=2000)
+    good_history(40).write(tmp_path, segment_bytes=2000)
     rows = control_rows(tmp_path)
-    assert lifetimes.begins(rows) == {}
+    assert lifetimes.first_positions(rows) == {}
     later = [row for row in rows if not (row.member == "a" and row.segment < 2)]
-    found = lifetimes.begins(later)
+    found = lifetimes.first_positions(later)
     assert list(found) == [("a", 1)]
     assert 0 < found["a", 1] < 1 << 62

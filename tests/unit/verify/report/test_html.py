@@ -13,36 +13,42 @@ from xml.etree import ElementTree
 import pytest
 
 from broker.machine.move_log import BY_CLIENT, DELIVERED, FLAG, MEMBER_LOST, NACKED
-from tools.verify.findings import Finding, Touched
+from tools.verify.findings import Coverage, Finding
 from tools.verify.report.html import page
 from tools.verify.report.result import Counts, Report
-from tools.verify.report.timeline import Event, LifeStory, Slice, Span, Timeline
-from tools.verify.report.traffic import Moved
+from tools.verify.report.timeline import Event, IncarnationTimeline, Slice, Span, Timeline
+from tools.verify.report.traffic import MoveCount
 
 BEGIN = 1_800_000_000_000_000
 SECOND = 1_000_000
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-def story() -> Timeline:
+def timeline() -> Timeline:
     """Three members; b dies and comes back with a state from a."""
-    a = LifeStory("a", 1, BEGIN, BEGIN + 60 * SECOND)
+    a = IncarnationTimeline("a", 1, BEGIN, BEGIN + 60 * SECOND)
     a.spans = [Span(BEGIN, BEGIN + 20 * SECOND, 1), Span(BEGIN + 22 * SECOND, a.end_us, 2)]
-    b = LifeStory("b", 1, BEGIN, BEGIN + 20 * SECOND)
+    b = IncarnationTimeline("b", 1, BEGIN, BEGIN + 20 * SECOND)
     b.spans = [Span(BEGIN, b.end_us, 1)]
     b.events = [Event(b.end_us, "end", "the log ends without a stop")]
-    back = LifeStory("b", 2, BEGIN + 30 * SECOND, BEGIN + 60 * SECOND)
+    back = IncarnationTimeline("b", 2, BEGIN + 30 * SECOND, BEGIN + 60 * SECOND)
     back.spans = [Span(BEGIN + 35 * SECOND, back.end_us, 3)]
     back.events = [Event(BEGIN + 33 * SECOND, "snapshot", "takes the state from a")]
     slices = [Slice(n, m, 100 + n, 100 * n) for n in range(1, 100) for m in ("a", "b")]
     slices += [Slice(110, "a", 500, 12_000), Slice(110, "b", 100, 11_000)]
-    moved = [Moved(n, what, 50 + n) for n in range(1, 100) for what in (BY_CLIENT, DELIVERED)]
-    moved += [Moved(30, MEMBER_LOST, 400), Moved(60, NACKED, 3), Moved(31, DELIVERED | FLAG, 403)]
-    return Timeline(BEGIN, BEGIN + 60 * SECOND, [a, b, back], sorted(slices), sorted(moved))
+    move_counts = [
+        MoveCount(n, what, 50 + n) for n in range(1, 100) for what in (BY_CLIENT, DELIVERED)
+    ]
+    move_counts += [
+        MoveCount(30, MEMBER_LOST, 400),
+        MoveCount(60, NACKED, 3),
+        MoveCount(31, DELIVERED | FLAG, 403),
+    ]
+    return Timeline(BEGIN, BEGIN + 60 * SECOND, [a, b, back], sorted(slices), sorted(move_counts))
 
 
 def report(*findings: Finding) -> Report:
-    return Report(Counts(members=2, batches=77_001), list(findings), ["b: not known"], story())
+    return Report(Counts(members=2, batches=77_001), list(findings), ["b: not known"], timeline())
 
 
 DIVERGED = Finding("G14", "b", 2, 5000, "another chain after <script>alert(1)</script>")
@@ -61,7 +67,7 @@ def test_findings_are_listed_and_marked_in_the_pictures() -> None:
     assert "same state everywhere" in text
     assert text.count("<title>a finding: G14 at position 5,000 b</title>") == 4
     assert ">G14 at position 5,000 b</text>" in text
-    assert story().time_of(5000) == BEGIN + 50 * story().slice_us
+    assert timeline().time_of(5000) == BEGIN + 50 * timeline().slice_us
 
 
 def test_what_logs_say_cannot_become_markup() -> None:
@@ -98,8 +104,8 @@ def test_redeliveries_are_told_by_cause() -> None:
 
 def test_nothing_redelivered_is_said() -> None:
     calm = report()
-    assert calm.story is not None
-    calm.story.moved = [Moved(3, DELIVERED, 7)]
+    assert calm.timeline is not None
+    calm.timeline.move_counts = [MoveCount(3, DELIVERED, 7)]
     assert "No message went back to its queue; 7 were delivered." in page(calm, "t")
 
 
@@ -107,12 +113,12 @@ def test_nothing_redelivered_is_said() -> None:
 def test_large_logs_stay_small_pages() -> None:
     """A week with a life and a view every few seconds draws no more than can be seen."""
     large = report(*(Finding("G14", "b", 2, n, "differs") for n in range(5_000)))
-    assert large.story is not None
+    assert large.timeline is not None
     for n in range(2_000):
-        life = LifeStory("c", n, BEGIN, BEGIN + 60 * SECOND)
-        life.spans = [Span(BEGIN + i * 9000, BEGIN + i * 9000 + 8000, i) for i in range(500)]
-        life.events = [Event(BEGIN + i * 9000, "snapshot", "takes") for i in range(500)]
-        large.story.lives.append(life)
+        one = IncarnationTimeline("c", n, BEGIN, BEGIN + 60 * SECOND)
+        one.spans = [Span(BEGIN + i * 9000, BEGIN + i * 9000 + 8000, i) for i in range(500)]
+        one.events = [Event(BEGIN + i * 9000, "snapshot", "takes") for i in range(500)]
+        large.timeline.incarnations.append(one)
     large.notes = [f"c (life {n}): the log ends without a stop" for n in range(2_000)]
     text = page(large, "t")
     assert len(text) < 1_500_000
@@ -120,16 +126,16 @@ def test_large_logs_stay_small_pages() -> None:
 
 
 def test_what_was_around_a_finding_and_how_much_was_looked_at() -> None:
-    told = report(DIVERGED._replace(around=("4999: PUBLISH", "5000: <ACK>")))
-    told.checks = [Touched("G11", "redeliveries", 1234, "deliveries")]
-    text = page(told, "t")
+    detailed = report(DIVERGED._replace(around=("4999: PUBLISH", "5000: <ACK>")))
+    detailed.checks = [Coverage("G11", "redeliveries", 1234, "deliveries")]
+    text = page(detailed, "t")
     assert "<pre>4999: PUBLISH\n5000: &lt;ACK&gt;</pre>" in text
     assert '<td>redeliveries</td><td class="n">1,234</td><td>deliveries</td>' in text
 
 
 def test_a_report_without_a_story_has_no_pictures() -> None:
     bare = report()
-    bare.story = None
+    bare.timeline = None
     assert "<svg" not in page(bare, "t")
 
 
@@ -140,15 +146,15 @@ def test_a_browser_shows_and_prints_it(tmp_path: Path) -> None:
     """The colours of the verdict, of the primaries and of the bars are on the screen."""
     file = tmp_path / "report.html"
     file.write_text(page(report(), "Consistency of logs"), encoding="utf-8")
-    look(tmp_path, file, f"--screenshot={tmp_path / 'shot.png'}")
+    open_in_browser(tmp_path, file, f"--screenshot={tmp_path / 'shot.png'}")
     seen = colours(tmp_path / "shot.png")
     for colour in ((0xE2, 0xF2, 0xE0), (0x3F, 0x7D, 0x20), (0x1B, 0x6C, 0xA8), (0xC2, 0x57, 0x1A)):
         assert seen.get(colour, 0) > 200, colour
-    look(tmp_path, file, f"--print-to-pdf={tmp_path / 'report.pdf'}")
+    open_in_browser(tmp_path, file, f"--print-to-pdf={tmp_path / 'report.pdf'}")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
 
 
-def look(tmp_path: Path, file: Path, what: str) -> None:
+def open_in_browser(tmp_path: Path, file: Path, what: str) -> None:
     assert CHROMIUM is not None
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync"
     more = "--disable-background-networking --disable-component-update --hide-scrollbars"
@@ -192,12 +198,12 @@ def unfilter(kind: int, line: bytes, above: bytes, pixel: int) -> bytes:
     out = bytearray(line)
     for i, byte in enumerate(line):
         left = out[i - pixel] if i >= pixel else 0
-        corner = above[i - pixel] if i >= pixel else 0
-        guess = (left, above[i], (left + above[i]) // 2, paeth(left, above[i], corner))[kind - 1]
+        pair = above[i - pixel] if i >= pixel else 0
+        guess = (left, above[i], (left + above[i]) // 2, paeth(left, above[i], pair))[kind - 1]
         out[i] = (byte + guess) & 0xFF
     return bytes(out)
 
 
-def paeth(left: int, above: int, corner: int) -> int:
-    estimate = left + above - corner
-    return min((left, above, corner), key=lambda value: abs(estimate - value))
+def paeth(left: int, above: int, pair: int) -> int:
+    estimate = left + above - pair
+    return min((left, above, pair), key=lambda value: abs(estimate - value))

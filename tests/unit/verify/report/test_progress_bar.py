@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tools.verify.report import progress_bar
-from tools.verify.report.progress_bar import ERASE, WIDTH, bar, moving
+from tools.verify.report.progress_bar import ERASE, WIDTH, bar, redrawing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +54,7 @@ def test_spark_is_asked() -> None:
 def test_it_is_taken_away_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_bar, "EVERY_SECONDS", 0.001)
     out = Terminal()
-    with moving(lambda: (1, 2, 4), out):
+    with redrawing(lambda: (1, 2, 4), out):
         while "step 1" not in out.getvalue():
             pass
     assert out.getvalue().endswith(ERASE)

@@ -19,8 +19,8 @@ from typing import get_args
 import pytest
 
 from broker.memberlog.records import Checkpoint, Client, Queues, Record
-from tests.system.verify.corruption.corrupt_fields import Lie, Stage
-from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.corruption.corrupt_fields import CorruptibleLogs, FieldCorruption
+from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.support.spark_session import shared_session
 from tools.verify.findings import BadInput, Finding
 from tools.verify.job import verify
@@ -110,84 +110,94 @@ PARTLY: dict[str, str] = {
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+def logs(tmp_path_factory: pytest.TempPathFactory) -> CorruptibleLogs:
     """A short story without lies."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)  # the disk is not the point
-        return Stage(good_story(3), tmp_path_factory.mktemp("stage"), SEGMENT_BYTES)
+        return CorruptibleLogs(good_history(3), tmp_path_factory.mktemp("stage"), SEGMENT_BYTES)
 
 
 @pytest.fixture(scope="module")
-def unproven(stage: Stage) -> dict[str, list[Lie]]:
+def unproven(logs: CorruptibleLogs) -> dict[str, list[FieldCorruption]]:
     """By key, the lies that show only in Spark, if at all; what shows before must be named."""
-    assert stage.honest() == []
-    left: dict[str, list[Lie]] = defaultdict(list)
+    assert logs.uncorrupted() == []
+    left: dict[str, list[FieldCorruption]] = defaultdict(list)
     caught: set[str] = set()
-    for lie in stage.lies():
-        found = stage.without_spark(lie)
+    for corruption in logs.corruptions():
+        found = logs.without_spark(corruption)
         if found == []:
-            left[lie.key].append(lie)
+            left[corruption.key].append(corruption)
             continue
-        assert found is None or lie.is_named(found), f"{lie}: {found}"
-        caught.add(lie.key)
+        assert found is None or corruption.is_named(found), f"{corruption}: {found}"
+        caught.add(corruption.key)
     assert not caught & UNSEEN.keys(), "the check sees these after all: take them off the list"
     return left
 
 
-def seen(stage: Stage, lie: Lie) -> bool:
+def seen(logs: CorruptibleLogs, corruption: FieldCorruption) -> bool:
     """Whether the whole check sees a lie; it must then be named."""
     try:
-        found: list[Finding] = verify(shared_session(), stage.write(lie)).findings
+        found: list[Finding] = verify(shared_session(), logs.write(corruption)).findings
     except BadInput:
         return True
-    assert not found or lie.is_named(found), f"{lie}: {found}"
+    assert not found or corruption.is_named(found), f"{corruption}: {found}"
     return bool(found)
 
 
-def judge(stage: Stage, lies: list[Lie]) -> Iterator[str]:
+def unexpected(logs: CorruptibleLogs, corruptions: list[FieldCorruption]) -> Iterator[str]:
     """Yield what is not as the lists say."""
-    for lie in lies:
-        if lie.key in UNSEEN and seen(stage, lie):
-            yield f"{lie} is seen after all: take it off the list"
-        elif lie.key not in UNSEEN and lie.key not in PARTLY and not seen(stage, lie):
-            yield f"{lie} is not seen"
+    for corruption in corruptions:
+        if corruption.key in UNSEEN and seen(logs, corruption):
+            yield f"{corruption} is seen after all: take it off the list"
+        elif (
+            corruption.key not in UNSEEN
+            and corruption.key not in PARTLY
+            and not seen(logs, corruption)
+        ):
+            yield f"{corruption} is not seen"
 
 
-def test_every_field_of_every_kind_is_lied_about(stage: Stage) -> None:
+def test_every_field_of_every_kind_is_lied_about(logs: CorruptibleLogs) -> None:
     kinds = set(get_args(Record)) - set(ELSEWHERE)
     fields = {f"{kind.__name__}.{field}" for kind in kinds for field in kind._fields}
-    keys = {lie.key for lie in stage.lies()}
+    keys = {corruption.key for corruption in logs.corruptions()}
     assert fields - {key.split(" ")[0] for key in keys} == set()
     assert (UNSEEN.keys() | PARTLY.keys()) - keys == set(), "nobody lies like that any more"
     assert UNSEEN.keys() & PARTLY.keys() == set()
 
 
-def test_the_list_is_the_documents(stage: Stage) -> None:
+def test_the_list_is_the_documents(logs: CorruptibleLogs) -> None:
     text = " ".join(DOCUMENT.read_text().split())
     assert [key for key in (*UNSEEN, *PARTLY) if f"`{key}`" not in text] == []
 
 
-def test_a_sample_of_lies(stage: Stage, unproven: dict[str, list[Lie]]) -> None:
+def test_a_sample_of_lies(
+    logs: CorruptibleLogs, unproven: dict[str, list[FieldCorruption]]
+) -> None:
     chance = random.Random(SEED)
     keys = chance.sample(sorted(unproven.keys() - PARTLY.keys()), SAMPLE)
-    assert list(judge(stage, [chance.choice(unproven[key]) for key in keys])) == []
+    assert list(unexpected(logs, [chance.choice(unproven[key]) for key in keys])) == []
 
 
 @pytest.mark.slow
-def test_each_kind_of_lie(stage: Stage, unproven: dict[str, list[Lie]]) -> None:
+def test_each_kind_of_lie(
+    logs: CorruptibleLogs, unproven: dict[str, list[FieldCorruption]]
+) -> None:
     chance = random.Random(SEED)
     keys = sorted(unproven)
     if not ALL:
         keys = chance.sample(keys, SLOW_SAMPLE)
-    assert list(judge(stage, [chance.choice(unproven[key]) for key in keys])) == []
+    assert list(unexpected(logs, [chance.choice(unproven[key]) for key in keys])) == []
 
 
 @pytest.mark.slow
 def test_what_is_partly_seen_is_not_always_seen(
-    stage: Stage, unproven: dict[str, list[Lie]]
+    logs: CorruptibleLogs, unproven: dict[str, list[FieldCorruption]]
 ) -> None:
     keys = sorted(PARTLY) if ALL else random.Random(SEED).sample(sorted(PARTLY), 4)
     always = [
-        key for key in keys if all(seen(stage, lie) for lie in unproven.get(key, [])[::-1][:4])
+        key
+        for key in keys
+        if all(seen(logs, corruption) for corruption in unproven.get(key, [])[::-1][:4])
     ]
     assert always == [], "the check sees these everywhere: take them off the list"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from broker.machine import commands as c
 from broker.machine.move_log import MOVE, Op
 from broker.memberlog.records import STANDING_ROW, Batch, Checkpoint, Record
-from tests.system.verify.support.make_moves import LIVES, MoveMaker, Row
+from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, Row
 
 
-def plain_story() -> MoveMaker:
+def plain_history() -> MoveMaker:
     """Publishes, deliveries, acks, nacks, limits, a lost member, a purge, a cold start, an end."""
     maker = MoveMaker()
     one, two = maker.rig.client("a"), maker.rig.client("b")
@@ -68,7 +68,7 @@ def first_move(maker: MoveMaker, wanted: Callable[[Row], bool], number: int = 0)
     """Return the n-th such move and its position."""
     found = [
         (record.first_position, row)
-        for record in maker.lives[LIVES[0]]
+        for record in maker.logs[INCARNATIONS[0]]
         if isinstance(record, Batch)
         for row in MOVE.iter_unpack(record.moves)
         if wanted(row)
@@ -89,18 +89,18 @@ def is_entered(row: Row) -> bool:
 
 
 def checkpoint_of(maker: MoveMaker, number: int) -> tuple[int, Checkpoint]:
-    records = maker.lives[LIVES[0]]
+    records = maker.logs[INCARNATIONS[0]]
     found = [(i, r) for i, r in enumerate(records) if isinstance(r, Checkpoint)]
     return found[number]
 
 
-def change_standing(maker: MoveMaker, number: int, field: int) -> int:
+def change_checkpoint(maker: MoveMaker, number: int, field: int) -> int:
     """Add one to a field of the first row of a checkpoint in all logs."""
-    _, honest = checkpoint_of(maker, number)
-    row = list(STANDING_ROW.unpack_from(honest.queues))
+    _, original = checkpoint_of(maker, number)
+    row = list(STANDING_ROW.unpack_from(original.queues))
     row[field] += 1
-    told = STANDING_ROW.pack(*row) + honest.queues[STANDING_ROW.size :]
-    for life in LIVES:
-        records: list[Record] = maker.lives[life]
-        records[:] = [r._replace(queues=told) if r == honest else r for r in records]
-    return honest.position
+    changed = STANDING_ROW.pack(*row) + original.queues[STANDING_ROW.size :]
+    for incarnation in INCARNATIONS:
+        records: list[Record] = maker.logs[incarnation]
+        records[:] = [r._replace(queues=changed) if r == original else r for r in records]
+    return original.position

@@ -17,20 +17,20 @@ import pytest
 from broker.memberlog.codec import FRAME
 from broker.memberlog.records import OF_CLIENT, Client
 from broker.memberlog.writer import MemberLogWriter
-from tests.system.verify.corruption.corrupt_logs import WITHIN_LIVES, Spoil
+from tests.system.verify.corruption.corrupt_logs import WITHIN_INCARNATIONS, Corruption
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.live_logs import LiveWriters
-from tests.system.verify.support.make_logs import good_story
+from tests.system.verify.support.make_logs import good_history
 from tools.verify.checks.views_and_segments import CONTROL_KINDS
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input import offsets
 from tools.verify.input.offsets import (
     Offsets,
     advance,
-    lives_below,
-    parts,
     read_part,
+    segments_by_incarnation,
     settled_in,
+    unread_parts,
     whole_records,
 )
 from tools.verify.input.parse import parse_segment
@@ -53,30 +53,30 @@ class Reader:
         self._places = list(places)
         self._settled = settled_in(saved or [])
         self.read: Offsets = {}
-        self.watch = ClusterProgress()
+        self.progress = ClusterProgress()
         self.rows: list[Row] = []
-        self.told: list[Finding] = []
-        self.watch.take(saved or [])
+        self.found: list[Finding] = []
+        self.progress.take(saved or [])
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Take what is new; False when there was nothing."""
         now = advance(self.read, self._places, self._settled)
         rows: list[Row] = []
-        for part in parts(self.read, now):
+        for part in unread_parts(self.read, now):
             found = read_part(part)
             rows += [] if found is None else parse_segment(*found)
         if rows:
-            self.watch.take(row for row in rows if row.kind in CONTROL_KINDS)
-        self.told += self.watch.judge()
+            self.progress.take(row for row in rows if row.kind in CONTROL_KINDS)
+        self.found += self.progress.check()
         self.read = now
         self.rows += rows
         return bool(rows)
 
     def to_the_end(self) -> None:
         """Look until there is nothing new, and once more."""
-        while self.look():
+        while self.poll():
             pass
-        self.look()
+        self.poll()
 
 
 def records(rows: list[Row]) -> list[tuple[object, ...]]:
@@ -93,44 +93,44 @@ def records(rows: list[Row]) -> list[tuple[object, ...]]:
 def test_any_pace_shows_the_same_and_accuses_nobody(tmp_path: Path, seed: int) -> None:
     """Members are read at other places each time, segments end anywhere."""
     random = Random(seed)
-    maker = good_story()
+    maker = good_history()
     writers = LiveWriters(maker, tmp_path, random.choice([1, 300, 3000, 1 << 20]))
     reader = Reader(tmp_path)
     verified = -1
-    while writers.step(random.randint(0, 4), *random.sample(list(maker.lives), 3)):
+    while writers.step(random.randint(0, 4), *random.sample(list(maker.logs), 3)):
         if random.random() < 0.6:
-            reader.look()
-        assert reader.watch.verified() >= verified
-        verified = reader.watch.verified()
+            reader.poll()
+        assert reader.progress.verified() >= verified
+        verified = reader.progress.verified()
     reader.to_the_end()
-    assert reader.told == []
+    assert reader.found == []
     assert records(reader.rows) == records(rows_in(sorted(tmp_path.rglob("*.qml"))))
-    assert reader.watch.verified() == maker.history.position
-    last = reader.watch.progress()
+    assert reader.progress.verified() == maker.history.position
+    last = reader.progress.progress()
     assert (last.unverified, last.absent) == (0, [])
     assert {lag.member for lag in last.lags if lag.live} == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize("spoil", WITHIN_LIVES, ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("corrupt", WITHIN_INCARNATIONS, ids=lambda corrupt: corrupt.__name__)
 @pytest.mark.parametrize("seed", range(3))
 def test_what_shows_without_spark_is_told_while_it_is_written(
-    tmp_path: Path, spoil: Spoil, seed: int
+    tmp_path: Path, corrupt: Corruption, seed: int
 ) -> None:
     random = Random(seed)
-    maker = good_story()
-    expected = spoil(maker)
+    maker = good_history()
+    expected = corrupt(maker)
     writers = LiveWriters(maker, tmp_path, random.choice([300, 1 << 20]))
     reader = Reader(tmp_path)
     while writers.step(random.randint(1, 5)):
-        reader.look()
+        reader.poll()
     reader.to_the_end()
-    assert expected in [(f.property, f.member, f.position) for f in reader.told]
-    assert len(set(reader.told)) == len(reader.told)
+    assert expected in [(f.property, f.member, f.position) for f in reader.found]
+    assert len(set(reader.found)) == len(reader.found)
 
 
 def test_what_is_not_whole_waits(tmp_path: Path) -> None:
     """A reader may come between two halves of a write."""
-    maker = good_story()
+    maker = good_history()
     maker.write(tmp_path / "whole", 1 << 20)
     whole = (tmp_path / "whole" / "a" / "a.1.000000.qml").read_bytes()
     live = tmp_path / "live"
@@ -139,99 +139,99 @@ def test_what_is_not_whole_waits(tmp_path: Path) -> None:
     cuts = sorted({0, 3, 7, 9, 40, *range(100, len(whole), 613), len(whole)})
     for cut in cuts:
         (live / "a.1.000000.qml").write_bytes(whole[:cut])
-        reader.look()
+        reader.poll()
     assert records(reader.rows) == records(rows_in([tmp_path / "whole" / "a" / "a.1.000000.qml"]))
     assert [row for row in reader.rows if row.kind == FAULT] == []
 
 
 def test_a_torn_tail_is_cut_off_and_written_on(tmp_path: Path) -> None:
-    writers = LiveWriters(good_story(), tmp_path)
+    writers = LiveWriters(good_history(), tmp_path)
     writers.step(9, A)
     path = writers.path(*A)
     reader = Reader(tmp_path)
-    reader.look()
+    reader.poll()
     size = path.stat().st_size
     with path.open("ab") as file:
         file.write(b"\x30\0\0\0torn")
-    assert not reader.look()
+    assert not reader.poll()
     os.truncate(path, size)
     writers.step(9, A)
-    assert reader.look()
-    assert reader.told == []
+    assert reader.poll()
+    assert reader.found == []
 
 
 def test_a_tail_that_is_torn_before_a_later_segment_is_told(tmp_path: Path) -> None:
-    good_story().write(tmp_path, 700)
+    good_history().write(tmp_path, 700)
     path = sorted((tmp_path / "a").iterdir())[1]
     path.write_bytes(path.read_bytes()[:-9])
     reader = Reader(tmp_path)
     reader.to_the_end()
-    assert [(f.property, f.member) for f in reader.told[:1]] == [("LOG", "a")]
-    assert "ends in the middle of a record" in reader.told[0].what
+    assert [(f.property, f.member) for f in reader.found[:1]] == [("LOG", "a")]
+    assert "ends in the middle of a record" in reader.found[0].what
 
 
 def test_closed_segments_may_be_compressed_meanwhile(tmp_path: Path) -> None:
-    maker = good_story(12)
+    maker = good_history(12)
     writers = LiveWriters(maker, tmp_path, 500)
     reader = Reader(tmp_path)
     while writers.step(3):
-        reader.look()
-        for segments in lives_below([tmp_path]).values():
+        reader.poll()
+        for segments in segments_by_incarnation([tmp_path]).values():
             for number in sorted(segments)[:-1]:
                 if segments[number].suffix == ".qml":
                     packed = segments[number].with_name(f"{segments[number].name}.gz")
                     packed.write_bytes(gzip.compress(segments[number].read_bytes()))
                     segments[number].unlink()
     reader.to_the_end()
-    assert reader.told == []
-    assert reader.watch.verified() == maker.history.position
+    assert reader.found == []
+    assert reader.progress.verified() == maker.history.position
 
 
 def test_what_was_read_may_be_deleted_by_retention(tmp_path: Path) -> None:
-    maker = good_story(12)
+    maker = good_history(12)
     writers = LiveWriters(maker, tmp_path, 500)
     reader = Reader(tmp_path)
     deleted = 0
     while writers.step(3):
-        reader.look()
-        for life, segments in lives_below([tmp_path]).items():
+        reader.poll()
+        for key, segments in segments_by_incarnation([tmp_path]).items():
             for number, path in segments.items():
-                if life in reader.read and number <= reader.read[life]["segment"] < max(segments):
+                if key in reader.read and number <= reader.read[key]["segment"] < max(segments):
                     path.unlink()
                     deleted += 1
     reader.to_the_end()
     assert deleted > 6
-    assert reader.told == []
-    assert reader.watch.verified() == maker.history.position
+    assert reader.found == []
+    assert reader.progress.verified() == maker.history.position
 
 
 def test_a_member_that_returns_with_a_new_life_is_taken_up(tmp_path: Path) -> None:
     """Its old life ends anywhere; the verified position goes on with those who are left."""
-    maker = good_story()
+    maker = good_history()
     writers = LiveWriters(maker, tmp_path)
     reader = Reader(tmp_path)
     seen: list[tuple[int, bool]] = []  # lives of c, and whether the newest primary has it
-    first = len(maker.lives[C])
+    first = len(maker.logs[C])
     for number in count():
         if not writers.step(1, *((A, B, C) if number < first else ())):
             break
-        reader.look()
-        lags = [one for one in reader.watch.progress().lags if one.member == "c"]
+        reader.poll()
+        lags = [one for one in reader.progress.progress().lags if one.member == "c"]
         seen += {(one.incarnation, one.live) for one in lags}.difference(seen)
     reader.to_the_end()
-    assert reader.told == []
-    assert [life for life in seen if life[1]] == [(1, True), (2, True)]
-    assert reader.watch.verified() == maker.history.position
+    assert reader.found == []
+    assert [key for key in seen if key[1]] == [(1, True), (2, True)]
+    assert reader.progress.verified() == maker.history.position
 
 
 def test_what_was_not_read_yet_is_counted(tmp_path: Path) -> None:
     """A follower that is itself behind must not look as if it were not."""
-    maker = good_story()
+    maker = good_history()
     maker.write(tmp_path, 900)
     sizes = sum(path.stat().st_size for path in tmp_path.rglob("*.qml"))
     reader = Reader(tmp_path)
     left = [unread(reader.read, [tmp_path], {})]
-    while reader.look():
+    while reader.poll():
         left.append(unread(reader.read, [tmp_path], {}))
     assert left[0] == sizes
     assert left == sorted(left, reverse=True)
@@ -239,48 +239,51 @@ def test_what_was_not_read_yet_is_counted(tmp_path: Path) -> None:
     assert left[-1] == 0
     firsts = [tmp_path / name / f"{name}.1.000000.qml" for name in "abc"]
     settled = settled_in([row for row in rows_in(firsts) if row.kind in CONTROL_KINDS])
-    begun = unread({}, [tmp_path], settled)
-    assert begun == sizes - sum(path.stat().st_size for path in firsts)
+    unread_after = unread({}, [tmp_path], settled)
+    assert unread_after == sizes - sum(path.stat().st_size for path in firsts)
 
 
 def test_a_difference_is_told_once_and_the_next_one_too() -> None:
     """Looks overlap, and what follows a difference differs too."""
-    watch = ClusterProgress()
-    looks = [[10, 20], [10, 20], [20], [], [90], [90], [90]]
-    told = [
-        [found.position for found in watch.differ(Finding("G14", "b", 1, at, "w") for at in look)]
-        for look in looks
+    progress = ClusterProgress()
+    polls = [[10, 20], [10, 20], [20], [], [90], [90], [90]]
+    found = [
+        [
+            found.position
+            for found in progress.new_differences(Finding("G14", "b", 1, at, "w") for at in poll)
+        ]
+        for poll in polls
     ]
-    assert told == [[10], [], [], [], [90], [], []]
+    assert found == [[10], [], [], [], [90], [], []]
 
 
 def test_a_segment_that_was_deleted_before_it_was_read_is_told(tmp_path: Path) -> None:
-    writers = LiveWriters(good_story(), tmp_path, 300)
+    writers = LiveWriters(good_history(), tmp_path, 300)
     writers.step(9)
     reader = Reader(tmp_path)
-    reader.look()
+    reader.poll()
     while writers.step(9):
         pass
     for path in sorted((tmp_path / "a").iterdir())[:-1]:
         path.unlink()
     reader.to_the_end()
-    assert ("LOG", "a") in [(f.property, f.member) for f in reader.told]
+    assert ("LOG", "a") in [(f.property, f.member) for f in reader.found]
 
 
 def test_damage_does_not_stop_the_reading(tmp_path: Path) -> None:
-    good_story().write(tmp_path, 1 << 20)
+    good_history().write(tmp_path, 1 << 20)
     path = tmp_path / "b" / "b.1.000000.qml"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     reader = Reader(tmp_path)
     reader.to_the_end()
-    assert ("LOG", "b") in [(f.property, f.member) for f in reader.told]
+    assert ("LOG", "b") in [(f.property, f.member) for f in reader.found]
 
 
 def test_logs_of_another_cluster_are_refused(tmp_path: Path) -> None:
-    good_story().write(tmp_path / "one")
-    good_story().write(tmp_path / "two", cluster="c2")
+    good_history().write(tmp_path / "one")
+    good_history().write(tmp_path / "two", cluster="c2")
     with pytest.raises(BadInput, match="more than one cluster"):
         Reader(tmp_path / "one", tmp_path / "two").to_the_end()
 
@@ -293,22 +296,22 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_member_without_a_log_is_named_and_holds_nothing_back(tmp_path: Path) -> None:
-    good_story().write(tmp_path)
+    good_history().write(tmp_path)
     reader = Reader(tmp_path / "a", tmp_path / "b")
     reader.to_the_end()
-    progress = reader.watch.progress()
+    progress = reader.progress.progress()
     assert progress.absent == ["c (life 2)"]
     assert progress.verified == progress.newest > 0
 
 
 def test_a_member_that_is_behind_holds_the_verified_position(tmp_path: Path) -> None:
-    maker = good_story()
+    maker = good_history()
     writers = LiveWriters(maker, tmp_path)
     writers.step(16, A, B, C)
     writers.step(6, A, B)
     reader = Reader(tmp_path)
     reader.to_the_end()
-    progress = reader.watch.progress()
+    progress = reader.progress.progress()
     lag = {one.member: one.behind for one in progress.lags}
     assert progress.verified == progress.newest - lag["c"] < progress.newest
     assert lag["a"] == 0
@@ -316,26 +319,26 @@ def test_a_member_that_is_behind_holds_the_verified_position(tmp_path: Path) -> 
 
 
 def test_what_clients_wrote_is_no_members(tmp_path: Path) -> None:
-    good_story().write(tmp_path)
+    good_history().write(tmp_path)
     log = MemberLogWriter(tmp_path, "", "", "spout-1@host", 7, lambda: 1, role=OF_CLIENT)
     log.append(Client(1, "q", 1, b""))
     log.close()
     reader = Reader(tmp_path)
     reader.to_the_end()
-    assert {lag.member for lag in reader.watch.progress().lags} == {"a", "b", "c"}
-    assert reader.told == []
+    assert {lag.member for lag in reader.progress.progress().lags} == {"a", "b", "c"}
+    assert reader.found == []
 
 
 @pytest.mark.parametrize("kept", [1, 2, 4])
 def test_following_goes_on_from_a_verified_point(tmp_path: Path, kept: int) -> None:
-    maker = good_story(12)
+    maker = good_history(12)
     maker.write(tmp_path, 700)
     paths = [path for name in "abc" for path in sorted((tmp_path / name).iterdir())[:kept]]
     settled = [row for row in rows_in(paths) if row.kind in CONTROL_KINDS]
     reader = Reader(tmp_path, saved=settled)
     reader.to_the_end()
-    assert reader.told == []
-    assert reader.watch.verified() == maker.history.position
+    assert reader.found == []
+    assert reader.progress.verified() == maker.history.position
     assert not {row.file.partition("@")[0] for row in reader.rows} & {str(path) for path in paths}
 
 
@@ -343,12 +346,12 @@ def test_a_record_may_be_longer_than_what_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offsets, "STRETCH_BYTES", 64)  # every record is longer
-    maker = good_story()
+    maker = good_history()
     maker.write(tmp_path, 900)
     reader = Reader(tmp_path)
     reader.to_the_end()
-    assert reader.told == []
-    assert reader.watch.verified() == maker.history.position
+    assert reader.found == []
+    assert reader.progress.verified() == maker.history.position
 
 
 def test_whole_records_are_found_by_their_lengths() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from broker.memberlog.client_history import Session
 from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Did
-from tests.system.verify.support.client_fixture import Corner, judge
+from tests.system.verify.support.client_fixture import ClientPair, check_all
 from tests.system.verify.support.make_client_histories import Clients, Servers
 from tools.verify.clients import check as module
 from tools.verify.clients import received
@@ -24,14 +24,14 @@ pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 DOC = Path(__file__).parents[3] / "docs" / "reference" / "memberlog-blind-spots.md"
-Said = tuple[int, int, int]
-Operator = Callable[[Said], list[Said]]
+Operation = tuple[int, int, int]
+Operator = Callable[[Operation], list[Operation]]
 OPERATORS: dict[str, Operator] = {
-    "another body": lambda said: [(said[0], said[1] ^ 1, said[2])],
-    "number +1": lambda said: [(said[0], said[1], said[2] + 1)],
-    "flag negated": lambda said: [(said[0] ^ REDELIVERED, said[1], said[2])],
+    "another body": lambda operation: [(operation[0], operation[1] ^ 1, operation[2])],
+    "number +1": lambda operation: [(operation[0], operation[1], operation[2] + 1)],
+    "flag negated": lambda operation: [(operation[0] ^ REDELIVERED, operation[1], operation[2])],
     "dropped": lambda _: [],
-    "duplicated": lambda said: [said, said],
+    "duplicated": lambda operation: [operation, operation],
 }
 SURVIVORS = {
     *(f"{did} {operator}" for did in ("PUBLISHED", "ACKED", "LOST") for operator in OPERATORS),
@@ -40,30 +40,30 @@ SURVIVORS = {
 } - {f"{did} flag negated" for did in ("PUBLISHED", "ACKED", "LOST")}
 
 
-def truth(corner: Corner) -> None:
+def truth(pair: ClientPair) -> None:
     """One of each thing that a client can say."""
-    corner.writer.published(8, corner.body("full"))
-    corner.servers.publish(corner.body("full"), 8)
-    corner.servers.rows[-1] = corner.servers.rows[-1]._replace(seq=10_000 + corner.queue)
-    corner.writer.refused(8)
-    corner.publish("astray")
-    corner.writer.unroutable(corner.body("astray"), 1)
-    corner.send_twice("twice")
-    corner.reader.lost()
+    pair.writer.published(8, pair.body("full"))
+    pair.servers.publish(pair.body("full"), 8)
+    pair.servers.rows[-1] = pair.servers.rows[-1]._replace(seq=10_000 + pair.queue)
+    pair.writer.refused(8)
+    pair.publish("astray")
+    pair.writer.unroutable(pair.body("astray"), 1)
+    pair.send_twice("twice")
+    pair.reader.lost()
 
 
-def tell(session: Session, did: Did, operator: Operator) -> bool:
+def change_first(session: Session, did: Did, operator: Operator) -> bool:
     """Change the first thing of this kind that the session says; False: it says none."""
-    told = list(CLIENT_ROW.iter_unpack(bytes(session.ops)))
-    for place, said in enumerate(told):
-        if said[0] & ~REDELIVERED == did:
-            told[place : place + 1] = operator(said)
-            session.ops[:] = b"".join(CLIENT_ROW.pack(*row) for row in told)
+    operations = list(CLIENT_ROW.iter_unpack(bytes(session.ops)))
+    for place, operation in enumerate(operations):
+        if operation[0] & ~REDELIVERED == did:
+            operations[place : place + 1] = operator(operation)
+            session.ops[:] = b"".join(CLIENT_ROW.pack(*row) for row in operations)
             return True
     return False
 
 
-def lies() -> Iterator[tuple[str, Did, Operator]]:
+def corruptions() -> Iterator[tuple[str, Did, Operator]]:
     """Yield every lie; the flag says something of RECEIVED only."""
     for did in Did:
         for name, operator in OPERATORS.items():
@@ -75,23 +75,25 @@ def lies() -> Iterator[tuple[str, Did, Operator]]:
 def found() -> frozenset[str]:
     """Return the lies that are found when all are told at once, each in a corner of its own."""
     servers, clients = Servers(), Clients()
-    truth(Corner("the truth", servers, clients))
-    for key, did, operator in lies():
-        corner = Corner(key, servers, clients)
-        truth(corner)
-        assert tell(corner.writer, did, operator) or tell(corner.reader, did, operator), key
-    corner = Corner("CONFIRMED another queue", servers, clients)
-    truth(corner)
-    corner.writer.queue = "the truth"
-    corner = Corner("RECEIVED another queue", servers, clients)
-    truth(corner)
-    corner.reader.queue = "the truth"
+    truth(ClientPair("the truth", servers, clients))
+    for key, did, operator in corruptions():
+        pair = ClientPair(key, servers, clients)
+        truth(pair)
+        assert change_first(pair.writer, did, operator) or change_first(
+            pair.reader, did, operator
+        ), key
+    pair = ClientPair("CONFIRMED another queue", servers, clients)
+    truth(pair)
+    pair.writer.queue = "the truth"
+    pair = ClientPair("RECEIVED another queue", servers, clients)
+    truth(pair)
+    pair.reader.queue = "the truth"
     with pytest.MonkeyPatch.context() as patch:
         for one in (module, received):
             patch.setattr(one, "FINDINGS_MAX", 1000)
-        findings = judge(servers, clients).findings
+        findings = check_all(servers, clients).findings
     keys = [
-        *(key for key, _, _ in lies()),
+        *(key for key, _, _ in corruptions()),
         *(f"{did} another queue" for did in ("CONFIRMED", "RECEIVED")),
     ]
     named = {key for key in keys for one in findings if f" of {key} (" in one.what}
@@ -101,7 +103,7 @@ def found() -> frozenset[str]:
 
 def test_each_lie_is_found_or_known_to_be_invisible() -> None:
     """G8, G11, G20."""
-    every = {key for key, _, _ in lies()}
+    every = {key for key, _, _ in corruptions()}
     assert every - found() == SURVIVORS
     assert {"CONFIRMED another queue", "RECEIVED another queue"} <= found()
     assert len(found()) >= 12

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from broker.machine.commands import PUBLISH
 from broker.memberlog.records import Decided, Snapshot, ViewSeen
-from tests.system.verify.corruption.corrupt_logs import at, stood
-from tests.system.verify.support.checks_without_spark import rows_in, sparkless_findings
+from tests.system.verify.corruption.corrupt_logs import at, position_before
+from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
 from tests.system.verify.support.make_logs import LogMaker, root_of
 from tools.verify.findings import Finding
 
@@ -16,7 +16,7 @@ A, B, C = ("a", 1), ("b", 1), ("c", 1)
 
 def findings_of(maker: LogMaker, directory: Path) -> list[Finding]:
     maker.write(directory)
-    return sparkless_findings(rows_in(sorted(directory.rglob("*.qml"))))
+    return findings_without_spark(rows_in(sorted(directory.rglob("*.qml"))))
 
 
 def given_a_state_on_the_way(given: bool) -> LogMaker:
@@ -26,8 +26,8 @@ def given_a_state_on_the_way(given: bool) -> LogMaker:
     because more of the missed primary's items were decided on the way into that one.
     """
     maker = LogMaker()
-    for life in (A, B, C):
-        maker.start(life)
+    for incarnation in (A, B, C):
+        maker.start(incarnation)
     maker.view(1, A, B, C)
     maker.activate(A, B, C)
     maker.traffic(2, A, B, C)
@@ -36,15 +36,15 @@ def given_a_state_on_the_way(given: bool) -> LogMaker:
     maker.leave(A, B)
     maker.view(2, A, B)
     maker.activate(A, B)
-    begun = maker.lives[B].pop()  # b never gets so far as to be active in it
-    maker.lives[B].pop()
+    activation = maker.logs[B].pop()  # b never gets so far as to be active in it
+    maker.logs[B].pop()
     h = maker.history
     if given:
-        maker.lives[C].append(Snapshot(h.epoch, h.position, h.chain, root_of(h), "a"))
+        maker.logs[C].append(Snapshot(h.epoch, h.position, h.chain, root_of(h), "a"))
     unstable = [maker.item("b", bytes([PUBLISH]), A), maker.item("a", bytes([PUBLISH]), A)]
     maker.leave(A, B)
-    maker.lives[B] += [Decided(3), begun, *unstable]
-    maker.lives[C] += [Decided(3), *unstable]
+    maker.logs[B] += [Decided(3), activation, *unstable]
+    maker.logs[C] += [Decided(3), *unstable]
     maker.view(3, A, B, C)
     maker.activate(A, B, C)
     maker.traffic(2, A, B, C)
@@ -64,7 +64,7 @@ def test_who_was_given_nothing_is_still_accused(tmp_path: Path) -> None:
 def test_who_shares_two_views_but_came_by_another_did_not_come_along(tmp_path: Path) -> None:
     maker = given_a_state_on_the_way(True)
     i = at(maker, C, ViewSeen, 1)
-    maker.lives[C][i] = ViewSeen(1, "a", False, (A, B, C))
+    maker.logs[C][i] = ViewSeen(1, "a", False, (A, B, C))
     (found,) = findings_of(maker, tmp_path)
-    assert found[:4] == ("G6", "c", 1, stood(maker, C, i))
+    assert found[:4] == ("G6", "c", 1, position_before(maker, C, i))
     assert "{a/1, b/1} did not come along from view 1.a to 3.a, but by another view" in found.what
