@@ -394,11 +394,11 @@ class BrokerMember:
         """Return the counters of all parts, prefixed by the part."""
         return counters_of(
             member=self.counters, ring=self.node.counters, transport=self.transport.counters,
-            controller=self.controller.counters, primary=self.controller.primary.counters,
+            core=self.controller.counters, primary=self.controller.primary.counters,
             replica=self.controller.replica.counters,
             store=self.persister.counters(), votes=self.controller.judgement.counters,
             clients=self.clients.counters, memberlog=self.archiver.counters,
-            supervisor=self.supervisor.all_counters(), **self.watchdogs.counters,
+            care=self.supervisor.all_counters(), **self.watchdogs.counters,
         )  # fmt: skip
 
 
