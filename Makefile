@@ -41,6 +41,7 @@ lint: $(VENV)/.test $(VENV)/.demo
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
+	@$(RUN) -m tests.architecture --sizes | grep subjects || true
 
 check: lint
 	$(RUN) -m pytest -m "not slow"

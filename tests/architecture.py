@@ -2,6 +2,7 @@
 
     python -m tests.architecture            # fails when ARCHITECTURE.md is behind the code
     python -m tests.architecture --write    # draws its picture and its table of rooms anew
+    python -m tests.architecture --sizes    # lines and files by room, and files of two subjects
 
 A room is a folder of product code.  A folder that has rooms in it is two rooms itself: the modules
 that its inner rooms stand on, and those that stand on them (`vsync.types` and `vsync` itself).  An
@@ -13,14 +14,18 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "ARCHITECTURE.md"
 PRODUCT = ("vsync", "store", "broker", "tools")
 BASE, TOP = "(base)", "(top)"
 Arrows = dict[str, set[str]]
+LONG_FILE = 400
+_PATH = re.compile(r"^## The life of (.*)$|^\| `([\w/]+\.py)` \| (`.*?) \|", re.MULTILINE)
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -53,6 +58,12 @@ def imported(module: str) -> frozenset[str]:
             case _:
                 pass
     return frozenset(found & modules().keys() - {module})
+
+
+@cache
+def importers(module: str) -> frozenset[str]:
+    """The modules of the product that import a module."""
+    return frozenset(other for other in modules() if module in imported(other))
 
 
 def folder(module: str) -> str:
@@ -186,6 +197,62 @@ def rooms(_old: str) -> str:
     return "\n".join([*lines, ""])
 
 
+class Step(NamedTuple):
+    """A function that a table of the page names: its file, and its name there."""
+
+    path: str
+    function: str
+
+
+def paths() -> dict[str, list[Step]]:
+    """The tables of the page that follow something through the code, by what they follow."""
+    found: dict[str, list[Step]] = {}
+    steps: list[Step] = []
+    for heading, path, functions in _PATH.findall(PAGE.read_text(encoding="utf-8")):
+        if heading:
+            steps = found.setdefault(heading.partition(" (")[0], [])
+        else:
+            steps += [Step(path, name) for name in re.findall(r"`([\w.]+)`", functions)]
+    return found
+
+
+def functions(path: Path) -> set[str]:
+    """The names of all functions and methods of a file, as in tracebacks."""
+
+    def within(body: list[ast.stmt], prefix: str) -> set[str]:
+        found = set()
+        for node in body:
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    found.add(prefix + name)
+                case ast.ClassDef(name=name, body=inner):
+                    found |= within(inner, f"{prefix}{name}.")
+                case _:
+                    pass
+        return found
+
+    return within(ast.parse(path.read_text(encoding="utf-8")).body, "")
+
+
+def lines(path: Path) -> int:
+    """How long a file is."""
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def sizes() -> str:
+    """Files and lines of each folder, and the long files, which may hold two subjects."""
+    found: dict[str, list[int]] = defaultdict(list)
+    long = []
+    for path in sorted(p for one in (*PRODUCT, "tests") for p in (ROOT / one).rglob("*.py")):
+        count = lines(path)
+        found[path.parent.relative_to(ROOT).as_posix()].append(count)
+        if count > LONG_FILE:
+            long.append(f"{path.relative_to(ROOT)}: {count} lines; which two subjects live here?")
+    rows = [f"{sum(counts):7} lines {len(counts):3} files  {one}" for one, counts in found.items()]
+    total = sum(map(sum, found.values()))
+    return "\n".join([*rows, f"{total:7} lines in all", *long])
+
+
 BLOCKS = {"picture": picture, "rooms": rooms}
 
 
@@ -199,7 +266,11 @@ def renewed(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="change the page")
+    parser.add_argument("--sizes", action="store_true", help="list lines by room, and long files")
     options = parser.parse_args()
+    if options.sizes:
+        print(sizes())
+        return
     text = PAGE.read_text(encoding="utf-8")
     new = renewed(text)
     if new != text and not options.write:
