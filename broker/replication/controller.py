@@ -15,8 +15,9 @@ from broker.exit_codes import Exit
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import DIGEST, Command, DigestClaim
 from broker.replication.catch_up import HELD_BYTES_MAX, CatchUp
-from broker.replication.chain import History, Promise
+from broker.replication.chain import History
 from broker.replication.ports import Shell
+from broker.replication.promise import Promise
 from broker.replication.replica import Item, Replica
 from broker.replication.submissions import Submissions
 from vsync.primary.component import Primary
@@ -64,7 +65,7 @@ class Controller:
         self.voters_since = 0  # the position at which the present voters began to vote
         self._released = 0
         self.ran = False
-        self.serving = False
+        self.speaking = False
         self._in_session = False  # it may speak in this view, as soon as the activation is durable
         self.halted = ""
         self.shutdown_position = 0
@@ -137,7 +138,7 @@ class Controller:
                 self._catch_up = CatchUp(event, self._held_bytes_max)
                 self.shell.begin_transfer(donor, base)
             case Suspended(reason) | Inquorate(reason):
-                self._fence(reason)
+                self._stop_speaking(reason)
                 if self._catch_up is not None:
                     self._catch_up = None
                     self.shell.abort_transfer()
@@ -165,18 +166,18 @@ class Controller:
             self._on_activated(event)
         elif not self.shutdown_position:
             # The history of this run ends with the shutdown, at the same item everywhere.
-            self._record_decided(event)
+            self._tell_decided(event)
             self._apply(Item(event.epoch, event.ring, event.seq, event.sender.name, event.payload))
 
     def _on_activated(self, event: Activated) -> None:
-        self._record_decided(event)
+        self._tell_decided(event)
         self._entered(event, self.replica.history)
         activation = event.activation
         self._apply(Item(activation.epoch, event.ring, event.seq, event.sender.name, activation))
         self._enter_session(event)
         self._claim()
 
-    def _record_decided(self, event: Ordered | Activated) -> None:
+    def _tell_decided(self, event: Ordered | Activated) -> None:
         if event.decided_by > self._decided_by:
             self._decided_by = event.decided_by
             self.shell.decided(event.decided_by)
@@ -225,7 +226,7 @@ class Controller:
         if position > self._released:
             self._released = position
             self.shell.release(position)
-        self._serve_when_durable()
+        self._begin_to_speak()
 
     def _claim(self) -> None:
         """Say what this member computed, for the others to compare."""
@@ -248,8 +249,8 @@ class Controller:
         elif judgement.fenced and not self.halted:
             # Own commands, digests among them, still take their place in the order: who is right
             # is found out there. The shell takes no more of clients.
-            self.stop_serving()
-            self.shell.fence(judgement.fenced)
+            self.silence()
+            self.shell.hold(judgement.fenced)
         elif (
             self.halted
             and not judgement.fenced
@@ -257,12 +258,12 @@ class Controller:
             and self.primary.has_caught_up
         ):
             self.halted, self._in_session = "", True
-            self._serve_when_durable()
+            self._begin_to_speak()
         self.halted = judgement.fenced
 
     def distrusted(self, reason: str, *, disk: bool) -> None:
         """This member is wrong: it stops and says nothing more; with `disk` its store is wrong."""
-        self.stop_serving()
+        self.silence()
         self.shell.stop(Exit.INTERNAL, reason, inconsistent=disk)
 
     # -- sessions and speaking -------------------------------------------------------------------
@@ -286,32 +287,32 @@ class Controller:
         else:
             self.submissions.resume(record.last_blob_no)
         self._in_session = not self.halted
-        self._serve_when_durable()
+        self._begin_to_speak()
 
-    def _serve_when_durable(self) -> None:
+    def _begin_to_speak(self) -> None:
         """Speak, deliveries too, from when the activation of the view is durable for good.
 
         Before that all its members could crash and a later primary know nothing of this one: what
         it delivered would come again without a flag.
         Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
         """
-        if self._in_session and not self.serving and self.primary.durable():
-            self.serving = True
-            self.shell.serve()
+        if self._in_session and not self.speaking and self.primary.durable():
+            self.speaking = True
+            self.shell.speak()
 
     @property
-    def may_serve_soon(self) -> bool:
+    def unstable(self) -> bool:
         """Whether it may be speaking soon: no view that is decided leaves it out."""
         return not self.halted and self.primary.phase is not PrimaryPhase.INQUORATE
 
-    def stop_serving(self) -> None:
+    def silence(self) -> None:
         """Say nothing more in this view, not even what waits to be said."""
-        self.serving = self._in_session = False
+        self.speaking = self._in_session = False
 
-    def _fence(self, reason: str) -> None:
+    def _stop_speaking(self, reason: str) -> None:
         self.submissions.suspend()
-        self.stop_serving()
-        self.shell.fence(reason)
+        self.silence()
+        self.shell.hold(reason)
 
     # -- from the shell --------------------------------------------------------------------------
 

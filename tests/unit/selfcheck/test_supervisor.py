@@ -14,7 +14,7 @@ from broker.divergence.judgement import Judgement
 from broker.divergence.split_vote import PROVEN
 from broker.incidents.quarantine import KIND
 from broker.machine.commands import Command, Reexecuted
-from broker.replication.chain import Promise
+from broker.replication.promise import Promise
 from broker.replication.replica import ExecutionFailed
 from broker.selfcheck.scrubber import DiskFault
 from broker.selfcheck.supervisor import DISPUTE, SCRUB, Supervisor
@@ -30,7 +30,8 @@ from tests.support.poisoned_store import (
 )
 
 if TYPE_CHECKING:
-    from broker.durability.store_writer import LmdbPersister
+    from broker.durability.persister import Persister
+    from broker.memberlog.recorder import Recorder
     from broker.replication.controller import Controller
 
 
@@ -41,22 +42,22 @@ class FakeCore:
         self.replica = author.replica
         self.promise = Promise("ab" * 16, voters, 1)
         self.judgement = Judgement("a", voters, 64)
-        self.halted, self.filled, self.serving = "", True, True
+        self.halted, self.filled, self.speaking = "", True, True
         self.admitted: list[Command] = []
         self.distrust: list[tuple[str, bool]] = []
 
     def admit(self, commands: list[Command]) -> None:
         self.admitted += commands
 
-    def stop_serving(self) -> None:
-        self.serving = False
+    def silence(self) -> None:
+        self.speaking = False
 
     def distrusted(self, reason: str, *, disk: bool) -> None:
         self.distrust.append((reason, disk))
 
 
-class FakePersister:
-    """What care looks at of a persister."""
+class FakeKeeper:
+    """What care looks at of a keeper."""
 
     def __init__(self, store: LmdbStore) -> None:
         self.store, self.meta = store, store.meta
@@ -64,11 +65,11 @@ class FakePersister:
         self.hold_checkpoints = False
         self.wishes = 0
 
-    def request_checkpoint(self) -> None:
+    def wish_checkpoint(self) -> None:
         self.wishes += 1
 
 
-class FakeLog:
+class FakeLogbook:
     """Remembers the verdicts."""
 
     def __init__(self) -> None:
@@ -88,12 +89,13 @@ class Patient:
         self.author.say(publish(1, b"one"))
         self.store = LmdbStore.open(data / "store", META)
         self.author.keep(self.store)
-        self.core, self.persister = FakeCore(self.author, voters), FakePersister(self.store)
-        self.recorder, self.loop = FakeLog(), loop
+        self.core, self.persister = FakeCore(self.author, voters), FakeKeeper(self.store)
+        self.recorder, self.loop = FakeLogbook(), loop
         self.supervisor = Supervisor(data, "a")
-        self.supervisor.start(
-            cast("Controller", self.core), cast("LmdbPersister", self.persister),
-            self.recorder.vote, rate, loop,
+        self.supervisor.attend(
+            cast("Controller", self.core), cast("Persister", self.persister),
+            cast("Recorder", self.recorder),
+            rate, loop,
         )  # fmt: skip
 
     def beat(self, times: int = 40) -> None:
@@ -123,7 +125,7 @@ def test_a_failure_is_kept_before_anything_more_is_said(
     with raising(), pytest.raises(ExecutionFailed) as caught:
         patient.author.say(publish(2, POISON))
     assert "it is quarantined" in patient.supervisor.failed(caught.value)
-    assert not patient.core.serving
+    assert not patient.core.speaking
     assert len(patient.supervisor.evidence.all(KIND)) == 1
     assert "KeyError" in patient.supervisor.failed(KeyError("x"))
     assert patient.supervisor.all_counters()["executions_failed"] == 1
