@@ -24,7 +24,7 @@ Messages for a client that does not read are held back as well, uncopied, until 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import TypeAlias, cast
 
 from broker.amqp import codec
 from broker.amqp.tuning import has_capability
@@ -47,6 +47,8 @@ from broker.machine.effects import (
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
 
 _CLOSE_OK = "channel.close-ok"
+_Confirm: TypeAlias = tuple[Client, int, LocalChannel, int, bool]
+"""Client, number of the channel, channel, publish number, ack."""
 
 
 class Outbox:
@@ -56,8 +58,7 @@ class Outbox:
         self._gateway = gateway
         self._clients = gateway.clients
         self._backlog: list[tuple[int, Effect]] = []
-        # Confirms wait in it: client, number of the channel, channel, publish number, ack.
-        self._gate: DurableGate[tuple[Client, int, LocalChannel, int, bool]] = DurableGate()
+        self._gate: DurableGate[_Confirm] = DurableGate()
         self._with_held: dict[LocalChannel, tuple[Client, int]] = {}  # channels with `held`
         self._fresh: dict[LocalChannel, tuple[Client, int]] = {}  # channels with fresh confirms
         self._confirmed: list[int] = []
@@ -127,7 +128,7 @@ class Outbox:
 
     def _release(self) -> None:
         for position, confirm in self._gate.take():
-            self._settled(position, *confirm)
+            self._settled(position, confirm)
         for channel, (client, number) in list(self._with_held.items()):
             self._write_held(client, number, channel)
 
@@ -201,23 +202,17 @@ class Outbox:
         channel = None if client is None else client.channels.get(number)
         if client is None or channel is None:
             return
-        if self._gate.is_open(position):
-            self._settled(position, client, number, channel, publish_no, ack)
+        confirm = client, number, channel, publish_no, ack
+        if position <= self._gate.released:
+            self._settled(position, confirm)
         else:
-            self._gate.hold(position, (client, number, channel, publish_no, ack))
+            self._gate.hold(position, confirm)
             channel.durable_need = position
 
-    def _settled(
-        self,
-        position: int,
-        client: Client,
-        number: int,
-        channel: LocalChannel,
-        publish_no: int,
-        ack: bool,
-    ) -> None:
+    def _settled(self, position: int, confirm: _Confirm) -> None:
+        client, number, channel, publish_no, ack = confirm
         channel.confirms.fresh.append((publish_no, ack))
-        self._fresh[channel] = (client, number)
+        self._fresh[channel] = client, number
         if ack and client.channels.get(number) is channel:
             self._confirmed.append(position)
 

@@ -40,8 +40,8 @@ class DurableGate(Generic[T]):
 
     def take(self) -> Iterator[tuple[int, T]]:
         """Yield, once, what waited for positions that are released."""
-        waiting = self._waiting
-        while waiting and self.is_open(waiting[0][0]):
+        waiting, released = self._waiting, self.released
+        while waiting and waiting[0][0] <= released:
             yield waiting.popleft()
 
     def clear(self) -> None:
