@@ -3,8 +3,8 @@
 Values arrive as text under their long option names, from the command line, the environment or an
 option file; this module does not know which.  Either every value is good and `broker_options`
 returns a complete `BrokerOptions`, or it raises one `OptionError` that names the option at fault.
-Nothing here touches the disk or the network: what only they can say, `broker.process.server.run`
-says.
+Nothing here touches the disk or the network: what only they can tell, `broker.process.server.run`
+reports.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import NamedTuple
 from broker.options import memberlog as memberlog_options
 from broker.options import quorum as quorum_options
 from broker.options import security as security_options
-from broker.options.memberlog import MemberlogOptionError, MemberlogWish, memberlog_wish
-from broker.options.quorum import QuorumOptionError, quorum_wish
-from broker.options.security import OPEN, SecurityOptionError, SecurityWish, security_wish
+from broker.options.memberlog import MemberlogOptions, read_memberlog_options
+from broker.options.quorum import read_quorum_options
+from broker.options.security import OPEN, SecurityOptions, read_security_options
+from broker.options.values import OptionError as OptionError
+from broker.options.values import choice, number
 from vsync.quorum.voter_set import Terms
 from vsync.types import record
 
@@ -55,15 +57,6 @@ DEFAULTS: Mapping[str, str] = {
 """Every option that an option file may set, with the text that stands for its absence."""
 
 
-class OptionError(Exception):
-    """One option's value cannot be used.  `option` is its long name without dashes."""
-
-    def __init__(self, option: str, reason: str) -> None:
-        super().__init__(reason)
-        self.option = option
-        self.reason = reason
-
-
 class Address(NamedTuple):
     """Where something listens.  Prints as it is typed, with IPv6 hosts in brackets."""
 
@@ -84,7 +77,7 @@ class Bounds(NamedTuple):
 
 @record
 class BrokerOptions:
-    """What one broker was told.  Built whole by `broker_options`, then only read."""
+    """The options of one broker.  Built whole by `broker_options`, then only read."""
 
     cluster_name: str
     """Empty: a stand-alone broker, that is, a cluster of one."""
@@ -95,7 +88,7 @@ class BrokerOptions:
     cluster_nodes: tuple[Address, ...]
     """Ring addresses of the members, own one allowed; empty: find them by multicast beacons."""
     cluster_url: str
-    """What members and tools are told as this broker's client address: `amqp:tcp:HOST:PORT,...`."""
+    """This broker's client address, as members and tools are given it: `amqp:tcp:HOST:PORT,...`."""
     port: int
     """Where clients and management tools connect; 0 = any free port, logged at start."""
     interface: str
@@ -108,7 +101,7 @@ class BrokerOptions:
     """One of LOG_LEVELS."""
     scrub_rate: int
     """How many messages at rest are read again a second; 0: none, and nothing on disk either."""
-    memberlog: MemberlogWish
+    memberlog: MemberlogOptions
     """When a segment of the member log ends, and what becomes of it then."""
     bounds: Bounds
     """How far this member's clock and disk may be off before it may not join, or leaves."""
@@ -116,12 +109,12 @@ class BrokerOptions:
     """What the quorum options ask of the voter set of a new cluster (`vsync.quorum.voter_set`)."""
     arbitrator: bool
     """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
-    security: SecurityWish
+    security: SecurityOptions
     """How members prove to each other who they are."""
 
     @property
     def clustered(self) -> bool:
-        """Whether this broker was asked to find other members at all."""
+        """Whether this broker is to find other members at all."""
         return bool(self.cluster_name)
 
     @property
@@ -141,8 +134,10 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     for name in (*ring_only, *quorum_options.DEFAULTS, *security_options.DEFAULTS):
         if not cluster_name and text[name] != DEFAULTS[name]:
             raise OptionError(name, "it needs --cluster-name: a stand-alone broker has no ring")
-    interface = _host("interface", text["interface"])
-    port = _number("port", text["port"], 0, PORT_MAX)
+    interface = text["interface"].removeprefix("[").removesuffix("]")
+    if not _is_host(interface):
+        raise OptionError("interface", f"{text['interface']!r} is not a host name or an IP address")
+    port = number("port", text["port"], 0, PORT_MAX)
     nodes = _addresses("cluster-nodes", text["cluster-nodes"])
     bind = _ring_address(text["cluster-bind"], interface, port)
     if nodes and bind.port == 0:
@@ -150,16 +145,10 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
             "cluster-bind",
             "with --cluster-nodes the ring port must be fixed, port 0 cannot be listed anywhere",
         )
-    size = _number("cluster-size", text["cluster-size"], 1, CLUSTER_SIZE_MAX)
+    size = number("cluster-size", text["cluster-size"], 1, CLUSTER_SIZE_MAX)
     arbitrator = text["cluster-arbitrator"]
     if arbitrator:
         text["cluster-arbitrator"] = arbitrator = str(_address("cluster-arbitrator", arbitrator))
-    try:
-        memberlog = memberlog_wish(text)
-        wish = quorum_wish(text, size)
-        security = security_wish(text, bind.host, bind.port) if cluster_name else OPEN
-    except (MemberlogOptionError, QuorumOptionError, SecurityOptionError) as problem:
-        raise OptionError(problem.option, problem.reason) from None
     return BrokerOptions(
         cluster_name=cluster_name,
         cluster_size=size,
@@ -169,18 +158,18 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         port=port,
         interface=interface,
         data_dir=Path(text["data-dir"]).expanduser().absolute() if text["data-dir"] else None,
-        scrub_rate=_number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
-        memberlog=memberlog,
+        scrub_rate=number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
+        memberlog=read_memberlog_options(text),
         bounds=Bounds(
-            _number("clock-bound", text["clock-bound"], 1, 86_400),
-            _number("disk-lag-max", text["disk-lag-max"], 1, 3600),
-            _number("disk-backlog-max", text["disk-backlog-max"], 8, 1 << 20) << 20,
+            number("clock-bound", text["clock-bound"], 1, 86_400),
+            number("disk-lag-max", text["disk-lag-max"], 1, 3600),
+            number("disk-backlog-max", text["disk-backlog-max"], 8, 1 << 20) << 20,
         ),
         trace=Path(text["trace"]).expanduser().absolute() if text["trace"] else None,
-        log_level=_choice("log-level", text["log-level"].lower(), LOG_LEVELS),
-        wish=wish,
+        log_level=choice("log-level", text["log-level"].lower(), LOG_LEVELS),
+        wish=read_quorum_options(text, size),
         arbitrator=arbitrator == str(bind),
-        security=security,
+        security=read_security_options(text, bind.host, bind.port) if cluster_name else OPEN,
     )
 
 
@@ -255,24 +244,5 @@ def _addresses(option: str, text: str) -> tuple[Address, ...]:
     return addresses
 
 
-def _host(option: str, text: str) -> str:
-    host = text.removeprefix("[").removesuffix("]")
-    if not _is_host(host):
-        raise OptionError(option, f"{text!r} is not a host name or an IP address")
-    return host
-
-
 def _is_host(text: str) -> bool:
     return text.isprintable() and bool(text) and not any(c.isspace() or c in ",/@" for c in text)
-
-
-def _number(option: str, text: str, low: int, high: int) -> int:
-    if not (text.isascii() and text.isdigit()) or not low <= int(text) <= high:
-        raise OptionError(option, f"'{text}' is not a whole number from {low} to {high}")
-    return int(text)
-
-
-def _choice(option: str, text: str, choices: tuple[str, ...]) -> str:
-    if text not in choices:
-        raise OptionError(option, f"'{text}' is not one of {', '.join(choices)}")
-    return text

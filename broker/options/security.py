@@ -1,8 +1,8 @@
-"""The options that say who may take part in the ring: `--cluster-mechanism` and its kin.
+"""The options of authentication on the ring: `--cluster-mechanism` and those that go with it.
 
 The mechanism follows from what was given: keys mean CURVE, a user name means PLAIN.  Where nothing
-was given, a ring that only this machine can reach is open, and any other is refused: who wants a
-ring that is open to a network must ask for ANONYMOUS by name.  Nothing here touches the disk.
+was given, a ring that only this machine can reach is open, and any other is refused: a ring that is
+open to a network has to be requested, as ANONYMOUS.  Nothing here touches the disk.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from broker.options.values import OptionError
 
 DEFAULTS: Mapping[str, str] = {
     "cluster-mechanism": "",
@@ -28,15 +30,7 @@ _NEEDS = {
 CREDENTIAL_BYTES_MAX = 255
 
 
-class SecurityOptionError(Exception):
-    """One option's value cannot be used."""
-
-    def __init__(self, option: str, reason: str) -> None:
-        super().__init__(reason)
-        self.option, self.reason = option, reason
-
-
-class SecurityWish(NamedTuple):
+class SecurityOptions(NamedTuple):
     """How members prove to each other who they are."""
 
     mechanism: str
@@ -49,37 +43,37 @@ class SecurityWish(NamedTuple):
     """The directory with the public keys of all members."""
 
     def __repr__(self) -> str:
-        return f"SecurityWish({self.mechanism}, {self.username!r}, {self.key}, {self.allow})"
+        return f"SecurityOptions({self.mechanism}, {self.username!r}, {self.key}, {self.allow})"
 
 
-OPEN = SecurityWish("ANONYMOUS")
+OPEN = SecurityOptions("ANONYMOUS")
 
 
-def security_wish(text: Mapping[str, str], host: str, port: int) -> SecurityWish:
-    """Read the options of a ring socket at `host` and `port`.  Raises SecurityOptionError."""
+def read_security_options(text: Mapping[str, str], host: str, port: int) -> SecurityOptions:
+    """Read the options of a ring socket at `host` and `port`.  Raises OptionError."""
     mechanism = text["cluster-mechanism"].upper() or _implied(text, host)
     if mechanism not in MECHANISMS:
-        raise SecurityOptionError(
+        raise OptionError(
             "cluster-mechanism",
             f"'{text['cluster-mechanism']}' is not one of {', '.join(MECHANISMS)}",
         )
     for needed in _NEEDS[mechanism]:
         if not text[needed]:
-            raise SecurityOptionError(needed, f"{mechanism} needs it: give --{needed}")
+            raise OptionError(needed, f"{mechanism} needs it: give --{needed}")
     for name in DEFAULTS:
         if text[name] and name != "cluster-mechanism" and name not in _NEEDS[mechanism]:
-            raise SecurityOptionError(
+            raise OptionError(
                 name, f"it says nothing to mechanism {mechanism}; drop it or --cluster-mechanism"
             )
         if len(text[name].encode()) > CREDENTIAL_BYTES_MAX and name in _NEEDS["PLAIN"]:
-            raise SecurityOptionError(name, f"it has more than {CREDENTIAL_BYTES_MAX} bytes")
+            raise OptionError(name, f"it has more than {CREDENTIAL_BYTES_MAX} bytes")
     if mechanism == "CURVE" and not port:
-        raise SecurityOptionError(
+        raise OptionError(
             "cluster-bind",
             "with CURVE the ring port must be fixed: "
             "a key belongs to a member by name, and that is its --cluster-bind",
         )
-    return SecurityWish(
+    return SecurityOptions(
         mechanism,
         text["cluster-username"],
         text["cluster-password"],
@@ -95,7 +89,7 @@ def _implied(text: Mapping[str, str], host: str) -> str:
         return "PLAIN"
     if is_loopback(host):
         return "ANONYMOUS"
-    raise SecurityOptionError(
+    raise OptionError(
         "cluster-bind",
         f"whoever reaches the ring at {host} could take part in it; give --cluster-key and "
         "--cluster-allow (qpid-cluster-keys makes them), or, on a network that is the members' "
