@@ -5,7 +5,7 @@ receives takes `split_frames`, or walks its buffer itself, as `connection` does.
 
 A load client needs: `append_publish` (or `publish_bytes` once for many equal messages),
 `append_method` for all the rest, `split_frames`, `decode_deliver`, `decode_ack`,
-`decode_content_header`, and `spec.decode_method` for answers.
+`decode_content_header`, and `spec.decode_method` for replies.
 """
 
 import struct
@@ -126,7 +126,7 @@ def append_publish(
 
 
 def publish_bytes(channel: int, exchange: str, key: str, properties: bytes, body: bytes) -> bytes:
-    """The bytes of one publish, for a client that says the same thing many times."""
+    """The bytes of one publish, for a client that sends the same message many times."""
     out = bytearray()
     append_publish(out, channel, exchange, key, properties, body)
     return bytes(out)
@@ -220,7 +220,7 @@ def decode_content_header(data: bytes, at: int, end: int) -> ContentHeader:
 
 
 class Properties(NamedTuple):
-    """What the broker wants to know of a message's properties."""
+    """What the broker needs of a message's properties."""
 
     flags: int  # PERSISTENT or 0
     user_id: bytes | None

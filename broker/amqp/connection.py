@@ -2,11 +2,12 @@
 
 The owner hands in bytes and the time, and gets events; what has to go out collects in `out`. It
 does not know what a queue is: methods that are not about the connection itself are passed on. A
-client's faults never come out as exceptions: the connection says why it ends, and so do events.
+client's faults never come out as exceptions: the connection sends a close with the reason, and
+reports it as an event.
 
     HEADER -> START -> TUNE -> OPENING -> OPEN -> CLOSED
-                 any of these -> CLOSING -> CLOSED      we said close and wait for close-ok
-                                 LEAVING -> CLOSED      the client said close, the owner answers
+          any of these -> CLOSING -> CLOSED         we sent close and wait for close-ok
+                          CLOSE_RECEIVED -> CLOSED  the client sent close, the owner replies
 """
 
 from __future__ import annotations
@@ -28,10 +29,17 @@ from broker.amqp.events import (
 )
 from broker.amqp.fields import Table, Value, clip
 from broker.amqp.frame_reader import FrameReader, ReaderPhase
+from broker.amqp.handshake import (
+    MECHANISMS,
+    Authenticate,
+    Limits,
+    ServerIdentity,
+    credentials_of,
+    has_capability,
+    negotiate,
+)
 from broker.amqp.heartbeat import Heartbeat
-from broker.amqp.sasl import MECHANISMS, credentials_of
 from broker.amqp.spec import Method, decode_method
-from broker.amqp.tuning import Authenticate, Limits, ServerIdentity, has_capability, negotiate
 
 _SETTLE = {codec.ACK_INDEX: "basic.ack"}
 
@@ -56,7 +64,7 @@ class ServerConnection(FrameReader):
     # -- the owner's side ------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """What the client said with these bytes."""
+        """The events that these bytes complete."""
         self._now = self._heartbeat.received_at = now
         if self._rest:
             self._rest += data
@@ -115,24 +123,24 @@ class ServerConnection(FrameReader):
 
     @property
     def has_ended(self) -> bool:
-        """Nothing more will be said: close the socket once the output is out."""
+        """Nothing more will be sent: close the socket once the output is out."""
         return self.phase is ReaderPhase.CLOSED
 
     def send(self, channel: int, method: str, args: tuple[Value, ...] = ()) -> None:
-        """One method, unless we have said our last word."""
+        """One method, unless we have sent our close."""
         if self.phase is not ReaderPhase.CLOSING and self.phase is not ReaderPhase.CLOSED:
             codec.append_method(self.out, channel, method, args)
 
     def accept_open(self) -> None:
-        """The answer to `OpenRequested`, and `close` the other one."""
+        """Accepts an `OpenRequested`; `close` refuses it."""
         self.send(0, "connection.open-ok")
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
-        """Say why and wait a while for the client to agree. `text` as it goes out."""
+        """Send the reason and wait a while for the client's close-ok. `text` as it goes out."""
         if self.phase is ReaderPhase.CLOSE_RECEIVED:
-            self.close_ok()  # it wants to go anyway
+            self.close_ok()  # it is closing anyway
         if self.phase is ReaderPhase.HEADER:
-            self.phase = ReaderPhase.CLOSED  # nobody knows yet whether it speaks AMQP
+            self.phase = ReaderPhase.CLOSED  # it is not known yet to be a client of AMQP
         if self.phase in (ReaderPhase.CLOSED, ReaderPhase.CLOSING):
             return
         self.send(0, "connection.close", (code, clip(text), class_id, method_id))
@@ -140,13 +148,13 @@ class ServerConnection(FrameReader):
         self.channels.clear()
 
     def close_ok(self) -> None:
-        """The answer to `CloseRequested`."""
+        """The reply to `CloseRequested`."""
         if self.phase is ReaderPhase.CLOSE_RECEIVED:
             self.send(0, "connection.close-ok")
             self.phase = ReaderPhase.CLOSED
 
     def discard_channel(self, number: int) -> None:
-        """Discard what the client still says on this channel; `close_channel` follows."""
+        """Discard what the client still sends on this channel; `close_channel` follows."""
         channel = self.channels.get(number)
         if channel is not None and channel.state is ChannelState.OPEN:
             channel.state = ChannelState.CLOSING
@@ -155,7 +163,7 @@ class ServerConnection(FrameReader):
     def close_channel(
         self, number: int, code: int, text: str, class_id: int, method_id: int
     ) -> None:
-        """Say why. If the client has asked for the end of the channel itself, it gets both."""
+        """Send the reason. If the client has sent its channel.close too, it also gets close-ok."""
         channel = self.channels.get(number)
         if channel is None or channel.sent_close:
             return
@@ -168,7 +176,7 @@ class ServerConnection(FrameReader):
         channel.reset()
 
     def channel_close_ok(self, number: int) -> None:
-        """The answer to `ChannelCloseRequested`."""
+        """The reply to `ChannelCloseRequested`."""
         channel = self.channels.get(number)
         if channel is not None and channel.state is ChannelState.CLOSE_REQUESTED:
             del self.channels[number]
@@ -250,7 +258,7 @@ class ServerConnection(FrameReader):
         self.events.append(ChannelOpened(number))
 
     def _on_closing_channel(self, number: int, channel: ChannelIn, name: str) -> None:
-        """Only the end of the channel counts now; both sides may have asked for it at once."""
+        """Only the end of the channel counts now; both sides may have sent their close at once."""
         if name == "channel.close-ok" and channel.sent_close:
             del self.channels[number]
         elif name == "channel.close":
@@ -258,12 +266,12 @@ class ServerConnection(FrameReader):
                 self.send(number, "channel.close-ok")
                 channel.sent_close_ok = True
             else:
-                channel.state = ChannelState.CLOSE_REQUESTED  # `close_channel` answers it too
+                channel.state = ChannelState.CLOSE_REQUESTED  # `close_channel` replies to it too
 
     # -- the connection's own methods ------------------------------------------------------------
 
     def _on_protocol_header(self, data: bytes) -> int:
-        """AMQP 0-9-1, or the client is told what is spoken here and let go."""
+        """AMQP 0-9-1, or the client gets our protocol header and is closed."""
         if not codec.PROTOCOL_HEADER.startswith(data[:8]):
             self.out += codec.PROTOCOL_HEADER
             self._end(Faulted(errors.FRAME_ERROR, f"protocol header {bytes(data[:8])!r}"))
@@ -301,7 +309,7 @@ class ServerConnection(FrameReader):
         self.phase = ReaderPhase.OPENING
 
     def _on_open(self, args: tuple[Value, ...]) -> None:
-        """Open at once: clients may go on talking before they have read our answer."""
+        """Open at once: clients may go on sending before they have read our reply."""
         self.phase, self._deadline = ReaderPhase.OPEN, None
         self._heartbeat.start(self._now)
         vhost = cast("str", args[0])
@@ -325,9 +333,7 @@ class ServerConnection(FrameReader):
 
     def _on_fault(self, fault: ProtocolFault) -> None:
         if self.phase in (ReaderPhase.CLOSING, ReaderPhase.CLOSE_RECEIVED):
-            self.phase = (
-                ReaderPhase.CLOSED
-            )  # whoever talks nonsense after a close gets no second one
+            self.phase = ReaderPhase.CLOSED  # who breaks the protocol after a close gets no second
             return
         text = reply_text(fault.code, fault.text)
         self.close(fault.code, text, fault.class_id, fault.method_id)

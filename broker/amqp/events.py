@@ -1,4 +1,4 @@
-"""What a connection tells its owner: the closed list, in the order in which the client said it."""
+"""What a connection reports to its owner: the closed list, in the order of the client's bytes."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -6,7 +6,7 @@ from broker.amqp.fields import Table, Value
 
 
 class OpenRequested(NamedTuple):
-    """The client has identified itself and wants to work. Answer with `accept_open` or `close`."""
+    """The client has logged in and opens a virtual host. Reply with `accept_open` or `close`."""
 
     vhost: str
     user: str
@@ -41,7 +41,7 @@ class Called(NamedTuple):
 
 
 class ChannelOpened(NamedTuple):
-    """Not answered yet: the owner says open-ok."""
+    """Not replied to yet: the owner sends open-ok."""
 
     channel: int
 
@@ -60,7 +60,7 @@ class CloseRequested(NamedTuple):
 
 
 class Faulted(NamedTuple):
-    """The client broke the protocol or fell silent: the connection has said why and is ending."""
+    """The client broke the protocol or fell silent: the connection has sent why and is ending."""
 
     code: int
     text: str

@@ -64,7 +64,7 @@ def decode_long_string(data: bytes, at: int, end: int) -> tuple[bytes, int]:
 
 
 def decode_table(data: bytes, at: int, end: int, depth: int = 0) -> tuple[Table, int]:
-    """The table that starts with its length at `at`; of names said twice the last one counts."""
+    """The table that starts with its length at `at`; of equal names the last one counts."""
     at, stop = _span("table", data, at, end)
     if depth >= DEPTH_MAX:
         raise _fault("field values are nested too deeply", at)

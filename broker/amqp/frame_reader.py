@@ -17,7 +17,7 @@ from broker.amqp.channel import Address, ChannelIn, ChannelState
 from broker.amqp.errors import ProtocolFault
 from broker.amqp.events import Event, Oversized, Published
 from broker.amqp.fields import Value
-from broker.amqp.tuning import Limits
+from broker.amqp.handshake import Limits
 
 _FRAME = struct.Struct(">BHI")
 _HEADER = struct.Struct(">BHIHHQ")
@@ -32,7 +32,7 @@ class ReaderPhase(Enum):
     TUNE = "waits for connection.tune-ok"
     OPENING = "waits for connection.open"
     OPEN = "open"
-    CLOSE_RECEIVED = "the client said close"
+    CLOSE_RECEIVED = "has received connection.close"
     CLOSING = "waits for connection.close-ok"
     CLOSED = "closed"
 

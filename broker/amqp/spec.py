@@ -2,7 +2,7 @@
 
 A field whose name starts with an underscore is reserved: it is read and written as zero, and it
 is not among the arguments that this package hands out or takes. `encode_method` and
-`decode_method` are driven by the table; `codec` has faster words for the few hot methods.
+`decode_method` are driven by the table; `codec` has faster functions for the few hot methods.
 """
 
 import struct

@@ -14,7 +14,7 @@ from broker.amqp.connection import ServerConnection
 from broker.amqp.errors import reply_text
 from broker.amqp.events import Event
 from broker.amqp.fields import Value, encode_short_string
-from broker.amqp.tuning import Authenticate, Limits, ServerIdentity, has_capability
+from broker.amqp.handshake import Authenticate, Limits, ServerIdentity
 from broker.frontend.channel import HeldReply, LocalChannel, LocalReply, PendingClose
 from broker.machine.commands import (
     CHANNEL_CLOSE,
@@ -47,7 +47,6 @@ class Port(Protocol):
     """Nothing of the machine's may be sent."""
     paused: bool
     """The submission queue is full."""
-    blocked_because: str
 
     def admit(self, client: Client, vhost: str) -> int | None:
         """A number for this connection, never used again; 0 if it was refused, and None if it is
@@ -142,11 +141,6 @@ class Client:
             else:
                 codec.append_nack(out, number, publish_no, multiple, False)
         self.port.mark_writable(self)
-
-    def send_blocked(self) -> None:
-        """Only to clients with the capability: others would not understand."""
-        if has_capability(self.connection.client_properties, "connection.blocked"):
-            self.send(0, "connection.blocked", (self.port.blocked_because,))
 
     def reply_locally(self, number: int, method: str, args: tuple[Value, ...] = ()) -> None:
         """A reply of the gateway's own, after those requested of the machine before."""

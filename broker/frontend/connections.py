@@ -18,7 +18,7 @@ from broker.machine.commands import Command
 from broker.machine.effects import Effect
 
 DRAIN_S = 30.0
-"""How long a client that was told to go may take to read why."""
+"""How long a client whose connection was closed may take to read why."""
 
 
 def is_loopback(peer: str) -> bool:
@@ -36,7 +36,7 @@ class ClientLink:
         self.client, self.transport = client, transport
         self.full = False  # the transport takes no more for now
         self.reading = True
-        self.unsent = b""  # said while this member might speak, and not written before it might not
+        self.unsent = b""  # output from before this member might not reply any more
         self._owner = owner
 
     def data_received(self, data: bytes) -> None:
@@ -61,11 +61,11 @@ class ClientLink:
         self._owner.on_work()
 
     def write(self) -> None:
-        """Hand over what the client is to be told; one who does not read is not read either."""
+        """Hand over the output; a client that does not read is not read either."""
         if self.transport.is_closing():
             return
         ending = self.client.wants_close
-        # The last words are short and always go out; closing then waits for them to drain.
+        # The last output is short and always goes out; closing then waits for it to drain.
         if ending or not self.full:
             data = self._take()
             if data:
@@ -82,7 +82,7 @@ class ClientLink:
             return client.connection.take_output()  # nothing that counts as sent
         data = client.take_output()
         if self.unsent:
-            # A client that is told to go does not hear what there was no time to say.
+            # A client whose connection is closed does not get what could not be sent in time.
             data, self.unsent = (data if client.wants_close else self.unsent + data), b""
         return data
 
@@ -141,7 +141,7 @@ class Connections:
         return self.gateway.login(user, password, is_loopback(peer))
 
     def take_commands(self) -> list[Command]:
-        """Return what clients asked for since the last turn, in order of arrival."""
+        """Return what clients requested since the last turn, in order of arrival."""
         return self.gateway.take_commands()
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
@@ -159,11 +159,11 @@ class Connections:
     def flush(self, *, speaking: bool, soon: bool = False) -> list[int]:
         """Write what is due; return the positions of the publishes confirmed by that.
 
-        `soon`: a member that may not speak now may be allowed to in a moment.
+        `soon`: a member that may not reply now may be allowed to in a moment.
 
-        Without leave to speak nothing of the machine's is written, not even what was put into
-        words a moment before: a process that was stopped in between wakes up in another world.
-        Answers of the protocol itself (heartbeats, a close) still go out.
+        Unless it may reply nothing of the machine's is written, not even what was encoded a moment
+        before: a process that was stopped in between continues in another view. Frames of the
+        protocol itself (heartbeats, a close) still go out.
         """
         if self.speaking and not speaking:
             for client, waiting in self._links.items():
@@ -185,7 +185,7 @@ class Connections:
         return confirmed
 
     def throttle(self, *, full: bool) -> None:
-        """Read publishers only while there is room for what they say."""
+        """Read publishers only while there is room for what they send."""
         wait = full or self.outbox.fenced
         self.gateway.paused = full
         if wait or self._paused:
@@ -202,7 +202,7 @@ class Connections:
                 self.gateway.wake(client, now)
 
     def drop_all(self, reason: str) -> None:
-        """Tell every client that this is the end, and close."""
+        """Close all connections with the reason."""
         self.gateway.drop_all(reason)
         for link in list(self._links.values()):
             link.full = False

@@ -151,5 +151,3 @@ def _on_open(client: Client, event: OpenRequested) -> None:
     port.commands.append(
         ConnectionOpen(CONNECTION_OPEN, conn, event.vhost, event.user, client.peer)
     )
-    if port.blocked_because:
-        client.send_blocked()

@@ -47,7 +47,7 @@ from collections.abc import Callable, Mapping
 
 from broker.amqp import errors
 from broker.amqp.errors import reply_text
-from broker.amqp.tuning import Limits, ServerIdentity, has_capability
+from broker.amqp.handshake import Limits, ServerIdentity
 from broker.frontend.client import Client
 from broker.frontend.dispatch import on_events
 from broker.machine.commands import Command
@@ -94,7 +94,7 @@ class Gateway:
         self.vhosts = vhosts
         self.limits = limits or Limits()
         self.identity = ServerIdentity(member=member, cluster=cluster)
-        self.blocked_because = ""
+
         self._users = dict(users or {})
         self._log = log
         self._everyone: dict[Client, None] = {}
@@ -198,18 +198,6 @@ class Gateway:
             if client.waiting:  # nobody has ended it meanwhile
                 client.waiting.clear()
                 self._refuse_inactive(client)
-
-    def block(self, reason: str) -> None:
-        """Tell the clients with the capability that publishing will stall."""
-        self.blocked_because = reason
-        for client in self.clients.values():
-            client.send_blocked()
-
-    def unblock(self) -> None:
-        self.blocked_because = ""
-        for client in self.clients.values():
-            if has_capability(client.connection.client_properties, "connection.blocked"):
-                client.send(0, "connection.unblocked")
 
     # -- for clients (see `Port`) ----------------------------------------------------------------
 

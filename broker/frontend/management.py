@@ -1,7 +1,7 @@
-"""What operators and tools ask: newline-delimited JSON on the client port.
+"""Requests of operators and tools: newline-delimited JSON on the client port.
 
-The protocol (requests, answers, codes) is stated in `tools/commands/qpid_cluster` and carried out
-by `vsync.admin.protocol`; here is what a broker answers, to whom.
+The protocol (requests, replies, codes) is stated in `tools/commands/qpid_cluster` and carried out
+by `vsync.admin.protocol`; here is what a broker replies, to whom.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from vsync.admin.protocol import QueryRefused as QueryRefused
 
 
 class Managed(Protocol):
-    """What a member answers.  Each may raise `QueryRefused`."""
+    """The replies of a member.  Each may raise `QueryRefused`."""
 
     def login(self, user: str, password: str, peer: str) -> bool:
         """Whether these credentials let `peer` manage this broker."""
 
     def status(self) -> Json:
-        """Return the answer to `status`."""
+        """Return the reply to `status`."""
 
     def stop_member(self, name: str) -> None:
         """Make the member `name` leave."""
@@ -33,13 +33,13 @@ class Managed(Protocol):
         """Return this member's counters."""
 
     def groups(self) -> Json:
-        """Return the answer to `groups`."""
+        """Return the reply to `groups`."""
 
     def quorum(self) -> Json:
-        """Return the answer to `quorum`."""
+        """Return the reply to `quorum`."""
 
     def trace(self, request: Json) -> Json:
-        """Return the answer to `trace`; switch it when the request says so."""
+        """Return the reply to `trace`; switch it when the request demands it."""
 
     def change_voters(self, action: str, name: str, by: str, votes: int) -> tuple[str, ...]:
         """Order a change of the voters; return the terms that will be in force."""

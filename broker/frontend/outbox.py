@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import TypeAlias, cast
 
 from broker.amqp import codec
-from broker.amqp.tuning import has_capability
+from broker.amqp.handshake import has_capability
 from broker.frontend.channel import HeldReply, LocalChannel, LocalReply, Outgoing, PendingClose
 from broker.frontend.client import OUTPUT_BYTES_MAX, Client
 from broker.frontend.gateway import Gateway

@@ -14,7 +14,7 @@ import time
 from broker.amqp import codec
 from broker.amqp.connection import ServerConnection
 from broker.amqp.fields import Value
-from broker.amqp.tuning import Limits, ServerIdentity
+from broker.amqp.handshake import Limits, ServerIdentity
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
 from broker.machine.effects import Confirm, DeliverEffect, Effect

@@ -25,7 +25,7 @@ from typing import NamedTuple, get_origin, get_type_hints
 from zlib import crc32
 
 from broker.amqp.connection import ServerConnection
-from broker.amqp.tuning import Limits, ServerIdentity
+from broker.amqp.handshake import Limits, ServerIdentity
 from broker.durability.transfer_protocol import (
     CHUNK_BYTES,
     WINDOW_CHUNKS,

@@ -8,8 +8,8 @@ from broker.amqp.connection import ServerConnection
 from broker.amqp.events import CloseRequested, Event, Faulted, OpenRequested, Published
 from broker.amqp.fields import Value
 from broker.amqp.frame_reader import ReaderPhase
+from broker.amqp.handshake import Limits, ServerIdentity
 from broker.amqp.spec import METHODS, Method
-from broker.amqp.tuning import Limits, ServerIdentity
 from tests.support.amqp_peer import PERSISTENT, method, methods_in, publish, start_ok, tune_ok
 
 PREFIXES: dict[ReaderPhase, bytes] = {ReaderPhase.HEADER: b""}

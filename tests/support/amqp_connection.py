@@ -3,7 +3,7 @@
 from broker.amqp import errors
 from broker.amqp.connection import ServerConnection
 from broker.amqp.events import ChannelOpened, Event, Faulted, OpenRequested
-from broker.amqp.tuning import Limits, ServerIdentity
+from broker.amqp.handshake import Limits, ServerIdentity
 from tests.support.amqp_peer import ServerMethod, method, methods_in, opening
 
 

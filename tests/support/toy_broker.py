@@ -28,7 +28,7 @@ from broker.amqp.events import (
     Published,
 )
 from broker.amqp.fields import Value, encode_short_string
-from broker.amqp.tuning import Limits, ServerIdentity
+from broker.amqp.handshake import Limits, ServerIdentity
 from vsync.types import record
 
 HOST = "127.0.0.1"

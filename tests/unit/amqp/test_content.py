@@ -13,7 +13,7 @@ from broker.amqp.events import (
     Published,
 )
 from broker.amqp.fields import decode_table, encode_table
-from broker.amqp.tuning import Limits
+from broker.amqp.handshake import Limits
 from tests.support.amqp_connection import expect_close, opened
 from tests.support.amqp_peer import PERSISTENT, method, methods_in, publish
 

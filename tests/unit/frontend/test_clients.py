@@ -141,22 +141,6 @@ def test_when_the_member_stops_its_clients_are_told() -> None:
     assert peer.take()[-1].args[:2] == (320, "CONNECTION_FORCED - the broker is stopping")
 
 
-def test_blocked_is_said_to_those_who_understand_it() -> None:
-    loop = Loop()
-    one, two = loop.connect(), loop.connect(properties={})
-    one.take()
-    two.take()
-    loop.gateway.block("disk")
-    late = loop.connect()
-    loop.turn()
-    assert [received.args for received in one.take()] == [("disk",)]
-    assert late.take()[-1].method == "connection.blocked"
-    loop.gateway.unblock()
-    loop.turn()
-    assert [received.method for received in one.take()] == ["connection.unblocked"]
-    assert two.take() == []
-
-
 def test_a_fault_ends_the_connection_in_the_machine_too() -> None:
     loop = Loop()
     peer = loop.connect().open(1)

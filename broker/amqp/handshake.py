@@ -1,14 +1,21 @@
-"""What a server offers in connection.start and connection.tune, and what it takes in return."""
+"""The handshake of a connection: what a server offers in connection.start and connection.tune, and
+what it accepts in return. SASL only reads what a client claims; `Authenticate` judges it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.amqp.codec import FRAME_MAX_BYTES
-from broker.amqp.errors import FRAME_MIN_BYTES, NOT_ALLOWED, ProtocolFault
-from broker.amqp.fields import Table, Value
+from broker.amqp.errors import (
+    COMMAND_INVALID,
+    FRAME_MIN_BYTES,
+    NOT_ALLOWED,
+    SYNTAX_ERROR,
+    ProtocolFault,
+)
+from broker.amqp.fields import Table, Value, decode_table, encode_long_string
 
 Authenticate = Callable[[str, str], bool]
-"""Whether this user may come in with this password, from where this connection comes."""
+"""Whether this user may log in with this password, from where this connection comes."""
 
 CAPABILITIES: Table = {
     "publisher_confirms": True,
@@ -21,6 +28,10 @@ CAPABILITIES: Table = {
     "per_consumer_qos": True,
     "direct_reply_to": False,
 }
+
+
+MECHANISMS = ("PLAIN", "AMQPLAIN", "ANONYMOUS")
+ANONYMOUS_USER = "guest"
 
 
 class Limits(NamedTuple):
@@ -82,6 +93,50 @@ def _too_high(what: str, requested: int, allowed: int) -> ProtocolFault:
 
 
 def has_capability(client_properties: Table, name: str) -> bool:
-    """Whether the client said that it can do this."""
+    """Whether the client has declared this capability."""
     capabilities = client_properties.get("capabilities")
     return isinstance(capabilities, dict) and capabilities.get(name) is True
+
+
+class Credentials(NamedTuple):
+    user: str
+    password: str
+
+
+def credentials_of(mechanism: str, response: bytes) -> Credentials:
+    """The credentials in a client's SASL response; a fault if it is none of that mechanism."""
+    match mechanism:
+        case "PLAIN":
+            return _plain(response)
+        case "AMQPLAIN":
+            return _amqplain(response)
+        case "ANONYMOUS":
+            return Credentials(ANONYMOUS_USER, ANONYMOUS_USER)
+        case _:
+            text = f"unknown authentication mechanism '{mechanism}'"
+            raise ProtocolFault(COMMAND_INVALID, text, 10, 11)
+
+
+def _plain(response: bytes) -> Credentials:
+    """RFC 4616: authorisation identity (not used here), user, password."""
+    parts = response.split(b"\0")
+    if len(parts) != 3:
+        raise ProtocolFault(SYNTAX_ERROR, "PLAIN response without user and password", 10, 11)
+    return Credentials(_text(parts[1]), _text(parts[2]))
+
+
+def _amqplain(response: bytes) -> Credentials:
+    """A field table without its length."""
+    framed = encode_long_string(response)
+    table, _ = decode_table(framed, 0, len(framed))
+    user, password = table.get("LOGIN"), table.get("PASSWORD")
+    if not isinstance(user, str) or not isinstance(password, str):
+        raise ProtocolFault(SYNTAX_ERROR, "AMQPLAIN response without LOGIN and PASSWORD", 10, 11)
+    return Credentials(user, password)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ProtocolFault(SYNTAX_ERROR, "credentials are no UTF-8", 10, 11) from None
