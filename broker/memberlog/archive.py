@@ -1,12 +1,12 @@
-"""What becomes of closed segments: they are compressed, and dropped when they were kept for long.
+"""The archiver of closed segments: compresses them, and drops those kept longer than the policy.
 
 Runs as a process of its own at the lowest priority, `python -m broker.memberlog.archive`, one at a
-time for a directory, and says on its standard output what it did, a JSON object a line. It may be
+time for a directory, and writes what it did to its standard output, a JSON object a line. It may be
 killed at any moment: a segment is compressed beside the plain one, which goes only when the disk
 holds the other under its name.
 
 A segment is dropped only if a verified point names it, `VERIFIED` in the same directory, written by
-`qpid-cluster-verify --save`; and only with all that is before it in its life.
+`qpid-cluster-verify --save`; and only with all that is before it in its incarnation.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from store.directory_lock import sync_directory
 VERIFIED = "verified"
 COMPRESSED, DROPPED, DROPPED_UNVERIFIED = "compressed", "dropped", "dropped unverified"
 KEPT_UNVERIFIED, FAILED = "kept unverified", "failed"
-Settled = frozenset[tuple[str, int, int, str]]  # member, incarnation, segment, last link in hex
+Verified = frozenset[tuple[str, int, int, str]]  # member, incarnation, segment, last link in hex
 
 
 class Policy(NamedTuple):
-    """What an operator wants of closed segments; 0 = without a limit."""
+    """How long closed segments are kept and in which form; 0 = without a limit."""
 
     compress: bool = True
     keep_s: int = 0
@@ -51,16 +51,18 @@ class Policy(NamedTuple):
 
 
 class ArchiveResult(NamedTuple):
-    """One thing that was done, or could not be."""
+    """One step that was done, or could not be."""
 
-    what: str  # one of the words above
+    what: str  # one of the constants above
     file: str
     before: int  # bytes
     after: int
     why: str = ""
 
 
-def tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[ArchiveResult]:
+def archive_segments(
+    directory: Path, current: str, policy: Policy, now_s: float
+) -> Iterator[ArchiveResult]:
     """Compress and drop what is due in a directory; the segment named `current` is being written.
 
     It and what may have come after it are left alone.  Waits while another process is at it.
@@ -68,8 +70,8 @@ def tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterato
     """
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of a member that was killed the process may live on
-        yield from _tend(directory, current, policy, now_s)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the process of a member that was killed may still run
+        yield from _compress_and_drop(directory, current, policy, now_s)
     finally:
         os.close(lock)
 
@@ -86,18 +88,21 @@ def is_due(directory: Path, current: str, policy: Policy) -> bool:
 
 
 def _is_open(path: Path, current: str) -> bool:
-    """Whether this is the segment that is being written, or came after it in its life."""
-    life, number = _life_and_number(path.name)
-    open_life, open_number = _life_and_number(current)
-    return life == open_life and number >= open_number
+    """Whether this is the segment that is being written, or came after it in its incarnation."""
+    incarnation, number = _incarnation_and_number(path.name)
+    open_incarnation, open_number = _incarnation_and_number(current)
+    return incarnation == open_incarnation and number >= open_number
 
 
-def _life_and_number(name: str) -> tuple[str, int]:
-    life, _, number = plain_name(name).removesuffix(SUFFIX).rpartition(".")
-    return life, int(number) if number.isdigit() else -1
+def _incarnation_and_number(name: str) -> tuple[str, int]:
+    """The name of a segment up to its incarnation, and its number; -1: it has none."""
+    incarnation, _, number = plain_name(name).removesuffix(SUFFIX).rpartition(".")
+    return incarnation, int(number) if number.isdigit() else -1
 
 
-def _tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[ArchiveResult]:
+def _compress_and_drop(
+    directory: Path, current: str, policy: Policy, now_s: float
+) -> Iterator[ArchiveResult]:
     for leftover in directory.glob(f"*{UNFINISHED}"):  # of a process that was killed
         leftover.unlink()
     for path in directory.glob(f"*{PACKED}"):
@@ -111,8 +116,8 @@ def _tend(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
         yield from _drop(directory, current, policy, now_s)
 
 
-def settled_in(path: Path) -> Settled:
-    """Return the segments that a verified point names; ValueError says what is wrong with it."""
+def verified_in(path: Path) -> Verified:
+    """Return the segments that a verified point names; ValueError names what is wrong with it."""
     if not path.exists():
         return frozenset()
     try:
@@ -134,7 +139,7 @@ def _attempt(
 
 
 def _sync(path: Path) -> None:
-    """The member did not wait for the disk to have it."""
+    """Fsync a segment: the member did not wait for that."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
     sync_directory(path.parent)
@@ -160,9 +165,8 @@ def _compress(path: Path) -> ArchiveResult | None:
         raise
     stat = path.stat()
     os.chmod(unfinished, stat.st_mode & 0o777)
-    os.utime(
-        unfinished, ns=(stat.st_atime_ns, stat.st_mtime_ns)
-    )  # its age is that of what is in it
+    times = stat.st_atime_ns, stat.st_mtime_ns
+    os.utime(unfinished, ns=times)  # its age is that of what is in it
     unfinished.replace(target)
     sync_directory(path.parent)
     path.unlink()
@@ -181,36 +185,37 @@ def _finish(plain: Path, packed: Path) -> ArchiveResult | None:
 
 
 def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterator[ArchiveResult]:
-    """From the oldest on, and within a life never one after one that stays."""
+    """From the oldest on, and within an incarnation never one after one that stays."""
     paths = segments_in(directory)
     left = sum(path.stat().st_size for path in paths)
     try:
-        settled = settled_in(directory / VERIFIED)
+        verified = verified_in(directory / VERIFIED)
     except ValueError as error:
-        settled = frozenset()
+        verified = frozenset()
         yield ArchiveResult(FAILED, VERIFIED, 0, 0, str(error))
-    stays: set[str] = set()  # lives of which something stays
+    stays: set[str] = set()  # incarnations of which something stays
     for path in sorted(paths, key=lambda path: path.stat().st_mtime):
-        stat, life = path.stat(), plain_name(path.name).rsplit(".", 2)[0]
+        stat, incarnation = path.stat(), plain_name(path.name).rsplit(".", 2)[0]
         too_old = 0 < policy.keep_s < now_s - stat.st_mtime
         if not too_old and not 0 < policy.keep_bytes < left:
-            stays.add(life)
+            stays.add(incarnation)
             continue
-        if _is_open(path, current) or life in stays:
-            stays.add(life)
+        if _is_open(path, current) or incarnation in stays:
+            stays.add(incarnation)
             continue
         try:
-            verified = _key(ends_of(path)) in settled
+            is_verified = _key(ends_of(path)) in verified
         except (OSError, LogError) as error:
-            verified = False
+            is_verified = False
             yield ArchiveResult(FAILED, path.name, stat.st_size, stat.st_size, str(error))
-        if not verified and not policy.drop_unverified:
-            stays.add(life)
+        if not is_verified and not policy.drop_unverified:
+            stays.add(incarnation)
             yield ArchiveResult(KEPT_UNVERIFIED, path.name, stat.st_size, stat.st_size)
             continue
         path.unlink()
         left -= stat.st_size
-        yield ArchiveResult(DROPPED if verified else DROPPED_UNVERIFIED, path.name, stat.st_size, 0)
+        what = DROPPED if is_verified else DROPPED_UNVERIFIED
+        yield ArchiveResult(what, path.name, stat.st_size, 0)
     sync_directory(directory)
 
 
@@ -220,13 +225,13 @@ def _key(ends: Ends) -> tuple[str, int, int, str]:
 
 
 def command_line(directory: Path, current: str, policy: Policy, now_s: float) -> list[str]:
-    """Return what an interpreter must be told to do `tend` in a process of its own."""
+    """Return the arguments of an interpreter that runs `archive_segments` in its own process."""
     given = (current, int(policy.compress), policy.keep_s, policy.keep_bytes)
     return ["-m", __name__, *map(str, (directory, *given, int(policy.drop_unverified), now_s))]
 
 
 def main(arguments: list[str]) -> int:
-    """Do it once for a directory."""
+    """Archive a directory once."""
     parser = argparse.ArgumentParser(prog="broker.memberlog.archive", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("current", help="the segment that is being written")
@@ -238,8 +243,8 @@ def main(arguments: list[str]) -> int:
     policy = Policy(
         bool(given.compress), given.keep_s, given.keep_bytes, bool(given.drop_unverified)
     )
-    for did in tend(given.directory, given.current, policy, given.now_s):
-        sys.stdout.write(json.dumps(did._asdict()) + "\n")
+    for result in archive_segments(given.directory, given.current, policy, given.now_s):
+        sys.stdout.write(json.dumps(result._asdict()) + "\n")
         sys.stdout.flush()
     return 0
 

@@ -1,9 +1,9 @@
-"""What one client did and was told, in the format of a member log: the other side of the evidence.
+"""The history of one client in the format of a member log: the other side of the evidence.
 
-A client that keeps a history says of each message what it knows: that it published it, that it was
-confirmed, that it came, that it acked it.  Bodies are hashed, as in the members' logs, so that the
-two can be compared (`tools.verify.clients.check`).  No clock and no socket is known here; the file
-is written once a turn of the client, by `flush`.
+A client that keeps a history records of each message that it published it, that it was confirmed,
+that it received it, that it acked it.  Bodies are hashed, as in the members' logs, so that the two
+can be compared (`tools.verify.clients.check`).  No clock and no socket is known here; the file is
+written once a turn of the client, by `flush`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
-from broker.memberlog.records import CLIENT_ROW, OF_CLIENT, REDELIVERED, Client, Did
+from broker.memberlog.records import CLIENT_ROW, REDELIVERED, ROLE_CLIENT, Client, ClientOp
 from broker.memberlog.writer import SEGMENT_BYTES, MemberLogWriter
 
 OPS_BYTES_MAX = 1 << 20
@@ -21,21 +21,21 @@ OPS_BYTES_MAX = 1 << 20
 
 
 class ClientHistory:
-    """The log of one life of one client, over all its connections."""
+    """The log of one incarnation of one client, over all its connections."""
 
     def __init__(
         self,
         directory: Path,
         client: str,
-        life: int,
+        incarnation: int,
         wall_us: Callable[[], int],
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        """`life` must differ from that of every earlier log of this client, as sessions are
+        """`incarnation` must differ from that of every earlier log of this client, as sessions are
         numbered from 1 in each.  Raises LogWriteFailed.
         """
         self._log = MemberLogWriter(
-            directory, "", "", client, life, wall_us, segment_bytes, role=OF_CLIENT
+            directory, "", "", client, incarnation, wall_us, segment_bytes, role=ROLE_CLIENT
         )
         self._wall_us = wall_us
         self._sessions = 0
@@ -61,8 +61,8 @@ class ClientHistory:
         self.flush()
         self._log.close()
 
-    def has_news(self, session: Session) -> None:
-        """A session has something to write that it had not before."""
+    def mark_fresh(self, session: Session) -> None:
+        """A session has operations to write and had none before."""
         self._fresh.append(session)
 
 
@@ -83,52 +83,52 @@ class Session:
     def published(self, number: int, body: bytes) -> None:
         """A message is about to be sent; `number` is the one that its confirm will carry."""
         self._published[number] = hashed = xxh3_64_intdigest(body)
-        self._did(Did.PUBLISHED, hashed, number)
+        self._record(ClientOp.PUBLISHED, hashed, number)
 
     def confirmed(self, number: int, *, multiple: bool = False) -> None:
         """The broker confirmed this publish, or all up to it."""
-        self._answered(Did.CONFIRMED, number, multiple=multiple)
+        self._settled(ClientOp.CONFIRMED, number, multiple=multiple)
 
     def refused(self, number: int, *, multiple: bool = False) -> None:
         """The broker refused this publish (basic.nack), or all up to it."""
-        self._answered(Did.REFUSED, number, multiple=multiple)
+        self._settled(ClientOp.REFUSED, number, multiple=multiple)
 
     def unroutable(self, body: bytes, number: int = 0) -> None:
-        """The broker gave a message back (basic.return); 0: nobody knows which publish it was."""
-        self._did(Did.UNROUTABLE, xxh3_64_intdigest(body), number)
+        """The broker returned a message (basic.return); 0: it is not known which publish it was."""
+        self._record(ClientOp.UNROUTABLE, xxh3_64_intdigest(body), number)
 
     def received(self, tag: int, body: bytes, *, redelivered: bool, acks: bool = True) -> None:
-        """A message came.  Without `acks` the broker waits for none."""
+        """A message was received.  Without `acks` the broker waits for no ack."""
         hashed = xxh3_64_intdigest(body)
         if acks:
             self._received[tag] = hashed
-        self._did(Did.RECEIVED | (REDELIVERED if redelivered else 0), hashed, tag)
+        self._record(ClientOp.RECEIVED | (REDELIVERED if redelivered else 0), hashed, tag)
 
     def acked(self, tag: int, *, multiple: bool = False) -> None:
         """Ack this message, or all up to it."""
         for one in _up_to(self._received, tag, multiple=multiple):
-            self._did(Did.ACKED, self._received.pop(one), one)
+            self._record(ClientOp.ACKED, self._received.pop(one), one)
 
     def lost(self) -> None:
-        """The connection broke: what is unconfirmed or unacked may have happened or not."""
+        """The connection broke: what is unconfirmed or unacked may have been carried out or not."""
         self._published.clear()
         self._received.clear()
-        self._did(Did.LOST, 0, 0)
+        self._record(ClientOp.LOST, 0, 0)
 
-    def _answered(self, what: Did, number: int, *, multiple: bool) -> None:
+    def _settled(self, what: ClientOp, number: int, *, multiple: bool) -> None:
         for one in _up_to(self._published, number, multiple=multiple):
-            self._did(what, self._published.pop(one), one)
+            self._record(what, self._published.pop(one), one)
 
-    def _did(self, what: int, hashed: int, aux: int) -> None:
+    def _record(self, what: int, hashed: int, aux: int) -> None:
         if not self.ops:
-            self._history.has_news(self)
+            self._history.mark_fresh(self)
         self.ops += CLIENT_ROW.pack(what, hashed, aux)
         if len(self.ops) >= OPS_BYTES_MAX:
             self._history.flush()
 
 
 def _up_to(open_ones: dict[int, int], number: int, *, multiple: bool) -> list[int]:
-    """Return which of the open ones, in ascending order, an answer concerns."""
+    """Return which of the open ones, in ascending order, a confirm or ack covers."""
     if not multiple:
         return [number] if number in open_ones else []
     concerned: list[int] = []

@@ -19,20 +19,20 @@ import msgpack
 
 from broker.machine.move_log import MOVE, OPS_KNOWN, spelled_out
 from broker.memberlog.records import (
+    CHECKPOINT_ROW,
     CLIENT_ROW,
     HASH_BYTES,
     MARK_BYTES,
-    OF_CLIENT,
-    OF_MEMBER,
     REDELIVERED,
-    STANDING_ROW,
+    ROLE_CLIENT,
+    ROLE_MEMBER,
     Active,
     Batch,
     Checkpoint,
     Client,
+    ClientOp,
     ConfirmRecord,
     Decided,
-    Did,
     Durable,
     End,
     Header,
@@ -53,7 +53,7 @@ FRAME = struct.Struct("<II8s")  # length, crc32 of the payload, link
 RECORD_BYTES_MAX = 1 << 30  # the moves of one command can be many: all that a member held returns
 LARGE_BYTES = 1 << 20
 PACKED_MOVES_MIN = 12
-"""So many moves are packed: fewer gain little, and the call costs as much."""
+"""From so many moves on they are packed: fewer gain little, and the call costs as much."""
 _LZ4_RATIO_MAX = 255
 _pack: Callable[[tuple[object, ...]], bytes] = msgpack.Packer().pack  # one for all: half the cost
 
@@ -175,8 +175,8 @@ def unpack_positions(packed: bytes) -> tuple[int, ...]:
 def pack_moves(moves: bytes) -> bytes | tuple[int, bytes]:
     """Return few moves as they are, many as (how many, LZ4 block): half the bytes or less.
 
-    Their rows repeat queue, channel and counters; the time is made up for by what then need not be
-    summed, linked and written.
+    Their rows repeat queue, channel and counters; packing takes no more time than the CRC, the link
+    and the write of the bytes that it saves.
     """
     count = len(moves) // MOVE.size
     return (
@@ -185,7 +185,7 @@ def pack_moves(moves: bytes) -> bytes | tuple[int, bytes]:
 
 
 def unpack_moves(field: object) -> object:
-    """Return the rows that `pack_moves` packed, spelled out; what are no rows, as it is."""
+    """Return the rows that `pack_moves` packed, spelled out; anything else unchanged."""
     rows = _unpacked(field) if type(field) is tuple else field
     if type(rows) is not bytes:
         return rows
@@ -215,7 +215,7 @@ def _unpacked(field: tuple[object, ...]) -> bytes:
 
 
 def _misfit(fields: tuple[object, ...], types: tuple[type, ...]) -> str:
-    """Say why a payload is not of the types that its kind has."""
+    """Return why a payload is not of the types that its kind has."""
     if len(fields) != len(types):
         return f"{len(fields)} fields instead of {len(types)}, kind and number included"
     pairs = zip(fields, types, strict=True)
@@ -239,7 +239,7 @@ def _check_end(record: End) -> None:
 
 
 def _check_header(record: Header) -> None:
-    if record.role not in (OF_MEMBER, OF_CLIENT):
+    if record.role not in (ROLE_MEMBER, ROLE_CLIENT):
         raise RecordMalformed(f"a log of a {record.role!r}")
 
 
@@ -250,18 +250,18 @@ def _check_queues(record: Queues) -> None:
 
 
 def _check_checkpoint(record: Checkpoint) -> None:
-    if len(record.queues) % STANDING_ROW.size:
+    if len(record.queues) % CHECKPOINT_ROW.size:
         raise RecordMalformed("a checkpoint with a cut queue")
 
 
 def _check_client(record: Client) -> None:
     rest = len(record.ops) % CLIENT_ROW.size
-    if rest or not _DONE.issuperset(record.ops[:: CLIENT_ROW.size]):
+    if rest or not _CLIENT_OPS.issuperset(record.ops[:: CLIENT_ROW.size]):
         raise RecordMalformed("a client's history that is cut or of an unknown kind")
 
 
 def _confirm(fields: tuple[object, ...]) -> tuple[int, ConfirmRecord]:
-    """Build what is packed, and may lack its last field."""
+    """Decode a CONFIRM: its positions are packed, and its last field may be nil."""
     try:
         _, lsn, epoch, durable_mark, packed, free = fields
     except ValueError as error:
@@ -278,13 +278,13 @@ def _confirm(fields: tuple[object, ...]) -> tuple[int, ConfirmRecord]:
 
 
 _QUEUE_TYPES = [int, str, str, bool, int]
-_DONE = frozenset({*Did, Did.RECEIVED | REDELIVERED})
+_CLIENT_OPS = frozenset({*ClientOp, ClientOp.RECEIVED | REDELIVERED})
 _INT, _STR, _BYTES, _BOOL, _TUPLE = int, str, bytes, bool, tuple
 _Shape: TypeAlias = "tuple[type[Record], tuple[type, ...], Callable[..., None] | None]"
 
 
 def _shape(record: type[Record], *types: type, check: Callable[..., None] | None = None) -> _Shape:
-    """Return what a payload of a kind must look like, kind and number included."""
+    """Return the shape of a payload of one kind, kind and number included."""
     return record, (int, int, *types), check
 
 

@@ -3,7 +3,7 @@
 Pure.  Faults are exceptions; a caller that must see as much as possible passes a list for them, and
 reading then goes on behind the damage.  How a fault is judged:
 
-- bytes at the end that are no whole record, with nothing readable after them: `TornTail`, what a
+- bytes at the end that are no whole record, with nothing readable after them: `TornTail`, which a
   crash leaves behind.  What followed is unknown, nothing is wrong;
 - the same with records readable after it: `Damaged`, because a crash does not do that;
 - a whole record whose number does not follow: `MissingRecords`;
@@ -35,7 +35,7 @@ RESYNC_BYTES = 1 << 20  # hardly a record is longer, so a good one starts within
 
 
 class LogError(Exception):
-    """Base of what can be wrong with a segment; `lsn` is the last good record's, -1 for none."""
+    """Base of the faults of a segment; `lsn` is the last good record's, -1 for none."""
 
     def __init__(self, source: str, offset: int, lsn: int, what: str) -> None:
         self.source, self.offset, self.lsn, self.what = source, offset, lsn, what
@@ -103,7 +103,7 @@ def read_segment(
     offset, lsn, link = (len(MAGIC), -1, b"") if after is None else (0, *after)
     while offset < len(data):
         if link:
-            lsn, link, offset = yield from _sound(data, offset, lsn, link)
+            lsn, link, offset = yield from _undamaged(data, offset, lsn, link)
             if offset == len(data):
                 return
         found = _record_at(data, offset, source, first=lsn < 0)
@@ -133,17 +133,17 @@ def read_segment(
         yield Entry(lsn, link, offset, found.record, found.payload)
 
 
-def _sound(
+def _undamaged(
     data: bytes, offset: int, lsn: int, link: bytes
 ) -> Generator[Entry, None, tuple[int, bytes, int]]:
     """Yield the records that are whole and continue one another: all, but in a damaged segment.
     Return the number and the link of the last one, and where it ends.
 
-    One loop with as few calls as can be: what it costs is most of what reading a log costs.
+    One loop with as few calls as possible: it is most of the cost of reading a log.
     """
     frame, head, size = FRAME.unpack_from, FRAME.size, len(data)
     while offset + head < size:
-        length, checksum, told = frame(data, offset)
+        length, checksum, own_link = frame(data, offset)
         start = offset + head
         end = start + length
         payload = data[start:end]
@@ -153,9 +153,9 @@ def _sound(
             number, record = decode(payload)
         except RecordMalformed:
             break
-        if number != lsn + 1 or blake2b(link + payload, digest_size=8).digest() != told:
+        if number != lsn + 1 or blake2b(link + payload, digest_size=8).digest() != own_link:
             break
-        lsn, link, offset = number, told, end
+        lsn, link, offset = number, own_link, end
         yield tuple.__new__(Entry, (lsn, link, end, record, payload))
     return lsn, link, offset
 

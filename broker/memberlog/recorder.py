@@ -1,6 +1,6 @@
-"""What this member writes into its member log, and when.
+"""The recorder of a member: turns what happens to it into records of its member log.
 
-The log is evidence, written for whoever checks it afterwards; nothing in the broker reads it back.
+The log is evidence, written to be checked afterwards; nothing in the broker reads it back.
 It never holds bodies, keys or names of clients: a batch is its hash, its kinds, its outcomes and
 what it did to messages, which are numbers and hashes. Queues are named, once.
 """
@@ -13,7 +13,7 @@ from broker.machine.machine import Machine
 from broker.machine.queueing.queue import ready_count
 from broker.machine.state import Queue
 from broker.memberlog.records import (
-    STANDING_ROW,
+    CHECKPOINT_ROW,
     Active,
     Batch,
     Checkpoint,
@@ -39,20 +39,20 @@ QUEUES_PER_RECORD = 20_000  # with the longest names 10 MiB: a reader takes up t
 
 
 class Recorder:
-    """Turns what happens to a member into records of its log."""
+    """Appends the records of one member to its log."""
 
     def __init__(self, writer: MemberLogWriter) -> None:
         self._writer = writer
         self._active_epoch = 0
         self._machine: Machine | None = None
-        self._position, self._root = 0, 0  # of the state that the log has told so far
+        self._position, self._root = 0, 0  # of the state that the log has recorded so far
 
     def start(self, history: History, machine: Machine) -> None:
-        """This life begins with what recovery found."""
+        """This incarnation begins with what recovery found."""
         root = machine.root()
         self._writer.append(Start(history.epoch, history.position, history.chain, root))
         self._checkpoint(history.position, machine)
-        self._writer.begins_with = self._standing
+        self._writer.begins_with = self._checkpoint_records
 
     def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
         """The ring delivered a configuration."""
@@ -76,7 +76,7 @@ class Recorder:
         )  # fmt: skip
 
     def decided(self, epoch: int) -> None:
-        """What is applied next was undecided; the primary of `epoch` decided it."""
+        """What is applied next was unstable; the primary of `epoch` decided it."""
         self._writer.append(Decided(epoch))
 
     def inactive(self, reason: str) -> None:
@@ -101,11 +101,11 @@ class Recorder:
         )  # fmt: skip
 
     def confirmed(self, epoch: int, durable_mark: int, positions: list[int]) -> None:
-        """Clients of this member were told that these publishes are safe for good."""
+        """These publishes were confirmed to clients of this member."""
         self._writer.append(ConfirmRecord(epoch, durable_mark, tuple(positions), ()))
 
     def durable(self, position: int) -> None:
-        """The own store holds everything up to `position`."""
+        """This member's own store holds everything up to `position`."""
         self._writer.append(Durable(position))
 
     def snapshot(self, history: History, machine: Machine, donor: str) -> None:
@@ -137,13 +137,13 @@ class Recorder:
 
     def _checkpoint(self, position: int, machine: Machine) -> None:
         self._machine, self._position, self._root = machine, position, machine.root()
-        for record in self._standing():
+        for record in self._checkpoint_records():
             self._writer.append(record)
 
-    def _standing(self) -> Iterator[Record]:
-        """Yield the names of all queues and how they stand, for whoever reads on from here.
+    def _checkpoint_records(self) -> Iterator[Record]:
+        """Yield the names and the state of all queues, for a reader that begins here.
 
-        Nothing, where a command broke off half-way: what there is then is nobody's state.
+        Nothing, where a command failed half-way: the machine then has no state to record.
         """
         machine = self._machine
         if machine is None or machine.root() != self._root:
@@ -153,7 +153,7 @@ class Recorder:
         for first in range(0, len(queues), QUEUES_PER_RECORD):
             yield _named(queues[first : first + QUEUES_PER_RECORD])
         rows = [
-            STANDING_ROW.pack(q.mark, ready_count(q), q.unacked, q.next_seq, q.ready_sum)
+            CHECKPOINT_ROW.pack(q.mark, ready_count(q), q.unacked, q.next_seq, q.ready_sum)
             for q in queues
         ]
         for first in range(0, len(rows) or 1, QUEUES_PER_RECORD):

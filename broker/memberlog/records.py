@@ -1,4 +1,4 @@
-"""The closed list of records of a member log.  Their bytes are in `coding`, the format in
+"""The closed list of records of a member log.  Their bytes are in `codec`, the format in
 docs/MEMBERLOG.md.
 """
 
@@ -10,24 +10,24 @@ from typing import NamedTuple, TypeAlias
 
 VERSION = 4
 VERSION_MIN = 3
-"""The oldest that is read as well: it only lacks what is new."""
+"""The oldest version that can be read: it only lacks what is new."""
 HASH_ALG = "blake2b-16"
 SUFFIX = ".qml"
 HASH_BYTES = 16
 MARK_BYTES = 8 + HASH_BYTES
-OF_MEMBER, OF_CLIENT = "member", "client"  # whose log it is
+ROLE_MEMBER, ROLE_CLIENT = "member", "client"  # of whom a log is
 
-STANDING_ROW = struct.Struct("<IQIQQ")
+CHECKPOINT_ROW = struct.Struct("<IQIQQ")
 """Of a CHECKPOINT: number of the queue, ready, unacked, the number that its next message gets, and
 the hash of its ready messages."""
 
 CLIENT_ROW = struct.Struct("<BQQ")
-"""Of a CLIENT: what (`Did`, and REDELIVERED), hash of the body, number or delivery tag."""
+"""Of a CLIENT: `ClientOp`, with REDELIVERED; hash of the body; publish number or delivery tag."""
 REDELIVERED = 0x80
 
 
 class RecordKind(IntEnum):
-    """The closed list of what a member log can say."""
+    """The kinds of records, as numbered on disk."""
 
     HEADER = 1
     START = 2
@@ -48,7 +48,7 @@ class RecordKind(IntEnum):
 
 
 class Header(NamedTuple):
-    """First record of each segment: whose log this is and how it continues."""
+    """First record of each segment: whose log it is and which segment it continues."""
 
     version: int
     cluster_name: str
@@ -59,11 +59,11 @@ class Header(NamedTuple):
     prev_link: bytes  # the last link of the segment before
     hash_alg: str
     wall_us: int
-    role: str = OF_MEMBER  # or OF_CLIENT
+    role: str = ROLE_MEMBER  # or ROLE_CLIENT
 
 
 class Start(NamedTuple):
-    """What recovery found in the store; the log goes on from this position."""
+    """The state that recovery found in the store; the log continues from this position."""
 
     state_epoch: int
     position: int
@@ -100,13 +100,13 @@ class Inactive(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """The batches up to the next ACTIVE were undecided as their view ended; `epoch` decided."""
+    """The batches up to the next ACTIVE were unstable as their view ended; `epoch` decided them."""
 
     epoch: int
 
 
 class Batch(NamedTuple):
-    """One ordered item was applied: `commands` of them at `first_position` and after."""
+    """One ordered item was applied: its `commands` commands stand at `first_position` and after."""
 
     epoch: int
     ring_seq: int
@@ -132,7 +132,7 @@ class ConfirmRecord(NamedTuple):
     epoch: int
     durable_mark: int
     positions: tuple[int, ...]
-    transient: tuple[int, ...] | None = None  # those that had not to wait; None = not recorded
+    transient: tuple[int, ...] | None = None  # those that did not wait; None = not recorded
 
 
 class Snapshot(NamedTuple):
@@ -169,11 +169,11 @@ class Vote(NamedTuple):
 
 
 class End(NamedTuple):
-    """Last record of a closed segment: what is in it, to be read without reading it."""
+    """Last record of a closed segment: its totals, so that they can be had without reading it."""
 
     first_position: int  # of its first batch, 0 = none
-    position: int  # where the life stands, 0 = the segment does not say
-    chain: bytes  # there
+    position: int  # that the incarnation has reached, 0 = the segment does not tell
+    chain: bytes  # at that position
     records: int  # the header and this one included
     batches: int
     commands: int
@@ -184,14 +184,14 @@ class End(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """Names for the numbers of queues in moves, before they first appear there."""
+    """Names of the queues that moves give by number, before they first appear there."""
 
     queues: tuple[tuple[int, str, str, bool, int], ...]
     """Number (never used again), vhost, name, durable, highest priority (-1: a plain queue)."""
 
 
 class Checkpoint(NamedTuple):
-    """The state of the queues at this place of the log.
+    """The state of all queues at this place of the log.
 
     Several that follow one another at the same position are one, of more queues than fit.
     """
@@ -199,11 +199,11 @@ class Checkpoint(NamedTuple):
     position: int
     root: int
     next_message: int  # the number that the next message gets
-    queues: bytes  # rows of STANDING_ROW, by number
+    queues: bytes  # rows of CHECKPOINT_ROW, by number
 
 
-class Did(IntEnum):
-    """What a client did or was told, low bits of the first byte of a row."""
+class ClientOp(IntEnum):
+    """What a client did or received, low bits of the first byte of a row."""
 
     PUBLISHED = 1
     CONFIRMED = 2
@@ -211,13 +211,13 @@ class Did(IntEnum):
     UNROUTABLE = 4  # basic.return; its confirm follows
     RECEIVED = 5
     ACKED = 6
-    LOST = 7  # the connection: what was outstanding may have happened or not
+    LOST = 7  # the connection: what was outstanding may have been carried out or not
 
 
 class Client(NamedTuple):
-    """What a client did and was told in one turn, in its order."""
+    """What a client did and received in one turn, in its order."""
 
-    session: int  # its connection, from 1 in its life
+    session: int  # its connection, from 1 in its incarnation
     queue: str  # that it publishes to or consumes from, "" = it names none
     time_us: int
     ops: bytes  # rows of CLIENT_ROW

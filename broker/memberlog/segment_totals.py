@@ -1,4 +1,4 @@
-"""What the last record of a closed segment says of the whole of it, counted while it is written.
+"""The totals of a segment, counted while it is written, for its closing record.
 
 Members cut their segments at different positions, so their ends alone can hardly be compared.
 *Marks* can: the chain after each batch that reaches a multiple of a power of two of positions,
@@ -17,18 +17,13 @@ MARKS_MAX = 256
 _MARK = struct.Struct("<Q16s")
 
 
-class Tally:
+class SegmentTotals:
     """Counts one segment, record by record; on the way of every record that a member writes."""
-
-    __slots__ = (
-        "_batches", "_commands", "_confirms", "_first", "_latest", "_marks", "_moves", "_next",
-        "_records", "_stands", "_step",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         self._first = 0
-        self._latest: Batch | None = None  # None: what stands is said by another record
-        self._stands = 0, bytes(16)
+        self._latest: Batch | None = None  # None: `_reached` holds
+        self._reached = 0, bytes(16)  # position and chain of the last Start or Snapshot
         self._records = self._batches = self._commands = self._moves = self._confirms = 0
         self._step = self._next = STEP
         self._marks: list[tuple[int, int, bytes]] = []  # position before the batch, after, chain
@@ -49,12 +44,12 @@ class Tally:
         elif isinstance(record, ConfirmRecord):
             self._confirms += len(record.positions)
         elif isinstance(record, Start | Snapshot):
-            self._latest, self._stands = None, (record.position, record.chain)
+            self._latest, self._reached = None, (record.position, record.chain)
             self._next = (record.position // self._step + 1) * self._step
 
     def end(self) -> End:
         """Return the closing record of what was taken so far."""
-        position, chain = self._stands
+        position, chain = self._reached
         if self._latest is not None:
             position = self._latest.first_position + self._latest.commands - 1
             chain = self._latest.chain

@@ -48,12 +48,12 @@ def is_segment(name: str) -> bool:
 
 
 def segments_in(directory: Path) -> list[Path]:
-    """Return the segments in a directory, each in one form, by life and number."""
+    """Return the segments in a directory, each in one form, by incarnation and number."""
     return one_of_each(path for path in directory.iterdir() if is_segment(path.name))
 
 
 def one_of_each(paths: Iterable[Path]) -> list[Path]:
-    """Return the segments once each, the plain form where there are both, by life and number."""
+    """Return each segment once, the plain form where there are both, by incarnation and number."""
     found: dict[Path, Path] = {}
     for path in sorted(paths):  # the plain form comes first
         found.setdefault(path.with_name(plain_name(path.name)), path)
@@ -61,7 +61,7 @@ def one_of_each(paths: Iterable[Path]) -> list[Path]:
 
 
 def _order(path: Path) -> tuple[Path, str, int, int]:
-    """Lives by number, not by the letters of it."""
+    """Incarnations as numbers, not as text."""
     name, *numbers = path.name.removesuffix(SUFFIX).rsplit(".", 2)
     if len(numbers) == 2 and all(number.isdigit() for number in numbers):
         return path.parent, name, int(numbers[0]), int(numbers[1])
@@ -69,7 +69,7 @@ def _order(path: Path) -> tuple[Path, str, int, int]:
 
 
 def open_segment(path: Path) -> bytes:
-    """Return what is in a segment.  A plain one may be compressed between its listing and now.
+    """Return the bytes of a segment.  A plain one may be compressed between its listing and now.
 
     Raises OSError, and `Damaged` for a compressed file that is not whole.
     """
@@ -110,13 +110,13 @@ def pack(data: bytes) -> bytes:
 
 
 def unpack(data: bytes, source: str) -> bytes:
-    """Return what `pack`, or any gzip, made of it."""
+    """Return the segment in a file that `pack`, or any gzip, made."""
     try:
         whole = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
         raise Damaged(source, 0, -1, f"{_UNREADABLE}: {error}") from error
-    told = _told(data)
-    if not data or (told is not None and told[0] != len(whole)):  # cut between its members
+    declared = _declared(data)
+    if not data or (declared is not None and declared[0] != len(whole)):  # cut between its members
         raise Damaged(source, 0, -1, f"{_UNREADABLE}: its end is missing")
     return whole
 
@@ -131,20 +131,20 @@ def _deflate(data: bytes) -> bytes:
 def _packed_ends(file: BinaryIO, source: str) -> bytes:
     """Return the first and the last bytes of a compressed segment, or all of it."""
     head = file.read(2 * ENDS_BYTES)
-    told = _told(head)
-    if told is None or told[0] <= 2 * ENDS_BYTES:
+    declared = _declared(head)
+    if declared is None or declared[0] <= 2 * ENDS_BYTES:
         return unpack(head + file.read(), source)
     try:
         first = zlib.decompressobj(_GZIP).decompress(head, ENDS_BYTES)
     except zlib.error as error:
         raise Damaged(source, 0, -1, f"{_UNREADABLE}: {error}") from error
-    file.seek(told[1])
+    file.seek(declared[1])
     return first + unpack(file.read(), source)
 
 
-def _told(data: bytes) -> tuple[int, int] | None:
-    """Return what `pack` says of the file: its size without compression, and where its second
-    member begins.  None: somebody else compressed it.
+def _declared(data: bytes) -> tuple[int, int] | None:
+    """Return the extra field that `pack` wrote: the size without compression, and where the second
+    member begins.  None: compressed by another program.
     """
     if len(data) < _HEAD.size + _EXTRA.size or not data[3] & _FLAG_EXTRA:
         return None

@@ -1,8 +1,8 @@
 """Writing a member log: one buffer, one write per loop turn, no fsync on the hot path.
 
-A log that a crash cut short says less, never something wrong, so it may lag behind the disk; at
-rotation and at the orderly end it is flushed.  Each life of a member writes files of its own; only
-a log that is opened again for the same life is continued, after its torn tail was cut.
+A log that a crash cut short holds less, never something wrong, so it may lag behind the disk; at
+rotation and at the orderly end it is flushed.  Each incarnation of a member writes its own files;
+only a log that is opened again for the same incarnation is continued, after its torn tail was cut.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from broker.memberlog.codec import MAGIC, NO_LINK, encode, frame_head, next_link
 from broker.memberlog.reader import TornTail, read_segment
 from broker.memberlog.records import (
     HASH_ALG,
-    OF_MEMBER,
+    ROLE_MEMBER,
     VERSION,
     End,
     Header,
     Record,
 )
-from broker.memberlog.segment_totals import Tally
+from broker.memberlog.segment_totals import SegmentTotals
 from broker.memberlog.segments import (
     open_segment,
     plain_name,
@@ -51,7 +51,7 @@ class MemberLogWriter:
         incarnation: int,
         wall_us: Callable[[], int],
         segment_bytes: int = SEGMENT_BYTES,
-        role: str = OF_MEMBER,
+        role: str = ROLE_MEMBER,
         segment_us: int = SEGMENT_US,
     ) -> None:
         self._directory = directory
@@ -61,8 +61,8 @@ class MemberLogWriter:
         self._wall_us = wall_us
         self._segment_bytes, self._segment_us = segment_bytes, segment_us
         self._role = role
-        self.cluster_id = cluster_id  # may become known later; the next header says it
-        self.writing_s = 0.0  # spent in writes: the kernel makes who writes wait for a full disk
+        self.cluster_id = cluster_id  # may become known later; the next header has it
+        self.writing_s = 0.0  # spent in writes: the kernel makes writers wait for a slow disk
         self._buffer: list[bytes] = []
         self._lsn = 0
         self._link = NO_LINK
@@ -70,12 +70,12 @@ class MemberLogWriter:
         self._size = 0
         self._fd = -1
         self._failed = ""  # why nothing can be written any more
-        self._tally = Tally()
+        self._totals = SegmentTotals()
         self._begun_us, self._empty = 0, True
         self.begins_with: Callable[[], Iterable[Record]] | None = None
-        """What stands behind the header of each further segment, so that it can be read alone."""
+        """The records after the header of each further segment, so that it can be read alone."""
         self.closed: Callable[[Path], None] | None = None
-        """Is told of each segment that was closed, and has to see that the disk holds it."""
+        """Called with each segment that was closed; has to fsync it."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not self._resume():
@@ -101,13 +101,13 @@ class MemberLogWriter:
         self._link = link = next_link(self._link, payload)
         self._buffer += (frame_head(payload, link), payload)  # joined once, in `flush`
         self._lsn = lsn + 1
-        self._tally.take(record)
+        self._totals.take(record)
         return lsn
 
     def flush(self) -> None:
         """Write what was appended, once per loop turn; rotate when the segment is full or old.
 
-        An old one that says nothing yet goes on: an idle member leaves no trail of empty files.
+        An old one that is empty is continued: an idle member leaves no trail of empty files.
         """
         if self._failed:
             raise LogWriteFailed(self._failed)
@@ -167,7 +167,7 @@ class MemberLogWriter:
         )
         self._size = 0
         self._begun_us = self._wall_us()
-        self._tally = Tally()
+        self._totals = SegmentTotals()
         self._buffer.append(MAGIC)
         self.append(
             Header(
@@ -189,7 +189,7 @@ class MemberLogWriter:
         self._empty = True
 
     def _end_segment(self, *, wait: bool = True) -> None:
-        self.append(self._tally.end())
+        self.append(self._totals.end())
         self._write()
         fd, self._fd = self._fd, -1
         try:
@@ -204,7 +204,7 @@ class MemberLogWriter:
         return self._directory / segment_name(self._member, self._incarnation, segment)
 
     def _resume(self) -> bool:
-        """Continue the last segment of this life that holds a record; False when there is none."""
+        """Continue the last segment of this incarnation that has a record; False: there is none."""
         before = segment_name(self._member, self._incarnation, 0).rsplit(".", 2)[0]
         for path in reversed(segments_in(self._directory)):  # older ones may have been dropped
             name, number = plain_name(path.name).rsplit(".", 2)[:2]
@@ -218,11 +218,11 @@ class MemberLogWriter:
     def _resume_segment(self, segment: int, path: Path) -> bool:
         data = open_segment(path)
         end, torn, closed = 0, False, False
-        self._tally = Tally()
+        self._totals = SegmentTotals()
         try:
             for entry in read_segment(data, str(path)):
                 self._lsn, self._link, end = entry.lsn + 1, entry.link, entry.end
-                self._tally.take(entry.record)
+                self._totals.take(entry.record)
                 closed = isinstance(entry.record, End)
         except TornTail:
             torn = True

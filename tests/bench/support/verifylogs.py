@@ -24,7 +24,7 @@ from broker.machine.commands import ACK, ACTIVATE, PUBLISH, QUEUE_DECLARE
 from broker.machine.move_log import ACKED, BY_CLIENT, DECLARED, FLAG, PASSED, row
 from broker.memberlog.codec import FRAME, pack_positions
 from broker.memberlog.records import (
-    STANDING_ROW,
+    CHECKPOINT_ROW,
     Active,
     Batch,
     Checkpoint,
@@ -104,7 +104,7 @@ class _QuickWriter(MemberLogWriter):
         self._link = link = blake2b(self._link + payload, digest_size=8).digest()
         self._buffer += (FRAME.pack(len(payload), crc32(payload), link), payload)
         self._lsn += 1
-        self._tally.take(record)
+        self._totals.take(record)
 
 
 def _write_member(plan: Plan, name: str) -> None:
@@ -119,7 +119,7 @@ def _write_member(plan: Plan, name: str) -> None:
         messages = max(done - 2, 0) * MESSAGES
         if done > 1:
             yield Queues(((QUEUE, "/", "q", True, -1),))
-        state_report = STANDING_ROW.pack(QUEUE, 0, 0, messages, 0) if done > 1 else b""
+        state_report = CHECKPOINT_ROW.pack(QUEUE, 0, 0, messages, 0) if done > 1 else b""
         yield Checkpoint(history.position, root, messages + 1, state_report)
 
     log.append(Start(0, 0, history.chain, 0))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker.memberlog.client_history import Session
-from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Did
+from broker.memberlog.records import CLIENT_ROW, REDELIVERED, ClientOp
 from tests.system.verify.support.client_fixture import ClientPair, check_all
 from tests.system.verify.support.make_client_histories import Clients, Servers
 from tools.verify.clients import check as module
@@ -52,7 +52,7 @@ def truth(pair: ClientPair) -> None:
     pair.reader.lost()
 
 
-def change_first(session: Session, did: Did, operator: Operator) -> bool:
+def change_first(session: Session, did: ClientOp, operator: Operator) -> bool:
     """Change the first thing of this kind that the session says; False: it says none."""
     operations = list(CLIENT_ROW.iter_unpack(bytes(session.ops)))
     for place, operation in enumerate(operations):
@@ -63,11 +63,11 @@ def change_first(session: Session, did: Did, operator: Operator) -> bool:
     return False
 
 
-def corruptions() -> Iterator[tuple[str, Did, Operator]]:
+def corruptions() -> Iterator[tuple[str, ClientOp, Operator]]:
     """Yield every lie; the flag says something of RECEIVED only."""
-    for did in Did:
+    for did in ClientOp:
         for name, operator in OPERATORS.items():
-            if name != "flag negated" or did is Did.RECEIVED:
+            if name != "flag negated" or did is ClientOp.RECEIVED:
                 yield f"{did.name} {name}", did, operator
 
 

@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from broker.memberlog.codec import FRAME
-from broker.memberlog.records import OF_CLIENT, Client
+from broker.memberlog.records import ROLE_CLIENT, Client
 from broker.memberlog.writer import MemberLogWriter
 from tests.system.verify.corruption.corrupt_logs import WITHIN_INCARNATIONS, Corruption
 from tests.system.verify.support.checks_without_spark import rows_in
@@ -320,7 +320,7 @@ def test_a_member_that_is_behind_holds_the_verified_position(tmp_path: Path) -> 
 
 def test_what_clients_wrote_is_no_members(tmp_path: Path) -> None:
     good_history().write(tmp_path)
-    log = MemberLogWriter(tmp_path, "", "", "spout-1@host", 7, lambda: 1, role=OF_CLIENT)
+    log = MemberLogWriter(tmp_path, "", "", "spout-1@host", 7, lambda: 1, role=ROLE_CLIENT)
     log.append(Client(1, "q", 1, b""))
     log.close()
     reader = Reader(tmp_path)

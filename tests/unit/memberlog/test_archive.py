@@ -16,7 +16,14 @@ from pathlib import Path
 import pytest
 
 from broker.memberlog import archive
-from broker.memberlog.archive import ArchiveResult, Policy, command_line, is_due, settled_in, tend
+from broker.memberlog.archive import (
+    ArchiveResult,
+    Policy,
+    archive_segments,
+    command_line,
+    is_due,
+    verified_in,
+)
 from broker.memberlog.reader import Damaged, read_ends, read_segment
 from broker.memberlog.records import Durable
 from broker.memberlog.segments import (
@@ -59,7 +66,7 @@ def names(directory: Path) -> list[str]:
 def tended(
     directory: Path, policy: Policy, current: str = "", now_s: float = 0
 ) -> list[ArchiveResult]:
-    return list(tend(directory, current, policy, now_s))
+    return list(archive_segments(directory, current, policy, now_s))
 
 
 class TestBytes:
@@ -227,7 +234,7 @@ class TestCompression:
 
     def test_one_process_at_a_time(self, tmp_path: Path) -> None:
         life(tmp_path, 1, 1)
-        first = tend(tmp_path, "", Policy(), 0)
+        first = archive_segments(tmp_path, "", Policy(), 0)
         assert next(first).file == "a.1.000000.qml"
         command = [sys.executable, *command_line(tmp_path, "", Policy(), 0)]
         second = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
@@ -323,7 +330,7 @@ class TestRetention:
         paths = self.aged(tmp_path)
         (tmp_path / "verified").write_text(text)
         with pytest.raises(ValueError, match="not a verified point of --save"):
-            settled_in(tmp_path / "verified")
+            verified_in(tmp_path / "verified")
         done = tended(tmp_path, Policy(compress=False, keep_s=1), now_s=99 * DAY_S)
         assert [did.what for did in done] == ["failed", "kept unverified"]
         assert segments_in(tmp_path) == paths

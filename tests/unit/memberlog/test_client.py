@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 from broker.memberlog import client_history as module
 from broker.memberlog.client_history import ClientHistory
 from broker.memberlog.reader import read_segment
-from broker.memberlog.records import CLIENT_ROW, OF_CLIENT, Client, Did, Header
+from broker.memberlog.records import CLIENT_ROW, ROLE_CLIENT, Client, ClientOp, Header
 
 
 def hashed(body: bytes) -> int:
@@ -42,10 +42,10 @@ def test_it_is_a_log_of_a_client(tmp_path: Path) -> None:
     assert path.name == "spout-1@host.7.000000.qml"
     header, record, _ = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
     assert isinstance(header, Header)
-    assert (header.member, header.incarnation, header.role) == ("spout-1@host", 7, OF_CLIENT)
+    assert (header.member, header.incarnation, header.role) == ("spout-1@host", 7, ROLE_CLIENT)
     assert (header.cluster_name, header.cluster_id) == ("", "")
     assert isinstance(record, Client)
-    assert record == Client(1, "q", 99, CLIENT_ROW.pack(Did.PUBLISHED, hashed(b"a"), 1))
+    assert record == Client(1, "q", 99, CLIENT_ROW.pack(ClientOp.PUBLISHED, hashed(b"a"), 1))
 
 
 def test_a_record_for_each_session_and_turn(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_an_answer_may_be_of_several(tmp_path: Path) -> None:
     log.close()
     (_, _, operations) = told(tmp_path)[0]
     assert [(what, number) for what, _, number in operations[5:]] == [
-        (Did.CONFIRMED, 3), (Did.REFUSED, 1), (Did.REFUSED, 2),
-        (Did.CONFIRMED, 4), (Did.CONFIRMED, 5),
+        (ClientOp.CONFIRMED, 3), (ClientOp.REFUSED, 1), (ClientOp.REFUSED, 2),
+        (ClientOp.CONFIRMED, 4), (ClientOp.CONFIRMED, 5),
     ]  # fmt: skip
 
 
@@ -110,7 +110,11 @@ def test_what_is_open_when_the_connection_breaks_gets_no_answer(tmp_path: Path) 
     session.acked(1)
     log.close()
     (_, _, operations) = told(tmp_path)[0]
-    assert [what for what, _, _ in operations] == [Did.PUBLISHED, Did.RECEIVED, Did.LOST]
+    assert [what for what, _, _ in operations] == [
+        ClientOp.PUBLISHED,
+        ClientOp.RECEIVED,
+        ClientOp.LOST,
+    ]
 
 
 def test_a_long_turn_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,11 +24,11 @@ from broker.machine.move_log import (
     moves_in,
     spelled_out,
 )
-from broker.memberlog.archive import Policy, tend
+from broker.memberlog.archive import Policy, archive_segments
 from broker.memberlog.reader import LogError, TornTail, read_segment
 from broker.memberlog.recorder import QUEUES_PER_RECORD
 from broker.memberlog.records import (
-    STANDING_ROW,
+    CHECKPOINT_ROW,
     Batch,
     Checkpoint,
     Durable,
@@ -83,7 +83,7 @@ def test_the_moves_of_a_log_lead_to_its_checkpoints(tmp_path: Path) -> None:
         if isinstance(record, Batch):
             ledger.take(record.moves)
         elif isinstance(record, Checkpoint) and record.position:
-            rows = {number: rest for number, *rest in STANDING_ROW.iter_unpack(record.queues)}
+            rows = {number: rest for number, *rest in CHECKPOINT_ROW.iter_unpack(record.queues)}
             assert {n: ready for n, (ready, *_) in rows.items()} == {
                 number: len(places) for number, places in ledger.ready.items()
             }
@@ -133,7 +133,7 @@ def test_a_transferred_state_is_told_whole(tmp_path: Path) -> None:
     assert isinstance(last[2], Checkpoint)
     assert last[2].position == donor.replica.history.position
     assert last[2].root == donor.replica.machine.root()
-    assert [row[:4] for row in STANDING_ROW.iter_unpack(last[2].queues)] == [
+    assert [row[:4] for row in CHECKPOINT_ROW.iter_unpack(last[2].queues)] == [
         (1, 1, 0, 2), (2, 1, 0, 1),
     ]  # fmt: skip
 
@@ -150,7 +150,7 @@ def test_more_queues_than_one_record_holds(tmp_path: Path, monkeypatch: pytest.M
     assert {(r.position, r.root) for r in told} == {
         (donor.replica.history.position, donor.replica.machine.root())
     }
-    rows = [row for r in told for row in STANDING_ROW.iter_unpack(r.queues)]
+    rows = [row for r in told for row in CHECKPOINT_ROW.iter_unpack(r.queues)]
     assert [row[0] for row in rows] == [1, 2, 3, 4, 5]
 
 
@@ -300,7 +300,11 @@ class TestADiskThatFails:
             scene.book.durable(number)
             scene.book.flush()
         scene.book.close()
-        assert len(list(tend(tmp_path, "", Policy(), 0))) == len(segments_in(tmp_path)) == 5
+        assert (
+            len(list(archive_segments(tmp_path, "", Policy(), 0)))
+            == len(segments_in(tmp_path))
+            == 5
+        )
         for path in segments_in(tmp_path)[:3]:
             path.unlink()
         before = [e for path in segments_in(tmp_path) for e in read_segment(open_segment(path), "")]

@@ -20,8 +20,8 @@ from broker.memberlog.codec import (
     unpack_positions,
 )
 from broker.memberlog.records import (
+    CHECKPOINT_ROW,
     CLIENT_ROW,
-    STANDING_ROW,
     Active,
     Batch,
     Checkpoint,
@@ -67,7 +67,7 @@ SAMPLES: list[Record] = [
     End(101, 103, b"c" * 16, 9, 1, 3, 2, 2, 1024, b"\7" * 24),
     Queues(()),
     Queues(((1, "/", "orders", True, -1), (U64, "v", "x", False, 255))),
-    Checkpoint(100, U64, 17, STANDING_ROW.pack(1, 3, 2, 9, U64)),
+    Checkpoint(100, U64, 17, CHECKPOINT_ROW.pack(1, 3, 2, 9, U64)),
     Client(1, "orders", 1_700, CLIENT_ROW.pack(1, U64, 4) + CLIENT_ROW.pack(0x85, 3, 9)),
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from broker.memberlog.reader import read_segment
-from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Client, Did
+from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Client, ClientOp
 from tests.support.toy_broker import ToyCluster
 from tests.unit.tools.test_spout_drain import lines, run
 
@@ -34,15 +34,15 @@ def test_spout_over_the_loss_of_a_broker(tmp_path: Path) -> None:
         assert code == 0, err
     done = operations(tmp_path)
     counts = Counter(what for _, what, _, _ in done)
-    assert counts[Did.CONFIRMED] == 400
-    assert counts[Did.LOST] == 1
-    again = counts[Did.PUBLISHED] - 400
+    assert counts[ClientOp.CONFIRMED] == 400
+    assert counts[ClientOp.LOST] == 1
+    again = counts[ClientOp.PUBLISHED] - 400
     assert 1 <= again <= 50  # at most a window is sent again
     assert {session for session, _, _, _ in done} == {1, 2}
     numbers = [number for session, what, _, number in done if (session, what) == (2, 1)]
     assert numbers == list(range(1, len(numbers) + 1))
     bodies = {xxh3_64_intdigest(body) for body in lines(400).splitlines()}
-    assert {body for _, what, body, _ in done if what == Did.CONFIRMED} == bodies
+    assert {body for _, what, body, _ in done if what == ClientOp.CONFIRMED} == bodies
 
 
 def test_spout_is_refused_and_finds_no_queue(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_drain(tmp_path: Path, acks: bool) -> None:
         code, out, err = run("drain", "-b", toy.brokers, *arguments)
         assert (code, out) == (0, b"a\nb\n"), err
     a, b = (xxh3_64_intdigest(body) for body in (b"a", b"b"))
-    received = [(1, Did.RECEIVED | REDELIVERED, a, 1), (1, int(Did.RECEIVED), b, 2)]
-    acked = [(1, int(Did.ACKED), a, 1), (1, int(Did.ACKED), b, 2)] if acks else []
+    received = [(1, ClientOp.RECEIVED | REDELIVERED, a, 1), (1, int(ClientOp.RECEIVED), b, 2)]
+    acked = [(1, int(ClientOp.ACKED), a, 1), (1, int(ClientOp.ACKED), b, 2)] if acks else []
     assert sorted(operations(tmp_path)) == sorted(received + acked)
 
 

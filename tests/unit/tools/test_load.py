@@ -10,7 +10,7 @@ import pytest
 
 from broker.amqp import codec
 from broker.memberlog.reader import read_segment
-from broker.memberlog.records import CLIENT_ROW, Client, Did
+from broker.memberlog.records import CLIENT_ROW, Client, ClientOp
 from tests.bench.load import Run, quantiles, run_load
 from tests.bench.support.load_clients import STAMP, Load
 from tests.support.toy_broker import Stored, ToyCluster
@@ -62,9 +62,11 @@ def test_a_history_says_all_of_it(tmp_path: Path) -> None:
                 counts[what] += 1
                 bodies.setdefault(what, set()).add(body)
     total = report["total_messages"]
-    assert counts == dict.fromkeys((Did.PUBLISHED, Did.CONFIRMED, Did.RECEIVED, Did.ACKED), total)
-    assert bodies[Did.PUBLISHED] == bodies[Did.RECEIVED]
-    assert len(bodies[Did.PUBLISHED]) == total
+    assert counts == dict.fromkeys(
+        (ClientOp.PUBLISHED, ClientOp.CONFIRMED, ClientOp.RECEIVED, ClientOp.ACKED), total
+    )
+    assert bodies[ClientOp.PUBLISHED] == bodies[ClientOp.RECEIVED]
+    assert len(bodies[ClientOp.PUBLISHED]) == total
 
 
 def test_a_rate_is_kept() -> None:

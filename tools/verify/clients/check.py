@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.machine.move_log import MARK_MASK
-from broker.memberlog.records import Did
+from broker.memberlog.records import ClientOp
 from tools.verify.clients.lookup import FINDINGS_MAX, HistoryExtent, finding, messages, times, who
 from tools.verify.clients.published import PublishOutcomes, trace_publishes
 from tools.verify.clients.received import check_received
@@ -112,12 +112,12 @@ def count(clients: DataFrame) -> ClientCounts:
     """Count the operations of all clients, by kind."""
     from pyspark.sql import functions as f
 
-    def of(did: Did) -> Column:
+    def of(did: ClientOp) -> Column:
         return f.count(f.when(f.col("op") == int(did), 1))
 
     row = clients.agg(
-        f.count_distinct("client", "life"), f.count("op"), of(Did.PUBLISHED), of(Did.CONFIRMED),
-        of(Did.REFUSED), of(Did.RECEIVED), of(Did.ACKED),
+        f.count_distinct("client", "life"), f.count("op"), of(ClientOp.PUBLISHED),
+        of(ClientOp.CONFIRMED), of(ClientOp.REFUSED), of(ClientOp.RECEIVED), of(ClientOp.ACKED),
     ).collect()[0]  # fmt: skip
     return ClientCounts(*row)
 
@@ -147,7 +147,7 @@ def check_unroutable(
     if not (extent.begin and extent.whole):
         return []
     told = (
-        clients.filter(f.col("op") == int(Did.UNROUTABLE))
+        clients.filter(f.col("op") == int(ClientOp.UNROUTABLE))
         .groupBy("body")
         .agg(f.count("*").alias("told"), f.min(who()).alias("who"))
     )
@@ -173,17 +173,17 @@ def _looked_up(clients: DataFrame, published: DataFrame) -> DataFrame:
     """Return, by body, number and queue, what clients were told, what is there, and a verdict."""
     from pyspark.sql import functions as f
 
-    def of(did: Did) -> Column:
+    def of(did: ClientOp) -> Column:
         return f.when(f.col("op") == int(did), 1)
 
-    answered = of(Did.CONFIRMED).isNotNull() | of(Did.REFUSED).isNotNull()
+    answered = of(ClientOp.CONFIRMED).isNotNull() | of(ClientOp.REFUSED).isNotNull()
     told = (
-        clients.filter(f.col("op").isin(Did.PUBLISHED, Did.CONFIRMED, Did.REFUSED))
+        clients.filter(f.col("op").isin(ClientOp.PUBLISHED, ClientOp.CONFIRMED, ClientOp.REFUSED))
         .groupBy("body", f.col("aux").bitwiseAND(MARK_MASK).alias("publish_no"), "queue")
         .agg(
-            f.count(of(Did.PUBLISHED)).alias("attempts"),
-            f.count(of(Did.CONFIRMED)).alias("confirmed"),
-            f.count(of(Did.REFUSED)).alias("refused"),
+            f.count(of(ClientOp.PUBLISHED)).alias("attempts"),
+            f.count(of(ClientOp.CONFIRMED)).alias("confirmed"),
+            f.count(of(ClientOp.REFUSED)).alias("refused"),
             f.min(f.when(answered, who())).alias("who"),
         )
         .filter("who is not null")

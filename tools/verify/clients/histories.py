@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.memberlog.records import OF_CLIENT, RecordKind
+from broker.memberlog.records import ROLE_CLIENT, RecordKind
 from tools.verify.checks.canonical_history import Gap, Stretch
 from tools.verify.checks.views_and_segments import IncarnationId
 from tools.verify.clients.check import ClientReport, check_clients
@@ -27,7 +27,7 @@ def is_history(path: Path) -> bool:
             header = header_of(file.read(HEADER_BYTES), str(path))
     except (OSError, EOFError):
         return False
-    return header is not None and header.role == OF_CLIENT
+    return header is not None and header.role == ROLE_CLIENT
 
 
 def split_clients(segments: Sequence[Path]) -> tuple[list[Path], list[Path]]:

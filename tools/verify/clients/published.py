@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.machine.move_log import BY_DEATH, CAUSE_SHIFT, FORGOTTEN, MARK_MASK, REJECTED, Op
-from broker.memberlog.records import Did
+from broker.memberlog.records import ClientOp
 from tools.verify.clients.lookup import FINDINGS_MAX, U64
 from tools.verify.findings import Finding
 
@@ -45,7 +45,7 @@ def trace_publishes(
 
     mine = _confirmed(clients, published).persist()
     try:
-        told = clients.filter(f.col("op") == int(Did.CONFIRMED)).count()
+        told = clients.filter(f.col("op") == int(ClientOp.CONFIRMED)).count()
         found = mine.agg(f.count("*"), f.count(f.when(f.col("number") == 0, 1))).collect()[0]
         entered = mine.select(
             "content", "body", "client", f.explode("queues").alias("queue"), "position"
@@ -83,7 +83,7 @@ def _confirmed(clients: DataFrame, published: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     told = (
-        clients.filter(f.col("op") == int(Did.CONFIRMED))
+        clients.filter(f.col("op") == int(ClientOp.CONFIRMED))
         .groupBy("body", f.col("aux").bitwiseAND(MARK_MASK).alias("publish_no"))
         .agg(f.count("*").alias("confirmed"), f.min("client").alias("client"))
     )

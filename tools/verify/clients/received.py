@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.machine.move_log import Op
-from broker.memberlog.records import Did
+from broker.memberlog.records import ClientOp
 from tools.verify.clients.lookup import FINDINGS_MAX, HistoryExtent, finding, messages, times, who
 from tools.verify.findings import Finding
 
@@ -69,7 +69,7 @@ def _received(clients: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     return (
-        clients.filter(f.col("op") == int(Did.RECEIVED))
+        clients.filter(f.col("op") == int(ClientOp.RECEIVED))
         .groupBy("body", "queue")
         .agg(
             f.count(f.when(~f.col("flag"), 1)).alias("plain"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.machine.move_log import CAUSE_SHIFT, FLAG, MOVE
 from broker.memberlog.records import (
-    STANDING_ROW,
+    CHECKPOINT_ROW,
     Batch,
     Checkpoint,
     Queues,
@@ -51,7 +51,7 @@ class Replay:
 
     def _compare(self, checkpoint: Checkpoint) -> None:
         logged = {
-            row[0]: QueueFigures(*row[1:]) for row in STANDING_ROW.iter_unpack(checkpoint.queues)
+            row[0]: QueueFigures(*row[1:]) for row in CHECKPOINT_ROW.iter_unpack(checkpoint.queues)
         }
         position, next_message = checkpoint.position, checkpoint.next_message
         if self._model is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from broker.machine import commands as c
 from broker.machine.move_log import BY_DEATH, CAUSE_SHIFT, MARK_MASK, Op
 from broker.memberlog.records import (
-    STANDING_ROW,
+    CHECKPOINT_ROW,
     Batch,
     Checkpoint,
     Queues,
@@ -130,7 +130,9 @@ class SegmentRules:
         if self._root[0] == position and self._root[1] != root:
             more = f"{root:016x}, not {self._root[1]:016x}"
             self.breaches.append(Breach("other root", position, 0, -1, -1, more=more))
-        queue_totals = {row[0]: QueueTotals(*row[1:4]) for row in STANDING_ROW.iter_unpack(queues)}
+        queue_totals = {
+            row[0]: QueueTotals(*row[1:4]) for row in CHECKPOINT_ROW.iter_unpack(queues)
+        }
         if self._balance is not None:
             self.breaches += self._balance.differences(position, queue_totals, next_message)
             self.balances += 1

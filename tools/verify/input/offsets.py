@@ -15,7 +15,7 @@ from typing import NamedTuple, TypedDict
 
 from broker.memberlog.codec import FRAME, MAGIC, RECORD_BYTES_MAX, RecordMalformed, decode
 from broker.memberlog.reader import After, LogError
-from broker.memberlog.records import OF_CLIENT, SUFFIX
+from broker.memberlog.records import ROLE_CLIENT, SUFFIX
 from broker.memberlog.segments import is_segment, one_of_each, open_segment, plain_name
 from tools.verify.findings import BadInput
 from tools.verify.input.batch_summaries import Continuation
@@ -114,7 +114,7 @@ def read_part(part: LogPart) -> tuple[bytes, str, Continuation | None] | None:
         if head is None or data is None:
             continue
         header = header_of(head, str(path))
-        if header is not None and header.role == OF_CLIENT:
+        if header is not None and header.role == ROLE_CLIENT:
             return None
         name = f"{path}@{part.begin}"
         if part.begin == 0:

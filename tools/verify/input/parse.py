@@ -24,7 +24,7 @@ from broker.memberlog.reader import (
     read_segment,
 )
 from broker.memberlog.records import (
-    OF_CLIENT,
+    ROLE_CLIENT,
     Active,
     Batch,
     Checkpoint,
@@ -42,7 +42,7 @@ from broker.memberlog.records import (
     Stop,
     Vote,
 )
-from broker.memberlog.segment_totals import Tally
+from broker.memberlog.segment_totals import SegmentTotals
 from tools.verify.input.batch_summaries import (
     BatchRange,
     Continuation,
@@ -143,7 +143,7 @@ class _Parser:
         self._durable = -1
         self._at_start = True  # nothing said yet at which position this segment begins
         self._whole = True  # no damage so far
-        self._tally = Tally()
+        self._tally = SegmentTotals()
         self._unconfirmed: set[int] = set()
         self._recent: deque[Batch] = deque(maxlen=RECENT)
         self._range = BatchRange()
@@ -233,7 +233,7 @@ class _Parser:
                 return
             case Header():
                 self._source = (self._file, record.member, record.incarnation, record.segment)
-                self._of_client = record.role == OF_CLIENT
+                self._of_client = record.role == ROLE_CLIENT
                 ends["prev_link"] = record.prev_link.hex()
                 ends["cluster"] = (record.cluster_name, record.cluster_id)
                 self._time_us = record.wall_us

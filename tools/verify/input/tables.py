@@ -16,8 +16,8 @@ from broker.machine.move_log import MOVE
 from broker.memberlog.reader import Entry, LogError, NotALog, OtherVersion, read_segment
 from broker.memberlog.records import (
     CLIENT_ROW,
-    OF_CLIENT,
     REDELIVERED,
+    ROLE_CLIENT,
     Active,
     Batch,
     Client,
@@ -93,7 +93,7 @@ def clients_of(data: bytes, file: str, schema: pyarrow.Schema) -> Iterator[pyarr
                 size = 0
         elif isinstance(record, Header):
             header = record
-            if header.role != OF_CLIENT:
+            if header.role != ROLE_CLIENT:
                 return
     if taken:
         yield _clients(header, file, taken, schema)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from broker.memberlog.codec import MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import MARK_BYTES, Batch, ConfirmRecord, End, Header, Record, Vote
-from broker.memberlog.segment_totals import Tally
+from broker.memberlog.segment_totals import SegmentTotals
 from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
 from tests.system.verify.support.make_logs import IncarnationId, LogMaker
 from tools.verify.checks.digest_votes import VERDICTS
@@ -131,17 +131,17 @@ class CorruptibleLogs:
                     corruption.records
                 )
             out = bytearray(MAGIC)
-            tally = Tally()
+            totals = SegmentTotals()
             for record in records:
                 if isinstance(record, End) and not corruption.key.startswith("End"):
-                    record = tally.end()  # who lies does not contradict itself so plainly
+                    record = totals.end()  # who lies does not contradict itself so plainly
                 if isinstance(record, Header) and not corruption.key.startswith("Header.prev_link"):
                     record = record._replace(prev_link=link)
                 payload = encode(next(lsn), record)
                 # The link is of what the header says, so that even a wrong one is no damage here.
                 link = next_link(record.prev_link if isinstance(record, Header) else link, payload)
                 out += frame(payload, link)
-                tally.take(record)
+                totals.take(record)
             yield bytes(out)
 
 

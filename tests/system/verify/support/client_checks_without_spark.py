@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from broker.machine.move_log import CAUSE_SHIFT, FLAG, MARK_MASK, MOVE, Op
 from broker.memberlog.reader import read_segment
-from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Batch, Client, Did
+from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Batch, Client, ClientOp
 from broker.memberlog.segments import open_segment
 from tests.system.verify.support.checks_without_spark import rows_in
 from tools.verify.checks.canonical_history import gaps, plan
@@ -69,9 +69,9 @@ def compare_clients(places: list[Path]) -> ClientComparison:
     received: Counter[tuple[int, bool]] = Counter()
     for path in clients:
         for what, body, number in _operations(path):
-            if what == Did.CONFIRMED:
+            if what == ClientOp.CONFIRMED:
                 confirmed[body, number & MARK_MASK] += 1
-            elif what & ~REDELIVERED == Did.RECEIVED:
+            elif what & ~REDELIVERED == ClientOp.RECEIVED:
                 received[body, what >= REDELIVERED] += 1
     mismatches = [f"confirmed, but not there: {one}" for one in confirmed - numbered]
     mismatches += [f"received, but not delivered so: {one}" for one in received - delivered]

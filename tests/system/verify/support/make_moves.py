@@ -16,7 +16,7 @@ from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE
 from broker.machine.state import Queue
 from broker.memberlog.records import (
-    STANDING_ROW,
+    CHECKPOINT_ROW,
     Active,
     Batch,
     Checkpoint,
@@ -121,7 +121,7 @@ class MoveMaker(LogMaker):
             self._add(Checkpoint(0, 0, 1, b""))
             return
         rows = b"".join(
-            STANDING_ROW.pack(
+            CHECKPOINT_ROW.pack(
                 queue.number, len(queue.ready) + len(queue.returned), queue.unacked,
                 queue.next_seq, queue.ready_sum,
             )

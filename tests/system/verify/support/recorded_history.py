@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from broker.machine import commands as c
 from broker.machine.move_log import MOVE, Op
-from broker.memberlog.records import STANDING_ROW, Batch, Checkpoint, Record
+from broker.memberlog.records import CHECKPOINT_ROW, Batch, Checkpoint, Record
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, Row
 
 
@@ -97,9 +97,9 @@ def checkpoint_of(maker: MoveMaker, number: int) -> tuple[int, Checkpoint]:
 def change_checkpoint(maker: MoveMaker, number: int, field: int) -> int:
     """Add one to a field of the first row of a checkpoint in all logs."""
     _, original = checkpoint_of(maker, number)
-    row = list(STANDING_ROW.unpack_from(original.queues))
+    row = list(CHECKPOINT_ROW.unpack_from(original.queues))
     row[field] += 1
-    changed = STANDING_ROW.pack(*row) + original.queues[STANDING_ROW.size :]
+    changed = CHECKPOINT_ROW.pack(*row) + original.queues[CHECKPOINT_ROW.size :]
     for incarnation in INCARNATIONS:
         records: list[Record] = maker.logs[incarnation]
         records[:] = [r._replace(queues=changed) if r == original else r for r in records]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from broker.memberlog.codec import encode
 from broker.memberlog.reader import ENDS_BYTES, NotALog, read_ends, read_segment
 from broker.memberlog.records import Batch, End
-from broker.memberlog.segment_totals import MARKS_MAX, STEP, Tally, marks_of
+from broker.memberlog.segment_totals import MARKS_MAX, STEP, SegmentTotals, marks_of
 from broker.memberlog.writer import MemberLogWriter
 from tests.bench.support.verifylogs import write_logs
 from tests.system.verify.support.make_logs import LogMaker, good_history
@@ -41,12 +41,12 @@ def batch(first: int, commands: int) -> Batch:
 class TestTally:
     def test_marks_are_the_same_however_segments_are_cut(self) -> None:
         chance = random.Random(5)
-        whole, parts, position = Tally(), [Tally()], 1
+        whole, parts, position = SegmentTotals(), [SegmentTotals()], 1
         for _ in range(3000):
             one = batch(position, chance.randint(1, 30))
             position += one.commands
             if chance.random() < 0.005:
-                parts.append(Tally())
+                parts.append(SegmentTotals())
             whole.take(one)
             parts[-1].take(one)
         marks = marks_of(whole.end())
@@ -54,7 +54,7 @@ class TestTally:
         assert len(marks) == position // STEP
 
     def test_many_marks_are_thinned_to_a_coarser_grid_of_the_same(self) -> None:
-        tally, every = Tally(), {}
+        tally, every = SegmentTotals(), {}
         for number in range(3 * MARKS_MAX):
             one = batch(1 + number * STEP, STEP)
             every[(number + 1) * STEP] = one.chain

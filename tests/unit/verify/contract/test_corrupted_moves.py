@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("numpy")
 
 from broker.machine.move_log import FLAG, MOVE, Op
-from broker.memberlog.records import STANDING_ROW, Batch, Checkpoint, Queues, Record
+from broker.memberlog.records import CHECKPOINT_ROW, Batch, Checkpoint, Queues, Record
 from tests.system.verify.support.make_moves import INCARNATIONS, Row, contract_breaches, packed
 from tests.system.verify.support.recorded_history import plain_history
 
@@ -79,11 +79,11 @@ def corruptions_in(records: list[Record]) -> Iterator[Corruption]:
                     at,
                     record._replace(next_message=next_message + 1),
                 )
-                row = list(STANDING_ROW.unpack_from(packed_rows))
-                others = packed_rows[STANDING_ROW.size :]
+                row = list(CHECKPOINT_ROW.unpack_from(packed_rows))
+                others = packed_rows[CHECKPOINT_ROW.size :]
                 for i, field in enumerate(("number", "ready", "unacked", "next_seq", "ready_sum")):
                     changed = [*row[:i], row[i] + (90 if i == 0 else 1), *row[i + 1 :]]
-                    changed_rows = STANDING_ROW.pack(*changed) + others
+                    changed_rows = CHECKPOINT_ROW.pack(*changed) + others
                     yield f"Checkpoint.{field} +1", at, record._replace(queues=changed_rows)
                 yield "Checkpoint without its first", at, record._replace(queues=others)
             case _:

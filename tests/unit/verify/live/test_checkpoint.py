@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.memberlog.archive import VERIFIED, Policy, tend
+from broker.memberlog.archive import VERIFIED, Policy, archive_segments
 from broker.memberlog.records import Durable
 from broker.memberlog.segments import PACKED, open_segment
 from tests.system.verify.support.make_logs import good_history
@@ -83,7 +83,7 @@ def test_what_a_saved_point_settles_a_member_may_drop_and_nothing_else(tmp_path:
     for member in "abc":
         directory = tmp_path / "logs" / member
         (directory / VERIFIED).write_bytes((tmp_path / "point").read_bytes())
-        done = list(tend(directory, "", policy, time.time() + 9))
+        done = list(archive_segments(directory, "", policy, time.time() + 9))
         dropped += sum(did.what == "dropped" for did in done)
         assert {did.what for did in done} <= {"compressed", "dropped", "kept unverified"}
     assert dropped == count > 4
