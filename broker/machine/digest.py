@@ -13,15 +13,11 @@ Decision: docs/decisions/0017-digests-are-voted-on.md.
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgpack
 from xxhash import xxh3_64_intdigest
 
 from broker.machine.commands import Table, Value
-
-if TYPE_CHECKING:
-    from broker.machine.state import Message
 
 MASK = (1 << 64) - 1
 ALGORITHM = "xxh3_64-sum-2"
@@ -46,14 +42,6 @@ def message_hash(
     `hashed` is the body's own hash, which a client can compute too: evidence names bodies by it."""
     head = _head(number, created_us, ttl_us, flags, len(exchange), len(properties), len(body))
     return xxh3_64_intdigest(head + (exchange + key).encode() + properties, hashed)
-
-
-def rehash(message: "Message") -> int:
-    """The message's hash again, from the bytes it holds now."""
-    _, number, exchange, key, flags, created_us, ttl_us, properties, body = message
-    return message_hash(
-        number, exchange, key, flags, created_us, ttl_us, properties, body, body_hash(body)
-    )
 
 
 def ready_element(content: int, queue_id: int, seq: int, redelivered: bool) -> int:

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final, NamedTuple, TypeAlias
 
 from broker.machine.commands import Table
-from broker.machine.digest import MASK
+from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.effects import Effect
 from broker.machine.move_log import MARK_MASK
 
@@ -25,6 +25,15 @@ CREATED_US: Final = 5  # in the machine's time
 TTL_US: Final = 6  # NO_TTL: none of its own
 PROPERTIES: Final = 7
 BODY: Final = 8
+
+
+def rehash(message: Message) -> int:
+    """The message's hash again, from the bytes it holds now."""
+    _, number, exchange, key, flags, created_us, ttl_us, properties, body = message
+    return message_hash(
+        number, exchange, key, flags, created_us, ttl_us, properties, body, body_hash(body)
+    )
+
 
 NO_TTL = -1
 NO_LIMIT = 1 << 62

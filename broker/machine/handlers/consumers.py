@@ -17,7 +17,7 @@ from broker.machine.commands import (
     Recover,
     Sent,
 )
-from broker.machine.digest import held_element, rehash
+from broker.machine.digest import held_element
 from broker.machine.effects import GetEmpty, GetOk
 from broker.machine.handlers.connections import (
     channel_element,
@@ -57,7 +57,16 @@ from broker.machine.queueing.refusals import (
     reused_tag,
     unknown_tag,
 )
-from broker.machine.state import CONTENT_HASH, NO_LIMIT, Channel, Consumer, Held, Queue, State
+from broker.machine.state import (
+    CONTENT_HASH,
+    NO_LIMIT,
+    Channel,
+    Consumer,
+    Held,
+    Queue,
+    State,
+    rehash,
+)
 
 # A consumer without a limit of its own is still bounded: what is in flight is held in memory.
 UNLIMITED_UNACKED_MAX = 2000

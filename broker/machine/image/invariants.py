@@ -1,7 +1,7 @@
 """The state looked at as a whole: its hash from scratch, and what must hold between commands."""
 
 from broker.machine.clock.cluster_time import REST, clock_element, dates_of, pending, reached
-from broker.machine.digest import MASK, held_element, ready_element, rehash
+from broker.machine.digest import MASK, held_element, ready_element
 from broker.machine.handlers.connections import channel_element, connection_element
 from broker.machine.handlers.poison import poison_element
 from broker.machine.handlers.sessions import cluster_element, session_element
@@ -13,7 +13,17 @@ from broker.machine.queueing.queue import (
     seq_at,
 )
 from broker.machine.queueing.routing import binding_element, exchange_element
-from broker.machine.state import BODY, CONTENT_HASH, NO_TTL, TTL_US, Channel, Consumer, Queue, State
+from broker.machine.state import (
+    BODY,
+    CONTENT_HASH,
+    NO_TTL,
+    TTL_US,
+    Channel,
+    Consumer,
+    Queue,
+    State,
+    rehash,
+)
 
 
 def recompute_root(state: State, fresh: bool = False) -> int:

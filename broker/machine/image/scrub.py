@@ -8,10 +8,10 @@ left, all that is not a ready message, is summed up at once against the root.
 from itertools import chain
 from typing import NamedTuple
 
-from broker.machine.digest import MASK, ready_element, rehash
+from broker.machine.digest import MASK, ready_element
 from broker.machine.image.invariants import recompute_root
 from broker.machine.queueing.queue import seq_at
-from broker.machine.state import CONTENT_HASH, NUMBER, Message, Queue, State
+from broker.machine.state import CONTENT_HASH, NUMBER, Message, Queue, State, rehash
 
 REST_MAX = 5_000
 """More things than this are not summed up, as nothing else happens meanwhile: ten milliseconds."""

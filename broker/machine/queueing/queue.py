@@ -17,7 +17,7 @@ from broker.machine.clock.cluster_time import (
     unlease,
 )
 from broker.machine.commands import Table
-from broker.machine.digest import MASK, canonical, ready_element, rehash, thing
+from broker.machine.digest import MASK, canonical, ready_element, thing
 from broker.machine.effects import CancelNotify
 from broker.machine.move_log import (
     DECLARED,
@@ -49,6 +49,7 @@ from broker.machine.state import (
     Queue,
     State,
     Vhost,
+    rehash,
 )
 
 _RANK_SHIFT = 54  # above any number of messages; 8 bits of priority fit below bit 62
