@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Protocol
 
 from broker.admin.ring_queries import groups_of, primary_fact, quorum_of
 from broker.admin.status import status_of
 from broker.exit_codes import Exit
-from broker.frontend.connections import Connections
 from broker.frontend.management import Json, QueryRefused
 from broker.machine.commands import SHUTDOWN, Shutdown
 from broker.replication.controller import Controller
-from broker.replication.timers import Timers
-from broker.replication.voter_changes import ChangeRefused
-from broker.watchdogs.watchdogs import Watchdogs
-from vsync.io.traced_driver import TracedDriver, trace_op
+from broker.replication.voter_changes import ChangeRefused, VoterChanges
+from vsync.io.traced_driver import Tracer, trace_op
 from vsync.types import Member
 
 STOP_DATAGRAM = b"S"
@@ -25,55 +21,34 @@ STOP_REPEATS = 3
 STOP_INTERVAL_S = 0.1
 
 
-class Stoppable(Protocol):
-    """What the attendant needs of the shell."""
-
-    @property
-    def driver(self) -> TracedDriver:
-        """What runs the ring."""
-
-    @property
-    def watchdogs(self) -> Watchdogs:
-        """What is watched of this member."""
-
-    @property
-    def timers(self) -> Timers:
-        """What it does because time passes; the voters change there."""
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Call after some time."""
-
-    def send_direct(self, to: Member, payload: bytes) -> None:
-        """Send one datagram."""
-
-    def stop(self, code: Exit, reason: str) -> None:
-        """Stop this member."""
-
-    def all_counters(self) -> dict[str, int]:
-        """Return the counters of all parts."""
-
-    def progress(self) -> str:
-        """Return how far a state transfer to this member is; empty when there is none."""
-
-
 class Operations:
     """Answers operators for one member."""
 
     def __init__(
-        self, shell: Stoppable, controller: Controller, clients: Connections, cluster: str
+        self,
+        controller: Controller,
+        cluster: str,
+        tracer: Tracer,
+        voter_changes: VoterChanges,
+        *,
+        credentials: Callable[[str, str, str], bool],
+        later: Callable[[float, Callable[[], None]], object],
+        send_direct: Callable[[Member, bytes], None],
+        stop: Callable[[Exit, str], None],
+        counters: Callable[[], dict[str, int]],
+        progress: Callable[[], str],
+        watchdogs: Callable[[], Json],
     ) -> None:
-        self._shell, self._core, self._clients, self._cluster = shell, controller, clients, cluster
-        shell.driver.tracer.watch(lambda: primary_fact(controller))
-
-    def login(self, user: str, password: str, peer: str) -> bool:
-        """Whether these credentials are good."""
-        return self._clients.login(user, password, peer)
+        self._core, self._cluster = controller, cluster
+        self._tracer, self._voter_changes = tracer, voter_changes
+        self._later, self._send_direct, self._stop = later, send_direct, stop
+        self._progress, self._watchdogs = progress, watchdogs
+        self.login, self.all_counters = credentials, counters
+        tracer.watch(lambda: primary_fact(controller))
 
     def status(self) -> Json:
         """Return the answer to `status`."""
-        return status_of(
-            self._core, self._cluster, self._shell.progress(), self._shell.watchdogs.status()
-        )
+        return status_of(self._core, self._cluster, self._progress(), self._watchdogs())
 
     def groups(self) -> Json:
         """Return the answer to `groups`."""
@@ -85,27 +60,21 @@ class Operations:
 
     def trace(self, request: Json) -> Json:
         """Return the answer to `trace`; switch it when the request says so."""
-        return trace_op(self._shell.driver.tracer)(request)
-
-    def all_counters(self) -> dict[str, int]:
-        """Return this member's counters."""
-        return self._shell.all_counters()
+        return trace_op(self._tracer)(request)
 
     def stop_member(self, name: str) -> None:
         """Make a member leave."""
         self._demand_active()
         if name == self._core.me.name:
             # The answer leaves first.
-            self._shell.later(
-                STOP_INTERVAL_S, lambda: self._shell.stop(Exit.OK, "stopped by an operator")
-            )
+            self._later(STOP_INTERVAL_S, lambda: self._stop(Exit.OK, "stopped by an operator"))
             return
         for member in self._core.primary.members:
             if member.name == name:
                 for again in range(STOP_REPEATS):
-                    self._shell.later(
+                    self._later(
                         STOP_INTERVAL_S * again,
-                        lambda to=member: self._shell.send_direct(to, STOP_DATAGRAM),  # type: ignore[misc]
+                        lambda to=member: self._send_direct(to, STOP_DATAGRAM),  # type: ignore[misc]
                     )
                 return
         raise QueryRefused("no-such-member", f"no member of this view has the id {name}")
@@ -117,7 +86,7 @@ class Operations:
         self._core.admit([Shutdown(SHUTDOWN, shutdown_id)])
         return shutdown_id
 
-    def farewell(self) -> None:
+    def stop_members_without_state(self) -> None:
         """All were shut down; who was still joining gets no state any more, and is to stop too.
 
         So is an arbitrator, which does not read what is ordered.
@@ -126,12 +95,12 @@ class Operations:
         with_state = controller.primary.caught_up_names - controller.primary.mark.without_data
         for member in controller.primary.members:
             if member.name not in with_state:
-                self._shell.send_direct(member, STOP_DATAGRAM)
+                self._send_direct(member, STOP_DATAGRAM)
 
     def change_voters(self, action: str, name: str, by: str, votes: int) -> tuple[str, ...]:
         """Order a change of the voters; return the terms that will be in force."""
         self._demand_active()
-        voter_changes = self._shell.timers.voter_changes
+        voter_changes = self._voter_changes
         try:
             match action:
                 case "add":
@@ -152,6 +121,6 @@ class Operations:
             raise QueryRefused("refused", str(refused)) from None
 
     def _demand_active(self) -> None:
-        if not self._core.speaking:
+        if not self._core.serving:
             reason = self._core.halted or self._core.primary.reason
             raise QueryRefused("not-active", f"this member is not active: {reason}")

@@ -33,7 +33,7 @@ def quorum_of(controller: Controller, cluster: str) -> Json:
         primary.ring,
         present,
         parse(controller.promise.voters),
-        acting=controller.speaking and not controller.halted,
+        acting=controller.serving and not controller.halted,
         reason=controller.halted or primary.reason,
     )
 
@@ -47,5 +47,5 @@ def primary_fact(controller: Controller) -> dict[str, str | int | float]:
         "why": primary.reason,
         "epoch": primary.epoch,
         "level": ",".join(sorted(primary.caught_up_names)),
-        "speaking": int(controller.speaking),
+        "speaking": int(controller.serving),
     }

@@ -95,7 +95,7 @@ def _status_word(controller: Controller) -> tuple[str, str]:
     primary = controller.primary
     if controller.halted:
         return "INQUORATE", controller.halted
-    if controller.speaking and primary.has_caught_up:
+    if controller.serving and primary.has_caught_up:
         return "ACTIVE", ""
     if primary.phase is PrimaryPhase.INQUORATE:
         waiting = not controller.promise.cluster_id

@@ -12,19 +12,19 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
 from broker.durability.recovery import recover
-from broker.durability.transfer_protocol import Receiver, Sender, decode
+from broker.durability.transfer_protocol import Receiver, Sender, Tag, decode, is_transfer
 from broker.incidents.quarantine import TRANSFER, Quarantine
 from broker.replication.replica import Divergence, ExecutionFailed, Replica, Withheld
 from store import swap
-from store.api import Marker, Meta, Store
+from store.api import Meta, Store
 from store.errors import StoreError
 from store.lmdb_environment import DATA_NAME
 from store.lmdb_store import LmdbStore
+from vsync.totem.events import Direct
 from vsync.types import Member
 
 log = logging.getLogger("qpidd.join")
@@ -39,10 +39,10 @@ class TransferDonor:
         store: Callable[[], Store],
         loop: asyncio.AbstractEventLoop,
         send: Callable[[Member, bytes], None],
-        wish_checkpoint: Callable[[], None],
+        request_checkpoint: Callable[[], None],
     ) -> None:
         self._dir, self._store, self._loop = data_dir, store, loop
-        self._wish_checkpoint = wish_checkpoint
+        self._request_checkpoint = request_checkpoint
         self._files: dict[str, int] = {}
         self.sender = Sender(send, self._copy, self._read, self._drop)
         for left in data_dir.glob("transfer.*"):
@@ -59,7 +59,7 @@ class TransferDonor:
         # has not come that far, the copy does not hold that command.
         saved = store.checkpoint()
         if (saved[0] if saved is not None else 0) < beyond <= store.meta.position:
-            self._wish_checkpoint()
+            self._request_checkpoint()
             return False
         task = self._loop.run_in_executor(None, self._make, store, self._path(tid))
         task.add_done_callback(lambda done: self._made(tid, done))
@@ -211,15 +211,48 @@ class TransferJoiner:
             self._on_failed(str(error))
 
 
-def adopt(data_dir: Path, joined: LmdbStore, own: Meta, current: LmdbStore) -> LmdbStore:
-    """Put the verified copy in the place of the current store.
+class StateTransfer:
+    """Both sides of state transfer at one member; the donor's datagrams and the joiner's."""
 
-    What this member promised to others it keeps, whoever's state it now has.
-    """
-    promised = max(own.promised_epoch, joined.meta.promised_epoch)
-    joined.put_meta(replace(joined.meta, marker=Marker.DIRTY, promised_epoch=promised))
-    joined.close()
-    current.close()
-    aside = swap.install(data_dir)
-    log.info("the transferred state is in force; the old store is kept as %s", aside)
-    return LmdbStore.open(data_dir / swap.STORE_NAME)
+    def __init__(
+        self,
+        data_dir: Path,
+        loop: asyncio.AbstractEventLoop,
+        send: Callable[[Member, bytes], None],
+        quarantine: Quarantine,
+        *,
+        store: Callable[[], Store],
+        own: Callable[[], Meta],
+        request_checkpoint: Callable[[], None],
+        on_ready: Callable[[Replica, LmdbStore], None],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._donor = TransferDonor(data_dir, store, loop, send, request_checkpoint)
+        self._joiner = TransferJoiner(data_dir, own, loop, send, on_ready, on_failed, quarantine)
+        self.begin, self.abort = self._joiner.begin, self._joiner.abort
+
+    @property
+    def progress(self) -> str:
+        """Return how far the transfer to this member is, for people; empty when there is none."""
+        return self._joiner.progress
+
+    def takes(self, direct: Direct) -> bool:
+        """Whether this datagram was about state transfer; then it is dealt with."""
+        if not is_transfer(direct.payload):
+            return False
+        if (message := decode(direct.payload)) and message[0] in (Tag.ASK, Tag.GET, Tag.DONE):
+            self._donor.sender.on_message(direct.sender, *message, self._loop.time())
+        else:
+            self._joiner.on_datagram(direct.payload)
+        return True
+
+    def wake(self) -> None:
+        """Do what is due by the clock."""
+        self._joiner.wake()
+        self._donor.sender.wake(self._loop.time())
+
+    def close(self) -> None:
+        """Give everything up."""
+        self._joiner.abort()
+        self._donor.close()

@@ -23,7 +23,7 @@ from broker.options.broker import BrokerOptions
 from broker.process.arbitrator_record import ArbiterRecord, RecordFile
 from broker.process.ring_setup import discovery_for
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
-from broker.watchdogs.speaking_lease import SpeakingLease
+from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.driver import Driver
 from vsync.io.transport import Transport
 from vsync.primary.component import Primary
@@ -45,7 +45,7 @@ from vsync.types import Guarantee, Member
 
 log = logging.getLogger("qpidd")
 
-FAREWELL_MS = 100
+LEAVE_MS = 100
 
 
 class Arbitrator:
@@ -69,7 +69,7 @@ class Arbitrator:
         self.primary = Primary(self.me, self)
         self._options, self._file = options, file
         self._record = file.record  # as it will be when all that was handed over is written
-        self._licence = SpeakingLease(self.node.lease)
+        self._lease = ReplyLease(self.node.lease)
         # It only answers: a newcomer waits for the clocks of all members of its view.
         self._clocks = ClockSkew(
             self.me, options.bounds.clock_s, self.driver.send_direct, _wall_us, lambda: self._ran
@@ -111,7 +111,7 @@ class Arbitrator:
         if self.discovery is not None:
             self.discovery.stop()
         self.driver.leave()
-        self.driver.stop(FAREWELL_MS)
+        self.driver.stop(LEAVE_MS)
         self._writer.shutdown(wait=True)
         self._file.close()
         if not self.done.done():
@@ -198,9 +198,7 @@ class Arbitrator:
 
     def _promised(self, epoch: int) -> None:
         # A promise says, too, that whoever did not come along has fallen silent.
-        self.loop.call_later(
-            self._licence.silent_in(self.primary.members), self._tell_promise, epoch
-        )
+        self.loop.call_later(self._lease.silent_in(self.primary.members), self._tell_promise, epoch)
 
     def _tell_promise(self, epoch: int) -> None:
         if not self._stopping:

@@ -1,15 +1,15 @@
-"""The shell of one member: ring, store, log and clients around the core, on one event loop.
+"""The shell of one member: a ring, a store, a log and clients, wired on one event loop.
 
+What the parts do, and in which order, is decided in `broker.replication`; this file builds them.
 Everything happens on the loop's thread except LMDB commits (the store writer's thread) and state
 transfers (worker threads).  A turn of work applies items for at most `SLICE_S`, then hands what was
-applied to the store, speaks, and lets the ring breathe: the token never waits for applying.
+applied to the store, replies, and lets the ring breathe: the token never waits for applying.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 import uuid
 from collections.abc import Callable
@@ -17,45 +17,62 @@ from collections.abc import Callable
 from broker.admin.operations import STOP_DATAGRAM, Operations
 from broker.admin.status import counters_of
 from broker.divergence.digest_vote import DigestVerdict
-from broker.durability import transfer
 from broker.durability.data_directory import DataDirectory
-from broker.durability.persister import Persister
 from broker.durability.startup import resume
-from broker.durability.transfer_protocol import Tag, decode, is_transfer
+from broker.durability.store_writer import DataDirectoryDevice, close_store
+from broker.durability.transfer import StateTransfer
 from broker.exit_codes import Exit
 from broker.frontend.connections import Connections
-from broker.machine.effects import Effect
-from broker.machine.version import MACHINE_VERSION
+from broker.machine.clock.voters import voter_names
+from broker.machine.commands import Command
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.join_refusal import JoinRefusal
 from broker.process.log_archiver import open_books
-from broker.process.ring_setup import discovery_for, ring_driver
-from broker.process.shutdown import close_books
-from broker.replication.chain import History
+from broker.process.ring_setup import RingEndpoint
+from broker.replication.chain import History, Promise
 from broker.replication.controller import Controller
-from broker.replication.promise import Promise
-from broker.replication.replica import Replica
+from broker.replication.member import ReplicatedMember
+from broker.replication.ports import Ports, Shell
 from broker.replication.timers import Timers
 from broker.selfcheck.supervisor import Supervisor
-from broker.watchdogs.speaking_lease import SpeakingLease
+from broker.watchdogs.reply_lease import ReplyLease
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
-from store.errors import StoreError
-from store.lmdb_store import LmdbStore
+from store.api import Marker
+from store.errors import StoreError, StoreStuck
 from vsync.io.transport import ZmqTransport
-from vsync.primary.events import Activated
-from vsync.totem.config import RingConfig
-from vsync.totem.events import Deliver, Direct, Note, Output, Transitional, View
-from vsync.totem.node import Node
-from vsync.types import Guarantee, Member
+from vsync.totem.events import Direct, Note, Output, View
 
 log = logging.getLogger("qpidd")
 
 SLICE_S = 0.0005
-FAREWELL_MS = 100
-"""How long the ring's last words may take to get out."""
+LEAVE_MS = 100
+"""How long the ring's leave notice may take to get out."""
 LINGER_S = 0.4
 """After a clean shutdown is complete here, how long the token is still passed for the others."""
+NOTED = {
+    "activated": logging.INFO,
+    "fence": logging.INFO,
+    "serve": logging.INFO,
+    "transfer_failed": logging.WARNING,
+}
+"""The events of `ports.Host.note` that operators see; the others are for debugging."""
+
+
+class LoopClock:
+    """Wall clock and timers of this process (`ports.Clock`)."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, watchdogs: Watchdogs) -> None:
+        self._loop = loop
+        self.when_right = watchdogs.when_clock_is_right
+
+    def now_us(self) -> int:
+        """Return the wall clock."""
+        return _wall_us()
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call after some time."""
+        self._loop.call_later(delay_s, call)
 
 
 class BrokerMember:
@@ -69,83 +86,95 @@ class BrokerMember:
         loop: asyncio.AbstractEventLoop,
         url: str,
     ) -> None:
-        self.options, self.identity, self.loop, self.url = options, identity, loop, url
+        self._identity, self._loop = identity, loop
         self.done: asyncio.Future[Exit] = loop.create_future()
-        self.stopping = ""
-        self.supervisor = Supervisor(identity.data_dir, identity.name)
-        replica, filled = resume(identity.store, self.supervisor.quarantine)
+        self.disk_stuck = False  # the disk did not answer in the end: nothing can be tidied up
+        self._stopping = ""
+        self._turn_due = False
+        self._beat_handle: asyncio.TimerHandle | None = None
+        self._counters = {"turns": 0, "datagrams_of_strangers": 0}
+        self._supervisor = supervisor = Supervisor(identity.data_dir, identity.name)
+        replica, filled = resume(identity.store, supervisor.quarantine)
         meta = identity.begin()
-        config = RingConfig(payload_version=MACHINE_VERSION)
-        self.transport = transport
-        self.me = Member(identity.name, identity.incarnation, self.transport.address)
-        self.node = Node(self.me, identity.ring_name, config, random.Random())
-        self.speaking_lease = SpeakingLease(self.node.lease)
-        self.driver = ring_driver(options, identity, self.node, transport, self._on_output, loop)
-        self.discovery = discovery_for(options, self.me, log.warning)
-        self.persister = Persister(
-            identity.data_dir, identity.store, meta, loop, self._on_durable, self._on_store_failed
-        )
-        self.recorder, self.archiver = open_books(options, identity, meta, _wall_us, loop)
-        self.recorder.start(replica.history if filled else History(), replica.machine)
-        replica.log = self.recorder
+        self._ring = ring = RingEndpoint(options, identity, transport, self._on_output, loop)
+        self._log, self._archiver = open_books(options, identity, meta, _wall_us, loop)
+        self._log.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
-            identity.name, options.cluster_name, self._schedule, loop.call_later,
+            identity.name, options.cluster_name, self.schedule, loop.call_later,
             logging.getLogger("qpidd.client").info,
         )  # fmt: skip
-        self.controller = Controller(
-            self.me, self, replica,
-            Promise(meta.cluster_id, meta.voters, meta.promised_epoch),
-            filled=filled, size=options.cluster_size,
-            proposal=uuid.uuid4().hex,
-            patient=options.clustered, label=url, wish=options.wish,
+        self._watchdogs = Watchdogs(
+            ring.node, options.bounds, loop,
+            send_direct=ring.driver.send_direct, wall_us=_wall_us, stop=self.stop,
+            ran=lambda: self._controller.ran,
+            commit_lag=lambda: self._member.persister.writer.lag(),
+            log_writing_s=lambda: self._log.writing_s,
         )  # fmt: skip
-        self.supervisor.attend(
-            self.controller, self.persister, self.recorder, options.scrub_rate, loop
-        )
-        self.donations = transfer.TransferDonor(
-            identity.data_dir, lambda: self.persister.store, loop, self.send_direct,
-            self.persister.wish_checkpoint,
+        self._transfer = StateTransfer(
+            identity.data_dir, loop, ring.driver.send_direct, supervisor.quarantine,
+            store=lambda: self._member.persister.store,
+            own=lambda: self._member.persister.meta,
+            request_checkpoint=lambda: self._member.persister.request_checkpoint(),
+            on_ready=lambda replica, store: self._member.state_received(replica, store),
+            on_failed=lambda reason: self._member.transfer_failed(reason),
         )  # fmt: skip
-        self.joining = transfer.TransferJoiner(
-            identity.data_dir, lambda: self.persister.meta, loop, self.send_direct,
-            self._state_ready, self._transfer_failed, self.supervisor.quarantine,
-        )  # fmt: skip
-        self.counters: dict[str, int] = {"turns": 0, "datagrams_of_strangers": 0}
-        self._pumping = False
-        self.watchdogs = Watchdogs(self, options.bounds)
-        newcomer = JoinRefusal(self.controller, self.node, transport, self.stop, log.error)
-        self.timers = Timers(self.controller, newcomer, self.stop, loop.time())
-        self.operations = Operations(self, self.controller, self.clients, options.cluster_name)
-        self._beat_handle: asyncio.TimerHandle | None = None
 
-    # -- life ------------------------------------------------------------------------------------
+        def make_controller(shell: Shell, promise: Promise) -> Controller:
+            return Controller(
+                ring.me, shell, replica, promise, filled=filled, size=options.cluster_size,
+                proposal=uuid.uuid4().hex, patient=options.clustered, label=url, wish=options.wish,
+            )  # fmt: skip
+
+        self._member = ReplicatedMember(
+            Ports(
+                ring.driver, ReplyLease(ring.node.lease), LoopClock(loop, self._watchdogs),
+                self._transfer, self.clients, self._log, self,
+            ),
+            DataDirectoryDevice(identity.data_dir, loop, self._store_failed),
+            identity.store, meta, make_controller,
+        )  # fmt: skip
+        self._controller = controller = self._member.controller
+        supervisor.start(
+            controller, self._member.persister, self._log.vote, options.scrub_rate, loop
+        )
+        join_refusal = JoinRefusal(controller, ring.node, transport, self.stop, log.error)
+        self._timers = Timers(controller, join_refusal, self.stop, loop.time())
+        self.operations = Operations(
+            controller, options.cluster_name, ring.driver.tracer, self._timers.voter_changes,
+            credentials=self.clients.login, later=loop.call_later, stop=self.stop,
+            send_direct=ring.driver.send_direct, counters=self._all_counters,
+            progress=lambda: self._transfer.progress, watchdogs=self._watchdogs.status,
+        )  # fmt: skip
+
+    # -- start and stop --------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to take part."""
-        self.driver.closed.add_done_callback(self._ring_closed)
-        self.driver.start()
-        if self.discovery is not None:
-            self.discovery.start(self._found)
-        self.archiver.tend()
+        self._ring.start(self.stop)
+        self._archiver.tend()
         self._beat()
 
-    def _ring_closed(self, closed: asyncio.Future[None]) -> None:
-        if closed.exception() is not None:
-            log.error("the ring failed", exc_info=closed.exception())
-            self.stop(Exit.INTERNAL, "the ring failed here")
+    @property
+    def stopping(self) -> bool:
+        """Whether this member is on its way out."""
+        return bool(self._stopping)
 
-    def _found(self, address: str) -> None:
-        if address != self.me.address:
-            self.driver.add_peer(address)
+    def terminate(self) -> None:
+        """The process was asked to end: the last member shuts the cluster down, others leave."""
+        alone = len(self._ring.node.members) == 1 and self._controller.serving
+        if alone and not self._controller.shutdown_position:
+            self.operations.shutdown()
+        else:
+            self.stop(Exit.OK, "asked to terminate")
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
-        """Stop this member: clients are told, the ring is left, the store is closed."""
-        if self.stopping:
+        """Stop this member: clients are disconnected, the ring is left, the store is closed."""
+        if self._stopping:
             return
-        self.stopping = reason
+        self._stopping = reason
         level = logging.INFO if code is Exit.OK else logging.CRITICAL
         log.log(level, "stopping: %s", reason)
-        ending = self.loop.create_task(self._stop(code, reason, inconsistent=inconsistent))
+        ending = self._loop.create_task(self._stop(code, reason, inconsistent=inconsistent))
         ending.add_done_callback(self._stopped)
 
     def _stopped(self, ending: asyncio.Task[Exit]) -> None:
@@ -155,29 +184,81 @@ class BrokerMember:
             self.done.set_result(Exit.INTERNAL if ending.exception() else ending.result())
 
     async def _stop(self, code: Exit, reason: str, *, inconsistent: bool) -> Exit:
-        self._speak()
+        self._member.reply()
         self.clients.drop_all("the broker is stopping")
         if self._beat_handle is not None:
             self._beat_handle.cancel()
-        if code is Exit.OK and self.controller.shutdown_position:
+        if code is Exit.OK and self._controller.shutdown_position:
             await asyncio.sleep(LINGER_S)
-            self.operations.farewell()
-        if self.discovery is not None:
-            self.discovery.stop()
-        self.driver.leave()
-        self.joining.abort()
-        self.donations.close()
-        code = await close_books(
-            self.controller, self.persister, self.recorder, code, reason, inconsistent=inconsistent
-        )
-        await self.archiver.stop()
-        self.driver.stop(FAREWELL_MS)
-        self.identity.store = self.persister.store
-        if not self.persister.stuck:
-            self.identity.close()
+            self.operations.stop_members_without_state()
+        self._ring.leave()
+        self._transfer.close()
+        code = await self._close_store(code, reason, inconsistent=inconsistent)
+        try:
+            self._log.stop(reason, self._controller.replica.history)
+            self._log.close()
+        except LogWriteFailed as error:
+            log.error("the member log could not be closed in order: %s", error)
+        await self._archiver.stop()
+        self._ring.driver.stop(LEAVE_MS)
+        self._identity.store = self._member.persister.store
+        if not self.disk_stuck:
+            self._identity.close()
         return code
 
-    # -- from the ring ---------------------------------------------------------------------------
+    async def _close_store(self, code: Exit, reason: str, *, inconsistent: bool) -> Exit:
+        """Write the last things to the store; return the exit code that this leaves.
+
+        An ordered shutdown marks the store clean.  An inconsistent one is marked so only where
+        another member can give this one its state: a sole voter re-executes its store when it
+        starts again.
+        """
+        controller, persister = self._controller, self._member.persister
+        replica = controller.replica
+        clean = code is Exit.OK and bool(controller.shutdown_position)
+        alone = voter_names(controller.promise.voters) in ((), (controller.me.name,))
+        marker, note = Marker.CLEAN if clean else Marker.DIRTY, ""
+        if inconsistent and not alone:
+            marker, note = Marker.INCONSISTENT, reason
+        try:
+            persister.keep(replica, controller.promise)
+            await close_store(
+                persister, replica, marker, shutdown_id=replica.shutdown_id, note=note
+            )
+        except StoreError as error:
+            self.disk_stuck = isinstance(error, StoreStuck)
+            log.critical("the store could not be closed in order: %s", error)
+            return Exit.INTERNAL if code is Exit.OK else code
+        return code
+
+    # -- turns of work ---------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Have a turn of work soon."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        if self._stopping:
+            return
+        clock = time.perf_counter
+        deadline = clock() + SLICE_S
+        self._member.turn(lambda: clock() < deadline)
+        self._counters["turns"] += 1
+        if self.clients.gateway.has_work and not self._controller.halted:
+            self.schedule()
+
+    def _beat(self) -> None:
+        """What is due by the clock."""
+        self._transfer.wake()
+        self.clients.wake(time.monotonic())
+        self._timers.wake(self._loop.time())
+        self._supervisor.wake()
+        self._watchdogs.wake()
+        self.schedule()
+        self._beat_handle = self._loop.call_later(BEAT_S, self._beat)
 
     def _on_output(self, output: Output) -> None:
         if isinstance(output, Direct):
@@ -188,217 +269,54 @@ class BrokerMember:
             return
         if isinstance(output, View):
             log.info("view %s: %s", output.ring, ", ".join(m.name for m in output.members))
-            self.recorder.view(output.ring, output.members, regular=True)
-            self.watchdogs.on_view(output.members)
-        elif isinstance(output, Transitional):
-            self.recorder.view(output.ring, output.members, regular=False)
-        if self.stopping and not self.controller.shutdown_position:
-            return
-        try:
-            self.controller.on_output(output)
-        except Exception as error:  # ours: see _pump
-            self._broken(error)
-            return
-        # Control messages of the primary layer go out at once; applying waits for its slice.
-        if not isinstance(output, Deliver) or not self.controller.busy:
-            self.controller.flush()
-        self._schedule()
+            self._watchdogs.on_view(output.members)
+        if not self._stopping or self._controller.shutdown_position:
+            self._member.on_output(output)
 
     def _on_direct(self, direct: Direct) -> None:
-        if direct.sender not in self.node.members:
-            self.counters["datagrams_of_strangers"] += 1
+        if direct.sender not in self._ring.node.members:
+            self._counters["datagrams_of_strangers"] += 1
         elif direct.payload == STOP_DATAGRAM:
             self.stop(Exit.OK, f"stopped by an operator through {direct.sender.name}")
-        elif not self.watchdogs.takes(direct) and is_transfer(direct.payload):
-            if (message := decode(direct.payload)) and message[0] in (Tag.ASK, Tag.GET, Tag.DONE):
-                self.donations.sender.on_message(direct.sender, *message, self.loop.time())
-            else:
-                self.joining.on_datagram(direct.payload)
+        elif not self._watchdogs.takes(direct):
+            self._transfer.takes(direct)
 
-    def send_direct(self, to: Member, payload: bytes) -> None:
-        """Send one datagram to one member."""
-        self.driver.send_direct(to, payload)
+    # -- called back by the replicated member (`ports.Host`) -------------------------------------
 
-    # -- turns of work ---------------------------------------------------------------------------
+    def failed(self, error: Exception) -> None:
+        """Something of ours raised: stop with the reason."""
+        if isinstance(error, LogWriteFailed):
+            self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
+        else:
+            self.stop(Exit.INTERNAL, self._supervisor.failed(error))
 
-    def _schedule(self) -> None:
-        if not self._pumping:
-            self._pumping = True
-            self.loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pumping = False
-        if self.stopping:
-            return
-        controller, clock = self.controller, time.perf_counter
-        deadline = clock() + SLICE_S
-        try:
-            while controller.busy and clock() < deadline:
-                controller.step()
-        except Exception as error:  # ours, whatever it is: this member must not go on
-            # docs/decisions/0013-validate-then-mutate.md
-            self._broken(error)
-            return
-        if not controller.halted and (commands := self.clients.take_commands()):
-            controller.admit(commands)
-        self.persister.keep(self.controller.replica, self.controller.promise)
-        self._speak()
-        self.clients.throttle(full=controller.submissions.full or bool(controller.halted))
-        self.counters["turns"] += 1
-        if controller.busy or (self.clients.gateway.has_work and not controller.halted):
-            self._schedule()
-
-    def _broken(self, error: Exception) -> None:
-        self.stop(Exit.INTERNAL, self.supervisor.failed(error))
-
-    def _speak(self) -> None:
-        try:
-            self.recorder.flush()  # first: what a client was told must be there to be looked up
-        except LogWriteFailed as error:
-            return self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
-        soon = self.controller.unstable
-        confirmed = self.clients.flush(
-            speaking=self.speaking_lease.covers(self.controller), soon=soon
-        )
-        if confirmed:
-            self.recorder.confirmed(
-                self.controller.primary.epoch, self.clients.durable_mark, confirmed
-            )
-
-    def _on_durable(self, position: int) -> None:
-        self.recorder.durable(position)
-        self.driver.set_mark(position)
-
-    def _on_store_failed(self, error: StoreError) -> None:
+    def _store_failed(self, error: StoreError) -> None:
         self.stop(Exit.INTERNAL, f"the store failed: {error}")
 
-    def _beat(self) -> None:
-        """What is due by the clock."""
-        now = self.loop.time()
-        self.joining.wake()
-        self.donations.sender.wake(now)
-        self.clients.wake(time.monotonic())
-        self.timers.wake(now)
-        self.supervisor.wake()
-        self.watchdogs.wake()
-        self._schedule()
-        self._beat_handle = self.loop.call_later(BEAT_S, self._beat)
-
-    # -- ordered by the core ---------------------------------------------------------------------
-
-    def multicast(self, payload: bytes) -> bool:
-        """Submit to the ring."""
-        return self.driver.submit(payload, Guarantee.SAFE)
-
-    def persist_promise(self, promise: Promise) -> None:
-        """Make the promise durable behind everything that was applied."""
-        self.watchdogs.when_clock_is_right(lambda: self._persist(promise))
-
-    def _persist(self, promise: Promise) -> None:
-        self.persister.keep(self.controller.replica, promise)
-        self.persister.promise(promise, lambda: self._promised(promise.promised_epoch))
-
-    def _promised(self, epoch: int) -> None:
-        wait_s = self.speaking_lease.silent_in(self.controller.primary.members)
-        self.loop.call_later(wait_s, self.controller.epoch_persisted, epoch)
-
-    def begin_transfer(self, donor: Member, base: int) -> None:
-        """Fetch the donor's state."""
-        self.watchdogs.when_clock_is_right(lambda: self.joining.begin(donor, base))
-
-    def abort_transfer(self) -> None:
-        """Drop a transfer under way."""
-        self.watchdogs.when_clock_is_right(self.joining.abort)
-
-    def _transfer_failed(self, reason: str) -> None:
-        log.warning("state transfer failed, trying again: %s", reason)
-        self.loop.call_later(0.5, self.controller.transfer_failed)
-
-    def _state_ready(self, replica: Replica, joined: LmdbStore) -> None:
-        if self.stopping or not self.controller.fits(replica):
-            joined.close()
-            self._transfer_failed("it does not meet what was ordered meanwhile")
-            return
-        donor = self.controller.transfer_donor
-        durable = replica.history.position  # what was ordered meanwhile is applied, but not on disk
-        try:
-            self.persister.adopt(joined)
-            self.recorder.snapshot(replica.history, replica.machine, donor)
-            replica.log = self.recorder
-            self.controller.state_installed(replica)
-        except Exception as error:  # the switch of stores failed, or applying did: see _pump
-            self._broken(error)
-            return
-        self._on_durable(durable)
-        self._schedule()
-
-    def effects(self, effects: list[tuple[int, Effect]]) -> None:
-        """Hand effects to the clients."""
-        self.clients.effects(effects)
-
-    def release(self, position: int) -> None:
-        """What waited for `position` may be spoken."""
-        self.clients.release(position)
-
-    def hold(self, reason: str) -> None:
-        """Say nothing to clients."""
-        log.info("not in the primary view: %s", reason)
-        self.recorder.inactive(reason)
-
-    def speak(self) -> None:
-        """This member serves."""
-        log.info("serving in %s", self.controller.replica.history)
-
-    def session_started(self, session: int) -> None:
-        """Connections of an older session are void."""
-        self.clients.session_started(session)
-        self.controller.admit([*self.supervisor.quarantine.reports()])
-
-    def decided(self, epoch: int) -> None:
-        """Note that what follows is older than the primary view."""
-        self.recorder.decided(epoch)
-
-    def activated(self, event: Activated, base: History | None) -> None:
-        """Note the primary view."""
-        after = f"after position {base.position}" if base is not None else "as received"
-        log.info("primary view of epoch %d, %s", event.activation.epoch, after)
-        self.recorder.activated(event, base)
-
     def voted(self, verdict: DigestVerdict) -> None:
-        """Note a verdict."""
-        self.supervisor.voted(verdict)
+        """Look into a verdict."""
+        self._supervisor.voted(verdict)
 
-    def now_us(self) -> int:
-        """Return the wall clock."""
-        return _wall_us()
+    def session_commands(self) -> list[Command]:
+        """Report the quarantined commands with each new session."""
+        return [*self._supervisor.quarantine.reports()]
 
-    # -- asked by operators and signals ----------------------------------------------------------
+    def note(self, event: str, text: str) -> None:
+        """Log it."""
+        log.log(NOTED.get(event, logging.DEBUG), "%s", text)
 
-    def terminate(self) -> None:
-        """The process was asked to end: the last member shuts the cluster down, others leave."""
-        alone = len(self.node.members) == 1 and self.controller.speaking
-        if alone and not self.controller.shutdown_position:
-            self.operations.shutdown()
-        else:
-            self.stop(Exit.OK, "asked to terminate")
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Call after some time."""
-        self.loop.call_later(delay_s, call)
-
-    def progress(self) -> str:
-        """Return how far a state transfer to this member is."""
-        return self.joining.progress
-
-    def all_counters(self) -> dict[str, int]:
-        """Return the counters of all parts, prefixed by the part."""
+    def _all_counters(self) -> dict[str, int]:
+        """Return the counters of all parts; their prefixes are a format that operators see."""
+        controller = self._controller
         return counters_of(
-            member=self.counters, ring=self.node.counters, transport=self.transport.counters,
-            core=self.controller.counters, primary=self.controller.primary.counters,
-            replica=self.controller.replica.counters,
-            store=self.persister.counters(), votes=self.controller.judgement.counters,
-            clients=self.clients.counters, memberlog=self.archiver.counters,
-            care=self.supervisor.all_counters(), **self.watchdogs.counters,
+            member=self._counters, ring=self._ring.node.counters,
+            transport=self._ring.transport.counters,
+            core=controller.counters, primary=controller.primary.counters,
+            replica=controller.replica.counters,
+            store=self._member.persister.writer.all_counters(),
+            votes=controller.judgement.counters,
+            clients=self.clients.counters, memberlog=self._archiver.counters,
+            care=self._supervisor.all_counters(), **self._watchdogs.counters,
         )  # fmt: skip
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 from collections.abc import Callable
 
 from broker.durability.data_directory import DataDirectory
+from broker.exit_codes import Exit
+from broker.machine.version import MACHINE_VERSION
 from broker.options.broker import BrokerOptions
 from vsync.io.discovery import Beacon, Discovery, StaticPeers
 from vsync.io.keys import Allowed, KeyTrouble, read_secret
@@ -17,6 +21,8 @@ from vsync.totem.events import Output
 from vsync.totem.node import Node
 from vsync.types import Member
 from vsync.wire.codec import wire_bytes_max
+
+log = logging.getLogger("qpidd")
 
 
 def discovery_for(
@@ -62,19 +68,49 @@ def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> ZmqTr
     return ZmqTransport(bind, wire_bytes_max(RingConfig().frame_bytes_max), security=security)
 
 
-def ring_driver(
-    options: BrokerOptions,
-    identity: DataDirectory,
-    node: Node,
-    transport: ZmqTransport,
-    on_output: Callable[[Output], None],
-    loop: asyncio.AbstractEventLoop,
-) -> TracedDriver:
-    """Return what runs the ring's node; traced from the start on if it was asked for.
+class RingEndpoint:
+    """A member with data on the ring: its node, what drives it, and how it finds the others.
 
-    Raises TraceError when the file cannot be written.
+    Raises TraceError when a trace was asked for and its file cannot be written.
     """
-    path = options.trace if options.trace is not None else identity.data_dir / "ring.trace"
-    tracer = Tracer(node, options.cluster_name, path, loop)
-    tracer.switch(options.trace is not None)
-    return TracedDriver(node, transport, on_output, tracer, loop)
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        identity: DataDirectory,
+        transport: ZmqTransport,
+        on_output: Callable[[Output], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.transport = transport
+        self.me = Member(identity.name, identity.incarnation, transport.address)
+        config = RingConfig(payload_version=MACHINE_VERSION)
+        self.node = Node(self.me, identity.ring_name, config, random.Random())
+        path = options.trace if options.trace is not None else identity.data_dir / "ring.trace"
+        tracer = Tracer(self.node, options.cluster_name, path, loop)
+        tracer.switch(options.trace is not None)
+        self.driver = TracedDriver(self.node, transport, on_output, tracer, loop)
+        self._discovery = discovery_for(options, self.me, log.warning)
+
+    def start(self, stop: Callable[[Exit, str], None]) -> None:
+        """Begin to take part; `stop` is called when the ring fails here."""
+
+        def closed(ended: asyncio.Future[None]) -> None:
+            if ended.exception() is not None:
+                log.error("the ring failed", exc_info=ended.exception())
+                stop(Exit.INTERNAL, "the ring failed here")
+
+        self.driver.closed.add_done_callback(closed)
+        self.driver.start()
+        if self._discovery is not None:
+            self._discovery.start(self._found)
+
+    def _found(self, address: str) -> None:
+        if address != self.me.address:
+            self.driver.add_peer(address)
+
+    def leave(self) -> None:
+        """Look for nobody any more, and tell the others that this member leaves."""
+        if self._discovery is not None:
+            self._discovery.stop()
+        self.driver.leave()

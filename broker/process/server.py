@@ -161,7 +161,7 @@ async def _serve(options: BrokerOptions) -> Exit:
         await server.start_serving()
         log.info("listening for clients on %s:%d", options.interface, port)
         code = await member.done
-        if member.persister.stuck:
+        if member.disk_stuck:
             logging.shutdown()
             os._exit(code)  # a thread is in the disk: nothing of this process can be tidied up
     finally:

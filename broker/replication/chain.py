@@ -71,3 +71,15 @@ def steps_to(items: list[bytes | Activation], start: bytes, target: bytes) -> in
         if order == target:
             return count
     return -1
+
+
+@record
+class Promise:
+    """What a member has promised, the part of its durable state that is not history.
+
+    The cluster it belongs to, who votes there, and the highest epoch it agreed to.
+    """
+
+    cluster_id: str
+    voters: tuple[str, ...]
+    promised_epoch: int

@@ -15,9 +15,8 @@ from broker.exit_codes import Exit
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import DIGEST, Command, DigestClaim
 from broker.replication.catch_up import HELD_BYTES_MAX, CatchUp
-from broker.replication.chain import History
+from broker.replication.chain import History, Promise
 from broker.replication.ports import Shell
-from broker.replication.promise import Promise
 from broker.replication.replica import Item, Replica
 from broker.replication.submissions import Submissions
 from vsync.primary.component import Primary
@@ -65,7 +64,7 @@ class Controller:
         self.voters_since = 0  # the position at which the present voters began to vote
         self._released = 0
         self.ran = False
-        self.speaking = False
+        self.serving = False
         self._in_session = False  # it may speak in this view, as soon as the activation is durable
         self.halted = ""
         self.shutdown_position = 0
@@ -138,7 +137,7 @@ class Controller:
                 self._catch_up = CatchUp(event, self._held_bytes_max)
                 self.shell.begin_transfer(donor, base)
             case Suspended(reason) | Inquorate(reason):
-                self._stop_speaking(reason)
+                self._fence(reason)
                 if self._catch_up is not None:
                     self._catch_up = None
                     self.shell.abort_transfer()
@@ -166,18 +165,18 @@ class Controller:
             self._on_activated(event)
         elif not self.shutdown_position:
             # The history of this run ends with the shutdown, at the same item everywhere.
-            self._tell_decided(event)
+            self._record_decided(event)
             self._apply(Item(event.epoch, event.ring, event.seq, event.sender.name, event.payload))
 
     def _on_activated(self, event: Activated) -> None:
-        self._tell_decided(event)
+        self._record_decided(event)
         self._entered(event, self.replica.history)
         activation = event.activation
         self._apply(Item(activation.epoch, event.ring, event.seq, event.sender.name, activation))
         self._enter_session(event)
         self._claim()
 
-    def _tell_decided(self, event: Ordered | Activated) -> None:
+    def _record_decided(self, event: Ordered | Activated) -> None:
         if event.decided_by > self._decided_by:
             self._decided_by = event.decided_by
             self.shell.decided(event.decided_by)
@@ -226,7 +225,7 @@ class Controller:
         if position > self._released:
             self._released = position
             self.shell.release(position)
-        self._begin_to_speak()
+        self._serve_when_durable()
 
     def _claim(self) -> None:
         """Say what this member computed, for the others to compare."""
@@ -249,8 +248,8 @@ class Controller:
         elif judgement.fenced and not self.halted:
             # Own commands, digests among them, still take their place in the order: who is right
             # is found out there. The shell takes no more of clients.
-            self.silence()
-            self.shell.hold(judgement.fenced)
+            self.stop_serving()
+            self.shell.fence(judgement.fenced)
         elif (
             self.halted
             and not judgement.fenced
@@ -258,12 +257,12 @@ class Controller:
             and self.primary.has_caught_up
         ):
             self.halted, self._in_session = "", True
-            self._begin_to_speak()
+            self._serve_when_durable()
         self.halted = judgement.fenced
 
     def distrusted(self, reason: str, *, disk: bool) -> None:
         """This member is wrong: it stops and says nothing more; with `disk` its store is wrong."""
-        self.silence()
+        self.stop_serving()
         self.shell.stop(Exit.INTERNAL, reason, inconsistent=disk)
 
     # -- sessions and speaking -------------------------------------------------------------------
@@ -287,32 +286,32 @@ class Controller:
         else:
             self.submissions.resume(record.last_blob_no)
         self._in_session = not self.halted
-        self._begin_to_speak()
+        self._serve_when_durable()
 
-    def _begin_to_speak(self) -> None:
+    def _serve_when_durable(self) -> None:
         """Speak, deliveries too, from when the activation of the view is durable for good.
 
         Before that all its members could crash and a later primary know nothing of this one: what
         it delivered would come again without a flag.
         Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
         """
-        if self._in_session and not self.speaking and self.primary.durable():
-            self.speaking = True
-            self.shell.speak()
+        if self._in_session and not self.serving and self.primary.durable():
+            self.serving = True
+            self.shell.serve()
 
     @property
-    def unstable(self) -> bool:
+    def may_serve_soon(self) -> bool:
         """Whether it may be speaking soon: no view that is decided leaves it out."""
         return not self.halted and self.primary.phase is not PrimaryPhase.INQUORATE
 
-    def silence(self) -> None:
+    def stop_serving(self) -> None:
         """Say nothing more in this view, not even what waits to be said."""
-        self.speaking = self._in_session = False
+        self.serving = self._in_session = False
 
-    def _stop_speaking(self, reason: str) -> None:
+    def _fence(self, reason: str) -> None:
         self.submissions.suspend()
-        self.silence()
-        self.shell.hold(reason)
+        self.stop_serving()
+        self.shell.fence(reason)
 
     # -- from the shell --------------------------------------------------------------------------
 

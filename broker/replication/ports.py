@@ -1,23 +1,26 @@
-"""What the core orders from whoever owns the ring, the store, the clients and the clock.
+"""What one member needs of its surroundings, as small ports.
 
-`member.BrokerMember` does it in a process, the simulator and the tests in a world of their own.
+A process implements them with sockets, an event loop and LMDB, the simulator with virtual time.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol
 
 from broker.divergence.digest_vote import DigestVerdict
 from broker.exit_codes import Exit
+from broker.machine.commands import Command
 from broker.machine.effects import Effect
-from broker.replication.chain import History
-from broker.replication.promise import Promise
+from broker.machine.machine import Machine
+from broker.replication.chain import History, Promise
+from broker.replication.replica import AppliedLog
 from vsync.primary.events import Activated
-from vsync.types import Member
+from vsync.types import Guarantee, Member, RingId
 
 
 class Shell(Protocol):
-    """One member's own means; every call returns at once."""
+    """What the controller orders; every call returns at once."""
 
     def multicast(self, payload: bytes) -> bool:
         """Submit to the ring with guarantee SAFE; False: no room now."""
@@ -35,13 +38,13 @@ class Shell(Protocol):
         """Carry these out for the local clients, in order."""
 
     def release(self, position: int) -> None:
-        """Speak what waited for `position` to be durable."""
+        """Everything up to `position` is durable at a majority: acknowledge it."""
 
-    def hold(self, reason: str) -> None:
-        """Say nothing to any client until `speak`."""
+    def fence(self, reason: str) -> None:
+        """Write nothing to any client until `serve`."""
 
-    def speak(self) -> None:
-        """This member is in the primary, with its state: it may speak."""
+    def serve(self) -> None:
+        """This member is in the primary view, with its state: clients are served."""
 
     def session_started(self, session: int) -> None:
         """All connections of an older session are void."""
@@ -63,3 +66,141 @@ class Shell(Protocol):
 
     def now_us(self) -> int:
         """Return the wall clock in microseconds, as a stamp for own commands."""
+
+
+class Ring(Protocol):
+    """The ring that orders messages."""
+
+    def submit(self, payload: bytes, guarantee: Guarantee) -> bool:
+        """Queue a payload; False: no room now."""
+
+    def set_mark(self, mark: int) -> None:
+        """Report a new durable position with the next token."""
+
+
+class Lease(Protocol):
+    """How long this member may act on a view that may be over, and when the others have stopped."""
+
+    def holds(self, ring: RingId) -> bool:
+        """Whether this member may still act on the view `ring`."""
+
+    def silent_in(self, members: Collection[Member]) -> float:
+        """Return in how many seconds all that are not in `members` have stopped replying."""
+
+
+class Clock(Protocol):
+    """Wall clock and timers."""
+
+    def now_us(self) -> int:
+        """Return the wall clock in microseconds."""
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call after some time."""
+
+    def when_right(self, call: Callable[[], None]) -> None:
+        """Call, in order, as soon as this member's clock is known to let it take part."""
+
+
+class Transfer(Protocol):
+    """Fetches the state of another member."""
+
+    def begin(self, donor: Member, base: int) -> None:
+        """Fetch a state at or beyond `base`; an earlier attempt is dropped."""
+
+    def abort(self) -> None:
+        """Drop an attempt under way, if there is one."""
+
+
+class Clients(Protocol):
+    """The connections of this member."""
+
+    @property
+    def durable_mark(self) -> int:
+        """The position up to which acknowledgements were released."""
+
+    def take_commands(self) -> list[Command]:
+        """Return what clients asked for since the last call, in order of arrival."""
+
+    def effects(self, effects: list[tuple[int, Effect]]) -> None:
+        """Keep what the machine made for them, in order, until `flush` writes it."""
+
+    def release(self, position: int) -> None:
+        """Everything up to `position` may be acknowledged."""
+
+    def flush(self, *, speaking: bool, soon: bool) -> list[int]:
+        """Write what is due; return the positions of the publishes confirmed by that.
+
+        Nothing of the machine's unless `speaking`; `soon`: that may change in a moment.
+        """
+
+    def throttle(self, *, full: bool) -> None:
+        """Read publishers only while there is room for what they send."""
+
+    def session_started(self, session: int) -> None:
+        """Connections of an older session are void."""
+
+
+class EvidenceLog(AppliedLog, Protocol):
+    """The member log: evidence for whoever checks this member afterwards."""
+
+    def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
+        """The ring delivered a configuration."""
+
+    def activated(self, event: Activated, base: History | None) -> None:
+        """This member is in a primary view whose first command follows `base`."""
+
+    def inactive(self, reason: str) -> None:
+        """This member is in no primary view any more."""
+
+    def decided(self, epoch: int) -> None:
+        """What is applied next was unstable; the primary view of `epoch` decided it."""
+
+    def durable(self, position: int) -> None:
+        """The own store holds everything up to `position`."""
+
+    def snapshot(self, history: History, machine: Machine, donor: str) -> None:
+        """The state was replaced by the donor's."""
+
+    def confirmed(self, epoch: int, durable_mark: int, positions: list[int]) -> None:
+        """Clients got confirms for the publishes at these positions."""
+
+    def flush(self) -> None:
+        """Write what was recorded so far."""
+
+
+class Host(Protocol):
+    """The process around a member: the one way back up."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is on its way out, and nothing new may begin."""
+
+    def schedule(self) -> None:
+        """Call `turn` soon; once however often this is asked for."""
+
+    def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
+        """Stop this member; it can do no good here."""
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours raised: stop, and keep the evidence."""
+
+    def voted(self, verdict: DigestVerdict) -> None:
+        """A digest vote was decided."""
+
+    def session_commands(self) -> list[Command]:
+        """Return the member's own commands that each session begins with."""
+
+    def note(self, event: str, text: str) -> None:
+        """Something happened that an operator or a trace may want to see."""
+
+
+class Ports(NamedTuple):
+    """Everything that is not replication, for one member."""
+
+    ring: Ring
+    lease: Lease
+    clock: Clock
+    transfer: Transfer
+    clients: Clients
+    log: EvidenceLog
+    host: Host

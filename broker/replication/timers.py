@@ -45,7 +45,7 @@ class Ticker:
         known = (machine, machine.rests, machine.gone_us) if machine.wants_tick else None
         if known != self._known:
             self._known, self._known_at = known, now
-        if known is None or not (controller.speaking and controller.primary.has_caught_up):
+        if known is None or not (controller.serving and controller.primary.has_caught_up):
             return
         waited = now - self._ticked_at
         clock = machine.clocks.get(controller.me.name)

@@ -37,7 +37,7 @@ class VoterChanges:
         level = controller.primary.caught_up_names
         voting = sorted(level.intersection(electorate.data_names))
         if not (
-            controller.speaking
+            controller.serving
             and controller.primary.has_caught_up
             and voting
             and voting[0] == controller.me.name

@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from broker.admin.status import version
 from broker.divergence.digest_vote import DigestVerdict, Value
 from broker.divergence.split_vote import FAILED, report_of
-from broker.durability.persister import Persister
+from broker.durability.store_writer import LmdbPersister
 from broker.incidents.incidents import Facts, Incidents
 from broker.incidents.quarantine import ORDERED, Quarantine
 from broker.machine.clock.voters import voter_names
 from broker.machine.image.scrub import Fault
 from broker.machine.state import QueueRow
-from broker.memberlog.recorder import Recorder
 from broker.replication.controller import Controller
 from broker.replication.replica import ExecutionFailed, Withheld
 from broker.selfcheck.reexecution import Reexecution, reexecute
@@ -50,12 +50,14 @@ class Supervisor:
         self._disputed: DigestVerdict | None = None  # to be re-executed when it is durable
         self._looked_into = 0
 
-    def attend(
-        self, controller: Controller, persister: Persister, recorder: Recorder, scrub_rate: int,
+    def start(
+        self, controller: Controller, persister: LmdbPersister,
+        record_vote: Callable[[int, bytes, int, str], None], scrub_rate: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
         """Begin, once the member is put together."""
-        self._core, self._keeper, self._logbook, self._loop = controller, persister, recorder, loop
+        self._core, self._persister, self._loop = controller, persister, loop
+        self._record_vote = record_vote
         self._memory = MemoryScrubber(scrub_rate, loop.time())
         self._disk = DiskScrubber(persister.store)
         self._disk_due = loop.time() if scrub_rate else math.inf
@@ -64,7 +66,7 @@ class Supervisor:
     def failed(self, error: BaseException) -> str:
         """Something of ours raised while a turn of work was done; return the reason to stop."""
         log.critical("applying failed here", exc_info=error)
-        self._core.silence()
+        self._core.stop_serving()
         if isinstance(error, ExecutionFailed):
             self.counters["executions_failed"] += 1
             return self.quarantine.add(error, ORDERED, self.member)
@@ -74,10 +76,10 @@ class Supervisor:
 
     def wake(self) -> None:
         """Do what is due."""
-        self._keeper.hold_checkpoints = bool(self._core.halted)
+        self._persister.hold_checkpoints = bool(self._core.halted)
         self._scrub()
         verdict = self._disputed
-        if verdict is not None and self._keeper.store.meta.position >= verdict.position:
+        if verdict is not None and self._persister.store.meta.position >= verdict.position:
             self._reexecute(verdict)
         for settlement in self._core.judgement.take_settlements():
             log.critical("%s", settlement.reason)
@@ -103,10 +105,10 @@ class Supervisor:
         fault = self._memory.wake(controller.replica.machine, now)
         if fault is not None:
             self._on_memory_fault(fault)
-        if now >= self._disk_due and self._keeper.checkpoints >= self._disk_waits_for:
+        if now >= self._disk_due and self._persister.checkpoints >= self._disk_waits_for:
             self._disk_due = math.inf
-            if self._disk.store is not self._keeper.store:
-                self._disk = self._disk.of(self._keeper.store)
+            if self._disk.store is not self._persister.store:
+                self._disk = self._disk.of(self._persister.store)
             done = self._loop.run_in_executor(None, self._disk.step)
             done.add_done_callback(self._disk_read)
 
@@ -134,7 +136,7 @@ class Supervisor:
         self._disk_faults += 1
         facts: Facts = {
             "member": self.member, "where": "store", "what": fault.what,
-            "meta": str(self._keeper.meta), "faults": self._disk_faults,
+            "meta": str(self._persister.meta), "faults": self._disk_faults,
         }  # fmt: skip
         path = self.evidence.keep(SCRUB, facts)
         log.critical(
@@ -148,8 +150,8 @@ class Supervisor:
                 disk=True,
             )
         else:
-            self._disk_waits_for = self._keeper.checkpoints + 1
-            self._keeper.wish_checkpoint()
+            self._disk_waits_for = self._persister.checkpoints + 1
+            self._persister.request_checkpoint()
 
     # -- votes -----------------------------------------------------------------------------------
 
@@ -164,7 +166,7 @@ class Supervisor:
             self.evidence.keep(DISPUTE, self._facts(verdict))
         word = "undecided" if verdict.split else "divergent" if verdict.divergent else "agreed"
         _, chain, root = verdict.value or (0, bytes(16), 0)
-        self._logbook.vote(verdict.position, chain, root, word)
+        self._record_vote(verdict.position, chain, root, word)
         if verdict.split:
             self._on_split(verdict)
 
@@ -174,7 +176,7 @@ class Supervisor:
         log.critical("digest vote at position %d is split: %s", verdict.position, said)
         if split_vote is None or split_vote.position != verdict.position:
             return  # an earlier one is being settled
-        self._keeper.hold_checkpoints = True
+        self._persister.hold_checkpoints = True
         if self.member in verdict.votes and self._looked_into != verdict.position:
             self.counters["disputes"] += 1
             self._disputed, self._looked_into = verdict, verdict.position
@@ -183,7 +185,7 @@ class Supervisor:
         """On a worker thread, while the ring runs on."""
         self._disputed = None
         future = self._loop.run_in_executor(
-            None, reexecute, self.member, self._keeper.store, verdict.position,
+            None, reexecute, self.member, self._persister.store, verdict.position,
             self._core.judgement.agreed,
         )  # fmt: skip
         future.add_done_callback(lambda done: self._reexecuted(verdict, done))

@@ -173,7 +173,7 @@ def test_the_wrong_member_is_named_and_no_other(
     assert len({court.cores[name].replica.machine.root() for name in rest}) == 1
     court.change(" ".join(rest))
     serving = 2 * len(rest) > size
-    assert all(court.cores[name].speaking == serving for name in rest)
+    assert all(court.cores[name].serving == serving for name in rest)
 
 
 @pytest.mark.parametrize("present", [2, 3])
@@ -195,4 +195,4 @@ def test_when_nobody_is_wrong_but_the_machine_nobody_goes_on(
     assert not court.stopped()
     for name in court.present.split():
         assert "not deterministic" in court.cores[name].halted
-        assert not court.cores[name].speaking
+        assert not court.cores[name].serving

@@ -11,9 +11,8 @@ from broker.exit_codes import Exit
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
 from broker.replication.catch_up import HELD_BYTES_MAX
-from broker.replication.chain import History
+from broker.replication.chain import History, Promise
 from broker.replication.controller import Controller
-from broker.replication.promise import Promise
 from broker.replication.replica import Replica
 from vsync.primary.events import Activated
 from vsync.totem.events import Deliver, Marks, Transitional, View
@@ -82,10 +81,10 @@ class RigShell:
     def release(self, position: int) -> None:
         self.released = position
 
-    def hold(self, reason: str) -> None:
+    def fence(self, reason: str) -> None:
         self.held.append(reason)
 
-    def speak(self) -> None:
+    def serve(self) -> None:
         pass
 
     def session_started(self, session: int) -> None:

@@ -34,8 +34,8 @@ sign = sys.argv[sys.argv.index("--data-dir") + 1] + ".drift"
 broker.process.member._wall_us = lambda: right() + (3_600_000_000 if os.path.exists(sign) else 0)
 """
 DISK = """
-import time, broker.durability.persister, store.lmdb_store
-broker.durability.persister.PATIENCE_S = 0.2
+import time, broker.durability.store_writer, store.lmdb_store
+broker.durability.store_writer.PATIENCE_S = 0.2
 write = store.lmdb_store.LmdbStore.commit
 def commit(self, entry, first, last, meta):
     if b"the straw" in entry:

@@ -143,7 +143,7 @@ class ClockWorld:
             replica=SimpleNamespace(machine=SimpleNamespace()),
             me=SimpleNamespace(name=member.name),
             primary=SimpleNamespace(has_caught_up=True),
-            speaking=True,
+            serving=True,
             shell=SimpleNamespace(now_us=lambda: self._clock_us(member)),
             admit=lambda commands: self._send(member, commands),
         )
@@ -159,7 +159,7 @@ class ClockWorld:
             return
         core = self._cores[member.name]
         vars(core.replica.machine).update(member.seen._asdict())
-        core.speaking = member.inside
+        core.serving = member.inside
         member.ticker.wake(self.now)
 
     def _publish(self, member: Member) -> None:

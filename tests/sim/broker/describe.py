@@ -13,7 +13,7 @@ def why_not(upper: BrokerUpper) -> str:
     core, primary = upper.core, upper.core.primary
     return (
         f"{upper.name}: {core.replica.history} {primary.phase.value} ({primary.reason})"
-        f" speaking {core.speaking} level {core.primary.has_caught_up} busy {core.busy}"
+        f" speaking {core.serving} level {core.primary.has_caught_up} busy {core.busy}"
         f" donor {core.transfer_donor} outstanding {core.submissions.outstanding}"
         f" open {core.submissions.open} halted {core.halted!r}"
         f" unconfirmed {len(upper.clients.unconfirmed)} store {upper.store.meta.position}"

@@ -19,9 +19,8 @@ from broker.exit_codes import Exit
 from broker.machine.effects import Confirm, DeliverEffect, Effect, Reply
 from broker.memberlog.recorder import Recorder
 from broker.memberlog.writer import MemberLogWriter
-from broker.replication.chain import History
+from broker.replication.chain import History, Promise
 from broker.replication.controller import Controller
-from broker.replication.promise import Promise
 from broker.replication.replica import Applied, Replica
 from store.api import Marker, Meta
 from store.memory import MemoryDisk, MemoryStore
@@ -118,7 +117,7 @@ class BrokerUpper:
     def ready(self) -> bool:
         core = self.core
         return (
-            core.speaking
+            core.serving
             and core.primary.has_caught_up
             and not core.busy
             and not core.transfer_donor
@@ -244,7 +243,7 @@ class BrokerUpper:
     def _speak(self) -> None:
         """As the outbox does: at once, but for what must be durable first."""
         confirmed: list[int] = []
-        if self.core.speaking:
+        if self.core.serving:
             while self._outbox:
                 entry = self._outbox.popleft()
                 effect = entry[2]
@@ -342,12 +341,12 @@ class BrokerUpper:
     def release(self, position: int) -> None:
         self.mark = max(self.mark, position)
 
-    def hold(self, reason: str) -> None:
+    def fence(self, reason: str) -> None:
         self.note("hold", reason)
         if self.book is not None:
             self.book.inactive(reason)
 
-    def speak(self) -> None:
+    def serve(self) -> None:
         self.note("speak", str(self.core.replica.history))
 
     def session_started(self, session: int) -> None:

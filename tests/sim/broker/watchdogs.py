@@ -68,7 +68,7 @@ class SimHealth:
         # since it was first read, and the run's end waits for the last to go.
         # docs/decisions/0008-time-is-the-progress-of-a-majority-of-clocks.md
         member = upper.member
-        serves = upper.core.speaking and member.wall_offset_us <= member.wall_lowest_us
+        serves = upper.core.serving and member.wall_offset_us <= member.wall_lowest_us
         if serves and not self.world.healed and self.tape.chance(self._load):
             self._publish()
         lag = upper.writer.lag.lag()

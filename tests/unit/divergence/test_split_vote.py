@@ -225,7 +225,7 @@ def test_two_disagree_while_the_third_is_down() -> None:
     get_all(bus, trial.names)
     trial.vote()
     for name in "ab":
-        assert not bus.cores[name].speaking
+        assert not bus.cores[name].serving
         assert "cannot reproduce its own state" in bus.cores[name].halted
     trial.reexecute()
     stopped = bus.shells["b"].stopped
@@ -233,13 +233,13 @@ def test_two_disagree_while_the_third_is_down() -> None:
     assert "b cannot reproduce the state that it voted for" in stopped[1]
     assert bus.shells["a"].stopped is None
     assert not bus.cores["a"].halted
-    assert not bus.cores["a"].speaking  # alone it may not
+    assert not bus.cores["a"].serving  # alone it may not
     bus.change("a")
-    assert not bus.cores["a"].speaking
+    assert not bus.cores["a"].serving
     bus.start("c", incarnation=2, keep=True)
     bus.change("a c")
-    assert bus.cores["a"].speaking
-    assert bus.cores["c"].speaking
+    assert bus.cores["a"].serving
+    assert bus.cores["c"].serving
     same_everywhere(bus, "a c")
 
 
@@ -263,7 +263,7 @@ def test_the_others_go_on_at_once_when_they_are_a_majority(wrong: str) -> None:
     assert bus.shells[wrong].stopped is not None
     # The other two differ and reproduce themselves: nobody may go on.
     rest = [name for name in "abc" if name != wrong]
-    assert all(bus.cores[name].halted and not bus.cores[name].speaking for name in rest)
+    assert all(bus.cores[name].halted and not bus.cores[name].serving for name in rest)
     assert "still do not agree" in bus.cores["a"].halted
 
 
@@ -305,6 +305,6 @@ def test_a_new_view_votes_again_and_a_majority_ends_the_silence() -> None:
     assert bus.shells["b"].stopped is not None
     assert not bus.cores["a"].halted
     bus.change("a c")
-    assert bus.cores["a"].speaking
-    assert bus.cores["c"].speaking
+    assert bus.cores["a"].serving
+    assert bus.cores["c"].serving
     same_everywhere(bus, "a c")

@@ -80,7 +80,7 @@ def test_three_empty_members_form_a_cluster_and_serve() -> None:
     bus = formed()
     for name in "abc":
         core = bus.cores[name]
-        assert core.speaking
+        assert core.serving
         assert core.primary.has_caught_up
         assert core.promise.voters == ("a", "b", "c")
         assert bus.shells[name].sessions
@@ -93,7 +93,7 @@ def test_two_of_three_empty_members_wait() -> None:
     bus.start("b")
     bus.view("a b")
     bus.run("a b")
-    assert not bus.cores["a"].speaking
+    assert not bus.cores["a"].serving
     assert "2 of 3" in bus.cores["a"].primary.reason
 
 
@@ -128,7 +128,7 @@ def test_a_member_dies_and_the_others_go_on_with_their_sessions() -> None:
     bus.cores["b"].admit(hello())
     bus.run("a b c")
     bus.change("b c")
-    assert bus.cores["b"].speaking
+    assert bus.cores["b"].serving
     assert len(bus.shells["b"].sessions) == 1
     bus.cores["b"].admit([publish(1)])
     bus.run("b c")
@@ -139,7 +139,7 @@ def test_a_minority_stops_speaking() -> None:
     """G7."""
     bus = formed()
     bus.change("a")
-    assert not bus.cores["a"].speaking
+    assert not bus.cores["a"].serving
     position = bus.cores["a"].replica.history.position
     bus.cores["a"].admit(hello())
     bus.run("a")
@@ -247,7 +247,7 @@ def test_undecided_messages_outlast_a_view_that_may_not_go_on() -> None:
     bus.view("b")
     bus.run("b")
     position = bus.cores["b"].replica.history.position
-    assert not bus.cores["b"].speaking
+    assert not bus.cores["b"].serving
     bus.transitional("b")
     bus.transitional("c")
     bus.view("b c")
@@ -315,7 +315,7 @@ def test_a_returning_member_is_transferred_and_gets_a_new_session() -> None:
     bus.run("a b c")
     same_everywhere(bus, "a b c")
     assert bus.shells["c"].transfers
-    assert bus.cores["c"].speaking
+    assert bus.cores["c"].serving
     assert bus.cores["c"].primary.has_caught_up
     assert bus.shells["c"].sessions
     assert len(bus.shells["a"].sessions) == 1
@@ -333,11 +333,11 @@ def test_what_is_ordered_during_a_transfer_is_applied_after_it() -> None:
     bus.cores["a"].admit([publish(1)])
     bus.run("a b c")
     donor, _ = bus.shells["c"].transfers[0]
-    assert not bus.cores["c"].speaking
+    assert not bus.cores["c"].serving
     bus.shells["c"].finish_transfer(donor)
     bus.cores["a"].admit([publish(2)])
     bus.run("a b c")
-    assert bus.cores["c"].speaking
+    assert bus.cores["c"].serving
     same_everywhere(bus, "a b c")
 
 
@@ -351,7 +351,7 @@ def test_the_whole_cluster_comes_back_from_its_disks() -> None:
         bus.start(name, incarnation=2, keep=True)
     bus.view("b c")
     bus.run("b c")
-    assert bus.cores["b"].speaking
+    assert bus.cores["b"].serving
     assert bus.cores["b"].replica.history.position == before.position + 1 + CLAIMS
     activation = bus.cores["b"].primary.activation
     assert activation is not None

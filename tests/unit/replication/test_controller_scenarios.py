@@ -25,7 +25,7 @@ def test_a_replaced_state_means_a_new_session_although_the_view_fell_apart() -> 
     assert bus.shells["c"].transfers
     bus.change("a b c")
     same_everywhere(bus, "a b c")
-    assert bus.cores["c"].speaking
+    assert bus.cores["c"].serving
     assert len(bus.shells["c"].sessions) == 2
     assert len(bus.shells["a"].sessions) == 1
 
@@ -93,7 +93,7 @@ def test_a_state_that_arrives_when_its_view_is_over_brings_its_cluster_along() -
     bus.view("a b c")
     bus.run("a b c")
     assert bus.shells["c"].stopped is None
-    assert core.speaking
+    assert core.serving
     same_everywhere(bus, "a b c")
 
 
@@ -120,7 +120,7 @@ def test_who_waits_long_for_a_state_gives_up_what_it_held_for_a_newer_copy() -> 
     shell.finish_transfer(shell.transfers[-1][0])
     bus.cores["a"].admit([publish(60)])
     bus.run("a b c")
-    assert waiting.speaking
+    assert waiting.serving
     assert waiting.primary.has_caught_up
     same_everywhere(bus, "a b c")
 
@@ -136,10 +136,10 @@ def test_nothing_is_spoken_before_the_activation_is_durable() -> None:
     bus.run("a b", disks=False)
     for name in "ab":
         assert bus.cores[name].primary.has_caught_up
-        assert not bus.cores[name].speaking
+        assert not bus.cores[name].serving
     bus.cores["a"].admit([publish(1)])
     bus.run("a b", disks=False)
-    assert not bus.cores["a"].speaking
+    assert not bus.cores["a"].serving
     bus.marks("a b")
-    assert bus.cores["a"].speaking
-    assert bus.cores["b"].speaking
+    assert bus.cores["a"].serving
+    assert bus.cores["b"].serving

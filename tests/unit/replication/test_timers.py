@@ -173,7 +173,7 @@ def test_a_start_does_not_take_an_old_shutdown_for_a_new_one(cluster: Cluster) -
     bus.change("a b c")
     cluster.pass_time(10)
     assert not cluster.stopped_with
-    assert bus.cores["a"].speaking
+    assert bus.cores["a"].serving
 
 
 def test_a_tick_under_way_is_not_doubled(cluster: Cluster) -> None:

@@ -51,7 +51,7 @@ def test_a_dead_voter_is_replaced_and_the_others_can_do_without_one_more() -> No
     cluster.beat()
     assert cluster.voters() == ("a", "b", "d")
     cluster.change("b d")
-    assert cluster.bus.cores["d"].speaking
+    assert cluster.bus.cores["d"].serving
 
 
 def test_a_change_is_finished_only_when_it_is_durable_at_old_and_new_voters() -> None:
@@ -104,14 +104,14 @@ def test_the_view_may_change_in_the_middle_of_a_change() -> None:
     cluster.voter_changes["a"].replace("c", "d")
     cluster.bus.run(cluster.names)
     cluster.change("b c")
-    assert not cluster.bus.cores["b"].speaking, "two of the old, one of the new voters"
+    assert not cluster.bus.cores["b"].serving, "two of the old, one of the new voters"
     assert "to come" in cluster.bus.cores["b"].primary.reason
     cluster.bus.transitional("a")
     cluster.bus.transitional("b c")
     cluster.names = "a b c"
     cluster.bus.view("a b c")
     cluster.bus.run("a b c")
-    assert cluster.bus.cores["a"].speaking
+    assert cluster.bus.cores["a"].serving
     cluster.beat()
     assert cluster.voters() == ("a", "b", "d")
 
@@ -156,12 +156,12 @@ def test_the_last_men_standing_count_anew_after_each_window() -> None:
     cluster.beat()
     assert cluster.voters() == ("a", "b", "c", "d", "@last_man_standing=10000", "@away=d")
     cluster.change("a b")
-    assert cluster.bus.cores["a"].speaking, "two of the three that count"
+    assert cluster.bus.cores["a"].serving, "two of the three that count"
     for _ in range(4):
         cluster.beat(11.0)
     assert cluster.voters()[-2:] == ("@away=c", "@away=d")
     cluster.change("a")
-    assert not cluster.bus.cores["a"].speaking
+    assert not cluster.bus.cores["a"].serving
 
 
 def test_who_comes_back_counts_again() -> None:
@@ -200,13 +200,13 @@ def test_a_newcomer_with_another_rule_is_refused_and_the_others_go_on() -> None:
     stopped = cluster.bus.shells["d"].stopped
     assert stopped is not None
     assert "--cluster-auto-tie-breaker=lowest" in stopped[1]
-    assert cluster.bus.cores["a"].speaking
+    assert cluster.bus.cores["a"].serving
 
 
 def test_wait_for_all_waits_at_the_start_and_after_the_quorum_was_lost() -> None:
     cluster = Cluster("a b c", 3, ("@wait_for_all",))
     cluster.change("a b")
-    assert cluster.bus.cores["a"].speaking, "a quorum that was there goes on"
+    assert cluster.bus.cores["a"].serving, "a quorum that was there goes on"
     cluster.change("a")
     cluster.bus.transitional("b")
     cluster.bus.view("b")
@@ -215,5 +215,5 @@ def test_wait_for_all_waits_at_the_start_and_after_the_quorum_was_lost() -> None
     cluster.bus.transitional("b")
     cluster.bus.view("a b")
     cluster.bus.run("a b")
-    assert not cluster.bus.cores["a"].speaking
+    assert not cluster.bus.cores["a"].serving
     assert "waiting for all voters" in cluster.bus.cores["a"].primary.reason

@@ -14,7 +14,7 @@ from broker.divergence.judgement import Judgement
 from broker.divergence.split_vote import PROVEN
 from broker.incidents.quarantine import KIND
 from broker.machine.commands import Command, Reexecuted
-from broker.replication.promise import Promise
+from broker.replication.chain import Promise
 from broker.replication.replica import ExecutionFailed
 from broker.selfcheck.scrubber import DiskFault
 from broker.selfcheck.supervisor import DISPUTE, SCRUB, Supervisor
@@ -30,8 +30,7 @@ from tests.support.poisoned_store import (
 )
 
 if TYPE_CHECKING:
-    from broker.durability.persister import Persister
-    from broker.memberlog.recorder import Recorder
+    from broker.durability.store_writer import LmdbPersister
     from broker.replication.controller import Controller
 
 
@@ -42,22 +41,22 @@ class FakeCore:
         self.replica = author.replica
         self.promise = Promise("ab" * 16, voters, 1)
         self.judgement = Judgement("a", voters, 64)
-        self.halted, self.filled, self.speaking = "", True, True
+        self.halted, self.filled, self.serving = "", True, True
         self.admitted: list[Command] = []
         self.distrust: list[tuple[str, bool]] = []
 
     def admit(self, commands: list[Command]) -> None:
         self.admitted += commands
 
-    def silence(self) -> None:
-        self.speaking = False
+    def stop_serving(self) -> None:
+        self.serving = False
 
     def distrusted(self, reason: str, *, disk: bool) -> None:
         self.distrust.append((reason, disk))
 
 
-class FakeKeeper:
-    """What care looks at of a keeper."""
+class FakePersister:
+    """What care looks at of a persister."""
 
     def __init__(self, store: LmdbStore) -> None:
         self.store, self.meta = store, store.meta
@@ -65,11 +64,11 @@ class FakeKeeper:
         self.hold_checkpoints = False
         self.wishes = 0
 
-    def wish_checkpoint(self) -> None:
+    def request_checkpoint(self) -> None:
         self.wishes += 1
 
 
-class FakeLogbook:
+class FakeLog:
     """Remembers the verdicts."""
 
     def __init__(self) -> None:
@@ -89,13 +88,12 @@ class Patient:
         self.author.say(publish(1, b"one"))
         self.store = LmdbStore.open(data / "store", META)
         self.author.keep(self.store)
-        self.core, self.persister = FakeCore(self.author, voters), FakeKeeper(self.store)
-        self.recorder, self.loop = FakeLogbook(), loop
+        self.core, self.persister = FakeCore(self.author, voters), FakePersister(self.store)
+        self.recorder, self.loop = FakeLog(), loop
         self.supervisor = Supervisor(data, "a")
-        self.supervisor.attend(
-            cast("Controller", self.core), cast("Persister", self.persister),
-            cast("Recorder", self.recorder),
-            rate, loop,
+        self.supervisor.start(
+            cast("Controller", self.core), cast("LmdbPersister", self.persister),
+            self.recorder.vote, rate, loop,
         )  # fmt: skip
 
     def beat(self, times: int = 40) -> None:
@@ -125,7 +123,7 @@ def test_a_failure_is_kept_before_anything_more_is_said(
     with raising(), pytest.raises(ExecutionFailed) as caught:
         patient.author.say(publish(2, POISON))
     assert "it is quarantined" in patient.supervisor.failed(caught.value)
-    assert not patient.core.speaking
+    assert not patient.core.serving
     assert len(patient.supervisor.evidence.all(KIND)) == 1
     assert "KeyError" in patient.supervisor.failed(KeyError("x"))
     assert patient.supervisor.all_counters()["executions_failed"] == 1

@@ -1,7 +1,7 @@
-"""Whether this member may speak to clients at this moment, and when others may in its place.
+"""Whether this member may act on its view at this moment, and when others may in its place.
 
-A thin reader of clocks around the ring's lease (`vsync/totem/ordering/lease.py`, which says why
-this is enough).
+A reader of clocks around the ring's lease (`vsync/totem/ordering/lease.py`, which says why this is
+enough).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Collection
 
-from broker.replication.controller import Controller
 from vsync.totem.ordering.lease import Lease
 from vsync.types import Member, RingId
 
@@ -25,8 +24,8 @@ def awake_clock() -> float:
     return time.monotonic()
 
 
-class SpeakingLease:
-    """Asked before every word.  The clocks are given; both count seconds."""
+class ReplyLease:
+    """Asked before anything is written to clients.  The clocks are given; both count seconds."""
 
     def __init__(
         self,
@@ -39,7 +38,7 @@ class SpeakingLease:
         self._slept_until = -math.inf
 
     def holds(self, ring: RingId) -> bool:
-        """Whether this member may speak of the view `ring`."""
+        """Whether this member may still act on the view `ring`."""
         now = self._clock()
         ahead = self._awake() - now
         if ahead - self._ahead > SLEEP_S:
@@ -48,20 +47,9 @@ class SpeakingLease:
         self._ahead = ahead
         return self._lease.holds(ring, now, self._slept_until)
 
-    def covers(self, controller: Controller) -> bool:
-        """Whether the member with this core may speak.
-
-        The end of a view is known here before the core has worked through what came before it.
-        """
-        return (
-            controller.speaking
-            and controller.primary.active
-            and self.holds(controller.primary.ring)
-        )
-
     def silent_in(self, members: Collection[Member]) -> float:
-        """Return in how many seconds all that are not in `members` have fallen silent.
+        """Return in how many seconds all that are not in `members` have stopped replying.
 
-        A promise of a new epoch waits for that, so it says this, too.
+        A promise of a new epoch waits for that.
         """
         return max(0.0, self._lease.silent_at(members) - self._clock())

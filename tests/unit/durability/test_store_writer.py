@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 
-from broker.durability.checkpoint_writer import AHEAD_BYTES_MAX, SLICE_S, CheckpointWriter
+from broker.durability.store_writer import AHEAD_BYTES_MAX, SLICE_S, CheckpointWriter
 from store.commit_thread import CheckpointJob
 
 CHUNK = bytes(256 * 1024)

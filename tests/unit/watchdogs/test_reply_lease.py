@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from broker.frontend.connections import Connections
-from broker.watchdogs.speaking_lease import SpeakingLease
+from broker.watchdogs.reply_lease import ReplyLease
 from vsync.totem.ordering.lease import SLACK, Lease
 from vsync.types import Member, RingId
 
@@ -21,9 +21,7 @@ class Clocks:
         self.now = 100.0
         self.slept = 0.0
         self.lease = Lease(1.0)
-        self.speaking_lease = SpeakingLease(
-            self.lease, lambda: self.now, lambda: self.now + self.slept
-        )
+        self.reply_lease = ReplyLease(self.lease, lambda: self.now, lambda: self.now + self.slept)
 
     def tokens(self, ring: RingId = R1, members: tuple[Member, ...] = (A, B)) -> None:
         for _ in range(2):
@@ -35,11 +33,11 @@ def test_a_member_that_was_stopped_may_not_speak_when_it_wakes() -> None:
     """G7."""
     clocks = Clocks()
     clocks.tokens()
-    assert clocks.speaking_lease.holds(R1)
+    assert clocks.reply_lease.holds(R1)
     clocks.now += 1.0
-    assert not clocks.speaking_lease.holds(R1)
+    assert not clocks.reply_lease.holds(R1)
     clocks.tokens()
-    assert clocks.speaking_lease.holds(R1)
+    assert clocks.reply_lease.holds(R1)
 
 
 def test_a_machine_that_slept_may_not_speak_though_its_clock_stood_still() -> None:
@@ -47,22 +45,22 @@ def test_a_machine_that_slept_may_not_speak_though_its_clock_stood_still() -> No
     clocks = Clocks()
     clocks.tokens()
     clocks.slept += 60.0
-    assert not clocks.speaking_lease.holds(R1)
-    assert not clocks.speaking_lease.holds(R1)
+    assert not clocks.reply_lease.holds(R1)
+    assert not clocks.reply_lease.holds(R1)
     clocks.tokens()
     clocks.tokens()
-    assert clocks.speaking_lease.holds(R1)
+    assert clocks.reply_lease.holds(R1)
 
 
 def test_a_promise_waits_until_whoever_is_missing_has_fallen_silent() -> None:
     clocks = Clocks()
     clocks.tokens()
     clocks.tokens(R2, (A,))
-    assert clocks.speaking_lease.silent_in((A, B)) == 0.0
-    waits = clocks.speaking_lease.silent_in((A,))
+    assert clocks.reply_lease.silent_in((A, B)) == 0.0
+    waits = clocks.reply_lease.silent_in((A,))
     assert waits == pytest.approx(1 + SLACK - 0.2)
     clocks.now += waits
-    assert clocks.speaking_lease.silent_in((A,)) == pytest.approx(0.0, abs=1e-9)
+    assert clocks.reply_lease.silent_in((A,)) == pytest.approx(0.0, abs=1e-9)
 
 
 class Wire:

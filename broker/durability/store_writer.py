@@ -1,0 +1,149 @@
+"""The disk side of a member's store: commits on their thread, checkpoints in slices, the switch.
+
+A checkpoint must never hold the token up.  The state is cut at once; what takes long is to pack it.
+A slice packs for a moment and goes to the commit thread, then the loop does other things.  When the
+disk is slower than the packing, the packing waits, so only a few megabytes of a checkpoint are in
+memory at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from broker.durability.recovery import checkpoint_in_steps, checkpoint_of
+from broker.replication.persister import Persister
+from broker.replication.replica import Replica
+from store import swap
+from store.api import Marker
+from store.commit_thread import CheckpointJob, CommitThread
+from store.errors import StoreError, StoreFailed
+from store.lmdb_store import LmdbStore
+
+log = logging.getLogger("qpidd.join")
+
+SLICE_S = 0.002
+PAUSE_S = 0.004
+"""A third of the loop's time at most, while a checkpoint is made."""
+AHEAD_BYTES_MAX = 4 << 20
+PATIENCE_S = 10.0
+"""How long a member that ends waits for its disk."""
+
+
+class CheckpointWriter:
+    """Feeds one checkpoint.  `on_error` is called when packing fails, which is ours."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        steps: Iterator[bytes],
+        checkpoint: CheckpointJob,
+        on_error: Callable[[Exception], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.bytes = 0
+        self._loop, self._steps, self._checkpoint = loop, steps, checkpoint
+        self._on_error, self._clock = on_error, clock
+        self._handle: asyncio.Handle = loop.call_soon(self._slice)
+
+    def cancel(self) -> None:
+        """Make no more of it: its store is given up."""
+        self._handle.cancel()
+
+    def _slice(self) -> None:
+        deadline = self._clock() + SLICE_S
+        try:
+            while self._clock() < deadline and self._checkpoint.bytes_waiting < AHEAD_BYTES_MAX:
+                chunk = next(self._steps, None)
+                if chunk is None:
+                    self._checkpoint.end()
+                    return
+                if chunk:
+                    self.bytes += len(chunk)
+                    self._checkpoint.put(chunk)
+        except Exception as error:
+            self._on_error(error)
+            return
+        self._handle = self._loop.call_later(PAUSE_S, self._slice)
+
+
+class StoreWriter(CommitThread):
+    """The commit thread of one store, with checkpoints of a replica beside the commits."""
+
+    def __init__(
+        self,
+        store: LmdbStore,
+        loop: asyncio.AbstractEventLoop,
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[StoreError], None],
+    ) -> None:
+        super().__init__(store, loop, on_durable, on_failed)
+        self._checkpoint_loop, self._checkpoint_failed = loop, on_failed
+
+    def checkpoint(self, replica: Replica, done: Callable[[], None]) -> CheckpointWriter:
+        """Pack and write a checkpoint of the present state; then call `done`."""
+        position = replica.history.position
+
+        def failed(error: Exception) -> None:
+            self._checkpoint_failed(
+                StoreFailed(f"a checkpoint of position {position} failed: {error!r}")
+            )
+
+        job = self.begin_checkpoint(position, done)
+        return CheckpointWriter(self._checkpoint_loop, checkpoint_in_steps(replica), job, failed)
+
+    def all_counters(self) -> dict[str, int]:
+        """Return what was written, and what waits."""
+        lag = self.lag()
+        return {**self.counters, "waiting": lag.waiting, "waiting_bytes": lag.bytes}
+
+
+class DataDirectoryDevice:
+    """The stores of one data directory."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        loop: asyncio.AbstractEventLoop,
+        on_failed: Callable[[StoreError], None],
+    ) -> None:
+        self._dir, self._loop, self._on_failed = data_dir, loop, on_failed
+
+    def open_writer(self, store: LmdbStore, on_durable: Callable[[int], None]) -> StoreWriter:
+        """Start the thread that commits to `store`."""
+        return StoreWriter(store, self._loop, on_durable, self._on_failed)
+
+    def switch(self, received: LmdbStore, current: LmdbStore) -> LmdbStore:
+        """Put the received store in the place of the current one, which is set aside."""
+        received.close()
+        current.close()
+        aside = swap.install(self._dir)
+        log.info("the transferred state is in force; the old store is kept as %s", aside)
+        return LmdbStore.open(self._dir / swap.STORE_NAME)
+
+
+LmdbPersister = Persister[LmdbStore, StoreWriter]
+
+
+async def close_store(
+    persister: LmdbPersister, replica: Replica, marker: Marker, *, shutdown_id: str, note: str
+) -> None:
+    """Write what is left, and put into the marker how this incarnation ended.
+
+    A clean end leaves a checkpoint of the last state: the next start re-executes nothing.  Raises
+    `StoreStuck` when the disk does not answer: hands off the store, it may not even be closed.
+    """
+    persister.cancel_checkpoint()
+    await persister.writer.drain(PATIENCE_S)
+    if marker is Marker.DIRTY:
+        return
+    store = persister.store
+    meta = replace(persister.meta, marker=marker, shutdown_id=shutdown_id, note=note)
+    if marker is Marker.CLEAN and replica.history.position == meta.position:
+        store.write_checkpoint(meta.position, checkpoint_of(replica), meta)
+    else:
+        store.put_meta(meta)

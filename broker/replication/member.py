@@ -1,0 +1,230 @@
+"""One replicated member between its ring, store, log and clients.  Pure: all of these are ports.
+
+The rules of order that the guarantees stand on are here, once, for the process and the simulator:
+
+- *log before reply*: the member log is flushed before anything is written to clients, so that what
+  a client was told can be looked up afterwards;
+- *reply only under lease*: clients are written to only in a primary view that is activated here,
+  and while the lease says that no other view can have taken over (G7);
+- *confirm when durable*: what acknowledges a change waits for the released position (G9; see
+  `durable_gate`, which whoever writes to clients asks);
+- *promise after lease*: a promise is acknowledged when it is durable behind everything applied, and
+  when whoever may still reply in an older view has stopped (G7);
+- *adopt before install*: a received state goes on only from a store that has taken the place of the
+  old one, and what was applied behind it meanwhile is not reported durable before it is (G9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic
+
+from broker.divergence.digest_vote import DigestVerdict
+from broker.exit_codes import Exit
+from broker.machine.effects import Effect
+from broker.replication.chain import History, Promise
+from broker.replication.controller import Controller
+from broker.replication.persister import Persister, StoreDevice, StoreT, WriterT
+from broker.replication.ports import Ports, Shell
+from broker.replication.replica import Replica
+from store.api import Meta
+from vsync.primary.events import Activated
+from vsync.totem.events import Deliver, Output, Transitional, View
+from vsync.types import Guarantee, Member
+
+TRANSFER_RETRY_S = 0.5
+
+
+class ReplicatedMember(Generic[StoreT, WriterT]):
+    """Does what its controller orders (`ports.Shell`), in the order that the rules above demand.
+
+    `replica` is what recovery made of `store`; `make_controller` gets this object as its shell.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        device: StoreDevice[StoreT, WriterT],
+        store: StoreT,
+        meta: Meta,
+        make_controller: Callable[[Shell, Promise], Controller],
+        transfer_retry_s: float = TRANSFER_RETRY_S,
+    ) -> None:
+        self._ring, self._lease, self._clock, self._transfer = ports[:4]
+        self._clients, self._log, self._host = ports[4:]
+        self._transfer_retry_s = transfer_retry_s
+        self.persister = Persister(device, store, meta, self._on_durable)
+        promise = Promise(meta.cluster_id, meta.voters, meta.promised_epoch)
+        self.controller = make_controller(self, promise)
+        self.controller.replica.log = self._log
+
+    # -- turns of work ---------------------------------------------------------------------------
+
+    def on_output(self, output: Output) -> None:
+        """Take one output of the ring, but for datagrams and notes, which are no part of this."""
+        if isinstance(output, View):
+            self._log.view(output.ring, output.members, regular=True)
+        elif isinstance(output, Transitional):
+            self._log.view(output.ring, output.members, regular=False)
+        try:
+            self.controller.on_output(output)
+        except Exception as error:  # ours: see `turn`
+            self._host.failed(error)
+            return
+        # Control messages of the primary layer go out at once; applying waits for its slice.
+        if not isinstance(output, Deliver) or not self.controller.busy:
+            self.controller.flush()
+        self._host.schedule()
+
+    def turn(self, in_slice: Callable[[], bool]) -> None:
+        """Apply while `in_slice`, admit commands, hand over to the store, reply."""
+        controller = self.controller
+        try:
+            while controller.busy and in_slice():
+                controller.step()
+        except Exception as error:  # ours, whatever it is: this member must not go on, see
+            # docs/decisions/0013-validate-then-mutate.md
+            self._host.failed(error)
+            return
+        if not controller.halted and (commands := self._clients.take_commands()):
+            controller.admit(commands)
+        self.persister.keep(controller.replica, controller.promise)
+        if not self.reply():
+            return
+        self._clients.throttle(full=controller.submissions.full or bool(controller.halted))
+        if controller.busy:
+            self._host.schedule()
+
+    @property
+    def may_reply(self) -> bool:
+        """Whether clients may be written to.
+
+        The end of a view is known here before the controller has worked through what came before.
+        """
+        controller = self.controller
+        return (
+            controller.serving
+            and controller.primary.active
+            and self._lease.holds(controller.primary.ring)
+        )
+
+    def reply(self) -> bool:
+        """Write what is due to clients; False when the log cannot be written and nothing was."""
+        try:
+            self._log.flush()  # first: what a client was told must be there to be looked up
+        except Exception as error:
+            self._host.failed(error)
+            return False
+        controller = self.controller
+        confirmed = self._clients.flush(speaking=self.may_reply, soon=controller.may_serve_soon)
+        if confirmed:
+            epoch = controller.primary.epoch
+            self._log.confirmed(epoch, self._clients.durable_mark, confirmed)
+        return True
+
+    def _on_durable(self, position: int) -> None:
+        self._log.durable(position)
+        self._ring.set_mark(position)
+
+    # -- ordered by the controller ---------------------------------------------------------------
+
+    def multicast(self, payload: bytes) -> bool:
+        """Submit to the ring."""
+        return self._ring.submit(payload, Guarantee.SAFE)
+
+    def persist_promise(self, promise: Promise) -> None:
+        """Make the promise durable behind everything that was applied."""
+        self._clock.when_right(lambda: self._persist(promise))
+
+    def _persist(self, promise: Promise) -> None:
+        epoch = promise.promised_epoch
+        self._host.note("promise", f"epoch {epoch}")
+        self.persister.keep(self.controller.replica, promise)
+        self.persister.promise(promise, lambda: self._promised(epoch))
+
+    def _promised(self, epoch: int) -> None:
+        """The promise is durable; it is given when nobody replies in an older view any more."""
+        self._host.note("promised", f"epoch {epoch}")
+        wait_s = self._lease.silent_in(self.controller.primary.members)
+        self._clock.later(wait_s, lambda: self.controller.epoch_persisted(epoch))
+
+    def begin_transfer(self, donor: Member, base: int) -> None:
+        """Fetch the donor's state."""
+        self._host.note("transfer", f"from {donor.name} at or beyond {base}")
+        self._clock.when_right(lambda: self._transfer.begin(donor, base))
+
+    def abort_transfer(self) -> None:
+        """Drop a transfer under way."""
+        self._clock.when_right(self._transfer.abort)
+
+    def transfer_failed(self, reason: str) -> None:
+        """No state came: try again, whatever the view is by then."""
+        self._host.note("transfer_failed", f"state transfer failed, trying again: {reason}")
+        self._clock.later(self._transfer_retry_s, self.controller.transfer_failed)
+
+    def state_received(self, replica: Replica, received: StoreT) -> None:
+        """Go on from a received and verified state, once its store is in force."""
+        controller = self.controller
+        if self._host.stopping or not controller.fits(replica):
+            received.close()
+            self.transfer_failed("it does not meet what was ordered meanwhile")
+            return
+        donor = controller.transfer_donor
+        durable = replica.history.position  # what was ordered meanwhile is applied, but not on disk
+        try:
+            self.persister.adopt(received)
+            self._host.note("installed", f"{replica.history} of {donor}")
+            self._log.snapshot(replica.history, replica.machine, donor)
+            replica.log = self._log
+            controller.state_installed(replica)
+        except Exception as error:  # the switch of stores failed, or applying did: see `turn`
+            self._host.failed(error)
+            return
+        self._on_durable(durable)
+        self._host.schedule()
+
+    def effects(self, effects: list[tuple[int, Effect]]) -> None:
+        """Hand effects to the clients."""
+        self._clients.effects(effects)
+
+    def release(self, position: int) -> None:
+        """Let what waited for `position` be acknowledged."""
+        self._clients.release(position)
+
+    def fence(self, reason: str) -> None:
+        """Note that clients get nothing; `may_reply` sees to it."""
+        self._host.note("fence", f"not in the primary view: {reason}")
+        self._log.inactive(reason)
+
+    def serve(self) -> None:
+        """Note that clients are served; `may_reply` allows it."""
+        self._host.note("serve", f"serving in {self.controller.replica.history}")
+
+    def session_started(self, session: int) -> None:
+        """Drop the connections of an older session."""
+        self._host.note("session", str(session))
+        self._clients.session_started(session)
+        self.controller.admit(self._host.session_commands())
+
+    def decided(self, epoch: int) -> None:
+        """Record that what follows is older than the primary view."""
+        self._host.note("decided", f"by epoch {epoch}")
+        self._log.decided(epoch)
+
+    def activated(self, event: Activated, base: History | None) -> None:
+        """Record the primary view."""
+        after = f"after position {base.position}" if base is not None else "as received"
+        self._host.note("activated", f"primary view of epoch {event.activation.epoch}, {after}")
+        self._log.activated(event, base)
+
+    def voted(self, verdict: DigestVerdict) -> None:
+        """Report a verdict."""
+        self._host.voted(verdict)
+
+    def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
+        """Stop this member."""
+        self._host.stop(code, reason, inconsistent=inconsistent)
+
+    def now_us(self) -> int:
+        """Return the wall clock."""
+        return self._clock.now_us()

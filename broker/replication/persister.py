@@ -1,0 +1,156 @@
+"""What a member hands to its store, in which order, and the meta record in force.  Pure.
+
+Everything applied goes to the writer in order; a promise goes behind it, so that a durable promise
+implies a durable state at its base.  A checkpoint is made when the log since the last one has grown
+large, so that its cost stays a constant share of the writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
+
+from broker.replication.chain import Promise
+from broker.replication.replica import AppliedBatch, Replica
+from store.api import Marker, Meta, Store
+
+CHECKPOINT_BYTES_MIN = 64 << 20
+
+
+class CheckpointFeed(Protocol):
+    """A checkpoint that is being packed and written."""
+
+    bytes: int
+
+    def cancel(self) -> None:
+        """Make no more of it: its store is given up."""
+
+
+class Writer(Protocol):
+    """Commits to one open store, in order and behind the caller's back."""
+
+    def submit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
+        """Take one entry, contiguous with the one before."""
+
+    def submit_meta(self, meta: Meta, done: Callable[[], None]) -> None:
+        """Make `meta` durable after all that was submitted; then call `done`."""
+
+    def checkpoint(self, replica: Replica, done: Callable[[], None]) -> CheckpointFeed:
+        """Write a checkpoint of the present state beside the commits; then call `done`."""
+
+    def close(self) -> None:
+        """Commit what was submitted and end; blocks."""
+
+
+StoreT = TypeVar("StoreT", bound=Store)
+WriterT = TypeVar("WriterT", bound=Writer)
+WriterT_co = TypeVar("WriterT_co", bound=Writer, covariant=True)
+
+
+class StoreDevice(Protocol[StoreT, WriterT_co]):
+    """Where stores live: a directory, or a simulated disk."""
+
+    def open_writer(self, store: StoreT, on_durable: Callable[[int], None]) -> WriterT_co:
+        """Return what writes `store`; `on_durable(position)` follows each commit."""
+
+    def switch(self, received: StoreT, current: StoreT) -> StoreT:
+        """Put `received` in the place of `current`, atomically, and return it open."""
+
+
+class Persister(Generic[StoreT, WriterT]):
+    """The durable half of a member.  `on_durable(position)` follows each commit."""
+
+    def __init__(
+        self,
+        device: StoreDevice[StoreT, WriterT],
+        store: StoreT,
+        meta: Meta,
+        on_durable: Callable[[int], None],
+        checkpoint_bytes_min: int = CHECKPOINT_BYTES_MIN,
+    ) -> None:
+        self.store, self.meta = store, meta
+        self.checkpoints = 0
+        self.hold_checkpoints = False  # what is disputed is re-executed from the present one
+        self._device, self._on_durable = device, on_durable
+        self._checkpoint_bytes_min = checkpoint_bytes_min
+        self._log_bytes = self._checkpoint_bytes = 0
+        self._requested = False
+        self._feed: CheckpointFeed | None = None
+        self.writer = self._new_writer()
+
+    def _new_writer(self) -> WriterT:
+        def on_durable(position: int) -> None:
+            # A commit of a store that was replaced meanwhile says nothing about the new one.
+            if self.writer is writer:
+                self._on_durable(position)
+
+        writer = self._device.open_writer(self.store, on_durable)
+        return writer
+
+    def keep(self, replica: Replica, promise: Promise) -> None:
+        """Hand over what was applied since the last call."""
+        commit = replica.cut()
+        if commit is not None:
+            self._submit(commit, promise)
+            self._log_bytes += len(commit.entry)
+        if self._feed is not None or self.hold_checkpoints or replica.broken:
+            return  # of a state that a command left half-way, nothing may be kept
+        limit = max(self._checkpoint_bytes_min, 2 * self._checkpoint_bytes)
+        if self._log_bytes > limit or self._requested:
+            self._checkpoint(replica)
+
+    def request_checkpoint(self) -> None:
+        """Make a checkpoint as soon as there is none under way."""
+        self._requested = True
+
+    def _submit(self, commit: AppliedBatch, promise: Promise) -> None:
+        history = commit.history
+        self.meta = replace(
+            self.meta, state_epoch=history.epoch, position=history.position,
+            chain=history.chain, order=history.order, marker=Marker.DIRTY, shutdown_id="",
+            cluster_id=promise.cluster_id, voters=promise.voters,
+            promised_epoch=max(promise.promised_epoch, self.meta.promised_epoch),
+        )  # fmt: skip
+        self.writer.submit(commit.entry, commit.first, commit.last, self.meta)
+
+    def _checkpoint(self, replica: Replica) -> None:
+        self._requested = False
+        self._log_bytes = 0
+
+        def done() -> None:
+            if self._feed is feed:  # else the store was replaced meanwhile
+                self._feed = None
+                self._checkpoint_bytes = feed.bytes
+                self.checkpoints += 1
+
+        feed = self._feed = self.writer.checkpoint(replica, done)
+
+    def promise(self, promise: Promise, done: Callable[[], None]) -> None:
+        """Make a promise durable, behind everything that was handed over; then call `done`."""
+        marker = self.meta.marker if self.meta.marker is Marker.CLEAN else Marker.DIRTY
+        self.meta = replace(
+            self.meta, cluster_id=promise.cluster_id, voters=promise.voters,
+            promised_epoch=promise.promised_epoch, marker=marker,
+        )  # fmt: skip
+        self.writer.submit_meta(self.meta, done)
+
+    def adopt(self, received: StoreT) -> None:
+        """Go on with a store that was received and verified; the old one is set aside.
+
+        What this member promised to others it keeps, whoever's state it now has.
+        """
+        self.cancel_checkpoint()
+        self.writer.close()
+        promised = max(self.meta.promised_epoch, received.meta.promised_epoch)
+        received.put_meta(replace(received.meta, marker=Marker.DIRTY, promised_epoch=promised))
+        self.store = self._device.switch(received, self.store)
+        self.meta = self.store.meta
+        self._log_bytes = self._checkpoint_bytes = 0
+        self.writer = self._new_writer()
+
+    def cancel_checkpoint(self) -> None:
+        """Give up the checkpoint that is being made, if any."""
+        if self._feed is not None:
+            self._feed.cancel()
+        self._feed = None
