@@ -34,11 +34,11 @@ def _view_without_barrier(self: Groups, view: object) -> None:
     _on_view(self, view)  # type: ignore[arg-type]
     if not self.synced:
         here = {g: [m for m in held if m in self.members] for g, held in self._groups.items()}
-        self._level_up(here, frozenset())
+        self._pass_barrier(here, frozenset())
 
 
 def _view_that_forgets(self: Groups, view: object) -> None:
-    self._flying.clear()
+    self._in_flight.clear()
     _on_view(self, view)  # type: ignore[arg-type]
 
 

@@ -1,1 +1,1 @@
-"""Process groups on the ring, after corosync's CPG."""
+"""Process groups on the ring, after corosync's CPG.  No I/O."""

@@ -1,10 +1,11 @@
-"""Which of my messages a majority of the group has made durable.
+"""Which messages of this member a majority of their group has made durable.
 
-Every member's *mark* rides on the token: the position up to which it has everything on disk.  A
-message counts the members that were in its group at its place of the order.  Positions of one
-member rise, and members that stay together have the same ones, so a mark at or above a message's
-position proves that member's copy, as long as it has not been away in between: the other side of a
-partition uses the same numbers for other messages.  Whoever goes away keeps the mark that it had.
+Every member's *mark* is sent with the token: the position up to which it has everything on disk.
+The electorate of a message are the members of its group at its place of the order.  Positions of
+one member rise, and members that stay together have the same ones, so a mark at or above a
+message's position proves that member's copy, as long as it has not been away in between: the other
+side of a partition uses the same numbers for other messages.  A member that leaves keeps the mark
+that it had.
 """
 
 from __future__ import annotations
@@ -14,48 +15,42 @@ from collections.abc import Iterable
 
 from vsync.cpg.events import Failed, GroupSent
 from vsync.quorum.durable_position import durable_up_to
+from vsync.quorum.voter_set import majority
 from vsync.types import Member
 
 
-def majority(members: int) -> int:
-    """The smallest number that two disjoint sets of these members cannot both have."""
-    return members // 2 + 1
-
-
 class _Electorate:
-    """The members of one list of one group, and my messages that were ordered under it."""
-
-    __slots__ = ("group", "here", "marks", "waiting")
+    """Members of one group view, and this member's messages that were ordered in it."""
 
     def __init__(self, group: str, members: tuple[Member, ...]) -> None:
         self.group = group
         self.marks = dict.fromkeys(members, 0)
         self.here = set(members)
-        self.waiting: deque[tuple[int, int]] = deque()  # ticket and position, rising
+        self.waiting: deque[tuple[int, int]] = deque()  # (ticket, position), rising
 
-    def learn(self, marks: dict[str, int]) -> None:
-        """Take the marks of those who have been here all the time."""
+    def update(self, marks: dict[str, int]) -> None:
+        """Take the marks of the members that never left."""
         for member in self.here:
             mark = marks.get(member.name, 0)
             if mark > self.marks[member]:
                 self.marks[member] = mark
 
     def durable(self) -> int:
-        """The position that a majority has on disk."""
+        """Return the position that a majority has on disk."""
         need = majority(len(self.marks))
         return durable_up_to(self.marks, lambda members: len(members) >= need)
 
     def reachable(self, position: int) -> int:
-        """How many members have this position, or may have it some day."""
+        """Return how many members have this position on disk, or still may."""
         return sum(1 for m, mark in self.marks.items() if m in self.here or mark >= position)
 
 
 class Durability:
-    """My messages that wait for the disks of others."""
+    """Messages of this member that wait for the disks of others."""
 
     def __init__(self) -> None:
-        self._now: dict[str, _Electorate] = {}  # the present list of each group of mine
-        self._past: list[_Electorate] = []  # older lists, as long as something waits there
+        self._now: dict[str, _Electorate] = {}  # the present view of each joined group
+        self._past: list[_Electorate] = []  # older views, while messages wait in them
         self._marks: dict[str, int] = {}  # as the token of this ring showed them last
 
     def __len__(self) -> int:
@@ -65,23 +60,23 @@ class Durability:
         return [*self._now.values(), *self._past]
 
     def add(self, ticket: int, position: int, group: str, members: tuple[Member, ...]) -> None:
-        """My message was ordered; `members` is the list of the group at its place."""
+        """A message of this member was ordered; `members` are those of the group at its place."""
         held = self._now.get(group)
-        # Who left and came back is another voter: compare with those who stayed.
+        # A member that left and came back is another voter: compare with those that stayed.
         if held is None or held.here != set(members) or len(held.marks) != len(members):
             if held is not None and held.waiting:
                 self._past.append(held)
             held = self._now[group] = _Electorate(group, members)
-        # Somebody's mark may have come round before I delivered the message here.
-        held.learn(self._marks)
+        # A mark may have arrived before the message was delivered here.
+        held.update(self._marks)
         held.waiting.append((ticket, position))
 
     def on_marks(self, marks: dict[str, int]) -> list[GroupSent]:
-        """The token showed new marks."""
+        """Take the marks of the token; return what has become durable."""
         self._marks = marks
         found: list[GroupSent] = []
         for electorate in self._all():
-            electorate.learn(marks)
+            electorate.update(marks)
             if electorate.waiting:
                 durable = electorate.durable()
                 while electorate.waiting and electorate.waiting[0][1] <= durable:
@@ -90,11 +85,11 @@ class Durability:
         return found
 
     def new_ring(self) -> None:
-        """The marks of the old ring say nothing of whoever bears these names now."""
+        """Forget the marks: the same names may be other incarnations in the new ring."""
         self._marks = {}
 
     def gone(self, members: Iterable[Member], group: str | None = None) -> list[Failed]:
-        """These left the ring, or one group: their marks count for nothing newer any more."""
+        """These members left the ring, or one group; return what cannot become durable any more."""
         found: list[Failed] = []
         lost = frozenset(members)
         for electorate in self._all():
@@ -116,13 +111,13 @@ class Durability:
         return found
 
     def close(self, group: str) -> None:
-        """I left the group; what waits goes on waiting."""
+        """This member left the group; what waits goes on waiting."""
         held = self._now.pop(group, None)
         if held is not None and held.waiting:
             self._past.append(held)
 
     def drop(self) -> list[int]:
-        """Forget all that waits; the tickets."""
+        """Forget everything that waits; return the tickets."""
         tickets = [ticket for e in self._all() for ticket, _ in e.waiting]
         self._now, self._past = {}, []
         return tickets

@@ -1,7 +1,7 @@
-"""The vocabulary of process groups: what a group member is told, and what goes over the ring.
+"""Vocabulary of process groups: events for group members, and payloads on the ring.
 
-A participant of a group is a *member of the ring*: one process, one life of it.  There is no daemon
-that several processes share, hence no process numbers beside the member.
+A participant of a group is a *member of the ring*: one incarnation of one process.  There is no
+daemon that several processes share, hence no process numbers beside the member.
 
 On the wire a group payload is
 
@@ -25,7 +25,7 @@ from vsync.types import Guarantee, Member, RingId
 
 GROUP_NAME_BYTES_MAX = 128
 HEAD_BYTES_MAX = 6 + GROUP_NAME_BYTES_MAX
-"""What a group payload may carry in front of its data."""
+"""Longest head in front of the data of a group payload."""
 
 _HEAD = Struct("<BIB")  # kind, ring seq, length of the group's name
 _LIST = Struct("<BIQ8sI")  # kind, ring seq, position, history, groups
@@ -35,10 +35,10 @@ POSITION_MAX: Final = 1 << 62
 
 
 class Level(IntEnum):
-    """How much must be true before `mcast` is answered.
+    """What must be true before `mcast` returns.
 
-    AGREED: it was delivered here, in the one order.  SAFE: and every member of the ring holds it.
-    DURABLE: and a majority of the group's members said that it is on their disks.
+    AGREED: delivered here, in the one order.  SAFE: and every member of the ring has it.
+    DURABLE: and a majority of the group's members reported it on disk.
     """
 
     AGREED = 1
@@ -47,7 +47,7 @@ class Level(IntEnum):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the ring has to promise for this level."""
+        """The ring's guarantee that this level needs."""
         return Guarantee.AGREED if self is Level.AGREED else Guarantee.SAFE
 
 
@@ -57,32 +57,32 @@ DURABLE: Final = Level.DURABLE
 
 
 class Cause(Enum):
-    """Why a member is in the list now, or is not any more."""
+    """Why a member joined or left a group view."""
 
     JOIN = "join"  # it asked to
     LEAVE = "leave"  # it asked to
     NODEDOWN = "node down"  # it is not in the ring any more, or was away and missed messages
-    NODEUP = "node up"  # its ring merged with mine, and it was in the group there
-    PROCDOWN = "process down"  # its process ended and a new life of the same name is here
+    NODEUP = "node up"  # its ring merged with this one, and it was in the group there
+    PROCDOWN = "process down"  # its process ended, and a new incarnation of the same name is here
 
 
 class GroupMessage(NamedTuple):
-    """A message of a group of mine, at its place of the order."""
+    """A message of a joined group, at its place of the order."""
 
     group: str
     sender: Member
     payload: bytes
     position: int
-    level: Level  # AGREED or SAFE; who sends with DURABLE waits for longer, the others see SAFE
-    transitional: bool  # the ring was closing: only who came along is known to have it
+    level: Level  # AGREED or SAFE; of a message sent with DURABLE all see SAFE
+    transitional: bool  # the ring was closing: only members that moved along are known to have it
 
 
 class GroupView(NamedTuple):
-    """The new list of a group of mine; who left is not in it, and who left may be myself.
+    """New membership of a joined group; `left` may contain this member itself.
 
-    `members` are in order of seniority, the same everywhere: who joined first is first.  When two
-    sides merge, those of the side with more members of the group come first, and of equal sides
-    those of the one with the lowest member.  So the first one always has seen the most.
+    `members` are in order of seniority, the same everywhere: oldest first.  When two sides merge,
+    those of the side with more members of the group come first, and of equal sides those of the one
+    with the lowest member.  So the first member has always seen the most.
     """
 
     group: str
@@ -93,14 +93,14 @@ class GroupView(NamedTuple):
 
 
 class GroupSent(NamedTuple):
-    """What was accepted under `ticket` has reached the level that was asked for."""
+    """What was accepted under `ticket` has reached its level."""
 
     ticket: int
     position: int
 
 
 class Failed(NamedTuple):
-    """What was accepted under `ticket` was ordered, but cannot reach its level any more."""
+    """What was accepted under `ticket` was ordered, but can no longer reach its level."""
 
     ticket: int
     position: int
@@ -108,7 +108,7 @@ class Failed(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """All members of `ring` know each other's groups; from here on messages flow."""
+    """All members of `ring` know each other's groups; messages follow."""
 
     ring: RingId
     members: tuple[Member, ...]
@@ -119,7 +119,7 @@ GroupEvent = GroupMessage | GroupView | GroupSent | Failed | Synced
 
 
 class GroupKind(IntEnum):
-    """What a group payload is."""
+    """Kind of a group payload; its first byte."""
 
     JOIN = 1
     LEAVE = 2
@@ -131,7 +131,7 @@ KINDS = {int(k): k for k in GroupKind}
 
 
 def group_name(group: str) -> bytes:
-    """The name as it travels.  Raises GroupError for one that cannot."""
+    """Encode a group's name.  Raises GroupError for one that is empty or too long."""
     name = group.encode()
     if not 0 < len(name) <= GROUP_NAME_BYTES_MAX:
         raise GroupError(
@@ -141,12 +141,12 @@ def group_name(group: str) -> bytes:
 
 
 def pack_head(kind: GroupKind, ring: RingId, name: bytes) -> bytes:
-    """What stands in front of a payload's data."""
+    """Encode the head of a payload."""
     return _HEAD.pack(kind, ring.seq & _RING_BITS, len(name)) + name
 
 
 def read_head(payload: bytes) -> tuple[int, int, int]:
-    """(kind, low bits of the ring's seq, where the data begin) of any payload but a list."""
+    """Return (kind, low bits of the ring's seq, offset of the data) of any payload but a list."""
     try:
         kind, ring, size = _HEAD.unpack_from(payload)
     except struct_error as err:
@@ -158,7 +158,7 @@ def read_head(payload: bytes) -> tuple[int, int, int]:
 
 
 def read_name(payload: bytes, end: int) -> str:
-    """The group's name, in front of `end`."""
+    """Decode the group's name, which ends at `end`."""
     try:
         return payload[_HEAD.size : end].decode()
     except UnicodeDecodeError as err:
@@ -166,23 +166,23 @@ def read_name(payload: bytes, end: int) -> str:
 
 
 def of_ring(ring: int, found: RingId) -> bool:
-    """Was a payload with these low bits sent in this ring?"""
+    """Whether a payload with these low bits was sent in this ring."""
     return ring == found.seq & _RING_BITS
 
 
-class Listed(NamedTuple):
-    """What a member tells after a view change: what it has behind it, and its groups."""
+class GroupList(NamedTuple):
+    """A member's groups, sent at the barrier after a view change."""
 
     ring: int
     position: int
-    history: bytes  # 8; equal for those who delivered the same up to their last barrier
-    groups: tuple[tuple[str, int], ...]  # name, and my place in its order of seniority
+    history: bytes  # 8; equal for members that delivered the same since their last barrier
+    groups: tuple[tuple[str, int], ...]  # name, and the sender's rank in its order of seniority
 
 
 def pack_list(
     ring: RingId, position: int, history: bytes, groups: Iterable[tuple[str, int]]
 ) -> bytes:
-    """The list of my groups."""
+    """Encode this member's groups."""
     entries = list(groups)
     parts = [_LIST.pack(GroupKind.LIST, ring.seq & _RING_BITS, position, history, len(entries))]
     for group, rank in entries:
@@ -191,8 +191,8 @@ def pack_list(
     return b"".join(parts)
 
 
-def read_list(payload: bytes) -> Listed:
-    """Read a list; anything odd is a FrameError."""
+def read_list(payload: bytes) -> GroupList:
+    """Decode a list.  Raises FrameError for any malformed one."""
     groups = []
     try:
         _, ring, position, history, count = _LIST.unpack_from(payload)
@@ -210,13 +210,13 @@ def read_list(payload: bytes) -> Listed:
     if at != len(payload):
         raise FrameError("group_trailing")
     if position > POSITION_MAX:
-        raise FrameError("group_number")  # nobody could count on from there
-    return Listed(ring, position, history, tuple(groups))
+        raise FrameError("group_number")  # too large to count on from there
+    return GroupList(ring, position, history, tuple(groups))
 
 
 def history(synced: RingId, following: RingId) -> bytes:
-    """The name of what was delivered by those who went from one barrier's ring to the next ring.
+    """Return a digest of the two rings between which a member delivered since its last barrier.
 
-    Members that installed both rings, one after the other, moved together (G2).
+    Members that installed both rings, one after the other, delivered the same (G2).
     """
     return hashlib.blake2b(repr((*synced, *following)).encode(), digest_size=8).digest()

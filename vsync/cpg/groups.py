@@ -1,25 +1,25 @@
-"""Process groups on the ring: who is in which group, and messages to a group, in one order for all.
+"""Process groups on the ring: membership of groups, and messages to a group, in one order for all.
 
 Joins, leaves and data are ordered messages, so their place is the same everywhere.  What this layer
 adds to the ring is that members of a group know one another before any message of a view reaches
 them (virtual synchrony at the level of groups):
 
-- *Barrier.*  After a view in which somebody is new, each member multicasts the list of its own
-  groups.  When the last of these lists is delivered, all have the same lists and the same position;
-  each application gets one `GroupView` a group, then messages flow.  In a view in which nobody is
-  new everybody knows everything already, and those who went are taken out at once.
+- *Barrier.*  After a view with new members, each member multicasts the list of its own groups.
+  When the last of these lists is delivered, all have the same lists and the same position; each
+  application gets one `GroupView` a group, and messages follow.  In a view without new members all
+  have the lists already, and members that left are removed at once.
 - *Sending view.*  A payload counts only if it is ordered in the ring in which it was sent, and its
-  sender sends nothing else but its list before the barrier.  So the lists precede every message of
-  a ring in the one order, and no receiver ever has to hold anything back.  What was still on its
-  way when the ring broke is ordered in the next one, void for all alike; its sender sends it again,
-  in its place.  Hence a payload is delivered once or never, and never lost without a word.
+  sender sends nothing but its list before the barrier.  So the lists precede every message of a
+  ring in the one order, and no receiver ever has to hold anything back.  What was in flight when
+  the ring broke may be ordered in the next one, void for all alike; its sender sends it again, in
+  its place.  Hence a payload is delivered once or never, and its sender learns which.
 
-*Position*: every valid join, leave and message takes the next number.  After a merge all go on from
-the largest that any of them had; so members that stay together count alike, and a member's
+*Position*: every valid join, leave and message takes the next number.  After a merge all continue
+from the largest that any of them had; so members that stay together count alike, and a member's
 positions rise.  Two sides of a partition use the same numbers for different messages.
 
-Obligations of the caller: hand every output of the node to `on_output`, in order, and let nobody
-else submit to this node: the layer owns its payloads and its mark.
+Obligations of the caller: hand every output of the node to `on_output`, in order, and submit
+nothing else to this node: the layer owns its payloads and its mark.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from vsync.cpg.events import (
     Cause,
     GroupEvent,
     GroupKind,
+    GroupList,
     GroupMessage,
     GroupSent,
     GroupView,
     Level,
-    Listed,
     Synced,
     group_name,
     history,
@@ -53,15 +53,18 @@ from vsync.errors import FrameError, GroupError, PayloadTooLarge
 from vsync.totem.events import Deliver, Marks, Output, View
 from vsync.types import NO_RING, Guarantee, Member
 
-FLYING_BYTES_MAX = 2 << 20
-"""What may be in the ring's hands and not delivered here yet: two visits' worth.  More would only
-be void, and in the way of the lists, when the ring breaks."""
+IN_FLIGHT_BYTES_MAX = 2 << 20
+"""What may be submitted to the ring and not be delivered yet: two token visits.  More would only be
+void, and delay the lists, when the ring breaks."""
 ITEM_BYTES = 64
-"""What an accepted payload counts for beside its bytes, so that empty ones are bounded as well."""
+"""Added to the size of each accepted payload, so that empty ones are bounded as well."""
+
+
+_LIST_KIND = bytes([GroupKind.LIST])
 
 
 class Port(Protocol):
-    """What this layer needs of a driver; `submit` is False when the ring has no room."""
+    """What this layer needs of a driver; `submit` returns False when the ring has no room."""
 
     def submit(self, payload: bytes, guarantee: Guarantee) -> bool: ...
 
@@ -69,7 +72,7 @@ class Port(Protocol):
 
 
 class _Item(NamedTuple):
-    """Something accepted that has no place in the order yet."""
+    """An accepted payload that has no place in the order yet."""
 
     ticket: int
     kind: GroupKind
@@ -79,7 +82,7 @@ class _Item(NamedTuple):
 
 
 class Groups:
-    """All groups, as one member sees them.  Sans-I/O: outputs of the node in, events out."""
+    """All groups of one member's ring.  Sans-I/O: outputs of the node in, events out."""
 
     def __init__(
         self,
@@ -100,75 +103,75 @@ class Groups:
         self._pending_max = pending_bytes_max
         self._pending = 0  # bytes accepted that have no place in the order yet
         self._groups: dict[str, dict[Member, None]] = {}  # in the order of joining
-        self._mine: dict[str, bool] = {}  # groups that I asked to join; False: and to leave
+        self._joined: dict[str, bool] = {}  # groups this member asked to join; False: and to leave
         self._heads: dict[tuple[GroupKind, str], bytes] = {}  # of this ring
         self._names: dict[bytes, str] = {}
-        self._lists: dict[Member, Listed] = {}
+        self._lists: dict[Member, GroupList] = {}
         self._list_due = False
-        self._barrier = NO_RING  # the ring in which all knew all, last
-        self._history = b""  # since then; empty while all know all
+        self._barrier = NO_RING  # the ring of the last passed barrier
+        self._history = b""  # since then; empty while synced
         self._outbox: deque[_Item] = deque()  # accepted, in order
-        self._flying: deque[_Item] = deque()  # sent in this ring, not delivered here yet
-        self._flying_bytes = 0
+        self._in_flight: deque[_Item] = deque()  # sent in this ring, not delivered here yet
+        self._in_flight_bytes = 0
         self._tickets = 0
         self._durability = Durability()
         self._events: list[GroupEvent] = []
 
-    # -- calls: a ticket, or None when there is no room and nothing happened -------------------
+    # -- calls: return a ticket, or None when there is no room and nothing was accepted --------
 
     def join(self, group: str) -> int | None:
-        """Take part.  Complete when my own GroupView comes; messages may be sent at once."""
+        """Join; complete with this member's own GroupView.  Messages may be sent at once."""
         group_name(group)
-        if group in self._mine:
-            still = "a member of it" if self._mine[group] else "still leaving it"
+        if group in self._joined:
+            still = "a member of it" if self._joined[group] else "still leaving it"
             raise GroupError(f"cannot join group {group!r}: this member is {still}")
         ticket = self._accept(GroupKind.JOIN, group, b"", Level.AGREED)
         if ticket is not None:
-            self._mine[group] = True
+            self._joined[group] = True
         return ticket
 
     def leave(self, group: str) -> int | None:
-        """Stop taking part, behind everything that I sent before."""
-        self._demand_mine(group)
+        """Leave, behind everything that was sent before."""
+        self._require_membership(group)
         ticket = self._accept(GroupKind.LEAVE, group, b"", Level.AGREED)
         if ticket is not None:
-            self._mine[group] = False
+            self._joined[group] = False
         return ticket
 
     def mcast(self, group: str, payload: bytes, level: Level = Level.SAFE) -> int | None:
-        """Send to the group, myself included; `GroupSent` with this ticket says when it is done."""
-        self._demand_mine(group)
+        """Send to the group, this member included; `GroupSent` with this ticket completes it."""
+        self._require_membership(group)
         if len(payload) > self._payload_max:
             raise PayloadTooLarge(f"{len(payload)} bytes, at most {self._payload_max}")
         return self._accept(GroupKind.DATA, group, payload, level)
 
     def set_durable(self, position: int) -> None:
-        """Everything of all my groups up to `position` is on my disk."""
+        """Everything of all joined groups up to `position` is on this member's disk."""
         if position > self.position:
             raise GroupError(f"position {position} is not delivered yet, {self.position} is")
         self._port.set_mark(position)
 
     def views(self) -> dict[str, tuple[Member, ...]]:
-        """The members of every group of the ring, in order of seniority."""
+        """Return the members of every group of the ring, in order of seniority."""
         return {g: tuple(self._groups[g]) for g in sorted(self._groups)}
 
     @property
     def pending(self) -> int:
-        """How much was accepted and has no place in the order yet."""
-        return len(self._outbox) + len(self._flying)
+        """Number of accepted payloads that have no place in the order yet."""
+        return len(self._outbox) + len(self._in_flight)
 
     def drop(self) -> list[int]:
-        """Give up everything that has not reached its level; the tickets.  For the end of all."""
-        tickets = [item.ticket for item in (*self._flying, *self._outbox)]
+        """Give up everything that has not reached its level; return the tickets.  At the end."""
+        tickets = [item.ticket for item in (*self._in_flight, *self._outbox)]
         self._outbox.clear()
-        self._flying.clear()
-        self._pending = self._flying_bytes = 0
+        self._in_flight.clear()
+        self._pending = self._in_flight_bytes = 0
         return tickets + self._durability.drop()
 
-    # -- what the node said --------------------------------------------------------------------
+    # -- from the node -------------------------------------------------------------------------
 
     def on_output(self, output: Output) -> list[GroupEvent]:
-        """Work in one output of the node; what it means for this application, in order."""
+        """Take one output of the node; return the events that follow from it, in order."""
         if isinstance(output, Deliver):
             for payload in output.payloads:
                 try:
@@ -184,33 +187,33 @@ class Groups:
         return events
 
     def pump(self) -> None:
-        """Give the ring what it has room for.  It calls for more with each delivery."""
+        """Submit what the ring has room for; called again with each delivery."""
         if self._list_due:
             mine = [(g, list(m).index(self.me)) for g, m in self.views().items() if self.me in m]
-            listed = pack_list(self.ring, self.position, self._history, mine)
-            self._list_due = not self._port.submit(listed, Guarantee.AGREED)
-        while self.synced and self._outbox and self._flying_bytes < FLYING_BYTES_MAX:
+            packed = pack_list(self.ring, self.position, self._history, mine)
+            self._list_due = not self._port.submit(packed, Guarantee.AGREED)
+        while self.synced and self._outbox and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
             item = self._outbox[0]
             head = self._heads.get((item.kind, item.group))
             if head is None:
                 head = pack_head(item.kind, self.ring, group_name(item.group))
                 self._heads[item.kind, item.group] = head
-            # In the books before it goes: a ring of one may order it at once.
-            self._flying.append(self._outbox.popleft())
-            self._flying_bytes += len(item.data)
+            # Recorded before it is submitted: a ring of one may order it at once.
+            self._in_flight.append(self._outbox.popleft())
+            self._in_flight_bytes += len(item.data)
             if not self._port.submit(head + item.data, item.level.guarantee):
-                self._outbox.appendleft(self._flying.pop())
-                self._flying_bytes -= len(item.data)
+                self._outbox.appendleft(self._in_flight.pop())
+                self._in_flight_bytes -= len(item.data)
                 return
 
     # -- views -----------------------------------------------------------------------------------
 
     def _on_view(self, view: View) -> None:
-        # Not delivered by now: it was not ordered in the old ring, and in the new one it is void.
-        self.counters["sent_again"] += len(self._flying)
-        self._outbox.extendleft(reversed(self._flying))
-        self._flying.clear()
-        self._flying_bytes = 0
+        # What is not delivered by now was not ordered in the old ring and is void in the new one.
+        self.counters["sent_again"] += len(self._in_flight)
+        self._outbox.extendleft(reversed(self._in_flight))
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
         self._heads.clear()
         self._durability.new_ring()
         self._events += self._durability.gone(view.left)
@@ -218,7 +221,7 @@ class Groups:
         if self.synced and not view.joined:
             here = frozenset(view.members)
             kept = {g: [m for m in members if m in here] for g, members in self._groups.items()}
-            self._level_up(kept, frozenset())
+            self._pass_barrier(kept, frozenset())
             return
         if not self._history:
             self._history = history(self._barrier, view.ring)
@@ -235,10 +238,10 @@ class Groups:
         if len(self._lists) == len(self.members):
             self.position = max(self.position, *(one.position for one in self._lists.values()))
             others = {m for m, one in self._lists.items() if one.history != self._history}
-            self._level_up(self._merged(), frozenset(others))
+            self._pass_barrier(self._merged(), frozenset(others))
 
     def _merged(self) -> dict[str, list[Member]]:
-        """Each group's members in order of seniority, side by side as `GroupView` tells it."""
+        """Return each group's members in the order of seniority that `GroupView` defines."""
         sides: dict[str, dict[bytes, list[tuple[int, Member]]]] = {}
         for member, listed in sorted(self._lists.items()):
             for group, rank in listed.groups:
@@ -253,10 +256,10 @@ class Groups:
             for group, found in sides.items()
         }
 
-    def _level_up(self, groups: dict[str, list[Member]], others: frozenset[Member]) -> None:
-        """All know all: one change a group for everything since the last barrier.
+    def _pass_barrier(self, groups: dict[str, list[Member]], others: frozenset[Member]) -> None:
+        """Install the lists of all members: one view a group for all changes since the barrier.
 
-        `others` have seen something else than I since then, even if they are in my old list.
+        `others` delivered something else since then, even if they are in the old list here.
         """
         held = self._groups
         self._groups = {g: dict.fromkeys(members) for g, members in groups.items() if members}
@@ -267,24 +270,24 @@ class Groups:
             left = []
             for member in before:
                 if member in others or member not in after:
-                    again = member not in self.members and member.name in names
-                    left.append((member, Cause.PROCDOWN if again else Cause.NODEDOWN))
+                    restarted = member not in self.members and member.name in names
+                    left.append((member, Cause.PROCDOWN if restarted else Cause.NODEDOWN))
             joined = [(m, Cause.NODEUP) for m in after if m in others or m not in before]
-            self._tell(group, joined, left)
+            self._emit_view(group, joined, left)
         self._events.append(Synced(self.ring, self.members, self.position))
 
     # -- ordered payloads ------------------------------------------------------------------------
 
     def _on_payload(self, frame: Deliver, payload: bytes) -> None:
-        if payload[:1] == b"\x04":
+        if payload[:1] == _LIST_KIND:
             self._on_list(frame, payload)
             return
         kind, ring, end = read_head(payload)
         if not of_ring(ring, frame.ring):
-            self.counters["void"] += 1  # its sender knows, and sends it again
+            self.counters["void"] += 1  # its sender sends it again
             return
         if not self.synced:
-            # Its sender was at the barrier before it sent this, and so was I: a faulty member.
+            # Its sender had passed the barrier, so this member must have: the sender is faulty.
             raise FrameError("group_before_barrier")
         named = payload[:end]
         group = self._names.get(named)
@@ -320,37 +323,37 @@ class Groups:
         if kind is GroupKind.JOIN:
             if sender not in members:
                 members[sender] = None
-                self._tell(group, [(sender, Cause.JOIN)], [])
+                self._emit_view(group, [(sender, Cause.JOIN)], [])
         elif sender in members:
             del members[sender]
-            self._tell(group, [], [(sender, Cause.LEAVE)])
+            self._emit_view(group, [], [(sender, Cause.LEAVE)])
             self._events += self._durability.gone([sender], group)
             if sender == self.me:
-                self._mine.pop(group, None)
+                self._joined.pop(group, None)
                 self._durability.close(group)
         if not members:
             del self._groups[group]
 
-    def _tell(
+    def _emit_view(
         self, group: str, joined: list[tuple[Member, Cause]], left: list[tuple[Member, Cause]]
     ) -> None:
-        """Tell the application of a change, if it takes part; also of its own leave."""
+        """Emit the new view if this member is in the group, or has just left it."""
         members = self._groups.get(group, {})
         if (joined or left) and (self.me in members or any(m == self.me for m, _ in left)):
             self._events.append(
                 GroupView(group, tuple(members), tuple(joined), tuple(left), self.position)
             )
 
-    # -- what I send -----------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------------
 
-    def _demand_mine(self, group: str) -> None:
-        if not self._mine.get(group, False):
-            leaving = ": it is leaving it" if group in self._mine else ""
+    def _require_membership(self, group: str) -> None:
+        if not self._joined.get(group, False):
+            leaving = ": it is leaving it" if group in self._joined else ""
             raise GroupError(f"this member is not in group {group!r}{leaving}")
 
     def _accept(self, kind: GroupKind, group: str, data: bytes, level: Level) -> int | None:
         size = len(data) + ITEM_BYTES
-        # With nothing pending any payload is taken, or one above the bound could never go.
+        # With nothing pending any payload is accepted, or one above the bound never could be.
         if self._pending and self._pending + size > self._pending_max:
             return None
         self._pending += size
@@ -361,11 +364,11 @@ class Groups:
         return self._tickets
 
     def _ordered(self, kind: GroupKind, group: str) -> None:
-        """The next of mine has its place in the order: FIFO, and nothing between (G5)."""
-        item = self._flying.popleft()
+        """This member's next payload has its place in the order: FIFO, nothing between (G5)."""
+        item = self._in_flight.popleft()
         assert item.kind is kind, (item, kind)
         assert item.group == group, (item, group)
-        self._flying_bytes -= len(item.data)
+        self._in_flight_bytes -= len(item.data)
         self._pending -= len(item.data) + ITEM_BYTES
         if item.level is Level.DURABLE:
             members = tuple(self._groups.get(group, ()))
@@ -375,19 +378,19 @@ class Groups:
 
     def invariants(self) -> None:
         """Assert what must hold between any two calls."""
-        items = (*self._flying, *self._outbox)
+        items = (*self._in_flight, *self._outbox)
         assert self._pending == sum(len(i.data) + ITEM_BYTES for i in items), "pending drifted"
         assert [i.ticket for i in items] == sorted(i.ticket for i in items), "not in order"
-        assert self.synced or not self._flying, "sent before the barrier"
+        assert self.synced or not self._in_flight, "sent before the barrier"
         assert self.synced or self._history or self.ring == NO_RING, self.describe()
         if self.synced:
             here = frozenset(self.members)
             assert all(m in here for g in self._groups.values() for m in g), self.describe()
 
     def describe(self) -> str:
-        """As a trace prints it."""
-        word = "synced" if self.synced else "at the barrier"
+        """Return the state as a trace prints it."""
+        state = "synced" if self.synced else "at the barrier"
         lists = " ".join(
             f"{g}{{{','.join(m.name for m in members)}}}" for g, members in self.views().items()
         )
-        return f"{self.me} ring {self.ring} position {self.position} {word} {lists}"
+        return f"{self.me} ring {self.ring} position {self.position} {state} {lists}"

@@ -192,7 +192,7 @@ class GroupUpper:
 
     def _turn(self, group: str) -> None:
         """Join a group, or leave it."""
-        if group not in self.groups._mine:
+        if group not in self.groups._joined:
             ticket = self.groups.join(group)
             if ticket is not None:
                 self.open[ticket] = b""

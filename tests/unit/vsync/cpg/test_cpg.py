@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.ring.virtual_network import Net
-from vsync.cpg.durability import Durability, majority
+from vsync.cpg.durability import Durability
 from vsync.cpg.events import Failed, GroupEvent, GroupMessage, GroupSent, GroupView, Level, Synced
 from vsync.cpg.groups import Groups
 from vsync.errors import GroupError, PayloadTooLarge
+from vsync.quorum.voter_set import majority
 from vsync.types import Guarantee, Member
 
 
