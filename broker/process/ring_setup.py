@@ -12,7 +12,7 @@ from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION
 from broker.options.broker import BrokerOptions
 from vsync.io.discovery import Beacon, Discovery, StaticPeers
-from vsync.io.keys import Allowed, KeyTrouble, read_secret
+from vsync.io.keys import Allowed, KeyFileError, read_secret
 from vsync.io.security import Anonymous, Curve, Plain, Security
 from vsync.io.traced_driver import TracedDriver, Tracer
 from vsync.io.transport import ZmqTransport
@@ -38,7 +38,7 @@ def discovery_for(
 
 
 def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Security:
-    """Read this member's keys and the allow list.  Raises KeyTrouble."""
+    """Read this member's keys and the allow list.  Raises KeyFileError."""
     wish = options.security
     if wish.mechanism == "PLAIN":
         return Plain(wish.username, wish.password)
@@ -48,7 +48,7 @@ def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Securi
     assert wish.allow is not None
     own, me = read_secret(wish.key), str(options.cluster_bind)
     if own.name != me:
-        raise KeyTrouble(
+        raise KeyFileError(
             f"{wish.key} holds the key of member {own.name}, and this is member {me} by its "
             "--cluster-bind; each member needs a key of its own"
         )

@@ -23,7 +23,7 @@ from broker.process.member import BrokerMember
 from broker.process.ring_setup import ring_transport
 from broker.replication.replica import Divergence
 from store.errors import NotWritable, StoreBusy, StoreError
-from vsync.io.keys import KeyTrouble
+from vsync.io.keys import KeyFileError
 from vsync.io.traced_driver import TraceError
 from vsync.io.transport import TransportError, ZmqTransport
 
@@ -191,7 +191,7 @@ async def _arbitrate(options: BrokerOptions) -> Exit:
 def _transport(options: BrokerOptions) -> ZmqTransport:
     try:
         return ring_transport(options, log.warning)
-    except KeyTrouble as error:
+    except KeyFileError as error:
         raise _Refused(Exit.CONFIG, str(error)) from error
     except TransportError as error:
         raise _Refused(Exit.UNAVAILABLE, str(error)) from error

@@ -1,8 +1,8 @@
-"""Finding the other members' ring addresses: written down, or announced by multicast.
+"""Discovery of the other members' ring addresses: configured, or announced by multicast.
 
-Discovery only suggests whom to call: who is a member is the ring's business, and a wrong or forged
-address costs a connection attempt.  An announcement is one datagram: magic, version, cluster tag,
-member name, ring address, checksum.  What does not parse is counted and dropped.
+Discovery only suggests addresses to connect to: membership is decided by the ring, and a wrong or
+forged address costs a connection attempt.  An announcement is one datagram: magic, version, cluster
+tag, member name, ring address, checksum.  Malformed ones are counted and dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EAGER_S: Final = 0.5
 EAGER_FOR_S: Final = 10.0
 STEADY_S: Final = 2.0
 ADDRESSES_MAX: Final = 256
-"""Different addresses that are believed in one life: a forger cannot make us call the world."""
+"""Most addresses accepted by one process: a forger cannot make it connect to any number."""
 
 _HEAD: Final = struct.Struct("<8sB8sBB")  # magic, version, tag, bytes of name, bytes of address
 _CRC: Final = struct.Struct("<I")
@@ -42,7 +42,7 @@ class Discovery(Protocol):
 
 
 class StaticPeers:
-    """The addresses that the operator wrote down.  Raises TransportError for what is none."""
+    """Configured addresses.  Raises TransportError for a malformed one."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self.addresses = tuple(dict.fromkeys(addresses))
@@ -54,11 +54,11 @@ class StaticPeers:
             found(address)
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Nothing to stop."""
 
 
 class Announcement(NamedTuple):
-    """What one member says of itself."""
+    """Announcement of one member."""
 
     tag: bytes
     name: str
@@ -71,7 +71,7 @@ class Announcement(NamedTuple):
 
     @classmethod
     def decode(cls, datagram: bytes) -> Announcement | str:
-        """The announcement, or the counter for what is wrong with it.  Lengths first."""
+        """Return the announcement, or the counter for what is wrong with it.  Lengths first."""
         if len(datagram) < _HEAD.size + _CRC.size:
             return "beacon_short"
         magic, version, tag, name_bytes, address_bytes = _HEAD.unpack_from(datagram)
@@ -100,17 +100,17 @@ def cluster_tag(cluster: str) -> bytes:
 
 
 def default_group(cluster: str) -> str:
-    """A group of the organisation-local scope, so that clusters rarely hear each other at all."""
+    """Return a group of the organisation-local scope; clusters rarely share one."""
     high, low = cluster_tag(cluster)[:2]
     return f"239.192.{high}.{low}"
 
 
 class Beacon:
-    """Announces this member, often at first and then steadily, and listens for the others.
+    """Announces this member, often at first and then steadily, and receives the others' datagrams.
 
-    Without multicast it says so through `warn`, once for each kind of trouble, and goes on trying:
-    the network may come up later, and configured addresses work in any case.  `interface` is the
-    IPv4 address of the network to use; TTL 1 keeps the datagrams on it.
+    Without multicast it calls `warn`, once for each kind of error, and goes on trying: the network
+    may come up later, and configured addresses work in any case.  `interface` is the IPv4 address
+    of the network to use; TTL 1 keeps the datagrams on it.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Beacon:
         self.counters: dict[str, int] = {}
 
     def start(self, found: Found) -> None:
-        """From the loop, once."""
+        """Start, on the loop's thread, once."""
         assert self._found is None, "a beacon runs once"
         self._found = found
         self._loop = asyncio.get_running_loop()
@@ -150,7 +150,7 @@ class Beacon:
         self._tick()
 
     def stop(self) -> None:
-        """Silence.  Idempotent."""
+        """Stop announcing and receiving.  Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -171,7 +171,7 @@ class Beacon:
         try:
             self._socket = open_multicast(self._group, self._port, self._interface)
         except OSError as error:
-            self._trouble("listen", error)
+            self._failed("listen", error)
             return
         self._loop.add_reader(self._socket.fileno(), self._readable, self._socket)
 
@@ -179,7 +179,7 @@ class Beacon:
         try:
             opened.sendto(self._datagram, (self._group, self._port))
         except OSError as error:
-            self._trouble("announce", error)
+            self._failed("announce", error)
         else:
             self._count("beacons_sent")
 
@@ -189,27 +189,27 @@ class Beacon:
         except BlockingIOError:
             return
         except OSError as error:
-            self._trouble("hear", error)
+            self._failed("hear", error)
             return
-        self.heard(data)
+        self.received(data)
 
-    def heard(self, datagram: bytes) -> None:
+    def received(self, datagram: bytes) -> None:
         """Take one datagram off the wire."""
-        said = Announcement.decode(datagram)
-        if isinstance(said, str):
-            self._count(said)
-        elif said.tag != self._mine.tag:
+        announced = Announcement.decode(datagram)
+        if isinstance(announced, str):
+            self._count(announced)
+        elif announced.tag != self._mine.tag:
             self._count("beacon_other_cluster")
-        elif said.address not in self._known:
+        elif announced.address not in self._known:
             if len(self._known) >= ADDRESSES_MAX:
                 self._count("beacon_too_many")
                 return
-            self._known[said.address] = None
+            self._known[announced.address] = None
             self._count("beacon_found")
             if self._found is not None:
-                self._found(said.address)
+                self._found(announced.address)
 
-    def _trouble(self, what: str, error: OSError) -> None:
+    def _failed(self, what: str, error: OSError) -> None:
         self._count(f"beacon_cannot_{what}")
         if what not in self._warned:
             self._warned.add(what)
@@ -223,8 +223,8 @@ class Beacon:
 
 
 def open_multicast(group: str, port: int, interface: str) -> socket.socket:
-    """A socket that hears the group on one interface and sends to it; shared with other members
-    of the same machine.  Raises OSError."""
+    """Open a socket that receives from the group on one interface and sends to it; other members
+    of the same machine may use the same port.  Raises OSError."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         opened.setblocking(False)

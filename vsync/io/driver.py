@@ -1,9 +1,9 @@
-"""The shell of one member: a node, a transport and an event loop, and nothing that decides.
+"""I/O driver of one member: runs a node on a transport and an event loop, and decides nothing.
 
 One *turn* reads what the socket has, lets the node use the token, performs every send, and only
-then hands what was delivered to the application: the token must not wait for anybody's work (it
-rotates in 0.7 ms when passed at once and in 3.6 ms when each frame is applied first).  Handing over
-is cut into slices; between two slices the socket gets its turn again.
+then hands deliveries to the application: the token must not wait for the application (it rotates
+in 0.7 ms when passed at once and in 3.6 ms when each frame is applied first).  Handing over is cut
+into slices; between two slices the socket is read again.
 
 Everything happens on the loop's thread.  `on_event` is never called from within `submit` or another
 call of the application, and `submit` may be called from within `on_event`.
@@ -24,21 +24,21 @@ from vsync.totem.events import Broadcast, Hail, Note, Output, Send
 from vsync.types import Guarantee, Member
 
 FRAMES_A_TURN: Final = 64
-"""Frames read before the loop's other descriptors get their turn: one full window of the ring."""
+"""Frames read before the loop's other descriptors are served: one full window of the ring."""
 CAPPED_TURNS_MAX: Final = 4
-"""After so many full turns in a row the token is used although the socket was never seen empty."""
+"""After this many full turns in a row the token is used although the socket was never empty."""
 SLICE_S: Final = 0.0005
-"""How long the application may work before the socket is looked at again."""
+"""How long the application may work before the socket is read again."""
 BACKLOG_EVENTS_MAX: Final = 1024
-"""With more than this to hand over the socket waits: a late token slows the whole ring down, which
-is how one member's slow application becomes back-pressure instead of memory."""
+"""With more than this to hand over the socket is not read: the late token slows the whole ring
+down, so that one member's slow application causes back-pressure and does not fill its memory."""
 BUSY_POLL_S: Final = 0.02
 IDLE_POLL_S: Final = 0.3
 SOON_S: Final = 0.08
-"""What is to be done so soon is done, or put off, when the member is awake anyway: to wake an idle
-process costs more than anything that it then does.  Longer than an idle token is held."""
+"""A timer due within this time is handled, or postponed, while the process is awake anyway: waking
+an idle process costs more than what it then does.  Longer than an idle token is held."""
 TICK_S: Final = 0.001
-"""Loops round to a millisecond, also down, and to wake up twice is worse than to be late."""
+"""Loops round timers to a millisecond, also down; waking twice is worse than waking late."""
 BUSY_FRAMES_A_SECOND: Final = 100
 FORMER_MEMBERS_MAX: Final = 64
 
@@ -63,8 +63,8 @@ class RingNode(Protocol):
 class Driver:
     """Runs one member.  `start` once, from the loop; `stop` ends it for good.
 
-    `closed` is done after `stop`; it carries the exception when `on_event` or the node raised one.
-    That ends the member: what it would do next could not be trusted.
+    `closed` is done after `stop`, or carries the exception that `on_event` or the node raised: that
+    ends the member, because its state cannot be trusted any more.
     """
 
     def __init__(
@@ -82,23 +82,23 @@ class Driver:
         self.counters = {
             "turns": 0,
             "turns_capped": 0,  # more frames waited than one turn may read
-            "turns_without_reading": 0,  # the application lags: the ring is slowed down
+            "turns_without_reading": 0,  # the application is behind: the ring is slowed down
             "edges_missed": 0,  # frames that only the safety timer found
             "timer_late_ms_max": 0,
         }
         self._on_event = on_event
         self._clock = clock
         self._configured: dict[str, None] = {}
-        self._met: dict[str, str] = {}  # members and candidates by name, the latest last
+        self._known: dict[str, str] = {}  # addresses of members and candidates, the latest last
         self._events: deque[Output] = deque()
-        self._fd = self._doorbell = -1
+        self._fd = self._auth_fd = -1
         self.paused = False
         self._running = False
         self._turning = False  # inside a turn, which hands over at its end
-        self._again = False  # a turn is scheduled
-        self._arming = False  # the timer is looked at before the loop waits
+        self._scheduled = False  # a turn is scheduled
+        self._arming = False  # `_arm` runs before the loop waits
         self._capped = 0
-        self._polled_frames = 0  # that came since the last poll
+        self._polled_frames = 0  # received since the last poll
         self._poll_period = BUSY_POLL_S
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -108,17 +108,17 @@ class Driver:
     # -- the application's side --------------------------------------------------------------
 
     def start(self, peers: Iterable[str] = ()) -> None:
-        """Begin to look for the others.  Raises TransportError if a peer is not an address."""
+        """Start the node.  Raises TransportError if a peer is not an address."""
         assert self._fd == -1, "a driver runs once"
         for address in peers:
             self.add_peer(address)
         self._running = True
         self._fd = self.transport.fileno()
         self.loop.add_reader(self._fd, self._turn)
-        self._doorbell = self.transport.doorbell()
-        if self._doorbell >= 0:
-            self.loop.add_reader(self._doorbell, self._tend)
-        self.transport.watch(self.loop, self._tend, self._on_link)
+        self._auth_fd = self.transport.auth_fileno()
+        if self._auth_fd >= 0:
+            self.loop.add_reader(self._auth_fd, self._maintain)
+        self.transport.watch(self.loop, self._maintain, self._on_link)
         self._poll_after(BUSY_POLL_S)
         self.node.start(self._clock())
         self._flush_outside()
@@ -126,7 +126,7 @@ class Driver:
     def stop(self, linger_ms: int = 0) -> None:
         """Close everything.  Events not handed over yet are dropped.  Idempotent.
 
-        After `leave` give the farewell some milliseconds to get out, with `linger_ms`.
+        After `leave`, `linger_ms` gives the leave notice some milliseconds to be sent.
         """
         if self._release(linger_ms):
             self.closed.set_result(None)
@@ -150,7 +150,7 @@ class Driver:
                 self._schedule_turn()
 
     def submit(self, payload: bytes, guarantee: Guarantee = Guarantee.SAFE) -> bool:
-        """Queue a payload.  False: no room (or stopped), nothing taken; try after a delivery."""
+        """Queue a payload.  False: no room (or stopped), nothing queued; retry after a delivery."""
         if not self._running:
             return False
         try:  # spelled out: this is the hot one
@@ -162,47 +162,47 @@ class Driver:
         return taken
 
     def set_mark(self, mark: int) -> None:
-        """Tell the others my new mark with the next token."""
+        """Send this member's new mark with the next token."""
         if self._running:
             with self._ending_on_a_bug():
                 self.node.set_mark(mark, self._clock())
                 self._flush_outside()
 
     def send_direct(self, to: Member, payload: bytes) -> None:
-        """One datagram to one member; it may be lost."""
+        """Send one datagram to one member; it may be lost."""
         if self._running:
             with self._ending_on_a_bug():
                 self.node.send_direct(to, payload)
                 self._flush_outside()
 
     def leave(self) -> None:
-        """Say farewell to the ring; `stop` later."""
+        """Send the leave notice; `stop` later."""
         if self._running:
             with self._ending_on_a_bug():
                 self.node.leave(self._clock())
                 self._flush_outside()
 
     def add_peer(self, address: str) -> None:
-        """A configured or discovered address.  Idempotent.  Raises TransportError if it is none."""
+        """Add an address to connect to.  Idempotent.  Raises TransportError if it is none."""
         self.transport.connect(address)
         self._configured[address] = None
 
     def drop_peer(self, address: str) -> None:
-        """The address is not announced any more; it stays a peer while a member is known there."""
+        """Remove an address; it stays a peer while a member is known there."""
         self._configured.pop(address, None)
-        if address not in self._met.values():
+        if address not in self._known.values():
             self.transport.forget(address)
 
     # -- one turn ----------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """The descriptor signalled, or there is work left from the turn before."""
-        self._again = False
+        """Run one turn: the descriptor signalled, or the turn before left work."""
+        self._scheduled = False
         self.counters["turns"] += 1
         self._guarded(self._read_and_hand_over)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Run one callback of the loop; what it raises ends the member."""
+        """Run one callback of the loop; an exception from it ends the member."""
         if not self._running or self.paused:
             return
         self._turning = True
@@ -216,7 +216,7 @@ class Driver:
 
     @contextlib.contextmanager
     def _ending_on_a_bug(self) -> Iterator[None]:
-        """A call that the node refuses is the caller's; one that it cannot carry out is ours."""
+        """End the member if the node fails an assertion; errors of the caller only pass through."""
         try:
             yield
         except AssertionError as error:
@@ -235,7 +235,7 @@ class Driver:
         self._hand_over()
 
     def _read(self) -> int:
-        """Give the node what has come, then the word that there is no more."""
+        """Give the node the received frames, then report that the socket is empty."""
         node, now = self.node, self._clock()
         frames = self.transport.receive(FRAMES_A_TURN)
         receive = node.receive
@@ -245,7 +245,7 @@ class Driver:
             self._capped = 0
             node.drained(now)
         else:
-            # The descriptor will not signal again for what is left.
+            # The descriptor does not signal again for the rest.
             self.counters["turns_capped"] += 1
             self._capped += 1
             self._schedule_turn()
@@ -256,7 +256,7 @@ class Driver:
         return len(frames)
 
     def _flush(self) -> None:
-        """Perform every send now; keep the rest, in order, for the application."""
+        """Perform every send now; queue the other outputs, in order, for the application."""
         outputs = self.node.take()
         if not outputs:
             return
@@ -271,16 +271,16 @@ class Driver:
             else:
                 if isinstance(output, Note) and output.code in ("phase", "met"):
                     # Before the join that follows: one known address leads to all the others.
-                    self._meet(self.node.acquaintances())
+                    self._update_peers(self.node.acquaintances())
                 events.append(output)
 
     def _flush_outside(self) -> None:
-        """After a call that may come from anywhere: send now, do the rest once for many calls.
+        """After a call from outside a turn: send now, do the rest once for many calls.
 
         Most submits only join the queue, and there may be thousands between two tokens.
         """
         self._flush()
-        if not self._turning and not self._again:
+        if not self._turning and not self._scheduled:
             if self._events:
                 self._schedule_turn()
             elif not self._arming:
@@ -288,7 +288,7 @@ class Driver:
                 self.loop.call_soon(self._arm)
 
     def _hand_over(self) -> None:
-        """Give the application what happened, for one slice; the rest waits for the next turn."""
+        """Hand events to the application for one slice; the rest waits for the next turn."""
         events, on_event, clock = self._events, self._on_event, self._clock
         if not events:
             return
@@ -301,18 +301,18 @@ class Driver:
             self._schedule_turn()
 
     def _schedule_turn(self) -> None:
-        if not self._again:
-            self._again = True
+        if not self._scheduled:
+            self._scheduled = True
             self.loop.call_soon(self._turn)
 
     # -- timers ------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """One loop timer, at or before the node's.
+        """Set one loop timer, at or before the node's.
 
-        Nearly every token puts the next timeout off.  So a timer that is armed for earlier stays,
-        unless it would wake us soon, and for nothing: on a busy ring it moves some fifteen times a
-        second instead of with each token, on an idle one with each token instead of firing.
+        Nearly every token postpones the next timeout.  So a timer armed for earlier stays, unless
+        it would fire soon and for nothing: on a busy ring it is moved some fifteen times a second
+        instead of with each token, on an idle one with each token instead of firing.
         """
         self._arming = False
         if not self._running:
@@ -341,28 +341,28 @@ class Driver:
         if due is None:
             return
         if due > now:
-            # The loop may be early: a tick more, never a spin.
+            # The loop may be early: wait one tick more, never spin.
             self._timer_at = max(due, now + TICK_S)
             self._timer = self.loop.call_later(self._timer_at - now, self._on_timer)
             return
         late_ms = int((now - due) * 1000)
         self.counters["timer_late_ms_max"] = max(late_ms, self.counters["timer_late_ms_max"])
-        # Read before waking: the node judges by its overdue timers whether it was away, and what
-        # queued up meanwhile is then history.
+        # Read before waking: by its overdue timers the node detects that it was paused, and then
+        # discards what queued up meanwhile.
         self._read()
         self.node.wake(self._clock())
         self._flush()
         self._hand_over()
 
     def _on_poll(self) -> None:
-        """Should an edge ever be missed, the ring stumbles for milliseconds and not for ever."""
-        # A held token goes round some twenty times a second: that is idling.
+        """Poll the socket: a missed edge must delay the ring by milliseconds, not for ever."""
+        # An idle token rotates some twenty times a second.
         busy = self._polled_frames > BUSY_FRAMES_A_SECOND * self._poll_period
         self._poll_period = BUSY_POLL_S if busy else IDLE_POLL_S
         self._poll_after(self._poll_period)
         self._polled_frames = 0
-        self._tend()
-        if not self._again:
+        self._maintain()
+        if not self._scheduled:
             self._guarded(self._poll_once)
 
     def _poll_after(self, seconds: float) -> None:
@@ -371,15 +371,15 @@ class Driver:
         self._poll_at = self._clock() + seconds
         self._poll = self.loop.call_later(seconds, self._on_poll)
 
-    def _tend(self) -> None:
+    def _maintain(self) -> None:
         if self._running:
-            self.transport.tend(self._clock())
+            self.transport.maintain(self._clock())
 
     def _on_link(self, address: str, refused: bool) -> None:
-        """A hint of the transport: the link broke, or nobody listens at the other end."""
+        """Take a hint of the transport: the link broke, or nothing listens at the other end."""
 
         def suspect() -> None:
-            self._read()  # first what may have come from there
+            self._read()  # first what that peer may have sent
             self.node.suspect(address, self._clock(), refused=refused)
             self._flush()
             self._hand_over()
@@ -387,7 +387,7 @@ class Driver:
         self._guarded(suspect)
 
     def _poll_once(self) -> None:
-        # When the loop was late, timer and descriptor are due together: that is no missed edge.
+        # When the loop was late, timer and descriptor are due together: no edge was missed.
         signalled, _, _ = select.select([self._fd], [], [], 0)
         if self._read() and not signalled:
             self.counters["edges_missed"] += 1
@@ -395,35 +395,35 @@ class Driver:
 
     # -- peers and the end -------------------------------------------------------------------
 
-    def _meet(self, members: tuple[Member, ...]) -> None:
-        """Broadcasts go to the configured addresses, the members, and those that were members.
+    def _update_peers(self, members: tuple[Member, ...]) -> None:
+        """Connect to the configured addresses, the members, and former members.
 
-        Former members stay, up to a bound: after a partition somebody must still call them.
+        Former members stay, up to a bound: after a partition some member must still send to them.
         """
-        before = set(self._met.values())
+        before = set(self._known.values())
         for member in members:
-            self._met.pop(member.name, None)
-            self._met[member.name] = member.address
-        while len(self._met) > max(FORMER_MEMBERS_MAX, len(members)):
-            del self._met[next(iter(self._met))]
-        wanted = set(self._met.values())
+            self._known.pop(member.name, None)
+            self._known[member.name] = member.address
+        while len(self._known) > max(FORMER_MEMBERS_MAX, len(members)):
+            del self._known[next(iter(self._known))]
+        wanted = set(self._known.values())
         for address in sorted(before - wanted - self._configured.keys()):
             self.transport.forget(address)
         for address in sorted(wanted - before):
             try:
                 self.transport.connect(address)
-            except TransportError:  # what that member calls its address is not one
-                del self._met[next(n for n, a in self._met.items() if a == address)]
+            except TransportError:  # the address that this member announces is malformed
+                del self._known[next(n for n, a in self._known.items() if a == address)]
 
     def _release(self, linger_ms: int) -> bool:
-        """Let go of loop and sockets; False if that was done before."""
+        """Release loop and sockets; False if that was done before."""
         if self.closed.done():
             return False
         if self._running:
             self._running = False
             self.loop.remove_reader(self._fd)
-            if self._doorbell >= 0:
-                self.loop.remove_reader(self._doorbell)
+            if self._auth_fd >= 0:
+                self.loop.remove_reader(self._auth_fd)
         for handle in (self._timer, self._poll):
             if handle is not None:
                 handle.cancel()

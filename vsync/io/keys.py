@@ -1,11 +1,11 @@
-"""Key files of members, and the list of those that may take part in a ring.
+"""Key files of members, and the allow list of a ring.
 
 A member has a CURVE key pair.  Its *secret file* stays with it; its *public file* goes into the
 directory that every member reads as its allow list.  Both are certificates as czmq and pyzmq write
 them: lines `name = "..."`, `public-key = "..."`, `secret-key = "..."`, keys in Z85, `#` comments.
 
 The allow list is read again whenever its files change.  A change that cannot be read leaves the
-list as it was and is told once: a slip of the operator must not throw members out.
+list as it was and is logged once: an operator's mistake must not exclude members.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 Warn = Callable[[str], None]
 
 
-class KeyTrouble(VsyncError):
-    """A key file or an allow list that cannot be used; says which, why, and what to do."""
+class KeyFileError(VsyncError):
+    """A key file or an allow list cannot be used; says which, why, and what to do."""
 
 
 class KeyPair(NamedTuple):
@@ -49,13 +49,13 @@ class KeyPair(NamedTuple):
 
 
 def make_pair(name: str) -> KeyPair:
-    """Draw a new pair from the system's randomness."""
+    """Generate a new key pair."""
     public, secret = zmq.curve_keypair()
     return KeyPair(name, public.decode(), secret.decode())
 
 
 def file_stem(name: str, generation: int) -> str:
-    """The file name, without suffix, for the keys of a member: the first, the second, ..."""
+    """Return the file name, without suffix, for the keys of a member, by generation."""
     plain = "".join(c if c.isalnum() or c in ".-" else "_" for c in name).strip("_")
     return plain if generation == 1 else f"{plain}.{generation}"
 
@@ -78,53 +78,55 @@ def secret_text(pair: KeyPair) -> str:
 
 
 def read_secret(path: Path) -> KeyPair:
-    """The member's own pair.  Raises KeyTrouble, also when others could read the file."""
+    """Read this member's pair.  Raises KeyFileError, also when other users could read the file."""
     fields = _fields(path, private=True)
     secret = _key(path, fields, "secret-key")
     public = _key(path, fields, "public-key")
     if zmq.curve_public(secret.encode()).decode() != public:
-        raise KeyTrouble(f"{path}: its public-key does not belong to its secret-key; make new keys")
+        raise KeyFileError(
+            f"{path}: its public-key does not belong to its secret-key; make new keys"
+        )
     return KeyPair(_name(path, fields), public, secret)
 
 
 class Allowed:
-    """The public keys of a directory: who may come in, and under which name."""
+    """Allow list: the public keys of a directory, and the name that each is allowed for."""
 
     def __init__(self, directory: Path, warn: Warn) -> None:
-        """Read it for the first time.  Raises KeyTrouble for whatever is wrong in it."""
+        """Read the directory.  Raises KeyFileError for any error in it."""
         self.directory = directory
         self._warn = warn
-        self._told = ""
-        self._looked_at = float("-inf")
-        self._seen = self._look()
+        self._warned = ""
+        self._checked_at = float("-inf")
+        self._seen = self._scan()
         self.names = self._read(self._seen)
 
     def keys_of(self, name: str) -> list[str]:
-        """The public keys under which `name` may appear, several while keys change."""
+        """Return the public keys allowed for `name`, several while keys change."""
         return [key for key, owner in self.names.items() if owner == name]
 
     def refresh(self, now: float) -> bool:
-        """Look at the directory, at most once a second; True when the list is another one now."""
-        if now - self._looked_at < REREAD_S:
+        """Read changes, at most once a second; return whether the list changed."""
+        if now - self._checked_at < REREAD_S:
             return False
-        self._looked_at = now
+        self._checked_at = now
         try:
-            seen = self._look()
+            seen = self._scan()
             if seen == self._seen:
                 return False
             names = self._read(seen)
-        except KeyTrouble as trouble:
-            if str(trouble) != self._told:
-                self._told = str(trouble)
-                self._warn(f"{trouble}; the allow list stays as it was")
+        except KeyFileError as error:
+            if str(error) != self._warned:
+                self._warned = str(error)
+                self._warn(f"{error}; the allow list stays as it was")
             return False
-        self._told = ""
+        self._warned = ""
         changed = names != self.names
         self._seen, self.names = seen, names
         return changed
 
-    def _look(self) -> tuple[tuple[str, int, int], ...]:
-        """What tells one state of the directory from another."""
+    def _scan(self) -> tuple[tuple[str, int, int], ...]:
+        """Return name, time and size of each file, to detect changes."""
         try:
             _closed(self.directory, self.directory.stat())
             with os.scandir(self.directory) as entries:
@@ -134,11 +136,13 @@ class Allowed:
                     if entry.name.endswith(PUBLIC_SUFFIX)
                     for about in (_closed(Path(entry.path), entry.stat()),)
                 ]
-        except OSError as problem:
-            reason = problem.strerror or problem
-            raise KeyTrouble(f"the allow list {self.directory} cannot be read: {reason}") from None
+        except OSError as failure:
+            reason = failure.strerror or failure
+            raise KeyFileError(
+                f"the allow list {self.directory} cannot be read: {reason}"
+            ) from None
         if not found or len(found) > FILES_MAX:
-            raise KeyTrouble(
+            raise KeyFileError(
                 f"the allow list {self.directory} holds {len(found)} files *{PUBLIC_SUFFIX}; "
                 f"it needs the public key of every member, {FILES_MAX} files at most"
             )
@@ -150,17 +154,19 @@ class Allowed:
             path = self.directory / file
             fields = _fields(path, private=False)
             if "secret-key" in fields:
-                raise KeyTrouble(f"{path} holds a secret key; an allow list is for public ones")
+                raise KeyFileError(f"{path} holds a secret key; an allow list is for public ones")
             key, name = _key(path, fields, "public-key"), _name(path, fields)
             if names.setdefault(key, name) != name:
-                raise KeyTrouble(f"{path}: the same key is allowed for {names[key]} and for {name}")
+                raise KeyFileError(
+                    f"{path}: the same key is allowed for {names[key]} and for {name}"
+                )
         return names
 
 
 def _closed(path: Path, about: os.stat_result) -> os.stat_result:
-    """What everybody may write lets everybody in."""
+    """Refuse a path that every user may write: any user could add a key."""
     if about.st_mode & stat.S_IWOTH:
-        raise KeyTrouble(
+        raise KeyFileError(
             f"{path} is writable by everybody, so anybody could let himself in; "
             f"run: chmod o-w {path}"
         )
@@ -172,20 +178,20 @@ def _fields(path: Path, *, private: bool) -> dict[str, str]:
         with path.open("rb") as opened:
             about = os.fstat(opened.fileno())
             if private and about.st_mode & _OTHERS:
-                raise KeyTrouble(
+                raise KeyFileError(
                     f"{path} holds a secret key and can be read or written by others; "
                     f"run: chmod 600 {path}"
                 )
             if private and about.st_uid not in (0, os.geteuid()):
-                raise KeyTrouble(f"{path} holds a secret key and belongs to another user")
+                raise KeyFileError(f"{path} holds a secret key and belongs to another user")
             text = opened.read(FILE_BYTES_MAX + 1).decode()
-    except OSError as problem:
-        reason = problem.strerror or problem
-        raise KeyTrouble(f"the key file {path} cannot be read: {reason}") from None
+    except OSError as failure:
+        reason = failure.strerror or failure
+        raise KeyFileError(f"the key file {path} cannot be read: {reason}") from None
     except UnicodeDecodeError:
-        raise KeyTrouble(f"{path} is not a key file: it is not text") from None
+        raise KeyFileError(f"{path} is not a key file: it is not text") from None
     if len(text) > FILE_BYTES_MAX:
-        raise KeyTrouble(f"{path} is not a key file: more than {FILE_BYTES_MAX} bytes")
+        raise KeyFileError(f"{path} is not a key file: more than {FILE_BYTES_MAX} bytes")
     fields: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -197,14 +203,14 @@ def _fields(path: Path, *, private: bool) -> dict[str, str]:
 def _key(path: Path, fields: dict[str, str], field: str) -> str:
     key = fields.get(field)
     if key is None:
-        raise KeyTrouble(f"{path} has no line '{field} = ...'; make keys with qpid-cluster-keys")
+        raise KeyFileError(f"{path} has no line '{field} = ...'; make keys with qpid-cluster-keys")
     if len(key) != 40 or not _Z85.issuperset(key):
-        raise KeyTrouble(f"{path}: its {field} is not a CURVE key of 40 characters")
+        raise KeyFileError(f"{path}: its {field} is not a CURVE key of 40 characters")
     return key
 
 
 def _name(path: Path, fields: dict[str, str]) -> str:
     name = fields.get("name", "")
     if not 0 < len(name.encode()) < 256:
-        raise KeyTrouble(f"{path} does not say whose key it is; it needs a line 'name = ...'")
+        raise KeyFileError(f"{path} does not say whose key it is; it needs a line 'name = ...'")
     return name

@@ -1,14 +1,14 @@
-"""Who may take part in the ring, and as whom: what the transport asks about its connections.
+"""Security mechanisms of the ring's connections: which members may connect, and under which name.
 
-Three mechanisms.  `Anonymous`: everybody who reaches the port; for one machine, or a network of the
-members' own.  `Plain`: whoever knows a name and a password, sent in clear; for compatibility.
-`Curve`: encrypted connections; each side must show a key of the allow list, and a frame counts only
-under the name that its connection's key is allowed for.
+`Anonymous`: any process that reaches the port; for one machine, or a network of the members' own.
+`Plain`: any process that knows a name and a password, sent in clear; for compatibility.  `Curve`:
+encrypted connections; each side must prove a key of the allow list, and a frame counts only under
+the name that its connection's key is allowed for.
 
-libzmq asks a *door* in the same context about each newcomer (ZAP, RFC 27): a socket that is read
-on the loop's thread, no thread of its own.  It answers with the newcomer's public key as user id,
-which libzmq then attaches to every message of that connection; so a key that leaves the allow list
-loses its voice at once and not only with the next connection.
+libzmq asks an `Authenticator` in the same context about each new connection (ZAP, RFC 27): a socket
+that is read on the loop's thread.  It replies with the peer's public key as user id, which libzmq
+attaches to every message of that connection; so the frames of a key that leaves the allow list are
+dropped at once and not only with the next connection.
 """
 
 from __future__ import annotations
@@ -26,56 +26,56 @@ from vsync.wire.codec import claimed_name
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 DOMAIN: Final = b"vsync"
-ANSWERS_MAX: Final = 64
-"""Newcomers answered in one go; a crowd at the door must not keep the token waiting."""
+REPLIES_MAX: Final = 64
+"""Connections authenticated in one call, so that many of them do not delay the token."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
 class KeyRefused(Enum):
-    """Why a member that was dialled does not talk to this one."""
+    """Why a connection to a peer failed."""
 
-    KEY = "key"  # it does not allow our key, or our name and password
-    STRANGER = "stranger"  # it does not own the key that we allow for it
-    MECHANISM = "mechanism"  # it speaks another mechanism
+    KEY = "key"  # the peer does not allow this member's key, or name and password
+    THEIR_KEY = "their key"  # the peer does not own the key that is allowed for it here
+    MECHANISM = "mechanism"  # the peer uses another mechanism
 
 
 class Security(Protocol):
-    """What the transport needs of a mechanism."""
+    """A security mechanism, as the transport uses it."""
 
     mechanism: str
 
     def describe(self) -> str:
-        """For the log: what it means, in plain words."""
+        """Return who may take part, as a phrase for the log."""
 
-    asks: bool
-    """Whether newcomers are asked at the door."""
+    authenticates: bool
+    """Whether new connections go through the `Authenticator`."""
     binds: bool
-    """Whether each frame is held against the key of its connection (`check`)."""
+    """Whether the sender of each frame is checked against the key of its connection (`check`)."""
 
     def listen(self, pull: zmq.Socket[bytes]) -> None:
-        """Set the options of a socket that is about to be bound."""
+        """Set the options of a socket to be bound."""
 
     def dial(self, push: zmq.Socket[bytes], address: str, attempt: int) -> str:
-        """Set the options of a socket that is about to be connected; the key that is expected."""
+        """Set the options of a socket to be connected; return the key that is expected."""
 
     def attempts(self, address: str) -> int:
-        """How many keys there are to try on `address` until all were tried."""
+        """Return how many keys can be tried on `address`."""
 
     def admit(self, mechanism: bytes, credentials: Sequence[bytes]) -> str:
-        """The user id of a newcomer, or nothing when it must stay outside."""
+        """Return the user id of a new connection; empty when it is refused."""
 
     def expects(self, key: str) -> bool:
-        """Whether a connection that was made to the owner of `key` may go on."""
+        """Whether a connection to the owner of `key` is still allowed."""
 
     def check(self, user: str, frame: bytes) -> str:
-        """The counter for what is wrong with a frame of that connection, or nothing."""
+        """Return the counter for what is wrong with a frame of that connection, or ""."""
 
     def refresh(self, now: float) -> bool:
-        """Look for changed keys; whether there are any."""
+        """Reload changed keys; return whether there are any."""
 
 
 class _Open:
-    """What the mechanisms without keys have in common."""
+    """Base of the mechanisms without keys."""
 
     binds = False
 
@@ -93,10 +93,10 @@ class _Open:
 
 
 class Anonymous(_Open):
-    """No questions asked."""
+    """No authentication."""
 
     mechanism = "ANONYMOUS"
-    asks = False
+    authenticates = False
 
     def describe(self) -> str:
         return "open to whoever reaches it (ANONYMOUS)"
@@ -112,10 +112,10 @@ class Anonymous(_Open):
 
 
 class Plain(_Open):
-    """One name and password for all members.  Says nothing about who of them speaks."""
+    """One name and password for all members; does not tell them apart."""
 
     mechanism = "PLAIN"
-    asks = True
+    authenticates = True
 
     def __init__(self, username: str, password: str) -> None:
         self._username, self._password = username.encode(), password.encode()
@@ -142,10 +142,10 @@ class Plain(_Open):
 
 
 class Curve:
-    """Keys for each member, an allow list that may change at any time."""
+    """A key pair for each member, and an allow list that may change at any time."""
 
     mechanism = "CURVE"
-    asks = binds = True
+    authenticates = binds = True
 
     def __init__(self, own: KeyPair, allowed: Allowed) -> None:
         self.own, self.allowed = own, allowed
@@ -171,7 +171,7 @@ class Curve:
         return len(self._keys(address))
 
     def _keys(self, address: str) -> list[str]:
-        """Those of the member of that name; of an address that is nobody's name, all in turn."""
+        """The keys allowed for that name; for an address that is no member's name, all."""
         return self.allowed.keys_of(address) or list(self.allowed.names)
 
     def admit(self, mechanism: bytes, credentials: Sequence[bytes]) -> str:
@@ -202,8 +202,8 @@ class Curve:
         return changed
 
 
-class Door:
-    """Answers libzmq about newcomers.  Must be there before the socket that it guards."""
+class Authenticator:
+    """ZAP handler of one context.  Must exist before the socket that it guards."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], security: Security) -> None:
         self._security = security
@@ -213,16 +213,16 @@ class Door:
         self._socket.bind(ZAP_ENDPOINT)
 
     def guard(self, pull: zmq.Socket[bytes]) -> None:
-        """Have newcomers of a socket asked, and nobody let in should nobody answer."""
+        """Authenticate connections to a socket; without a reply they are refused."""
         pull.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
         pull.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
     def fileno(self) -> int:
         return int(self._socket.getsockopt(zmq.FD))
 
-    def answer(self) -> None:
-        """Answer those who wait.  The descriptor signals edges: call it from time to time, too."""
-        for _ in range(ANSWERS_MAX):
+    def reply(self) -> None:
+        """Reply to waiting requests.  The descriptor signals edges: also call it regularly."""
+        for _ in range(REPLIES_MAX):
             try:
                 parts = self._socket.recv_multipart(_NOBLOCK)
             except zmq.Again:

@@ -1,8 +1,8 @@
-"""Writes a member's trace into a file: a JSON object a line, `at`, `member`, `kind` and its fields.
+"""Driver that writes its member's trace to a file, one JSON object a line.
 
-Off until it is switched on.  Facts are collected and written some ten times a second; the file is
-bounded: when it is full it becomes FILE.1, in the place of the one before.  A disk that refuses
-ends the trace and not the member.
+Each line has `at`, `member`, `kind` and the fields of that kind.  Off until it is switched on.
+Records are collected and written some ten times a second.  The file is bounded: when it is full it
+is renamed to FILE.1, in place of the one before.  A disk error ends the trace and not the member.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Watch = Callable[[], Fields]
 
 
 class TraceFile:
-    """The file of one member.  `clock`: seconds since 1970."""
+    """Trace file of one member.  `clock`: seconds since 1970."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class TraceFile:
         bytes_max: int = FILE_BYTES_MAX,
     ) -> None:
         self.path, self.me, self.cluster = path, me, cluster
-        self.trouble = ""
+        self.error = ""
         self.digest = TraceDigest()
         self._clock, self._bytes_max = clock, bytes_max
         self._file: IO[bytes] | None = None
         self._bytes = 0
 
     def open(self) -> None:
-        """Begin, behind what is there.  Raises OSError.  Idempotent."""
+        """Open for appending.  Raises OSError.  Idempotent."""
         if self._file is None:
             self._file = self.path.open("ab")
             self._bytes = self._file.tell()
-            self.trouble = ""
+            self.error = ""
             self._begin()
 
     def _begin(self) -> None:
@@ -65,11 +65,11 @@ class TraceFile:
         self._write(self._clock(), "trace", first)
 
     def add(self, kind: str, fields: Fields) -> None:
-        """One fact, now."""
+        """Add a record, with the time of now."""
         self.digest.add(self._clock(), kind, fields)
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Write the collected records."""
         facts = self.digest.take()
         if self._file is None:
             return
@@ -78,7 +78,7 @@ class TraceFile:
                 self._write(at, kind, fields)
             self._file.flush()
         except OSError as error:
-            self.trouble = f"{self.path}: {error.strerror or error}"
+            self.error = f"{self.path}: {error.strerror or error}"
             self.close()
 
     def _write(self, at: float, kind: str, fields: Fields) -> None:
@@ -95,28 +95,28 @@ class TraceFile:
         self._bytes += len(line)
 
     def close(self) -> None:
-        """Write no more.  Idempotent."""
+        """Close the file.  Idempotent."""
         if self._file is not None:
             held, self._file = self._file, None
             try:
                 held.close()
             except OSError as error:
-                self.trouble = f"{self.path}: {error.strerror or error}"
+                self.error = f"{self.path}: {error.strerror or error}"
 
 
 class TraceError(VsyncError):
-    """The trace cannot be written, or there is no file to write it to."""
+    """The trace cannot be written, or has no file."""
 
 
 class Tracer:
-    """Listens between a node and its application while it is on."""
+    """Records the events between a node and its application while it is on."""
 
     def __init__(
         self, node: Node, cluster: str, path: Path | None, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.on = False
         self._node, self._loop = node, loop
-        # One clock for the whole life: the wall's, that does not jump.
+        # Wall clock time that does not jump: one offset for the whole lifetime.
         offset = time.time() - time.monotonic()
         self._file = (
             TraceFile(path, node.me, cluster, lambda: offset + time.monotonic())
@@ -128,7 +128,7 @@ class Tracer:
         self._watched: Fields = {}
 
     def switch(self, on: bool) -> None:
-        """On or off.  Raises TraceError when the file cannot be written."""
+        """Switch on or off.  Raises TraceError when the file cannot be written."""
         if on == self.on:
             return
         if self._file is None:
@@ -142,16 +142,16 @@ class Tracer:
         self.on = self._node.context.tracing = on
         if not on:
             self.close()
-        elif self._node.members:  # begun in the middle: where it stands
+        elif self._node.members:  # started within a view: record the present one
             ring, members = str(self._node.ring), names(self._node.members)
             self._add("view", {"ring": ring, "members": members, "since": "before"})
 
     def watch(self, watch: Watch) -> None:
-        """Write down what `watch` returns, as a `primary` record, whenever that has changed."""
+        """Record what `watch` returns, as kind `primary`, whenever it has changed."""
         self._watch = watch
 
     def tap(self, on_event: Callable[[Output], None]) -> Callable[[Output], None]:
-        """What to give the driver in the place of `on_event`."""
+        """Wrap the driver's `on_event`."""
 
         def tapped(output: Output) -> None:
             if not self.on:
@@ -167,10 +167,10 @@ class Tracer:
         return tapped
 
     def status(self) -> Fields:
-        """What to tell operators."""
+        """Return the status for operators."""
         found: Fields = {"on": self.on}
         if self._file is not None:
-            found |= {"file": str(self._file.path), "trouble": self._file.trouble}
+            found |= {"file": str(self._file.path), "trouble": self._file.error}
         return found
 
     def _on_output(self, output: Output) -> None:
@@ -185,19 +185,19 @@ class Tracer:
             self._flush = self._loop.call_later(FLUSH_S, self.flush)
 
     def flush(self) -> None:
-        """Write now."""
+        """Write the collected records now."""
         if self._flush is not None:
             self._flush.cancel()
             self._flush = None
         if self._file is not None:
             self._file.flush()
-            if self._file.trouble:
+            if self._file.error:
                 self.on = self._node.context.tracing = False
 
     def close(self) -> None:
-        """Write what there is, and no more.  Idempotent."""
+        """Write the collected records and end the trace.  Idempotent."""
         if self.on and self._node.phase is Phase.LEFT:
-            # The last move: nobody is told of it any more.
+            # The last phase change: the driver is closed and hands over no events any more.
             self._add("phase", {"now": Phase.LEFT.value, "why": "leave"})
         self.on = self._node.context.tracing = False
         self.flush()
@@ -206,7 +206,7 @@ class Tracer:
 
 
 def trace_op(tracer: Tracer) -> Op:
-    """The operation `trace`: whether it is on and where; with `on`, switch it."""
+    """Return the operation `trace`: whether it is on and where; with `on`, switches it."""
 
     def op(request: Json) -> Json:
         wanted = request.get("on")
@@ -223,7 +223,7 @@ def trace_op(tracer: Tracer) -> Op:
 
 
 class TracedDriver(Driver):
-    """A driver whose member can be traced; the file is closed with it."""
+    """A driver whose member can be traced; closes the file at its end."""
 
     def __init__(
         self,

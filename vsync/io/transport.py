@@ -8,8 +8,8 @@ visible for each peer.
 
 Two facts of libzmq shape the code.  The descriptor of a socket signals *edges*: once readable, the
 socket must be read until it is empty or its events are asked for again, or the next signal never
-comes.  And a non-blocking send may refuse only because it has not yet looked at its own mailbox
-(it looks about once a millisecond); asking for the events makes it look.
+comes.  And a non-blocking send may fail only because libzmq has not yet read its own mailbox (it
+reads it about once a millisecond); asking for the events makes it do so.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from typing import Final, Protocol
 import zmq
 
 from vsync.errors import VsyncError
-from vsync.io.link_monitor import LinkMonitor, Told
+from vsync.io.link_monitor import LinkHint, LinkMonitor
 from vsync.io.peer_link import Link
-from vsync.io.security import Anonymous, Door, KeyRefused, Security
+from vsync.io.security import Anonymous, Authenticator, KeyRefused, Security
 
 HIGH_WATER_FRAMES: Final = 128
 """Frames that may wait for one peer, on either side: twice the ring's window, so that only a peer
-that is really behind loses frames."""
+that is far behind loses frames."""
 RECONNECT_MS: Final = 20
 RECONNECT_MS_MAX: Final = 100
-"""A member that comes back should not wait for the others to find out."""
+"""A member that comes back is reconnected within this time."""
 HANDSHAKE_MS: Final = 2_000
-"""A paused peer's kernel still accepts connections; without this bound the link to it would hang
-for half a minute after it continues."""
+"""A paused peer's kernel still accepts connections; without this bound the link to it would be down
+for half a minute after it resumes."""
 UNACKNOWLEDGED_MS: Final = 5_000
-"""How long the kernel may keep retrying a dead connection before it is torn down and made anew."""
+"""How long the kernel may retransmit on a dead connection before it is closed and reopened."""
 
 HAIL_MS: Final = 500
-"""How long one frame to a stranger may take, connection included."""
+"""How long one frame to an address that is no peer may take, connection included."""
 
 FEW_FRAMES: Final = 3
 READS_A_FRAME: Final = 4
@@ -51,7 +51,7 @@ _POLLOUT: Final = int(zmq.POLLOUT)
 
 
 class TransportError(VsyncError):
-    """The environment refuses a socket: address in use, not ours, or not an address at all."""
+    """A socket cannot be had: address in use, not of this machine, or malformed."""
 
 
 class Transport(Protocol):
@@ -61,54 +61,51 @@ class Transport(Protocol):
 
     @property
     def address(self) -> str:
-        """Where this member is reached, "host:port", with the port that was really bound."""
+        """Address of this member, "host:port", with the port that was really bound."""
 
     def fileno(self) -> int:
-        """The descriptor to watch for reading.  It may signal edges only."""
+        """Return the descriptor to watch for reading.  It may signal edges only."""
 
-    def doorbell(self) -> int:
-        """The descriptor that signals newcomers, to be answered with `tend`; -1: none is asked."""
+    def auth_fileno(self) -> int:
+        """Return the descriptor that signals authentication requests for `maintain`; -1: none."""
 
-    def watch(self, loop: asyncio.AbstractEventLoop, tend: Callable[[], None], told: Told) -> None:
-        """Call `tend` when a link has news, and `told` when one broke and when its peer's host
-        says that nobody listens there.  Until `close`; once."""
+    def watch(
+        self, loop: asyncio.AbstractEventLoop, maintain: Callable[[], None], on_hint: LinkHint
+    ) -> None:
+        """Call `maintain` when a link has events, and `on_hint` when a link broke or its peer's
+        host refuses connections.  Until `close`; once."""
 
-    def tend(self, now: float) -> None:
-        """Let newcomers in, take up changed keys, dial anew.  Call it some times a second, too."""
+    def maintain(self, now: float) -> None:
+        """Authenticate connections, reload keys, reconnect.  Also call it some times a second."""
 
     def receive(self, limit: int) -> list[bytes]:
-        """Take up to `limit` frames.  Fewer than `limit` means that the queue was seen empty;
-        exactly `limit` obliges the caller to come back without waiting for the descriptor."""
+        """Return up to `limit` frames.  Fewer than `limit`: the queue was empty; exactly `limit`:
+        call again without waiting for the descriptor."""
 
     def connect(self, address: str) -> None:
-        """Make `address` a peer.  Idempotent; raises TransportError for what is no address."""
+        """Make `address` a peer.  Idempotent; raises TransportError for a malformed address."""
 
     def forget(self, address: str) -> None:
-        """Drop the peer and what still waits for it.  Idempotent."""
+        """Drop the peer and the frames that wait for it.  Idempotent."""
 
     def send(self, address: str, frame: bytes) -> bool:
-        """Hand a frame over for one peer, connecting if need be.  False: lost, and counted."""
+        """Send a frame to one peer, connecting if need be.  False: lost, and counted."""
 
     def hail(self, address: str, frame: bytes) -> None:
-        """Send one frame to what need not be a peer and does not become one; it may be lost."""
+        """Send one frame to an address without making it a peer; it may be lost."""
 
     def broadcast(self, frame: bytes) -> int:
-        """Hand a frame over for every peer; the number of peers that took it."""
+        """Send a frame to every peer; return the number of peers that it was queued for."""
 
     def close(self, linger_ms: int = 0) -> None:
-        """Release everything.  Frames that wait get at most `linger_ms` to leave.  Idempotent."""
+        """Release everything.  Waiting frames have `linger_ms` at most to be sent.  Idempotent."""
 
 
 class ZmqTransport:
-    """The Transport over TCP.  Belongs to one thread; owns its context, so closing frees all.
+    """Transport over TCP.  Belongs to one thread; owns its context, so closing frees all sockets.
 
-    Bound to all interfaces, a member must say at which `host` the others reach it.
+    Bound to all interfaces, it needs the `host` by which the others reach this member.
     """
-
-    __slots__ = (
-        "_address", "_context", "_door", "_frame_bytes_max", "_monitor", "_peers", "_pull",
-        "counters", "security",
-    )  # fmt: skip
 
     def __init__(
         self, bind: str, max_frame_bytes: int, host: str = "", security: Security | None = None
@@ -132,14 +129,16 @@ class ZmqTransport:
         self._monitor: LinkMonitor | None = None
         self.security: Security = security if security is not None else Anonymous()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._door = Door(self._context, self.security) if self.security.asks else None
+        self._auth = (
+            Authenticator(self._context, self.security) if self.security.authenticates else None
+        )
         self._pull = self._context.socket(zmq.PULL)
         _prepare(self._pull)
         self.security.listen(self._pull)
-        if self._door is not None:
-            self._door.guard(self._pull)
-            self.counters |= self._door.counters
-            self._door.counters = self.counters
+        if self._auth is not None:
+            self._auth.guard(self._pull)
+            self.counters |= self._auth.counters
+            self._auth.counters = self.counters
         self._pull.setsockopt(zmq.RCVHWM, HIGH_WATER_FRAMES)
         self._pull.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         self._pull.setsockopt(zmq.IPV6, int(":" in local))
@@ -159,7 +158,7 @@ class ZmqTransport:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """The addresses that a broadcast goes to, in the order in which they were connected."""
+        """Addresses that a broadcast is sent to, in the order in which they were connected."""
         return tuple(self._peers)
 
     def fileno(self) -> int:
@@ -167,27 +166,29 @@ class ZmqTransport:
 
     @property
     def refusals(self) -> dict[str, KeyRefused]:
-        """The peers that were reached and do not talk to this member, and why."""
+        """Peers that were reached and refused the connection, and why."""
         return {a: peer.refusal for a, peer in self._peers.items() if peer.refusal is not None}
 
-    def doorbell(self) -> int:
-        return -1 if self._door is None else self._door.fileno()
+    def auth_fileno(self) -> int:
+        return -1 if self._auth is None else self._auth.fileno()
 
-    def watch(self, loop: asyncio.AbstractEventLoop, tend: Callable[[], None], told: Told) -> None:
-        self._monitor = LinkMonitor(loop, tend, told, self.counters)
+    def watch(
+        self, loop: asyncio.AbstractEventLoop, maintain: Callable[[], None], on_hint: LinkHint
+    ) -> None:
+        self._monitor = LinkMonitor(loop, maintain, on_hint, self.counters)
         for peer in self._peers.values():
             self._monitor.watch(peer.address, peer.fileno())
 
-    def tend(self, now: float) -> None:
-        if self._door is not None:
-            self._door.answer()
+    def maintain(self, now: float) -> None:
+        if self._auth is not None:
+            self._auth.reply()
         self.security.refresh(now)
         dial: list[Link] = []
         for peer in tuple(self._peers.values()):
-            if peer.tend(now):
+            if peer.maintain(now):
                 dial.append(peer)
             if self._monitor is not None:
-                self._monitor.seen(peer.address, peer.broken, peer.breaks)
+                self._monitor.update(peer.address, peer.broken, peer.breaks)
         for peer in dial:
             self.counters["dials_repeated"] += 1
             try:
@@ -198,13 +199,13 @@ class ZmqTransport:
                 self._peers.pop(peer.address)
 
     def receive(self, limit: int) -> list[bytes]:
-        # To read from an empty queue costs an exception, 5 us, and to ask for the events 2 us.
-        # When we are called there is a frame, mostly a lone token: so read, then ask, and run into
-        # the end of a burst.  Copying 16-32 KiB out costs less than tracking a zmq.Frame.
+        # Reading from an empty queue costs an exception, 5 us, and asking for the events 2 us.
+        # There is a frame when this is called, mostly a lone token: so read, then ask, and let a
+        # burst end with the exception.  Copying 16-32 KiB costs less than tracking a zmq.Frame.
         frames: list[bytes] = []
         pull, binds = self._pull, self.security.binds
         try:
-            # What is not from whom it says counts as read, not as got: hence a second bound.
+            # A frame under a false name counts as read and not as received: hence a second bound.
             for reads in range(READS_A_FRAME * limit):
                 if 0 < reads < FEW_FRAMES and not _readable(pull):
                     break
@@ -222,7 +223,7 @@ class ZmqTransport:
         return frames
 
     def _receive_bound(self, frames: list[bytes]) -> None:
-        """Take one message, if it is from whom it says."""
+        """Read one message; keep it if its sender owns the key of its connection."""
         message = self._pull.recv(_NOBLOCK, copy=False)
         frame = message.bytes
         if code := self.security.check(str(message.get("User-Id")), frame):
@@ -242,7 +243,7 @@ class ZmqTransport:
         push, address = peer.push, peer.address
         _prepare(push)
         push.setsockopt(zmq.SNDHWM, HIGH_WATER_FRAMES)
-        # Without IMMEDIATE frames would pile up for a peer that is down and reach its next life.
+        # Without IMMEDIATE frames would queue for a peer that is down and reach its successor.
         push.setsockopt(zmq.IMMEDIATE, 1)
         push.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         push.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
@@ -269,7 +270,7 @@ class ZmqTransport:
     def send(self, address: str, frame: bytes) -> bool:
         peer = self._peers.get(address)
         if peer is None:
-            with contextlib.suppress(TransportError):  # another member's fault, counted below
+            with contextlib.suppress(TransportError):  # its address is malformed: counted below
                 self.connect(address)
             peer = self._peers.get(address)
             if peer is None:
@@ -282,18 +283,18 @@ class ZmqTransport:
             self.send(address, frame)
             return
         self.counters["hails"] += 1
-        stranger = Link(self._context, address, self.security)
-        # The frame waits for the connection, and libzmq gives both up when the linger is over.
+        link = Link(self._context, address, self.security)
+        # The frame waits for the connection, and libzmq drops both when the linger time is over.
         try:
             parse_address(address)
-            _prepare(stranger.push)
-            stranger.dial()
-            stranger.push.send(frame, _NOBLOCK)
+            _prepare(link.push)
+            link.dial()
+            link.push.send(frame, _NOBLOCK)
         except (TransportError, zmq.ZMQError):
             self.counters["sends_to_nowhere"] += 1
-            stranger.close(0)
+            link.close(0)
         else:
-            stranger.close(HAIL_MS)
+            link.close(HAIL_MS)
 
     def broadcast(self, frame: bytes) -> int:
         return sum([self._send(peer, frame) for peer in self._peers.values()])
@@ -305,14 +306,14 @@ class ZmqTransport:
             self._unwatch(peer.address)
             peer.close(linger_ms)
         self._peers.clear()
-        if self._door is not None:
-            self._door.close()
+        if self._auth is not None:
+            self._auth.close()
         self._pull.close(0)
         self._context.term()
 
     def _send(self, peer: Link, frame: bytes) -> bool:
-        assert len(frame) <= self._frame_bytes_max, f"frame of {len(frame)} bytes is ours to cut"
-        # Once refused, ask before the next try: for a peer that is down this saves the exception.
+        assert len(frame) <= self._frame_bytes_max, f"a frame of {len(frame)} bytes"
+        # Once refused, ask before the next attempt: saves the exception for a peer that is down.
         if peer.refused and not _writable(peer.push):
             self.counters["sends_lost"] += 1
             return False

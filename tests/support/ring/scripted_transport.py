@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from vsync.io.driver import Driver
-from vsync.io.link_monitor import Told
+from vsync.io.link_monitor import LinkHint
 from vsync.io.transport import parse_address
 from vsync.totem.events import Note, Output
 from vsync.types import Guarantee, Member
@@ -98,14 +98,16 @@ class FakeTransport:
     def fileno(self) -> int:
         return self._silent.fileno()
 
-    def doorbell(self) -> int:
+    def auth_fileno(self) -> int:
         return -1
 
-    def tend(self, now: float) -> None:
+    def maintain(self, now: float) -> None:
         """Nobody comes."""
 
-    def watch(self, loop: asyncio.AbstractEventLoop, tend: Callable[[], None], told: Told) -> None:
-        self.told = told
+    def watch(
+        self, loop: asyncio.AbstractEventLoop, maintain: Callable[[], None], on_hint: LinkHint
+    ) -> None:
+        self.on_hint = on_hint
 
     def receive(self, limit: int) -> list[bytes]:
         return [self.inbox.popleft() for _ in range(min(limit, len(self.inbox)))]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zmq.sugar.socket import _SocketContext
 
 _detours: dict[str, str] = {}
-_knock = link_monitor.knock
+_probe = link_monitor.probe
 
 
 class DetouredSocket(zmq.Socket[bytes]):
@@ -40,13 +40,13 @@ class DetouredSocket(zmq.Socket[bytes]):
         super().disconnect(_detours.get(known, addr))
 
 
-async def detoured_knock(host: str, port: int) -> str:
-    """Ask at the detour of the address, if it has one, whether anybody listens."""
+async def detoured_probe(host: str, port: int) -> str:
+    """Probe the detour of the address, if it has one."""
     detour = _detours.get(f"tcp://{host}:{port}", "").removeprefix("tcp://")
     if not detour:
-        return await _knock(host, port)
+        return await _probe(host, port)
     host, _, number = detour.rpartition(":")
-    return await _knock(host, int(number))
+    return await _probe(host, int(number))
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
     # The documented place for a default class of sockets; its declaration is too narrow.
     vars_of_context: Any = zmq.Context
     vars_of_context._socket_class = DetouredSocket
-    link_monitor.knock = detoured_knock
+    link_monitor.probe = detoured_probe
     qpidd.main()
 
 

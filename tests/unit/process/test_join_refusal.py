@@ -133,7 +133,7 @@ def test_the_words_name_both_sides_and_what_to_do(tmp_path: Path) -> None:
     curve = Curve(mine, Allowed(tmp_path, pytest.fail))
     said = refusal_words(ME, curve, NOBODY, KeyRefused.KEY)
     assert all(word in said for word in (NOBODY, ME.name, mine.public, "--cluster-allow"))
-    said = refusal_words(ME, curve, NOBODY, KeyRefused.STRANGER)
+    said = refusal_words(ME, curve, NOBODY, KeyRefused.THEIR_KEY)
     assert all(word in said for word in (NOBODY, theirs.public, str(tmp_path)))
     said = refusal_words(ME, curve, NOBODY, KeyRefused.MECHANISM)
     assert "another one" in said

@@ -170,6 +170,6 @@ def test_a_forger_cannot_fill_the_address_book(monkeypatch: pytest.MonkeyPatch) 
     beacon = Beacon("sales", "a", "h:1", pytest.fail)
     beacon._found = found.append
     for number in range(2, 9):
-        beacon.heard(Announcement(TAG, "z", f"h:{number}").encode())
+        beacon.received(Announcement(TAG, "z", f"h:{number}").encode())
     assert found == ["h:2", "h:3"]
     assert beacon.counters["beacon_too_many"] == 5

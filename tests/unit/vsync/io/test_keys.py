@@ -15,8 +15,8 @@ from broker.process.ring_setup import ring_security
 from vsync.io.keys import (
     REREAD_S,
     Allowed,
+    KeyFileError,
     KeyPair,
-    KeyTrouble,
     make_pair,
     public_text,
     read_secret,
@@ -57,7 +57,7 @@ def test_a_pair_is_read_back_and_never_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
 def test_a_secret_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
     path = make_secret(tmp_path, make_pair("a:1"), mode)
-    with pytest.raises(KeyTrouble, match=r"run: chmod 600 .*a:1\.key_secret"):
+    with pytest.raises(KeyFileError, match=r"run: chmod 600 .*a:1\.key_secret"):
         read_secret(path)
 
 
@@ -74,22 +74,22 @@ def test_what_is_no_key_file_is_refused(tmp_path: Path, text: str, says: str) ->
     path = tmp_path / "k"
     path.write_text(text)
     path.chmod(0o600)
-    with pytest.raises(KeyTrouble, match=says):
+    with pytest.raises(KeyFileError, match=says):
         read_secret(path)
 
 
 def test_other_troubles_of_a_secret(tmp_path: Path) -> None:
-    with pytest.raises(KeyTrouble, match="cannot be read: No such file"):
+    with pytest.raises(KeyFileError, match="cannot be read: No such file"):
         read_secret(tmp_path / "none")
     noise = tmp_path / "noise"
     noise.write_bytes(b"\xff\xfe" * 20)
     noise.chmod(0o600)
-    with pytest.raises(KeyTrouble, match="not text"):
+    with pytest.raises(KeyFileError, match="not text"):
         read_secret(noise)
     a, b = make_pair("a:1"), make_pair("a:1")
-    with pytest.raises(KeyTrouble, match="does not belong to its secret-key"):
+    with pytest.raises(KeyFileError, match="does not belong to its secret-key"):
         read_secret(make_secret(tmp_path, KeyPair("a:1", b.public, a.secret)))
-    with pytest.raises(KeyTrouble, match="does not say whose key"):
+    with pytest.raises(KeyFileError, match="does not say whose key"):
         read_secret(make_secret(tmp_path, KeyPair("", a.public, a.secret)))
 
 
@@ -136,7 +136,7 @@ def test_a_slip_leaves_the_list_as_it_was_and_is_told_once(tmp_path: Path) -> No
 
 def test_what_no_list_may_be(tmp_path: Path) -> None:
     def refused(says: str) -> None:
-        with pytest.raises(KeyTrouble, match=says):
+        with pytest.raises(KeyFileError, match=says):
             Allowed(tmp_path, pytest.fail)
 
     refused("holds 0 files")
@@ -153,7 +153,7 @@ def test_what_no_list_may_be(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     path.chmod(0o646)
     refused(r"run: chmod o-w .*a:1\.key")
-    with pytest.raises(KeyTrouble, match="cannot be read: No such"):
+    with pytest.raises(KeyFileError, match="cannot be read: No such"):
         Allowed(tmp_path / "none", pytest.fail)
 
 
@@ -263,7 +263,9 @@ def test_keys_of_another_member_are_refused(tmp_path: Path) -> None:
     make_public(tmp_path / "public", pair)
     secret = make_secret(tmp_path, pair)
     given = CLUSTER | {"cluster-key": str(secret), "cluster-allow": str(tmp_path / "public")}
-    with pytest.raises(KeyTrouble, match=r"member 127\.0\.0\.1:25673, and this is member 127.*672"):
+    with pytest.raises(
+        KeyFileError, match=r"member 127\.0\.0\.1:25673, and this is member 127.*672"
+    ):
         ring_security(broker_options(given), pytest.fail)
     given["cluster-bind"] = pair.name
     assert ring_security(broker_options(given), pytest.fail).mechanism == "CURVE"

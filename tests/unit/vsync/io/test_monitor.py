@@ -12,7 +12,7 @@ import zmq
 
 from tests.support.ring.scripted_transport import until
 from vsync.io.driver import Driver
-from vsync.io.link_monitor import LinkMonitor, knock
+from vsync.io.link_monitor import LinkMonitor, probe
 from vsync.io.peer_link import Link
 from vsync.io.security import Anonymous
 from vsync.io.transport import ZmqTransport
@@ -63,7 +63,7 @@ def watched(story: Callable[[ZmqTransport, ZmqTransport, Hints], Awaitable[None]
         a, b = ZmqTransport("127.0.0.1:0", 1_000), ZmqTransport("127.0.0.1:0", 1_000)
         hints: Hints = []
         loop = asyncio.get_running_loop()
-        a.watch(loop, lambda: a.tend(loop.time()), lambda *hint: hints.append(hint))
+        a.watch(loop, lambda: a.maintain(loop.time()), lambda *hint: hints.append(hint))
         try:
             await story(a, b, hints)
         finally:
@@ -123,11 +123,11 @@ def test_a_break_between_two_looks_is_told_and_each_one_anew() -> None:
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             monitor.watch(address, door.fileno())
             for broken, breaks in ((False, 0), (True, 1), (True, 1), (True, 2), (False, 3)):
-                monitor.seen(address, broken, breaks)
+                monitor.update(address, broken, breaks)
             assert hints == [(address, False)] * 3
             assert counters["links_broken"] == 3
             monitor.forget(address)
-            monitor.seen(address, True, 4)
+            monitor.update(address, True, 4)
             assert len(hints) == 3
 
     asyncio.run(main())
@@ -149,7 +149,7 @@ def test_a_link_that_broke_twice_between_two_looks_broke_twice() -> None:
                     relay.hang_up()
                     await until(lambda: not link.push.poll(0, zmq.POLLOUT))
                 assert not link.broken
-                link.tend(0.0)
+                link.maintain(0.0)
                 assert link.breaks == 2
             finally:
                 link.close(0)
@@ -167,7 +167,7 @@ def test_a_peer_that_was_forgotten_gives_no_hints() -> None:
         b.close()
         for _ in range(5):
             await asyncio.sleep(0.01)
-            a.tend(0.0)
+            a.maintain(0.0)
         assert hints == []
 
     watched(story)
@@ -177,10 +177,10 @@ def test_a_host_that_does_not_answer_is_silent_and_a_listener_answers() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
             port = full.getsockname()[1]
-            assert await knock("127.0.0.1", port) == "knocks_answered"
+            assert await probe("127.0.0.1", port) == "knocks_answered"
             # A listener whose queue is full answers nobody, and does not refuse.
             held = [await _connect(port) for _ in range(4)]
-            assert await knock("127.0.0.1", port) == "knocks_silent"
+            assert await probe("127.0.0.1", port) == "knocks_silent"
             for one in held:
                 one.close()
 

@@ -128,7 +128,7 @@ def test_the_file_is_bounded_and_a_bad_disk_ends_only_the_trace(tmp_path: Path) 
     for _ in range(40):
         file.add("view", {})
         file.flush()
-    assert "a.trace" in file.trouble
+    assert "a.trace" in file.error
     file.add("view", {})
     file.flush()
     file.close()

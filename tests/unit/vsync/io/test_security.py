@@ -105,7 +105,7 @@ def test_a_newcomer_that_expects_other_keys_knows_why(tmp_path: Path) -> None:
         for pair in (make_pair(address), make_pair(a.me.address)):
             elsewhere.allow(pair)
         newcomer = Life(address, elsewhere.curve(make_pair(address)), [a.me.address])
-        await until(lambda: newcomer.transport.refusals == {a.me.address: KeyRefused.STRANGER})
+        await until(lambda: newcomer.transport.refusals == {a.me.address: KeyRefused.THEIR_KEY})
         await exchange(a, b)
         assert a.views == b.views
         for life in (a, b, newcomer):
@@ -302,9 +302,9 @@ def test_handshakes_that_failed_twice_before_anybody_looked_count_once(tmp_path:
         link = Link(context, listening, warden.curve(make_pair(address)))
         link.dial()
         await asyncio.sleep(0.2)  # libzmq tries again every 20 ms or so
-        assert not link.tend(0.0)
-        assert link.refusal is KeyRefused.STRANGER
-        assert link.tend(REDIAL_S)
+        assert not link.maintain(0.0)
+        assert link.refusal is KeyRefused.THEIR_KEY
+        assert link.maintain(REDIAL_S)
         link.close(0)
         context.term()
         listener.stop()
