@@ -1,4 +1,4 @@
-"""Digests vote, not errors: who computed something else, decided at one point of the order.
+"""Digest votes: which members computed something else, decided at one position of the order.
 
 At each activation and every `interval` positions each member that is level multicasts (epoch,
 position, chain, root) as an ordered command.  All members count the same votes at the same
@@ -8,16 +8,15 @@ positions, so they reach the same verdict without another message:
   divergent: it fences itself, keeps its store as evidence, and comes back by full transfer;
 - a voter that got its state from another is on *probation*: it is judged, but it outvotes nobody,
   as its opinion is its donor's, until a majority of voters other than itself held what it voted;
-- votes that differ when all have spoken, and none has won, are *split*: nobody guesses (see
-  `dispute`).
+- votes that differ when all have voted, and none has won, are *split* (see `split_vote`).
 
 A majority has more than half of the votes by the rule of `vsync.quorum.voter_set`, during a change
 of the voters under both sets.  What only decides who may go on is no evidence of who is right: a
 tie is a split whatever the tie breaker, and an arbitrator, which has no opinion, adds its votes to
 a value that nobody present objects to and never decides between two.
 
-Silence is never agreement, and it holds nothing up: who votes at later positions, or not at all
-for `SILENT_CUTS`, is not waited for.
+A missing vote is never agreement, and it holds nothing up: a member that votes at later positions,
+or not at all for `SILENT_CUTS`, is not waited for.
 
 Pure: votes in, verdicts out.
 """
@@ -35,11 +34,11 @@ CUTS_KEPT = 64
 """How many positions of own values and open votes are remembered; older ones can no longer be
 decided and are counted as undecided."""
 SILENT_CUTS = 3
-"""Who let the others vote at so many later positions is not waited for any more."""
+"""A member is not waited for once the others have voted at so many later positions."""
 
 
 class DigestVerdict(NamedTuple):
-    """The decision about one position.  `split`: all spoke, votes differ, and none has won."""
+    """The decision about one position.  `split`: all voted, votes differ, and none has won."""
 
     position: int
     value: Value | None
@@ -48,9 +47,9 @@ class DigestVerdict(NamedTuple):
     votes: dict[str, Value]
 
 
-class _End(NamedTuple):
-    """How the vote about a position ended; `value` None: split, it may only end once more when
-    somebody else votes."""
+class _Decision(NamedTuple):
+    """How the vote about a position ended; `value` None: split, and only a further vote may end it
+    otherwise."""
 
     value: Value | None
     firm: bool  # a majority of voters off probation was for it
@@ -60,7 +59,7 @@ class DigestVote:
     """Collects the votes of all members; the same at every member that applies the same order.
 
     `terms` say who votes (`vsync.quorum.voter_set`), `present` are the members of the view, `fresh`
-    those of them whose state is another's.
+    those of them whose state was transferred.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class DigestVote:
         self.probation = {name: True for name in fresh if name in self.voters}
         self._present = tuple(name for name in present if name in self.voters)
         self._votes: dict[int, dict[str, Value]] = {}
-        self._ended: dict[int, _End] = {}
+        self._decided: dict[int, _Decision] = {}
         self._latest: dict[str, int] = {}
 
     def is_cut(self, before: int, after: int) -> bool:
@@ -90,20 +89,22 @@ class DigestVote:
         """Count one member's ordered vote; return what it decides that was not decided before."""
         self._latest[member] = max(position, self._latest.get(member, 0))
         self._votes.setdefault(position, {})[member] = value
-        end = self._ended.get(position)
+        end = self._decided.get(position)
         if end is not None:
             if end.value == value:
-                self._acquit(position)
-                self._ended[position] = _End(value, end.firm or self._is_firm(position, value))
+                self._end_probation(position)
+                self._decided[position] = _Decision(
+                    value, end.firm or self._is_firm(position, value)
+                )
                 return []
             if end.value is None and member not in self.voters:
                 return []
             if end.firm or member not in self.voters:
                 self.counters["divergent"] += 1
                 return [DigestVerdict(position, end.value, (member,), False, {member: value})]
-            # Not enough voters off probation were for it, but nobody objected; now somebody does.
-            del self._ended[position]
-        found = [self._judge(at) for at in sorted(self._votes) if at not in self._ended]
+            # Too few voters off probation were for it, but no vote was against it; now one is.
+            del self._decided[position]
+        found = [self._judge(at) for at in sorted(self._votes) if at not in self._decided]
         self._forget()
         return [verdict for verdict in found if verdict is not None]
 
@@ -114,14 +115,14 @@ class DigestVote:
         for value, names in held.items():
             firm = self._is_firm(position, value)
             if firm or (len(held) == 1 and self._unopposed(names, awaited=awaited)):
-                self._ended[position] = _End(value, firm)
+                self._decided[position] = _Decision(value, firm)
                 divergent = tuple(name for name, vote in votes.items() if vote != value)
                 self.counters["divergent" if divergent else "agreed"] += 1
-                self._acquit(position)
+                self._end_probation(position)
                 return DigestVerdict(position, value, divergent, False, dict(votes))
         if len(held) < 2 or awaited:
             return None
-        self._ended[position] = _End(None, False)
+        self._decided[position] = _Decision(None, False)
         self.counters["split"] += 1
         return DigestVerdict(position, None, (), True, dict(votes))
 
@@ -151,7 +152,7 @@ class DigestVote:
         newest = max(self._latest.values(), default=0)
         return newest < position + SILENT_CUTS * self.interval
 
-    def _acquit(self, position: int) -> None:
+    def _end_probation(self, position: int) -> None:
         """End the probation of voters that a majority of the voters other than itself confirms."""
         votes, held = self._votes[position], self._held(position)
         for name in list(self.probation):
@@ -162,4 +163,4 @@ class DigestVote:
         while len(self._votes) > CUTS_KEPT:
             oldest = min(self._votes)
             del self._votes[oldest]
-            self.counters["undecided"] += self._ended.pop(oldest, None) is None
+            self.counters["undecided"] += self._decided.pop(oldest, None) is None

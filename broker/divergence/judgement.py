@@ -1,36 +1,36 @@
-"""What the votes mean for this member: guilty, fenced, or free to speak.
+"""What the digest votes mean for this member: diverged, fenced, or free to reply to clients.
 
-Joins the digest votes to the disputes that split votes open.  Everything but `guilty` and `fenced`
-is the same at every member that applies the same order; these two are what it means for `me`.
+Joins the digest votes to the split votes that they open.  Everything but `diverged` and `fenced` is
+the same at every member that applies the same order; these two are what it means for `me`.
 """
 
 from __future__ import annotations
 
 from broker.divergence.digest_vote import DigestVerdict, DigestVote, Value
-from broker.divergence.split_vote import Settlement, SplitVote
+from broker.divergence.split_vote import SplitOutcome, SplitVote
 from broker.machine.commands import Reexecuted
 from vsync.primary.events import Activation
 from vsync.quorum.voter_set import Terms
 
 
 class Judgement:
-    """One member's view of who computed something else."""
+    """One member's view of the digest votes and of an open split vote."""
 
     def __init__(self, me: str, voters: Terms, interval: int) -> None:
         self.me, self.interval = me, interval
         self.votes = DigestVote(voters, interval, ())
         self.split_vote: SplitVote | None = None
-        self.fenced = ""  # why this member may say nothing, however many it is together with
+        self.fenced = ""  # why this member may not reply, whatever its quorum
         self.diverged = ""  # why this member must stop
-        self.disk_is_right = False  # of a guilty member: its store, executed again, is the agreed
+        self.disk_is_right = False  # of a diverged member: its store, executed again, is the agreed
         self.resumes = False  # of an unfenced member: it need not wait for another view
         self.agreed = 0
         """The highest position at which a vote agreed with this member's state."""
-        self._settlements: list[Settlement] = []
+        self._outcomes: list[SplitOutcome] = []
         self._before: dict[str, int] = {}  # counters of the votes of earlier views
 
     def entered(self, activation: Activation) -> None:
-        """A primary view begins: its members vote anew, and a dispute of the old one is void."""
+        """A primary view begins: its members vote anew, and a split vote of the old one is void."""
         self._before = self.counters
         members = activation.members
         self.votes = DigestVote(
@@ -45,7 +45,7 @@ class Judgement:
         self.split_vote = None
 
     def replaced(self) -> None:
-        """This member goes on from another's state: what was agreed of the old one is void."""
+        """This member continues from another's state: what was agreed of the old one is void."""
         self.agreed = 0
 
     @property
@@ -66,7 +66,7 @@ class Judgement:
                 )
             elif verdict.votes.get(self.me) == verdict.value:
                 self.agreed = max(self.agreed, verdict.position)
-                self._free(resumes=True)
+                self._unfence(resumes=True)
         return verdicts
 
     def _open(self, verdict: DigestVerdict) -> None:
@@ -74,32 +74,32 @@ class Judgement:
             self.split_vote = SplitVote(verdict, self.votes.electorate, self.votes.arbitrators)
             self.fenced, self.resumes = self.split_vote.reason, False
         elif self.split_vote.position == verdict.position:
-            self.split_vote.votes.update(verdict.votes)  # somebody spoke late
+            self.split_vote.votes.update(verdict.votes)  # a late vote
 
-    def take_settlements(self) -> list[Settlement]:
-        """Return how disputes ended since the last call."""
-        settlements, self._settlements = self._settlements, []
-        return settlements
+    def take_outcomes(self) -> list[SplitOutcome]:
+        """Return how split votes ended since the last call."""
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
 
-    def report(self, member: str, said: Reexecuted) -> None:
-        """Count one ordered report about the dispute."""
+    def report(self, member: str, report: Reexecuted) -> None:
+        """Count one ordered report about the split vote."""
         split_vote = self.split_vote
         if split_vote is None:
             return
-        settlement = split_vote.report(member, said)
-        if settlement is None:
+        outcome = split_vote.report(member, report)
+        if outcome is None:
             self.fenced = self.fenced and split_vote.reason
             return
-        self._settlements.append(settlement)
+        self._outcomes.append(outcome)
         self.split_vote = None
-        if self.me in settlement.culprits:
-            self.diverged = settlement.reason
-            self.disk_is_right = split_vote.proves_disk(self.me, settlement)
-        elif settlement.value is not None:
-            self._free(resumes=settlement.goes_on)
+        if self.me in outcome.diverged:
+            self.diverged = outcome.reason
+            self.disk_is_right = split_vote.proves_disk(self.me, outcome)
+        elif outcome.value is not None:
+            self._unfence(resumes=outcome.may_continue)
         else:
-            self.fenced = settlement.reason
+            self.fenced = outcome.reason
 
-    def _free(self, *, resumes: bool) -> None:
+    def _unfence(self, *, resumes: bool) -> None:
         if self.fenced and self.split_vote is None:
             self.fenced, self.resumes = "", resumes

@@ -1,18 +1,18 @@
-"""No majority on a digest: who cannot reproduce itself is wrong.
+"""A split digest vote: decided by who can reproduce its own state.
 
 Decision: docs/decisions/0007-quarantine-and-culprits.md.
 
-The votes about a position are split, so no count can tell who is right. Each member re-executes its
-own store, from its checkpoint to that position, and says as an ordered command what it got. The
-ordered items are the same bytes everywhere, so whoever's re-execution differs from what it had
-voted computed, or kept in memory, something wrong: it is named and ejected. The others go on when
-they agree and may, by the rule of `vsync.quorum.voter_set` (an arbitrator that is here votes beside
-them, and a tie breaker breaks the tie: who is right is decided already). When everybody reproduces
-itself the machine is not deterministic, and nobody may go on: all stay silent, and keep the
-evidence.
+The votes about a position are split, so no count can tell which is right. Each member re-executes
+its own store, from its checkpoint to that position, and multicasts the result as an ordered
+command. The ordered items are the same bytes everywhere, so a member whose re-execution differs
+from its vote computed, or kept in memory, something wrong: it has diverged and is ejected. The
+others continue when they agree and have a quorum, by the rule of `vsync.quorum.voter_set` (an
+arbitrator in the view votes beside them, and a tie breaker breaks the tie: which state is right is
+decided already). When every member reproduces its vote the machine is not deterministic, and none
+may continue: all stay fenced, and keep the evidence.
 
 A re-execution from a checkpoint that no agreed vote covers may repeat what was wrong already: it
-can convict but not acquit.
+can show that its member diverged, not that it did not.
 
 Pure: the same at every member that applies the same order.
 """
@@ -30,19 +30,25 @@ PROVEN, UNPROVEN, FAILED, ABSENT = 1, 2, 3, 4
 store begins behind that position."""
 
 
-class Settlement(NamedTuple):
-    """How a dispute ended.  `value` None: those that remain do not agree, or are not proven."""
+class SplitOutcome(NamedTuple):
+    """How a split vote ended.  `value` None: the others do not agree, or are not proven."""
 
     position: int
-    culprits: tuple[str, ...]
+    diverged: tuple[str, ...]
     unproven: tuple[str, ...]
     value: Value | None
-    goes_on: bool
+    may_continue: bool
     reason: str
+
+    def as_facts(self) -> dict[str, object]:
+        """Return it as it stands in the evidence, whose keys are a format."""
+        facts = self._asdict()
+        facts["culprits"], facts["goes_on"] = facts.pop("diverged"), facts.pop("may_continue")
+        return facts
 
 
 class SplitVote:
-    """One split vote, and what the members say of it."""
+    """One split vote, and the members' reports about it."""
 
     def __init__(
         self,
@@ -58,64 +64,65 @@ class SplitVote:
 
     @property
     def reason(self) -> str:
-        """Return why nobody speaks, for people."""
+        """Return why all are fenced, in a sentence for operators."""
         waiting = ", ".join(name for name in self.votes if name not in self._reports)
         return (
             f"no majority of the voters agrees about position {self.position}; finding out who "
             f"cannot reproduce its own state, waiting for {waiting}"
         )
 
-    def report(self, member: str, said: Reexecuted) -> Settlement | None:
-        """Count one member's ordered report; return the settlement when it is the last one."""
-        if said[1] != self.position or member not in self.votes or member in self._reports:
+    def report(self, member: str, report: Reexecuted) -> SplitOutcome | None:
+        """Count one member's ordered report; return the outcome when it is the last one."""
+        report = Reexecuted._make(report)  # as ordered it is a plain tuple
+        if report.position != self.position or member not in self.votes or member in self._reports:
             return None
-        self._reports[member] = said
+        self._reports[member] = report
         if len(self._reports) < len(self.votes):
             return None
-        culprits = tuple(name for name in self.votes if not self._reproduces(name))
-        rest = [name for name in self.votes if name not in culprits]
-        unproven = tuple(name for name in rest if self._reports[name][2] != PROVEN)
+        diverged = tuple(name for name in self.votes if not self._reproduces(name))
+        rest = [name for name in self.votes if name not in diverged]
+        unproven = tuple(name for name in rest if self._reports[name].verdict != PROVEN)
         values = {self.votes[name]: True for name in rest}
-        value = next(iter(values)) if len(values) == 1 and (culprits or not unproven) else None
-        may = self._electorate.quorate(self._arbitrators.union(rest))
-        goes_on = value is not None and may
-        return Settlement(
-            self.position, culprits, unproven, value, goes_on,
-            self._reason(culprits, unproven, value),
+        value = next(iter(values)) if len(values) == 1 and (diverged or not unproven) else None
+        quorate = self._electorate.quorate(self._arbitrators.union(rest))
+        may_continue = value is not None and quorate
+        return SplitOutcome(
+            self.position, diverged, unproven, value, may_continue,
+            self._reason(diverged, unproven, value),
         )  # fmt: skip
 
-    def proves_disk(self, diverged_member: str, settlement: Settlement) -> bool:
-        """Whether the culprit's store gives the agreed state: only its memory was wrong.
+    def proves_disk(self, diverged_member: str, outcome: SplitOutcome) -> bool:
+        """Whether the diverged member's store gives the agreed state: only its memory was wrong.
 
         Where its outcomes differed, its store has recorded them in its chain.
         """
-        said, value = self._reports[diverged_member], settlement.value
+        report, value = self._reports[diverged_member], outcome.value
         recorded = self.votes[diverged_member][1]
         return (
             value is not None
-            and said[2] == PROVEN
-            and (recorded, said[3], said[4]) == (value[1], *value[1:])
+            and report.verdict == PROVEN
+            and (recorded, report.chain, report.root) == (value[1], *value[1:])
         )
 
     def _reproduces(self, name: str) -> bool:
-        said = self._reports[name]
-        if said[2] in (FAILED, ABSENT):
-            return said[2] == ABSENT
-        return (said[3], said[4]) == self.votes[name][1:]
+        report = self._reports[name]
+        if report.verdict in (FAILED, ABSENT):
+            return report.verdict == ABSENT
+        return (report.chain, report.root) == self.votes[name][1:]
 
     def _reason(
-        self, culprits: tuple[str, ...], unproven: tuple[str, ...], value: Value | None
+        self, diverged: tuple[str, ...], unproven: tuple[str, ...], value: Value | None
     ) -> str:
         where = f"at position {self.position}"
-        if culprits:
-            named = ", ".join(culprits)
-            said = f"{named} cannot reproduce the state that it voted for {where} and is ejected"
-            return said if value is not None else f"{said}; the others still do not agree"
+        if diverged:
+            named = ", ".join(diverged)
+            reason = f"{named} cannot reproduce the state that it voted for {where} and is ejected"
+            return reason if value is not None else f"{reason}; the others still do not agree"
         if unproven:
             named = ", ".join(unproven)
             return (
-                f"the members disagree {where}, and nobody is convicted: the last checkpoint of "
-                f"{named} is covered by no agreed vote; restart that member, or all"
+                f"the members disagree {where}, and none is shown to have diverged: the last "
+                f"checkpoint of {named} is covered by no agreed vote; restart that member, or all"
             )
         return (
             f"every member reproduces its own state {where}, and they differ: the machine is not "
@@ -124,5 +131,5 @@ class SplitVote:
 
 
 def report_of(position: int, verdict: int, chain: bytes, root: int) -> Reexecuted:
-    """Return what a member says."""
+    """Return the command with which a member reports its re-execution."""
     return Reexecuted(REEXECUTED, position, verdict, chain, root)

@@ -1,4 +1,4 @@
-"""What a member keeps of its own failures: one directory each, durable before the member stops.
+"""The evidence of a member's own failures: one directory each, durable before the member stops.
 
     DIR/evidence/NNNN-KIND/facts.json    what happened, for people and for the next start
     DIR/evidence/NNNN-KIND/*             what the facts refer to, as bytes
@@ -76,7 +76,7 @@ class Incidents:
         return found
 
     def amend(self, path: Path, facts: Facts) -> None:
-        """Replace the facts of one piece, durably: what an operator declared about it."""
+        """Replace the facts of one piece, durably: an operator declared something about it."""
         fresh = path / (FACTS_NAME + ".new")
         _write(fresh, json.dumps(facts, indent=2, default=repr).encode())
         fresh.replace(path / FACTS_NAME)

@@ -1,16 +1,16 @@
-"""Commands that this member could not execute, and what it does instead.
+"""The quarantine: commands that this member could not execute, and what it does instead.
 
 Decision: docs/decisions/0007-quarantine-and-culprits.md.
 
-A command out of which the machine raises stops the member before it speaks. What it was, where it
-stands in the history and the traceback are evidence that the next start reads:
+A command at which the machine raises stops the member before it replies. The command, its position
+in the history and the traceback are evidence that the next start reads:
 
 - the item is named by the order chain after it, that is, with all that came before. An item of
   that name is not executed again by this release: not from the own store, not from a donor's copy;
 - a transfer asks the donor for a checkpoint beyond that position, so that its effect comes along
   without its execution;
-- in each new session the member reports the command's kind and content, and what killed a majority
-  of the voters is refused by all (`machine/poison`);
+- in each new session the member reports the command's kind and content, and a command that stopped
+  a majority of the voters is refused by all (`machine/handlers/poison`);
 - when the command stands in the stores themselves and no member can execute it, an operator
   declares it skipped, at all members alike (`qpid-cluster-store --skip-quarantined`): it gets the
   outcome 541 and changes nothing.
@@ -35,7 +35,7 @@ ORDERED, RECOVERY, TRANSFER = "order", "recovery", "transfer"
 
 
 class QuarantineRecord(NamedTuple):
-    """One quarantined command, as the evidence tells it."""
+    """One quarantined command, as its evidence describes it."""
 
     path: Path
     position: int
@@ -98,7 +98,7 @@ class Quarantine:
         )
 
     def adopt(self, record: QuarantineRecord) -> None:
-        """The own store holds a command that failed here before: from now on that stops it too."""
+        """This member's store holds a command that failed here before: it stops the start too."""
         facts = next(facts for path, facts in self._evidence.all(KIND) if path == record.path)
         self._evidence.amend(record.path, {**facts, "during": RECOVERY})
 
@@ -108,12 +108,12 @@ class Quarantine:
         for record in self.records:
             if record.skip:
                 found[record.order] = (*found.get(record.order, ()), record.at)
-        # One more command of an item that was declared about stops it again.
+        # A further command of an item with a declared one stops it again.
         found.update({record.order: () for record in self.records if self._binding(record)})
         return found
 
     def reports(self) -> list[Poisoned]:
-        """Return what to say first in a new session, each kind and content once."""
+        """Return the reports that begin a new session, each kind and content once."""
         found = {
             (record.of_kind, record.content): True
             for record in self.records
@@ -130,13 +130,13 @@ class Quarantine:
         return next((r for r in reversed(self.records) if r.order == order), None)
 
     def _binding(self, record: QuarantineRecord) -> bool:
-        """Another release, or an operator's word, is a reason to try once more."""
+        """Another release, or an operator's declaration, is a reason to try once more."""
         return record.release == self._release and not record.retry and not record.skip
 
 
 def declare(evidence: Incidents, *, skip: bool) -> list[QuarantineRecord]:
-    """Note an operator's word on each record that it can be said of; return these."""
-    told = []
+    """Note an operator's declaration on each record that it may apply to; return these."""
+    declared = []
     for path, facts in evidence.all(KIND):
         record = _record(path, facts)
         if record is None or record.skip:
@@ -145,8 +145,8 @@ def declare(evidence: Incidents, *, skip: bool) -> list[QuarantineRecord]:
         if skip and (record.of_kind == ACTIVATE or record.during != RECOVERY):
             continue
         evidence.amend(path, {**facts, "skip" if skip else "retry": True})
-        told.append(record)
-    return told
+        declared.append(record)
+    return declared
 
 
 def _record(path: Path, facts: Facts) -> QuarantineRecord | None:
@@ -161,14 +161,14 @@ def _record(path: Path, facts: Facts) -> QuarantineRecord | None:
             "during": str(during),
             "release": str(release),
         }:
-            told = bool(facts.get("skip")), bool(facts.get("retry"))
+            skip, retry = bool(facts.get("skip")), bool(facts.get("retry"))
             try:
                 hashes = bytes.fromhex(order), bytes.fromhex(content)
             except ValueError:
                 return None
             return QuarantineRecord(
                 path, position, index, hashes[0], command, of_kind, hashes[1], during, release,
-                *told,
+                skip, retry,
             )  # fmt: skip
         case _:
             return None

@@ -81,11 +81,11 @@ class Supervisor:
         verdict = self._disputed
         if verdict is not None and self._persister.store.meta.position >= verdict.position:
             self._reexecute(verdict)
-        for settlement in self._core.judgement.take_settlements():
-            log.critical("%s", settlement.reason)
+        for outcome in self._core.judgement.take_outcomes():
+            log.critical("%s", outcome.reason)
             self._looked_into = 0
-            self.counters["convictions"] += len(settlement.culprits)
-            self.evidence.keep(DISPUTE, {"member": self.member, "settlement": settlement._asdict()})
+            self.counters["convictions"] += len(outcome.diverged)
+            self.evidence.keep(DISPUTE, {"member": self.member, "settlement": outcome.as_facts()})
 
     def all_counters(self) -> dict[str, int]:
         """Return the counters of all that is here."""

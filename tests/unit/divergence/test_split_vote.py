@@ -1,4 +1,4 @@
-"""No majority on a digest: whoever cannot reproduce itself is named, the rest goes on (G10)."""
+"""No majority on a digest: whoever cannot reproduce itself is named, the rest continues (G10)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.divergence.split_vote import (
     FAILED,
     PROVEN,
     UNPROVEN,
-    Settlement,
+    SplitOutcome,
     SplitVote,
     report_of,
 )
@@ -37,29 +37,29 @@ def settle(
     votes: dict[str, Value],
     terms: tuple[str, ...] = VOTERS,
     arbitrators: frozenset[str] = frozenset(),
-    **said: tuple[int, Value],
-) -> Settlement:
+    **reports: tuple[int, Value],
+) -> SplitOutcome:
     split_vote = SplitVote(DigestVerdict(10, None, (), True, votes), parse(terms), arbitrators)
-    settlement = None
-    for member, (verdict, value) in said.items():
-        assert settlement is None
-        settlement = split_vote.report(member, report_of(10, verdict, *value[1:]))
-    assert settlement is not None
-    return settlement
+    outcome = None
+    for member, (verdict, value) in reports.items():
+        assert outcome is None
+        outcome = split_vote.report(member, report_of(10, verdict, *value[1:]))
+    assert outcome is not None
+    return outcome
 
 
-def test_who_cannot_reproduce_itself_is_named_and_a_majority_goes_on() -> None:
+def test_who_cannot_reproduce_itself_is_named_and_a_majority_continues() -> None:
     three: dict[str, Value] = {"a": GOOD, "b": BAD, "c": GOOD}
     found = settle(three, a=(PROVEN, GOOD), b=(PROVEN, GOOD), c=(PROVEN, GOOD))
-    assert (found.culprits, found.value, found.goes_on) == (("b",), GOOD, True)
+    assert (found.diverged, found.value, found.may_continue) == (("b",), GOOD, True)
     assert "b cannot reproduce" in found.reason
     two: dict[str, Value] = {"a": GOOD, "b": BAD}
     found = settle(two, b=(PROVEN, GOOD), a=(PROVEN, GOOD))
-    assert (found.culprits, found.value, found.goes_on) == (("b",), GOOD, False)
+    assert (found.diverged, found.value, found.may_continue) == (("b",), GOOD, False)
 
 
 @pytest.mark.parametrize(
-    ("terms", "rest_of", "arbitrators", "goes_on"),
+    ("terms", "rest_of", "arbitrators", "may_continue"),
     [
         (("a", "b"), "a", "", False),  # two of two are needed
         (("a", "b", "@arbitrator=x"), "a", "x", True),
@@ -74,33 +74,33 @@ def test_who_cannot_reproduce_itself_is_named_and_a_majority_goes_on() -> None:
         (("a", "b", "c", "->", "a", "c", "d"), "ac", "", True),
     ],
 )
-def test_who_is_left_goes_on_by_the_rule_of_the_voters(
-    terms: tuple[str, ...], rest_of: str, arbitrators: str, goes_on: bool
+def test_the_remaining_members_continue_by_the_rule_of_the_voters(
+    terms: tuple[str, ...], rest_of: str, arbitrators: str, may_continue: bool
 ) -> None:
     """G10: votes, not heads; whoever does not reproduce itself is out, then the quorum decides."""
     wrong = "b" if "a" in rest_of else "a"
     votes: dict[str, Value] = {**dict.fromkeys(rest_of, GOOD), wrong: BAD}
-    said = dict.fromkeys((*rest_of, wrong), (PROVEN, GOOD))
-    found = settle(votes, terms, frozenset(arbitrators), **said)
-    assert (found.culprits, found.value, found.goes_on) == ((wrong,), GOOD, goes_on)
+    reports = dict.fromkeys((*rest_of, wrong), (PROVEN, GOOD))
+    found = settle(votes, terms, frozenset(arbitrators), **reports)
+    assert (found.diverged, found.value, found.may_continue) == ((wrong,), GOOD, may_continue)
 
 
-def test_when_all_reproduce_themselves_nobody_goes_on() -> None:
+def test_when_all_reproduce_themselves_nobody_continues() -> None:
     found = settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(PROVEN, BAD))
-    assert (found.culprits, found.value, found.goes_on) == ((), None, False)
+    assert (found.diverged, found.value, found.may_continue) == ((), None, False)
     assert "not deterministic" in found.reason
 
 
-def test_a_store_that_cannot_be_executed_convicts_and_a_late_checkpoint_does_not_acquit() -> None:
+def test_a_store_that_cannot_be_executed_diverged_and_a_late_checkpoint_proves_nothing() -> None:
     zero = (0, bytes(16), 0)
-    assert settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(FAILED, zero)).culprits == ("b",)
+    assert settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(FAILED, zero)).diverged == ("b",)
     for verdict, value in ((UNPROVEN, BAD), (ABSENT, zero)):
         found = settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(verdict, value))
-        assert found.culprits == ()
+        assert found.diverged == ()
         assert found.unproven == ("b",)
         assert found.value is None
         assert "checkpoint of b" in found.reason
-    assert settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(UNPROVEN, GOOD)).culprits == ("b",)
+    assert settle({"a": GOOD, "b": BAD}, a=(PROVEN, GOOD), b=(UNPROVEN, GOOD)).diverged == ("b",)
 
 
 def test_reports_of_others_and_of_other_positions_do_not_count() -> None:
