@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import metadata
 
-from broker.frontend.management import Json
+from broker.release import version
 from broker.replication.controller import Controller
+from vsync.admin.protocol import Json
 from vsync.primary.events import PrimaryPhase
 from vsync.quorum.voter_set import parse
-
-DISTRIBUTION = "qpid-cluster-py"
-
-
-def version() -> str:
-    """Return the release of this broker."""
-    try:
-        return metadata.version(DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return "source tree"
 
 
 def counters_of(**parts: Mapping[str, int]) -> dict[str, int]:

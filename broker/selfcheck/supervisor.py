@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.admin.status import version
 from broker.divergence.digest_vote import DigestVerdict, Value
 from broker.divergence.split_vote import FAILED, report_of
 from broker.durability.store_writer import LmdbPersister
@@ -21,6 +20,7 @@ from broker.incidents.quarantine import ORDERED, Quarantine
 from broker.machine.clock.voters import voter_names
 from broker.machine.image.scrub import Fault
 from broker.machine.state import QueueRow
+from broker.release import version
 from broker.replication.controller import Controller
 from broker.replication.replica import ExecutionFailed, Withheld
 from broker.selfcheck.reexecution import Reexecution, reexecute

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 
 from broker.exit_codes import Exit
-from broker.frontend.management import Json
 from broker.options.broker import Bounds
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.disk_lag import DiskLag
 from broker.watchdogs.process_pauses import ProcessPauses
 from store.commit_thread import CommitLag
+from vsync.admin.protocol import Json
 from vsync.totem.events import Direct
 from vsync.totem.node import Node
 from vsync.types import Member
