@@ -142,7 +142,7 @@ def measure(members: int, seed: int) -> Row:
 
 
 def hops(net: Net, name: str) -> int:
-    ring = net.nodes[name].current
+    ring = net.nodes[name].membership.current
     return ring.hop if ring is not None else 0
 
 

@@ -173,11 +173,12 @@ class Forger:
 
 def aimed(rng: random.Random, node: Node) -> tuple[FrameKind, bytes]:
     """A token, data or commit token of the very ring that the node is in."""
-    ring = node.recovery.ring if node.recovery is not None else node.current
+    membership = node.membership
+    recovery, forming = membership.recovery, membership.commit
+    ring = recovery.ring if recovery is not None else membership.current
     if ring is None or rng.random() < 0.05:
         return FrameKind.WAKE, ring_block(RingId(number(rng), "c", number(rng) % 9))
-    if node.forming is not None and rng.random() < 0.3:
-        forming = node.forming
+    if forming is not None and rng.random() < 0.3:
         entry = CommitEntry(ring.id, number(rng), number(rng), number(rng), number(rng), ())
         low, middle, high = sorted((number(rng), number(rng), number(rng)))
         entry = entry._replace(safe=low, aru=middle, high=high)
@@ -199,7 +200,7 @@ def aimed(rng: random.Random, node: Node) -> tuple[FrameKind, bytes]:
     if content is Content.FRAGMENT:
         items = (fragment_head(*((number(rng) & 0xFFFF_FFFF) for _ in range(3))), b"piece")
     elif content is Content.RECOVERED:
-        old = node.recovery.old if node.recovery is not None else None
+        old = recovery.recovery.old if recovery is not None else None
         block = ring_block(old.id if old is not None else ring.id)
         seq = number(rng) & 0xFFFF
         wrapped = data_body(block, seq, 0, Content.PAYLOADS, Guarantee.SAFE, items)

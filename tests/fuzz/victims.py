@@ -6,7 +6,7 @@ import copy
 import random
 from typing import NamedTuple
 
-from tests.support.ring.virtual_network import Net
+from tests.support.ring.virtual_network import Net, waiting_token
 from vsync.totem.events import Broadcast, Send
 from vsync.totem.node import Node
 from vsync.totem.phases import Phase
@@ -51,9 +51,9 @@ class Recorder(Net):
     def keep(self, node: Node) -> None:
         label = node.phase.name
         if node.phase is Phase.OPERATIONAL:
-            assert node.current is not None
-            label += " busy" if node.current.window.high else " new"
-            label += " with token" if node.waiting is not None else ""
+            assert node.membership.current is not None
+            label += " busy" if node.membership.current.window.high else " new"
+            label += " with token" if waiting_token(node) is not None else ""
         if label not in self.victims:
             self.add(label, copy.deepcopy(node))
 

@@ -139,7 +139,8 @@ class Tracer:
             except OSError as error:
                 reason = error.strerror or error
                 raise TraceError(f"cannot write {self._file.path}: {reason}") from None
-        self.on = self._node.context.tracing = on
+        self.on = on
+        self._node.context.trace(on)
         if not on:
             self.close()
         elif self._node.members:  # started within a view: record the present one
@@ -192,14 +193,16 @@ class Tracer:
         if self._file is not None:
             self._file.flush()
             if self._file.error:
-                self.on = self._node.context.tracing = False
+                self.on = False
+                self._node.context.trace(False)
 
     def close(self) -> None:
         """Write the collected records and end the trace.  Idempotent."""
         if self.on and self._node.phase is Phase.LEFT:
             # The last phase change: the driver is closed and hands over no events any more.
             self._add("phase", {"now": Phase.LEFT.value, "why": "leave"})
-        self.on = self._node.context.tracing = False
+        self.on = False
+        self._node.context.trace(False)
         self.flush()
         if self._file is not None:
             self._file.close()

@@ -1,15 +1,17 @@
-"""What a core hands out: its outputs in order, its counters, and its timers.
+"""What the parts of one node share: its constants, its outputs in order, its counters and timers.
 
-One `Context` is shared by the parts of one node; it is the only thing that they all write to.
 Timers are plain due times by name: a timer that fires late is harmless, because whoever sets or
-cancels it only writes into this table, and the node asks it what is due.
+cancels it only writes into this table, and the node looks up what is due.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Callable
 from enum import IntEnum
 
+from vsync.totem.config import RingConfig
 from vsync.totem.counters import DROPS
 from vsync.totem.events import Broadcast, Note, Output, Send
 from vsync.types import Member
@@ -43,18 +45,37 @@ class Timer(IntEnum):
     CHECK = 9  # of a member whose link broke
 
 
+Timers = dict[Timer, Callable[[float], None]]
+"""What is called, with the time, when a timer is due."""
+
+
 class Context:
-    """Outputs, counters and timers of one node."""
+    """Constants, outputs, counters and timers of one node."""
 
-    __slots__ = ("codec", "counters", "due", "out", "source", "tracing")
-
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, me: Member, config: RingConfig, rng: random.Random, codec: Codec) -> None:
+        self.me = me
+        self.config = config
+        self.rng = rng
         self.codec = codec
         self.out: list[Output] = []
         self.counters: Counter[str] = Counter()
         self.due: dict[Timer, float] = {}
-        self.tracing = False  # say also what may happen with every frame
-        self.source = ""  # who the frame at hand is from, while tracing
+        self.tracing = False
+        self._source = ""  # sender of the frame at hand
+
+    def trace(self, on: bool) -> None:
+        """Whether what may happen with every frame is noted as well."""
+        self.tracing = on
+
+    def receiving(self, source: str) -> None:
+        """The frame at hand is from `source`."""
+        self._source = source
+
+    def take(self) -> list[Output]:
+        """The outputs since the last call, in the order in which they happened."""
+        out = self.out
+        self.out = []
+        return out
 
     def count(self, name: str, more: int = 1) -> None:
         self.counters[name] += more
@@ -62,7 +83,7 @@ class Context:
             if name in DROPS:
                 # What is wrong with an envelope leaves open who sent it.
                 envelope = name.startswith("frame_") and not name.startswith("frame_in_")
-                source = "" if envelope else self.source
+                source = "" if envelope else self._source
                 self.note("drop", why=name, times=more, **{"from": source})
             elif name in TRACED:
                 self.note(name, times=more)

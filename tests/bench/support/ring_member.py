@@ -199,7 +199,7 @@ class Load:
 
     def hop(self) -> int:
         """How often the token was passed on in this ring."""
-        return self.node.current.hop if self.node.current is not None else 0
+        return self.node.membership.current.hop if self.node.membership.current is not None else 0
 
     async def pace(self) -> None:
         """Submit at random times, as messages come to a member; the kernel's alarm tells when.

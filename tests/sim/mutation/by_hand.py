@@ -16,10 +16,12 @@ from vsync.primary.events import Ordered, StateReport
 from vsync.primary.unstable import UnstableMessages
 from vsync.quorum import voter_set
 from vsync.totem.events import Deliver
-from vsync.totem.membership.commit import Formation
 from vsync.totem.membership.connectivity import Connectivity
-from vsync.totem.membership.recovery import Closing, Recovery
-from vsync.totem.membership.sets import Gather
+from vsync.totem.membership.gather import GatherPhase
+from vsync.totem.membership.gather_sets import GatherSets
+from vsync.totem.membership.merge import MergeDetector
+from vsync.totem.membership.protocol import Membership
+from vsync.totem.membership.recovery import Closing, Recovery, RecoveryPhase
 from vsync.totem.node import Node
 from vsync.totem.ordering.packing import Reassembly, SendQueue
 from vsync.totem.ordering.ring import Ring, Source, Visit
@@ -145,26 +147,26 @@ def installs_early() -> Patches:
 
 def data_in_commit() -> Patches:
     """Frames of the old ring are taken although the commit token already says what I hold."""
-    on_data = Node._on_data
+    on_data = Membership.data_while_forming
 
-    def lenient(self: Node, sender: Member, frame: Data, now: float) -> None:
+    def lenient(self: Membership, frame: Data) -> None:
         if self.current is not None and frame.ring == self.current.id:
             self.current.add(frame)
         else:
-            on_data(self, sender, frame, now)
+            on_data(self, frame)
 
-    yield Node, "_on_data", lenient
+    yield Membership, "data_while_forming", lenient
 
 
 def delivers_in_gather() -> Patches:
     """Frames that arrive while a new ring forms are still delivered as if nothing happened."""
 
     def deliver(self: Node) -> None:
-        ring = self.current
+        ring = self.membership.current
         if ring is not None and self.phase is not Phase.LEFT:
             ring.safe = ring.window.aru
             for frame in ring.ready():
-                self._emit(ring, frame, False)
+                self.delivery.emit(ring, frame, False)
 
     yield Node, "_deliver", deliver
 
@@ -172,17 +174,23 @@ def delivers_in_gather() -> Patches:
 def any_commit_token() -> Patches:
     """A commit token is accepted although its members are not mine, or it is old."""
 
-    def lenient(self: Formation, commit: CommitToken, now: float) -> None:
-        assert self.gather is not None
-        if commit.hop == commit.members.index(self.me):
-            self._commit_to(commit, Reason.COMMIT_TOKEN, now)
+    def lenient(self: GatherPhase, commit: CommitToken, now: float) -> None:
+        if commit.hop == commit.members.index(self._context.me):
+            self._commit(commit, Reason.COMMIT_TOKEN, now)
 
-    yield Formation, "_commit_in_gather", lenient
+    yield GatherPhase, "on_commit", lenient
 
 
 def first_token_twice() -> Patches:
     """A second copy of the commit token starts the ring again (pitfall 25)."""
-    yield Recovery, "originated", property(lambda self: False, lambda self, made: None)
+    originate = RecoveryPhase.originate
+
+    def forgetful(self: RecoveryPhase, now: float) -> bool:
+        done = originate(self, now)
+        self.originated = False
+        return done
+
+    yield RecoveryPhase, "originate", forgetful
 
 
 def fragments_survive() -> Patches:
@@ -198,17 +206,17 @@ def gives_up_half_sent() -> Patches:
 
 def never_looks_for_others() -> Patches:
     """Rings do not tell that they exist, so they never merge."""
-    yield Node, "_on_merge_timer", lambda self, now: None
+    yield MergeDetector, "announce", lambda self, ring, now: None
 
 
 def never_fails_the_silent() -> Patches:
     """Whoever does not answer is waited for, for ever."""
-    yield Gather, "silent", lambda self: ()
+    yield GatherSets, "silent", lambda self: ()
 
 
 def old_life_lives_on() -> Patches:
     """A restarted member does not replace its former life."""
-    yield Gather, "_supersede", lambda self: None
+    yield GatherSets, "_supersede", lambda self: None
 
 
 def minority_is_enough() -> Patches:

@@ -23,7 +23,7 @@ class Recorder:
         self._file.open()
         inner = getattr(core, "core", core)  # behind a clock of its own
         if isinstance(inner, Node):
-            inner.context.tracing = True
+            inner.context.trace(True)
 
     def heard(self, outputs: list[Output], now: float) -> list[Output]:
         """Write outputs of the core down; those that there are without a trace as well."""

@@ -18,8 +18,8 @@ class Numbers:
 
     def look(self, node: Node) -> None:
         """One input of a member is done; nothing of what it says has left it yet."""
-        forming = node.recovery.ring if node.recovery is not None else None
-        for ring in (node.current, forming):
+        forming = node.membership.recovery.ring if node.membership.recovery is not None else None
+        for ring in (node.membership.current, forming):
             if ring is not None:
                 given, high = self._given.get(ring.id, 0), ring.window.high
                 if high > given:

@@ -14,17 +14,19 @@ from struct import Struct
 
 from tests.sim.mutation.by_hand import Patches
 from vsync.totem.config import RingConfig
-from vsync.totem.membership import commit
+from vsync.totem.membership.commit import CommitPhase
 from vsync.totem.membership.connectivity import Connectivity
-from vsync.totem.membership.merge import Meeting
+from vsync.totem.membership.gather_sets import GatherSets
+from vsync.totem.membership.merge import BackedOff
+from vsync.totem.membership.protocol import Membership
 from vsync.totem.membership.recovery import Recovery
-from vsync.totem.membership.sets import BackedOff, Gather
+from vsync.totem.membership.ring_ids import RingIds
 from vsync.totem.node import Node
 from vsync.totem.ordering import packing
 from vsync.totem.ordering.ring import Ring, Source, Visit
+from vsync.totem.ordering.token_passing import TokenPassing
 from vsync.totem.ordering.window import Window
 from vsync.totem.phases import Phase
-from vsync.totem.state import Core
 from vsync.types import Member
 from vsync.wire import codec as codec_module
 from vsync.wire import membership_codec
@@ -32,57 +34,52 @@ from vsync.wire.messages import CommitEntry, CommitToken, Data, Join, Token
 
 
 def token_in_gather_is_used() -> Patches:
-    on_token = Node._on_token
+    def lenient(self: Membership, sender: Member, token: Token, now: float) -> None:
+        if self.current is not None:
+            self._tokens.accept(self.current, sender, token, now)
 
-    def lenient(self: Node, sender: Member, token: Token, now: float) -> None:
-        gathering = self.phase is Phase.GATHER
-        if gathering:
-            self.phase = Phase.OPERATIONAL
-        on_token(self, sender, token, now)
-        if gathering:
-            self.phase = Phase.GATHER
-
-    yield Node, "_on_token", lenient
+    yield Membership, "token_while_forming", lenient
 
 
 def old_state_is_saved_again() -> Patches:
     """The second attempt starts from the ring that the first one tried."""
-    entry = Core._entry
+    entry = Membership._entry
 
-    def later(self: Core) -> CommitEntry:
-        made = entry(self)
-        return made._replace(old_ring=self.past[-1]) if self.past else made
+    def later(self: Membership) -> CommitEntry:
+        made, past = entry(self), self.ring_ids.past
+        return made._replace(old_ring=past[-1]) if past else made
 
-    yield Core, "_entry", later
+    yield Membership, "_entry", later
 
 
-def touched_before_it_is_checked(touch: Callable[[Node, Ring, Token, float], None]) -> Patches:
-    on_token = Node._on_token
+def touched_before_it_is_checked(
+    touch: Callable[[TokenPassing, Ring, Token, float], None],
+) -> Patches:
+    accept = TokenPassing.accept
 
-    def hasty(self: Node, sender: Member, token: Token, now: float) -> None:
-        if self.current is not None:
-            touch(self, self.current, token, now)
-        on_token(self, sender, token, now)
+    def hasty(self: TokenPassing, ring: Ring, sender: Member, token: Token, now: float) -> bool:
+        touch(self, ring, token, now)
+        return accept(self, ring, sender, token, now)
 
-    yield Node, "_on_token", hasty
+    yield TokenPassing, "accept", hasty
 
 
 def last_aru_is_overwritten() -> Patches:
-    def touch(_node: Node, ring: Ring, token: Token, _now: float) -> None:
+    def touch(_tokens: TokenPassing, ring: Ring, token: Token, _now: float) -> None:
         ring.aru_seen = token.aru - 1
 
     yield from touched_before_it_is_checked(touch)
 
 
 def loss_timer_is_armed() -> Patches:
-    def touch(node: Node, ring: Ring, _token: Token, now: float) -> None:
-        node._expect_token(len(ring.members), now + 0.001)
+    def touch(tokens: TokenPassing, ring: Ring, _token: Token, now: float) -> None:
+        tokens.expect(len(ring.members), now + 0.001)
 
     yield from touched_before_it_is_checked(touch)
 
 
 def stray_tokens_count_as_idle() -> Patches:
-    def touch(_node: Node, ring: Ring, _token: Token, _now: float) -> None:
+    def touch(_tokens: TokenPassing, ring: Ring, _token: Token, _now: float) -> None:
         ring.idle += 1
 
     yield from touched_before_it_is_checked(touch)
@@ -130,13 +127,13 @@ def flag_stays_up() -> Patches:
 
 
 def no_room_for_the_wrapping() -> Patches:
-    init = Core.__init__
+    init = Node.__init__
 
-    def tight(self: Core, me: Member, cluster: str, config: RingConfig, rng: Random) -> None:
+    def tight(self: Node, me: Member, cluster: str, config: RingConfig, rng: Random) -> None:
         init(self, me, cluster, config, rng)
         self.codec.bytes_max = config.frame_bytes_max
 
-    yield Core, "__init__", tight
+    yield Node, "__init__", tight
 
 
 def recovered_frames_are_freed_at_once() -> Patches:
@@ -149,65 +146,65 @@ def recovered_frames_are_freed_at_once() -> Patches:
 
 
 def buffers_are_switched_early() -> Patches:
-    begin = commit.Formation._begin_recovery
+    begin = Membership._begin_recovery
 
-    def early(self: commit.Formation, commit: CommitToken, now: float) -> None:
-        self.assembly.forget()
-        begin(self, commit, now)
+    def early(self: Membership, forming: CommitPhase, commit: CommitToken, now: float) -> None:
+        self._delivery.assembly.forget()
+        begin(self, forming, commit, now)
 
-    yield commit.Formation, "_begin_recovery", early
+    yield Membership, "_begin_recovery", early
 
 
 def believes_everybody() -> Patches:
-    absorb = Gather.absorb
+    absorb = GatherSets.absorb
 
-    def naive(self: Gather, sender: Member, join: Join) -> object:
+    def naive(self: GatherSets, sender: Member, join: Join) -> object:
         self.old |= {sender}
         return absorb(self, sender, join)
 
-    yield Gather, "absorb", naive
+    yield GatherSets, "absorb", naive
 
 
 def takes_joins_that_reject_it() -> Patches:
-    on_join = Meeting._on_join
+    on_join = Membership.on_join
 
-    def naive(self: Meeting, sender: Member, join: Join, now: float) -> None:
+    def naive(self: Membership, sender: Member, join: Join, now: float) -> None:
         on_join(self, sender, join._replace(failed=()), now)
 
-    yield Meeting, "_on_join", naive
+    yield Membership, "on_join", naive
 
 
 def drops_joins_without_news() -> Patches:
-    on_join = Meeting._on_join
+    on_join = Membership.on_join
 
-    def deaf(self: Meeting, sender: Member, join: Join, now: float) -> None:
+    def deaf(self: Membership, sender: Member, join: Join, now: float) -> None:
         if self.phase is not Phase.OPERATIONAL or not set(join.proc) <= set(self.members):
             on_join(self, sender, join, now)
 
-    yield Meeting, "_on_join", deaf
+    yield Membership, "on_join", deaf
 
 
 def fails_itself() -> Patches:
-    def fail(self: Gather, members: Iterable[Member]) -> bool:
+    def fail(self: GatherSets, members: Iterable[Member]) -> bool:
         self.failed |= set(members)
         return True
 
-    yield Gather, "fail", fail
+    yield GatherSets, "fail", fail
 
 
 def members_in_another_order() -> Patches:
-    candidates = Gather.candidates
+    candidates = GatherSets.candidates
 
-    def turned(self: Gather) -> tuple[Member, ...]:
+    def turned(self: GatherSets) -> tuple[Member, ...]:
         found = candidates(self)
         at = found.index(self.me)
         return found[at:] + found[:at]
 
-    yield Gather, "candidates", turned
+    yield GatherSets, "candidates", turned
 
 
 def leaves_without_a_word() -> Patches:
-    yield Node, "_say_farewell", lambda self, now: None
+    yield Membership, "_send_leave_notice", lambda self, now: None
 
 
 def holds_although_frames_are_lost() -> Patches:
@@ -266,13 +263,13 @@ def pieces_overlap() -> Patches:
 
 
 def nothing_is_forgotten() -> Patches:
-    init = Core.__init__
+    init = RingIds.__init__
 
-    def hoarding(self: Core, me: Member, cluster: str, config: RingConfig, rng: Random) -> None:
-        init(self, me, cluster, config, rng)
+    def hoarding(self: RingIds) -> None:
+        init(self)
         self.past = deque()
 
-    yield Core, "__init__", hoarding
+    yield RingIds, "__init__", hoarding
 
 
 def array_of_16() -> Patches:

@@ -15,8 +15,15 @@ from vsync.totem.events import Broadcast, Deliver, Hail, Output, Send, Transitio
 from vsync.totem.node import Node
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member
+from vsync.wire.messages import Token
 
 Drop = Callable[[str, str, bytes], bool]
+
+
+def waiting_token(node: Node) -> Token | None:
+    """The token that the node accepted and has not used yet."""
+    phase = node.membership.operational or node.membership.recovery
+    return phase.waiting if phase is not None else None
 
 
 class Net:

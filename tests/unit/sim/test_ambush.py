@@ -36,8 +36,8 @@ def test_a_number_that_nobody_gave_out_is_seen() -> None:
     node.wake(2.0)
     numbers = Numbers()
     numbers.look(node)
-    assert node.current is not None
-    assert node.current.forwarded == 1
-    node.current.forwarded = 2
+    assert node.membership.current is not None
+    assert node.membership.current.forwarded == 1
+    node.membership.current.forwarded = 2
     with pytest.raises(AssertionError, match="1 were given out"):
         numbers.look(node)

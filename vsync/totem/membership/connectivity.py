@@ -32,13 +32,13 @@ class ReceptionReport(NamedTuple):
 class Connectivity:
     """All that I know about links, each fact for `memory` seconds."""
 
-    __slots__ = ("_at", "_me", "_memory", "_rows")
-
     def __init__(self, me: Member, memory: float) -> None:
         self._me = me
         self._memory = memory
         self._at: dict[Member, float] = {}
         self._rows: dict[Member, ReceptionReport] = {}
+        self._announced: tuple[Member, ...] = ()
+        self.reachable: tuple[Member, ...] = ()
 
     def heard(self, member: Member, now: float) -> bool:
         """A frame of that life came; True if that is news."""
@@ -71,6 +71,15 @@ class Connectivity:
     def ears(self, now: float) -> tuple[Member, ...]:
         """Whom I hear: my own row."""
         return tuple(sorted(m for m, at in self._at.items() if now - at <= self._memory))
+
+    def announce(self, now: float) -> tuple[Member, ...]:
+        """My own row, to be sent to all now."""
+        self._announced = self.ears(now)
+        return self._announced
+
+    def news(self, now: float) -> bool:
+        """Is my own row another one than all were sent last?"""
+        return self.ears(now) != self._announced
 
     def linked(self, now: float) -> dict[Member, ReceptionReport]:
         """My neighbours: members that I hear, and that say that they hear me."""
@@ -111,6 +120,14 @@ class Connectivity:
             if now - row.at <= self._memory:
                 found |= row.hears
         return tuple(sorted(found - {self._me}))
+
+    def newly_known(self, now: float) -> tuple[Member, ...] | None:
+        """Everybody known now, if that changed since the last call: the shell must reach them."""
+        known = self.known(now)
+        if known == self.reachable:
+            return None
+        self.reachable = known
+        return known
 
     def gain(
         self, size: int, size_max: int, without: Iterable[Member], now: float

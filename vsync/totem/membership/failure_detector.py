@@ -11,9 +11,15 @@ process may still sit in a socket.  A check whose owner overslept proves nothing
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
+from vsync.totem.context import Context, Timer
+from vsync.totem.membership.connectivity import Connectivity
+from vsync.totem.membership.gather import EnterGather
+from vsync.totem.phases import Reason
 from vsync.types import Member
+from vsync.wire.messages import Alive, Probe
 
 TRIES = 3
 
@@ -27,8 +33,6 @@ class ProbeResult(Enum):
 
 
 class _Check:
-    __slots__ = ("again_at", "began", "heard", "refused")
-
     def __init__(self, now: float) -> None:
         self.began = now
         self.again_at = now
@@ -38,8 +42,6 @@ class _Check:
 
 class FailureDetector:
     """The checks under way, by member.  Times are in seconds."""
-
-    __slots__ = ("_checks", "_window")
 
     def __init__(self, window: float) -> None:
         self._window = window
@@ -104,3 +106,61 @@ class FailureDetector:
         """Only these are still a concern: the others are out, or known to be dead."""
         for member in [m for m in self._checks if m not in members]:
             del self._checks[member]
+
+
+class Prober:
+    """Runs the checks: takes the transport's hints, sends probes, gives members up.
+
+    A hint is never proof.  `concern`: the members of the ring, or of the next one.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        connectivity: Connectivity,
+        concern: Callable[[], tuple[Member, ...]],
+        enter_gather: EnterGather,
+    ) -> None:
+        self.detector = FailureDetector(context.config.probe_ms / 1000)
+        self._context = context
+        self._connectivity = connectivity
+        self._concern = concern
+        self._enter_gather = enter_gather
+
+    def suspect(self, address: str, now: float, *, refused: bool) -> None:
+        """The link to `address` broke; or, `refused`, nobody listens there any more."""
+        member = next((m for m in self._concern() if m.address == address), None)
+        if member is None or member == self._context.me:
+            self._context.count("suspect_stranger")
+            return
+        if self.detector.hint(member, now, refused):
+            self._context.count("suspected")
+            self._context.note("suspect", member=member.name, refused=refused)
+        self.check(now)
+
+    def check(self, now: float) -> None:
+        """Ask, conclude, and come back in time."""
+        self.detector.keep(self._concern())
+        for member in self.detector.probes(now):
+            self._context.send(member, Probe())
+        gone: list[Member] = []
+        for member, finding in self.detector.findings(now):
+            self._context.count(finding.value)
+            self._context.note("checked", member=member.name, found=finding.value)
+            if finding is ProbeResult.GONE:
+                gone.append(member)
+        if gone:
+            self._connectivity.forget(gone)
+            self._enter_gather(Reason.MEMBER_GONE, failed=tuple(gone)).announce(now)
+        due = self.detector.next_at()
+        if due is None:
+            self._context.cancel(Timer.CHECK)
+        else:
+            self._context.arm(Timer.CHECK, due)
+
+    def on_probe(self, sender: Member) -> None:
+        self._context.send(sender, Alive())
+
+    def on_alive(self, sender: Member, now: float) -> None:
+        self.detector.answered(sender)
+        self.check(now)

@@ -1,183 +1,198 @@
-"""From the loss of a ring to the agreement on the next one: the gather phase.
+"""The gather phase: from the loss of a ring to the agreement on the next one.
 
-Who is asked, who is believed, when it is enough; the sets themselves are leaves in `membership`.
+Who is asked, who is believed, when it is enough; the sets themselves are in `gather_sets`.
 """
 
 from __future__ import annotations
 
-from vsync.totem.context import Timer, names
-from vsync.totem.membership.commit import Formation
-from vsync.totem.membership.sets import Gather, JoinOutcome, first_commit
-from vsync.totem.phases import Phase, Reason
-from vsync.types import Member, RingId
-from vsync.wire.messages import Join
+from collections.abc import Callable
+from typing import Protocol
+
+from vsync.totem.context import Context, Timer, Timers, names
+from vsync.totem.membership.commit import first_commit
+from vsync.totem.membership.connectivity import Connectivity
+from vsync.totem.membership.gather_sets import GatherSets, JoinOutcome
+from vsync.totem.membership.ring_ids import RingIds
+from vsync.totem.phases import Reason
+from vsync.types import Member
+from vsync.wire.messages import CommitToken, Join
 
 BRIEF_JOINS = 6
 """So many join intervals are waited for a link of which it is known that it is broken."""
 
 
 CROWD = 8
-"""With more members than this a change of the sets is told with the next join, a moment later."""
+"""With more members than this a change of the sets is sent with the next join, a moment later."""
 
 
-class Gathering(Formation):
-    """Gather, and what leads into it from outside."""
+class GatherPhase:
+    """One gather episode; it lasts until a ring is installed.
 
-    # -- gather ------------------------------------------------------------------------------
+    `move` is called when the phase begins anew for a reason, `commit` when a ring is agreed on.
+    """
 
-    def _enter_gather(
-        self, reason: Reason, also: tuple[Member, ...] = (), failed: tuple[Member, ...] = ()
-    ) -> Gather:
-        """Give up the ring, or the attempt at one.  The caller announces the sets afterwards."""
-        if self.recovery is not None:
-            self.recovery.abort()
-            self.past.append(self.recovery.ring.id)
-            self.recovery = None
-        self.forming = None
-        self.waiting = None
-        self._held = self._slowed = False
-        self.solo = None
-        self._resend = None
-        self._move(reason)
-        self.context.cancel(
-            Timer.TOKEN_LOSS, Timer.TOKEN_RESEND, Timer.HOLD, Timer.MERGE, Timer.SOLO
-        )
-        if self.gather is None:
-            self.gather = Gather(self.me, self.members, also)
-        else:
-            self.gather.restart()
-            for member in also:
-                self.gather.add(member)
-        self.gather.fail(failed)
-        return self.gather
+    def __init__(
+        self,
+        context: Context,
+        sets: GatherSets,
+        connectivity: Connectivity,
+        ring_ids: RingIds,
+        move: Callable[[Reason], None],
+        commit: Callable[[CommitToken, Reason, float], None],
+    ) -> None:
+        self.sets = sets
+        self._context = context
+        self._config = context.config
+        self._connectivity = connectivity
+        self._ring_ids = ring_ids
+        self._move = move
+        self._commit = commit
+        self.timers: Timers = {
+            Timer.JOIN: self._send_join,
+            Timer.LONELY: self._try_form,
+            Timer.CONSENSUS: self._on_consensus_timer,
+        }
 
-    def _announce(self, gather: Gather, now: float) -> None:
+    def again(self, also: tuple[Member, ...]) -> None:
+        """The attempt at a ring was aborted: all have to agree anew."""
+        self.sets.restart()
+        for member in also:
+            self.sets.add(member)
+
+    def announce(self, now: float) -> None:
         """My sets changed: tell everybody, and give everybody time to agree."""
-        candidates = gather.candidates()
-        self.context.arm(Timer.CONSENSUS, now + self.config.consensus_timeout(len(candidates)))
-        self._wait_less(gather, now)
-        self._join_soon(gather, now)
-        self._try_form(gather, now)
+        candidates = self.sets.candidates()
+        timeout = self._config.consensus_timeout(len(candidates))
+        self._context.arm(Timer.CONSENSUS, now + timeout)
+        self._wait_less(now)
+        self.join_soon(now)
+        self._try_form(now)
 
-    def _join_soon(self, gather: Gather, now: float) -> None:
-        """Tell my sets: few members at once, many by one join for several changes.
+    def join_soon(self, now: float) -> None:
+        """Send my sets: few members at once, many by one join for several changes.
 
         Each change makes all answer all.  With n members that hear of each other one by one that
         were some n joins of each member, to all others (measured in docs/reference/bench-ring.md).
         """
-        crowd = max(len(gather.proc - gather.failed), len(self.connectivity.ears(now)))
+        sets = self.sets
+        crowd = max(len(sets.proc - sets.failed), len(self._connectivity.ears(now)))
         if crowd <= CROWD:
-            self._send_join(gather, now)
+            self._send_join(now)
             return
         spread = max(0.02, 0.001 * crowd)
-        if self.context.due.get(Timer.JOIN, now + 2 * spread) > now + spread:
-            self.context.arm(Timer.JOIN, now + self.rng.uniform(0.0, spread))
+        if self._context.due.get(Timer.JOIN, now + 2 * spread) > now + spread:
+            self._context.arm(Timer.JOIN, now + self._context.rng.uniform(0.0, spread))
 
-    def _wait_less(self, gather: Gather, now: float) -> None:
-        """Is each candidate alive by somebody's word, and are they still not all linked?
+    def _wait_less(self, now: float) -> None:
+        """Is each candidate known to run, by somebody's report, and are they still not all linked?
 
         Then some link is broken, and waiting for the whole consensus timeout would not mend it.
         """
-        candidates = gather.candidates()
-        connectivity = self.connectivity
+        candidates = self.sets.candidates()
+        connectivity = self._connectivity
         if connectivity.witnessed(candidates, now) and not connectivity.complete(candidates, now):
-            brief = now + BRIEF_JOINS * self.config.join_timeout_ms / 1000
-            self.context.arm(
-                Timer.CONSENSUS, min(brief, self.context.due.get(Timer.CONSENSUS, brief))
+            brief = now + BRIEF_JOINS * self._config.join_timeout_ms / 1000
+            self._context.arm(
+                Timer.CONSENSUS, min(brief, self._context.due.get(Timer.CONSENSUS, brief))
             )
 
-    def _send_join(self, gather: Gather, now: float) -> None:
-        self._ears_told = self.connectivity.ears(now)
-        join = gather.join(self.max_ring_seq, self._ears_told)
-        self.context.broadcast(join)
-        self.context.note_join("join_sent", join)
-        self.context.arm(Timer.JOIN, now + self.config.join_timeout_ms / 1000)
-
-    def _on_join_timer(self, now: float) -> None:
-        if self.gather is not None and self.phase is Phase.GATHER:
-            self._send_join(self.gather, now)
-
-    def _on_lonely(self, now: float) -> None:
-        if self.gather is not None and self.phase is Phase.GATHER:
-            self._try_form(self.gather, now)
+    def _send_join(self, now: float) -> None:
+        join = self.sets.join(self._ring_ids.highest_seq, self._connectivity.announce(now))
+        self._context.broadcast(join)
+        self._context.note_join("join_sent", join)
+        self._context.arm(Timer.JOIN, now + self._config.join_timeout_ms / 1000)
 
     def _on_consensus_timer(self, now: float) -> None:
-        gather = self.gather
-        if gather is None or self.phase is not Phase.GATHER:
-            return
         self._move(Reason.CONSENSUS_LATE)
-        if self._agreed(gather, now):
+        if self._agreed(now):
             # All agreed, but the representative's commit token did not come: ask all again.  If
             # it is dead it will not answer, and fails at the next expiry.
-            gather.restart()
+            self.sets.restart()
         else:
-            candidates = gather.candidates()
-            clique = self.connectivity.clique(candidates, now)
+            candidates = self.sets.candidates()
+            clique = self._connectivity.clique(candidates, now)
             left_out = tuple(m for m in candidates if m not in clique)
-            if left_out and self.connectivity.witnessed(left_out, now):
-                self.context.count("clique_chosen")
-            # All linked and yet no agreement: who has not said so is busy elsewhere.
-            failed = left_out or gather.silent()
-            self.context.note("failed", members=names(failed), clique=names(clique))
-            gather.fail(failed)
-        self._announce(gather, now)
+            if left_out and self._connectivity.witnessed(left_out, now):
+                self._context.count("clique_chosen")
+            # All linked and yet no agreement: who did not agree is busy elsewhere.
+            failed = left_out or self.sets.silent()
+            self._context.note("failed", members=names(failed), clique=names(clique))
+            self.sets.fail(failed)
+        self.announce(now)
 
-    def _agreed(self, gather: Gather, now: float) -> bool:
-        """Do all want the same, and is each linked with each other?"""
-        return gather.consensus() and self.connectivity.complete(gather.candidates(), now)
+    # -- messages ----------------------------------------------------------------------------
 
-    def _join_in_gather(self, sender: Member, join: Join, now: float) -> None:
-        gather = self.gather
-        assert gather is not None
-        if sender not in gather.proc and self.me not in join.hears and not join.leaving:
-            # My join tells it that I hear it; until it hears me it is no candidate.
-            self.context.count("join_deaf")
-            if gather.outlived_by(sender):
+    def on_join(self, sender: Member, join: Join, now: float) -> None:
+        sets = self.sets
+        if sender not in sets.proc and self._context.me not in join.hears and not join.leaving:
+            # My join reports to it that I hear it; until it hears me it is no candidate.
+            self._context.count("join_deaf")
+            if sets.outlived_by(sender):
                 self._move(Reason.JOIN)
-                self._announce(gather, now)
+                self.announce(now)
             return
-        verdict = gather.absorb(sender, join)
-        if verdict is JoinOutcome.CHANGED:
+        outcome = sets.absorb(sender, join)
+        if outcome is JoinOutcome.CHANGED:
             self._move(Reason.JOIN)
-            self._announce(gather, now)
-        elif verdict is JoinOutcome.AGREED:
-            self._wait_less(gather, now)
-            self._try_form(gather, now)
+            self.announce(now)
+        elif outcome is JoinOutcome.AGREED:
+            self._wait_less(now)
+            self._try_form(now)
         else:
-            self.context.count(verdict.value)
+            self._context.count(outcome.value)
 
-    def _breaks_forming(self, sender: Member, join: Join) -> bool:
-        """Does this join say that a member of the ring under way has given it up?"""
-        forming, gather = self.forming, self.gather
-        assert forming is not None
-        assert gather is not None
-        if sender not in forming.members:
-            return False
-        if join.leaving or join.ring_seq >= forming.ring.seq:
-            return True
-        # Its sets only grow, so sets beyond mine are newer than those that we agreed on: it will
-        # refuse the commit token.  Later than commit, this cannot be.
-        beyond = not (gather.proc >= set(join.proc) and gather.failed >= set(join.failed))
-        return self.phase is Phase.COMMIT and beyond
+    def on_merge(self, sender: Member, now: float) -> None:
+        """A ring exists while I look for one: its members are candidates if they gain by it."""
+        if sender in self.sets.proc:
+            self.sets.heard_from((sender,))
+        elif sender in self._connectivity.gain(1, self._config.members_max, (), now):
+            self.sets.heard_from((sender,))
+            if self.sets.add(sender):
+                self._move(Reason.FOREIGN_RING)
+                self.announce(now)
+        else:
+            self._context.count("foreign_no_gain")
 
-    def _give_up_on(self, stuck: Member, now: float) -> None:
-        """A member does not receive: go on without it (Totem: failure to receive)."""
-        self.context.note("stuck", member=stuck.name)
-        self._announce(self._enter_gather(Reason.MEMBER_STUCK, failed=(stuck,)), now)
+    def on_commit(self, commit: CommitToken, now: float) -> None:
+        """The commit token of a ring that I am in: do I take part?"""
+        index = commit.members.index(self._context.me)
+        there = [entry is not None for entry in commit.entries]
+        if commit.members != self.sets.candidates():
+            self._context.count("commit_members_differ")
+        elif commit.ring.seq <= self._ring_ids.committed_seq:
+            self._context.count("commit_stale")
+        elif commit.hop != index or there != [i < index for i in range(len(there))]:
+            self._context.count("commit_hop")
+        else:
+            self._commit(commit, Reason.COMMIT_TOKEN, now)
 
-    def _try_form(self, gather: Gather, now: float) -> None:
+    # -- agreement ---------------------------------------------------------------------------
+
+    def _agreed(self, now: float) -> bool:
+        """Do all want the same, and is each linked with each other?"""
+        return self.sets.consensus() and self._connectivity.complete(self.sets.candidates(), now)
+
+    def _try_form(self, now: float) -> None:
         """If all agree and I am the lowest of them, make the commit token."""
-        members = gather.candidates()
-        if not self._agreed(gather, now):
+        members = self.sets.candidates()
+        if not self._agreed(now):
             return
-        if len(members) > self.config.members_max:
+        members_max = self._config.members_max
+        if len(members) > members_max:
             # All see the same excess; who is in it sees the others fail it, and forms its own.
             self._move(Reason.TOO_MANY)
-            gather.fail(members[self.config.members_max :])
-            self._announce(gather, now)
+            self.sets.fail(members[members_max:])
+            self.announce(now)
             return
-        if members[0] != self.me or (len(members) == 1 and Timer.LONELY in self.context.due):
+        me = self._context.me
+        if members[0] != me or (len(members) == 1 and Timer.LONELY in self._context.due):
             return
-        self.max_ring_seq += 1
-        ring = RingId(self.max_ring_seq, self.me.name, self.me.incarnation)
-        self._commit_to(first_commit(ring, members), Reason.CONSENSUS, now)
+        self._commit(first_commit(self._ring_ids.next(me), members), Reason.CONSENSUS, now)
+
+
+class EnterGather(Protocol):
+    """Gives up the ring, or the attempt at one.  The caller announces the sets afterwards."""
+
+    def __call__(
+        self, reason: Reason, also: tuple[Member, ...] = (), failed: tuple[Member, ...] = ()
+    ) -> GatherPhase: ...

@@ -1,198 +1,195 @@
-"""Strangers and other rings: who is met, and for what a ring is given up.
+"""Merge detection: for which foreign members a ring that works is given up.
 
-A ring that works is given up for strangers only if a larger view is in sight: a clique of linked
-members, each of which gains by it (`vsync.totem.membership.connectivity`).  So where some links are
-broken the members settle in views that stay, and heal when the links do.  What a link is worth for
-data, hearing cannot know; a stranger that was tried in vain is therefore shunned for a growing
-while as well.
+Only if a larger view is in sight: a clique of linked members, each of which gains by it
+(`vsync.totem.membership.connectivity`).  So where some links are broken the members settle in views
+that stay, and heal when the links do.  What a link is worth for data, reception cannot know; a
+foreign member that was tried in vain is therefore backed off from, for a growing while.
 """
 
 from __future__ import annotations
 
-from vsync.totem.context import Timer, names
-from vsync.totem.membership.gather import Gathering
+from collections.abc import Iterable
+
+from vsync.totem.context import Context, Timer, names
+from vsync.totem.membership.connectivity import Connectivity
+from vsync.totem.membership.gather import EnterGather
+from vsync.totem.membership.ring_ids import RingIds
 from vsync.totem.ordering.ring import Ring
-from vsync.totem.phases import Phase, Reason
+from vsync.totem.phases import Reason
 from vsync.types import Member
 from vsync.wire.messages import Join, Merge
 
 
-class Meeting(Gathering):
-    """Joins and merges as they come in, by phase."""
+class BackedOff:
+    """Foreign members that were heard but could not be merged, each ignored for a growing while.
 
-    def _on_join(self, sender: Member, join: Join, now: float) -> None:
-        self.max_ring_seq = max(self.max_ring_seq, join.ring_seq)
-        self.context.note_join("join_heard", join, sender)
-        if join.leaving:
-            self.connectivity.forget((sender,))
-        else:
-            self._learn(sender, join.hears, 1, now)
-        ring = self.current
-        if (
-            ring is not None
-            and sender in ring.members
-            and join.ring_seq < ring.id.seq
-            and not join.leaving
-        ):
-            self.context.count("join_stale")  # sent before my ring was formed (pitfall 28)
-            return
-        match self.phase:
-            case Phase.OPERATIONAL:
-                self._join_in_ring(sender, join, now)
-            case Phase.GATHER:
-                self._join_in_gather(sender, join, now)
-            case Phase.COMMIT | Phase.RECOVERY:
-                if self._breaks_forming(sender, join):
-                    gather = self._enter_gather(Reason.JOIN)
-                    gather.absorb(sender, join)
-                    self._announce(gather, now)
-                else:
-                    self.context.count("join_while_forming")
-            case Phase.IDLE | Phase.LEFT:
-                self.context.count("join_outside")
+    When only some members of a ring receive a foreign member's frames, each attempt to merge breaks
+    the ring and ends where it began.  The wait doubles from one merge interval up to a limit, so
+    such a network costs a bounded share of time.  A member that stays in a ring is forgiven after a
+    while.
+    """
 
-    def _join_in_ring(self, sender: Member, join: Join, now: float) -> None:
-        """A member gives up my ring, or a stranger asks to be let in."""
+    def __init__(self, first: float, limit: float) -> None:
+        self._first = first
+        self._limit = limit
+        self._until: dict[Member, tuple[float, float]] = {}  # when it ends, how long it was
+
+    def add(self, member: Member, now: float) -> None:
+        _, last = self._until.get(member, (0.0, 0.0))
+        wait = min(self._limit, max(self._first, 2 * last))
+        self._until[member] = (now + wait, wait)
+        if len(self._until) > 256:
+            del self._until[next(iter(self._until))]
+
+    def forgive(self, members: Iterable[Member], now: float) -> None:
+        """These made it into the ring; who was no trouble for a while starts afresh."""
+        for member in members:
+            until, _ = self._until.get(member, (now, 0.0))
+            if now > until + 2 * self._limit:
+                del self._until[member]
+
+    def has(self, member: Member, now: float) -> bool:
+        until, _ = self._until.get(member, (0.0, 0.0))
+        return now < until
+
+    def has_since(self, member: Member, now: float, least: float) -> bool:
+        """Was it backed off from less than `least` seconds ago?"""
+        until, wait = self._until.get(member, (0.0, 0.0))
+        return now < until - wait + min(wait, least)
+
+
+class MergeDetector:
+    """Announces the installed ring to others, and judges their joins and merges."""
+
+    def __init__(
+        self,
+        context: Context,
+        connectivity: Connectivity,
+        ring_ids: RingIds,
+        enter_gather: EnterGather,
+    ) -> None:
+        self._context = context
+        self._config = config = context.config
+        self._connectivity = connectivity
+        self._ring_ids = ring_ids
+        self._enter_gather = enter_gather
+        self.backed_off = BackedOff(
+            config.merge_interval_ms / 1000, config.merge_backoff_max_ms / 1000
+        )
+
+    # -- while a ring is installed -----------------------------------------------------------
+
+    def announce(self, ring: Ring, now: float) -> None:
+        """Tell everybody that the ring exists, and again after an interval."""
+        reception = self._connectivity.announce(now)
+        self._context.broadcast(Merge(ring.id, ring.members, reception))
+        self.arm(now)
+
+    def arm(self, now: float) -> None:
+        spread = self._context.rng.uniform(0.75, 1.25)
+        self._context.arm(Timer.MERGE, now + spread * self._config.merge_interval_ms / 1000)
+
+    def announce_before_rest(self, ring: Ring, now: float) -> None:
+        """While the token is held: announce now what is due before I am awake for it again."""
+        if ring.idle >= self._config.idle_visits_before_hold:
+            due = self._context.due.get(Timer.MERGE)
+            if due is not None and due - now < self._config.hold_ms / 1000:
+                self.announce(ring, now)
+
+    def on_join(self, ring: Ring, sender: Member, join: Join, now: float) -> None:
+        """A member gives up my ring, or a foreign one asks to be let in."""
+        me = self._context.me
         outlived = tuple(
-            m for m in self.members if m.name == sender.name and m.incarnation < sender.incarnation
+            m for m in ring.members if m.name == sender.name and m.incarnation < sender.incarnation
         )
         if join.leaving:
-            if sender in self.members:
-                self._announce(self._enter_gather(Reason.JOIN, failed=(sender,)), now)
+            if sender in ring.members:
+                self._enter_gather(Reason.JOIN, failed=(sender,)).announce(now)
             else:
-                self.context.count("leave_stranger")
-        elif self.me in join.failed:
-            self.context.count("join_rejects_me")  # pitfall 19: it will form its own ring
-        elif sender in self.members:
+                self._context.count("leave_stranger")
+        elif me in join.failed:
+            self._context.count("join_rejects_me")  # pitfall 19: it will form its own ring
+        elif sender in ring.members:
             # Even if its content says nothing new: the sender waits (pitfall 20).
             gather = self._enter_gather(Reason.JOIN)
-            gather.absorb(sender, join)
-            self._announce(gather, now)
+            gather.sets.absorb(sender, join)
+            gather.announce(now)
         elif outlived:
             # My ring has a member that is over, whatever becomes of the new one.
             gather = self._enter_gather(Reason.JOIN, failed=outlived)
-            self._join_in_gather(sender, join, now)
-            self._announce(gather, now)
-        elif self._shuns(sender, join, now):
-            self.context.count("join_shunned")
-        elif sender in (also := self._better(now, sender)):
+            gather.on_join(sender, join, now)
+            gather.announce(now)
+        elif self._ignores(sender, join, now):
+            self._context.count("join_shunned")
+        elif sender in (also := self._better(ring, now, sender)):
             gather = self._enter_gather(Reason.JOIN, also=also)
-            gather.heard |= set(also)
-            gather.absorb(sender, join)
-            self._announce(gather, now)
+            gather.sets.heard_from(also)
+            gather.sets.absorb(sender, join)
+            gather.announce(now)
         else:
-            self.context.count("join_no_gain")
-            if self.me not in join.hears and self.current is not None:
+            self._context.count("join_no_gain")
+            if me not in join.hears:
                 # Its broadcasts come to me, mine perhaps not yet to it: tell it who is here.
-                ears = self.connectivity.ears(now)
-                self.context.send(sender, Merge(self.current.id, self.members, ears))
+                self._context.send(
+                    sender, Merge(ring.id, ring.members, self._connectivity.ears(now))
+                )
 
-    def _shuns(self, sender: Member, join: Join, now: float) -> bool:
-        """Is this stranger's join ignored for now?
+    def on_merge(self, ring: Ring, sender: Member, merge: Merge, now: float) -> None:
+        """A member of my ring, or of another one, announced it."""
+        foreign = merge.ring != ring.id
+        if foreign and (
+            merge.ring in self._ring_ids.past
+            or (sender in ring.members and merge.ring.seq <= ring.id.seq)
+        ):
+            self._context.count("foreign_past")
+        elif also := self._better(ring, now):
+            gather = self._enter_gather(Reason.FOREIGN_RING, also=also)
+            gather.sets.heard_from(also)
+            self._context.note("meet", members=names(also))
+            gather.announce(now)
+        elif foreign:
+            backed_off = self.backed_off.has(sender, now)
+            self._context.count("foreign_shunned" if backed_off else "foreign_no_gain")
 
-        One that names me has heard me, and shuns me no longer: two that shun each other in turn
-        would never meet.  It has to wait a little all the same: its joins that are still under way
-        would break each ring as soon as it is there, and each broken ring makes new joins.
+    def _ignores(self, sender: Member, join: Join, now: float) -> bool:
+        """Is this foreign member's join ignored for now?
+
+        One that names me receives my frames and has stopped to back off from me: two that back off
+        from each other in turn would never merge.  It has to wait a little all the same: its joins
+        that are still under way would break each ring as soon as it is there, and each broken ring
+        makes new joins.
         """
-        if self.me in join.proc:
-            return self.backed_off.has_since(sender, now, 4 * self.config.join_timeout_ms / 1000)
+        if self._context.me in join.proc:
+            least = 4 * self._config.join_timeout_ms / 1000
+            return self.backed_off.has_since(sender, now, least)
         return self.backed_off.has(sender, now)
 
-    def _on_merge(self, sender: Member, merge: Merge, now: float) -> None:
-        """A member of my ring, or of another one, tells whom it hears."""
-        self._learn(sender, merge.hears, len(merge.members), now)
-        if self.phase is Phase.GATHER:
-            self._merge_in_gather(sender, now)
-        elif self.phase is not Phase.OPERATIONAL:
-            self.context.count("foreign_while_forming")
-        elif merge.ring != self.ring and (
-            merge.ring in self.past or (sender in self.members and merge.ring.seq <= self.ring.seq)
-        ):
-            self.context.count("foreign_past")
-        elif also := self._better(now):
-            gather = self._enter_gather(Reason.FOREIGN_RING, also=also)
-            gather.heard |= set(also)
-            self.context.note("meet", members=names(also))
-            self._announce(gather, now)
-        elif merge.ring != self.ring:
-            backed_off = self.backed_off.has(sender, now)
-            self.context.count("foreign_shunned" if backed_off else "foreign_no_gain")
+    def _better(self, ring: Ring, now: float, asked: Member | None = None) -> tuple[Member, ...]:
+        """The foreign members for whom this ring should be given up; () if it should stay.
 
-    def _merge_in_gather(self, sender: Member, now: float) -> None:
-        """A ring lives while I look for one: its members are candidates if they gain by it."""
-        gather = self.gather
-        assert gather is not None
-        if sender in gather.proc:
-            gather.heard.add(sender)
-        elif sender in self.connectivity.gain(1, self.config.members_max, (), now):
-            gather.heard.add(sender)
-            if gather.add(sender):
-                self._move(Reason.FOREIGN_RING)
-                self._announce(gather, now)
-        else:
-            self.context.count("foreign_no_gain")
-
-    def _better(self, now: float, asked: Member | None = None) -> tuple[Member, ...]:
-        """The strangers for whom this ring should be given up; () if it should stay.
-
-        `asked`: a stranger that is not shunned, whatever was before.
+        `asked`: a member that is not backed off from, whatever was before.
         """
         backed_off = [
             m
-            for m in self.connectivity.ears(now)
-            if m != asked and m not in self.members and self.backed_off.has(m, now)
+            for m in self._connectivity.ears(now)
+            if m != asked and m not in ring.members and self.backed_off.has(m, now)
         ]
-        clique = self.connectivity.gain(len(self.members), self.config.members_max, backed_off, now)
-        return tuple(m for m in clique if m not in self.members)
+        clique = self._connectivity.gain(
+            len(ring.members), self._config.members_max, backed_off, now
+        )
+        return tuple(m for m in clique if m not in ring.members)
 
-    def _learn(self, sender: Member, hears: tuple[Member, ...], size: int, now: float) -> None:
-        """Take a member's row, and see to it that the shell can reach whom it knows."""
-        if not self.connectivity.told(sender, hears, size, now):
-            return
-        known = self.connectivity.known(now)
-        if known != self._known_told:
-            self._known_told = known
-            self.context.note("met", members=names(known))
+    # -- at all times ------------------------------------------------------------------------
 
-    def _heard_anew(self, now: float) -> None:
-        """I hear somebody for the first time, or again: that is worth telling at once."""
-        if self.connectivity.ears(now) == self._ears_told:
-            return
-        if self.phase is Phase.GATHER and self.gather is not None:
-            self._join_soon(self.gather, now)
-        elif self.phase is Phase.OPERATIONAL:
-            self._on_merge_timer(now)
+    def learn(self, sender: Member, hears: tuple[Member, ...], size: int, now: float) -> None:
+        """Take a member's reception report, and note whom the shell must be able to reach."""
+        if self._connectivity.told(sender, hears, size, now):
+            known = self._connectivity.newly_known(now)
+            if known is not None:
+                self._context.note("met", members=names(known))
 
-    def _on_merge_timer(self, now: float) -> None:
-        ring = self.current
-        if ring is None or self.phase is not Phase.OPERATIONAL:
-            return
-        self._ears_told = self.connectivity.ears(now)
-        self.context.broadcast(Merge(ring.id, ring.members, self._ears_told))
-        self._arm_merge(now)
-
-    def _merge_if_idle(self, ring: Ring, now: float) -> None:
-        """While the token rests: tell now what is to be told before I am awake for it again."""
-        if ring.idle >= self.config.idle_visits_before_hold:
-            due = self.context.due.get(Timer.MERGE)
-            if due is not None and due - now < self.config.hold_ms / 1000:
-                self._on_merge_timer(now)
-
-    # -- not started, or gone ----------------------------------------------------------------
-
-    def _outside(self, message: object, now: float) -> None:
-        """Not started, or gone.  Who still counts on me is told, as the farewell may be lost."""
-        self.context.count(f"frame_in_{self.phase.value}")
-        if (
-            self.phase is Phase.LEFT
-            and isinstance(message, Join)
-            and self.me in message.proc
-            and self.me not in message.failed
-            and now >= self._farewell_at
-        ):
-            self._say_farewell(now)
-
-    def _say_farewell(self, now: float) -> None:
-        self._farewell_at = now + self.config.join_timeout_ms / 1000
-        others = tuple(m for m in self.members if m != self.me)
-        self.context.broadcast(Join(others, (self.me,), self.max_ring_seq, True))
+    def installed(self, ring: Ring, heard: set[Member], now: float) -> None:
+        """`ring` was installed; back off from those that were heard and are not in it."""
+        for member in sorted(heard - set(ring.members)):
+            self.backed_off.add(member, now)
+        self.backed_off.forgive(ring.members, now)

@@ -13,11 +13,17 @@ of extended virtual synchrony).  For the same reason `obliged` survives aborted 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
+from vsync.errors import FrameError
+from vsync.totem.context import Context
+from vsync.totem.events import Broadcast, Transitional
+from vsync.totem.ordering.application import Delivery, Intake
 from vsync.totem.ordering.packing import Packed
 from vsync.totem.ordering.ring import Ring
-from vsync.types import NO_RING, Guarantee
+from vsync.totem.ordering.token_passing import TokenPassing
+from vsync.types import NO_RING, Guarantee, Member
 from vsync.wire.messages import CommitEntry, Content, Data, Token
 
 
@@ -32,26 +38,9 @@ class Closing(NamedTuple):
 class Recovery:
     """One attempt to go from `old` to `ring`; also the source of the frames to be sent for it."""
 
-    __slots__ = (
-        "_install_seq",
-        "_queue",
-        "_raised",
-        "_rounds_clear",
-        "_rounds_full",
-        "_safe",
-        "_seen",
-        "found",
-        "obliged",
-        "old",
-        "originated",
-        "ring",
-        "trans",
-    )
-
     def __init__(self, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]) -> None:
         self.ring = ring
         self.old = old
-        self.originated = False  # the representative made the first token (once, pitfall 25)
         self.found: dict[int, Data] = {}
         self._seen: set[int] = set()  # old frames that were already sent on the new ring
         self._queue: deque[int] = deque()
@@ -148,7 +137,7 @@ class Recovery:
             self._install_seq = token.seq
         if self.ring.window.aru >= self._install_seq and self.old is not None:
             # From here on another member may install and rely on me.
-            self.old.obliged |= self.obliged
+            self.old.oblige(self.obliged)
         if self._rounds_clear >= 3 and aru_before >= self._install_seq:
             self._rounds_full += 1
         else:
@@ -199,3 +188,96 @@ class Recovery:
         assert set(self.trans) <= self.obliged
         if self.old is not None:
             self.old.window.invariants()
+
+
+class RecoveryPhase:
+    """Token visits on the ring under way; its frames are the old ring's.
+
+    What returns True asks for the installation of the new ring.  `failed_to_receive` is called with
+    a member that holds it back; the attempt is over then.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        recovery: Recovery,
+        intake: Intake,
+        tokens: TokenPassing,
+        failed_to_receive: Callable[[Member, float], None],
+    ) -> None:
+        self.recovery = recovery
+        self.ring = recovery.ring
+        self.waiting: Token | None = None  # accepted, not yet visited
+        self.originated = False  # the representative made the first token (once, pitfall 25)
+        self._context = context
+        self._intake = intake
+        self._tokens = tokens
+        self._failed_to_receive = failed_to_receive
+
+    def originate(self, now: float) -> bool:
+        """The commit token came round for the second time: make and use the regular token."""
+        self.originated = True
+        token = self.ring.first_token()
+        self._tokens.accepted(self.ring, token, now)
+        return self._visit(token, now)
+
+    def on_token(self, sender: Member, token: Token, now: float) -> None:
+        """Check a token and keep it until everything received before it was handled."""
+        if self._tokens.accept(self.ring, sender, token, now):
+            self.waiting = token
+
+    def on_data(self, frame: Data) -> None:
+        token = self.waiting
+        if frame.ring != self.ring.id:
+            code = "data_in_recovery"
+        elif token is not None and frame.seq > token.seq:
+            code = "data_beyond_token"  # I have the token: nobody else gave out this number
+        else:
+            code = self.ring.add(frame)
+            if not code and frame.content is Content.RECOVERED:
+                try:
+                    code = self.recovery.absorb(self._context.codec.data(frame.items[0]))
+                except FrameError as err:
+                    code = err.code
+        if code:
+            self._context.count(code)
+
+    def turn(self, now: float) -> bool:
+        """Visit the waiting token, if any."""
+        token = self.waiting
+        if token is None:
+            return False
+        self.waiting = None
+        if (stuck := self.ring.stuck(token, now)) is not None:
+            self._failed_to_receive(stuck, now)
+            return False
+        return self._visit(token, now)
+
+    def _visit(self, token: Token, now: float) -> bool:
+        ring, recovery, context = self.ring, self.recovery, self._context
+        visit = ring.visit(token, recovery, self._intake.mark, 0)
+        framed = context.codec.data_frame
+        context.out.extend(Broadcast(framed(body)) for body in visit.resent)
+        context.out.extend(Broadcast(framed(body)) for body in visit.before)
+        forward = recovery.flag(visit.token)
+        self._tokens.pass_on(ring.successor, forward, now)
+        if visit.before:
+            context.count("recovered_sent", len(visit.before))
+        ring.consume_recovered()
+        ring.release()
+        return recovery.complete(forward, token.aru)
+
+    def close(self, old: Ring, delivery: Delivery) -> None:
+        """Deliver what is left of the old ring, with the transitional configuration."""
+        closing, out = self.recovery.close(), self._context.out
+        for frame in closing.regular:
+            delivery.emit(old, frame, False)
+        out.append(Transitional(old.id, self.recovery.trans))
+        for frame in closing.transitional:
+            delivery.emit(old, frame, True)
+        self._context.note(
+            "closing", ring=str(old.id), regular=len(closing.regular),
+            transitional=len(closing.transitional), skipped=closing.skipped,
+        )  # fmt: skip
+        if closing.skipped:
+            self._context.count("closing_skipped", closing.skipped)

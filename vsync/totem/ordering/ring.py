@@ -13,7 +13,7 @@ token and for asking only up to the seq that this member forwarded one rotation 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from vsync.totem.config import RingConfig
@@ -138,6 +138,18 @@ class Ring:
             and self.window.aru == token.seq
         )
         self.idle = self.idle + 1 if quiet else 0
+
+    def work_arrived(self) -> None:
+        """Visits that change nothing are counted anew: the token is not to be held."""
+        self.idle = 0
+
+    def oblige(self, members: Iterable[Member]) -> None:
+        """Promise to deliver the frames of these senders; see `recovery`."""
+        self.obliged |= set(members)
+
+    def all_safe(self) -> None:
+        """A ring of one: what is here is everywhere."""
+        self.safe = self.window.aru
 
     def add(self, frame: Data) -> str:
         """Keep a data frame of this ring; "" or the counter for why not."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.support.ring.virtual_network import Net
+from tests.support.ring.virtual_network import Net, waiting_token
 from vsync.totem.config import RingConfig
 from vsync.types import Guarantee
 from vsync.wire.messages import Data, FrameKind, Token
@@ -71,7 +71,7 @@ def test_frames_sent_again_go_before_the_token() -> None:
     net.submit("a", b"lost")
     net.run(0.02, lambda: bool(lost))
     node = net.nodes["a"]
-    net.run(0.02, lambda: node.waiting is None and node.counters["retransmitted"] == 0)
+    net.run(0.02, lambda: waiting_token(node) is None and node.counters["retransmitted"] == 0)
     sent: list[int] = []
     codec = node.codec
 
@@ -142,7 +142,7 @@ def test_the_tokens_sums_are_those_of_the_members_whatever_is_lost(seed: int) ->
         codec = net.nodes[source].codec
         if frame[1] == FrameKind.TOKEN:
             token = codec.decode(frame, codec.open(frame))
-            rings = [n.current for n in net.nodes.values()]
+            rings = [n.membership.current for n in net.nodes.values()]
             assert isinstance(token, Token)
             flows = [r.flow for r in rings if r is not None and r.id == token.ring]
             newest = max(r.hop for r in rings if r is not None)

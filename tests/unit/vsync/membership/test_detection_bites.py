@@ -11,16 +11,16 @@ from tests.support.ring.virtual_network import Net
 from tests.unit.vsync.membership import test_detection as detection
 from tests.unit.vsync.membership import test_links as links
 from vsync.totem.membership.connectivity import Connectivity, ReceptionReport, largest_clique
-from vsync.totem.membership.failure_detector import FailureDetector, ProbeResult
-from vsync.totem.membership.gather import Gathering
-from vsync.totem.membership.probing import Checking
-from vsync.totem.membership.sets import Gather
+from vsync.totem.membership.failure_detector import FailureDetector, Prober, ProbeResult
+from vsync.totem.membership.gather import GatherPhase
+from vsync.totem.membership.gather_sets import GatherSets
+from vsync.totem.membership.protocol import Membership
 from vsync.types import Member
 from vsync.wire.messages import Join
 
 Bite = tuple[object, str, object, Callable[[], object]]
 _findings, _heard, _gain = FailureDetector.findings, FailureDetector.heard, Connectivity.gain
-_absorb = Gather.absorb
+_absorb = GatherSets.absorb
 
 
 def hint_is_proof(self: FailureDetector, now: float) -> list[tuple[Member, ProbeResult]]:
@@ -62,7 +62,7 @@ def nothing_is_a_gain(
     return _gain(self, size + 1, size_max, without, now)
 
 
-def agreed_before_all_news(self: Gather, sender: Member, join: Join) -> object:
+def agreed_before_all_news(self: GatherSets, sender: Member, join: Join) -> object:
     verdict = _absorb(self, sender, join)
     self.agreed -= {sender} if verdict.value == "join_changed" else set()
     return verdict
@@ -99,14 +99,14 @@ BITES: tuple[Bite, ...] = (
         detection.test_last_frames_of_the_dead_are_no_sign_of_life_later_ones_and_answers_are,
     ),
     (
-        Checking, "_on_probe", lambda self, sender: None,
+        Prober, "on_probe", lambda self, sender: None,
         detection.test_a_refusal_is_no_proof_against_a_member_that_is_heard,
     ),
     (
-        Checking, "_concern", lambda self: self.members,
+        Membership, "_concern", lambda self: self.members,
         detection.test_a_stranger_that_dies_while_it_is_let_in_is_not_waited_for,
     ),
-    (Gather, "absorb", agreed_before_all_news, slow_agreement),
+    (GatherSets, "absorb", agreed_before_all_news, slow_agreement),
     (
         Connectivity, "linked", one_word_is_a_link,
         lambda: links.test_a_newcomer_that_reaches_only_some_waits_and_does_not_disturb(
@@ -129,7 +129,7 @@ BITES: tuple[Bite, ...] = (
         links.test_a_newcomer_that_reaches_all_is_in_at_once,
     ),
     (
-        Gathering, "_wait_less", lambda self, gather, now: None,
+        GatherPhase, "_wait_less", lambda self, now: None,
         links.test_a_link_known_to_be_broken_is_not_waited_for_as_long_as_a_silent_member,
     ),
 )  # fmt: skip

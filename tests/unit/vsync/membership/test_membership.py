@@ -10,7 +10,8 @@ from tests.support.ring.virtual_network import Net
 from vsync.errors import ProtocolBug
 from vsync.totem.config import RingConfig
 from vsync.totem.context import Timer
-from vsync.totem.membership.sets import BackedOff, Gather, JoinOutcome
+from vsync.totem.membership.gather_sets import GatherSets, JoinOutcome
+from vsync.totem.membership.merge import BackedOff
 from vsync.totem.node import Node
 from vsync.totem.phases import MOVES, Phase, Reason, after
 from vsync.types import Member, RingId
@@ -27,7 +28,7 @@ def join(
 
 
 def test_equal_sets_are_agreement() -> None:
-    gather = Gather(A, (A, B))
+    gather = GatherSets(A, (A, B))
     assert not gather.consensus()
     assert gather.absorb(B, join(A, B)) is JoinOutcome.AGREED
     assert gather.consensus()
@@ -35,7 +36,7 @@ def test_equal_sets_are_agreement() -> None:
 
 
 def test_a_subset_teaches_nothing_and_a_superset_starts_over() -> None:
-    gather = Gather(A, (A, B))
+    gather = GatherSets(A, (A, B))
     assert gather.absorb(B, join(B)) is JoinOutcome.SUBSET
     gather.absorb(B, join(A, B))
     assert gather.absorb(C, join(C)) is JoinOutcome.CHANGED
@@ -44,7 +45,7 @@ def test_a_subset_teaches_nothing_and_a_superset_starts_over() -> None:
 
 
 def test_21_a_stranger_accuses_in_vain_an_old_companion_does_not() -> None:
-    gather = Gather(A, (A, B, C))
+    gather = GatherSets(A, (A, B, C))
     assert gather.absorb(D, join(A, B, C, D, failed=(C,))) is JoinOutcome.CHANGED
     assert gather.candidates() == (A, B, C, D)
     assert gather.absorb(B, join(A, B, C, D, failed=(C,))) is JoinOutcome.CHANGED
@@ -52,7 +53,7 @@ def test_21_a_stranger_accuses_in_vain_an_old_companion_does_not() -> None:
 
 
 def test_who_fails_me_is_failed_by_me_and_not_heard_again() -> None:
-    gather = Gather(A, (A, B))
+    gather = GatherSets(A, (A, B))
     assert gather.absorb(B, join(A, B, failed=(A,))) is JoinOutcome.CHANGED
     assert gather.candidates() == (A,)
     assert gather.consensus()
@@ -60,7 +61,7 @@ def test_who_fails_me_is_failed_by_me_and_not_heard_again() -> None:
 
 
 def test_22_i_never_fail_myself() -> None:
-    gather = Gather(A, (A, B))
+    gather = GatherSets(A, (A, B))
     assert not gather.fail((A,))
     gather.fail((B,))
     gather.absorb(C, join(A, B, C, failed=(A, B)))
@@ -69,7 +70,7 @@ def test_22_i_never_fail_myself() -> None:
 
 
 def test_24_a_farewell_fails_its_sender_and_is_never_agreement() -> None:
-    gather = Gather(A, (A, B, C))
+    gather = GatherSets(A, (A, B, C))
     bye = Join((A, C), (B,), 1, True)
     assert gather.absorb(B, bye) is JoinOutcome.CHANGED
     assert gather.absorb(B, bye) is JoinOutcome.LEFT_ALREADY
@@ -79,15 +80,15 @@ def test_24_a_farewell_fails_its_sender_and_is_never_agreement() -> None:
 
 def test_12_a_newer_life_ends_the_older() -> None:
     young = B._replace(incarnation=7)
-    gather = Gather(A, (A, B))
+    gather = GatherSets(A, (A, B))
     assert gather.absorb(young, join(young)) is JoinOutcome.CHANGED
     assert gather.candidates() == (A, young)
-    other = Gather(young, (), (A, B))
+    other = GatherSets(young, (), (A, B))
     assert other.candidates() == (A, young)
 
 
 def test_the_sets_are_bounded() -> None:
-    gather = Gather(A, (A,))
+    gather = GatherSets(A, (A,))
     crowd = tuple(Member(f"m{i}", 1, "") for i in range(MEMBERS_MAX))
     assert gather.absorb(B, join(*crowd)) is JoinOutcome.TOO_MANY
     for member in crowd:
@@ -99,7 +100,9 @@ def test_any_order_of_joins_ends_in_the_same_sets() -> None:
     for seed in range(50):
         rng = random.Random(seed)
         everybody = [Member(n, 1, "") for n in "abcdef"]
-        gathers = {m: Gather(m, everybody[:3] if m in everybody[:3] else (m,)) for m in everybody}
+        gathers = {
+            m: GatherSets(m, everybody[:3] if m in everybody[:3] else (m,)) for m in everybody
+        }
         for _ in range(400):
             sender, to = rng.sample(everybody, 2)
             gathers[to].absorb(sender, gathers[sender].join(1, ()))
@@ -183,7 +186,7 @@ def test_28_also_when_the_late_timers_come_first() -> None:
     assert node.counters["control_while_late"] == 1
     node.drained(net.now)
     tell(net, "a", D, join(D, hears=(node.me,)))
-    assert D in node.gather.proc  # type: ignore[union-attr]
+    assert D in node.membership.gather.sets.proc  # type: ignore[union-attr]
 
 
 def test_a_shunned_stranger_that_has_heard_me_is_let_in() -> None:
@@ -191,7 +194,7 @@ def test_a_shunned_stranger_that_has_heard_me_is_let_in() -> None:
     net = Net("a")
     net.settle("a")
     node = net.nodes["a"]
-    node.backed_off.add(D, net.now)
+    node.membership.merges.backed_off.add(D, net.now)
     hears = (node.me,)
     tell(net, "a", D, Merge(RingId(4, "d", 1), (D,), hears))
     tell(net, "a", D, join(D, hears=hears))
@@ -199,7 +202,7 @@ def test_a_shunned_stranger_that_has_heard_me_is_let_in() -> None:
     assert node.counters["foreign_shunned"] == node.counters["join_shunned"] == 1
     tell(net, "a", D, join(D, node.me, hears=hears))
     assert node.counters["join_shunned"] == 2
-    node.backed_off.add(D, net.now)
+    node.membership.merges.backed_off.add(D, net.now)
     net.now += 0.001 + 4 * net.config.join_timeout_ms / 1000
     tell(net, "a", D, join(D, hears=hears))
     assert node.counters["join_shunned"] == 3

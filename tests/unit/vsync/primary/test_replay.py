@@ -155,7 +155,7 @@ def test_a_number_that_only_the_holder_of_the_token_can_give_is_dropped_and_coun
     net = Tape("a")
     net.run(1.0)
     alone = net.nodes["a"]
-    assert alone.current is not None
+    assert alone.membership.current is not None
     liar = Member("z", 9, "z:1")
     codec = Codec(liar, "test", 32_768, settings_hash(settings_of(net.config)))
     body = data_body(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vsync.totem.counters import DROPS, EVENTS
 from vsync.totem.membership.failure_detector import ProbeResult
-from vsync.totem.membership.sets import JoinOutcome
+from vsync.totem.membership.gather_sets import JoinOutcome
 from vsync.totem.phases import Phase
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -279,7 +279,7 @@ def test_a_large_payload_survives_a_view_change_whole_or_vanishes_whole(sender_d
     net.run(2.0)
     for name in left:
         assert net.payloads(name) == ([] if sender_dies else [big])
-        assert len(net.nodes[name].assembly) == 0
+        assert len(net.nodes[name].delivery.assembly) == 0
 
 
 def test_the_queue_refuses_when_full_and_takes_nothing() -> None:

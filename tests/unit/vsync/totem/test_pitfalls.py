@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from tests.support.ring.virtual_network import Net
+from tests.support.ring.virtual_network import Net, waiting_token
 from vsync.totem.config import RingConfig
 from vsync.totem.node import Node
 from vsync.totem.phases import Phase
@@ -31,9 +31,13 @@ def aborting(net: Net, times: int) -> list[int]:
 
     def drop(source: str, _to: str, frame: bytes) -> bool:
         node = net.nodes[source]
-        if frame[1] != FrameKind.TOKEN or node.phase is not Phase.RECOVERY or node.forming is None:
+        if (
+            frame[1] != FrameKind.TOKEN
+            or node.phase is not Phase.RECOVERY
+            or node.membership.commit is None
+        ):
             return False
-        seq = node.forming.ring.seq
+        seq = node.membership.commit.ring.seq
         if seq not in lost and len(lost) < times:
             lost.append(seq)
         return seq in lost
@@ -82,12 +86,24 @@ def test_5_6_7_37_stray_tokens_touch_nothing() -> None:
     net.run(0.5)
     for to, frame in tokens[:60]:
         node = net.nodes[to]
-        ring = node.current
+        ring = node.membership.current
         assert ring is not None
-        before = (dict(node.context.due), ring.describe(), ring.idle, ring.aru_seen, node.waiting)
+        before = (
+            dict(node.context.due),
+            ring.describe(),
+            ring.idle,
+            ring.aru_seen,
+            waiting_token(node),
+        )
         node.receive(frame, net.now)
         node.drained(net.now)
-        after = (dict(node.context.due), ring.describe(), ring.idle, ring.aru_seen, node.waiting)
+        after = (
+            dict(node.context.due),
+            ring.describe(),
+            ring.idle,
+            ring.aru_seen,
+            waiting_token(node),
+        )
         assert before == after
         node.take()
     assert net.count("token_again") > 0
@@ -133,7 +149,7 @@ def test_10_15_a_deep_backlog_is_recovered_and_freed() -> None:
     for i in range(799):
         net.submit("a", bytes(900) + b"%d" % i, Guarantee.AGREED)
     net.run(0.2)
-    held = net.nodes["a"].current
+    held = net.nodes["a"].membership.current
     assert held is not None
     assert len(held.window) > 300
     net.crash("b")
@@ -142,7 +158,7 @@ def test_10_15_a_deep_backlog_is_recovered_and_freed() -> None:
     net.run(1.0)
     assert len(agree(net, "a", "c")) == 800
     for name in "ac":
-        ring = net.nodes[name].current
+        ring = net.nodes[name].membership.current
         assert ring is not None
         assert len(ring.window) == 0
 
@@ -151,7 +167,7 @@ def test_10_15_a_deep_backlog_is_recovered_and_freed() -> None:
 def test_13_a_full_frame_survives_wrapping(less: int) -> None:
     net = Net("abc", config=RingConfig(frame_bytes_max=2048))
     net.settle("abc")
-    ring = net.nodes["b"].current
+    ring = net.nodes["b"].membership.current
     assert ring is not None
     net.drop = lambda s, t, f: (
         f[1] == FrameKind.DATA and t == "c" and net.nodes[s].phase is Phase.OPERATIONAL
@@ -274,7 +290,7 @@ def test_25_duplicate_commit_tokens_start_one_ring_once() -> None:
     assert net.count("commit_again") + net.count("commit_other_ring") > 0
     assert all(len(net.views(n)) == 1 for n in "abc")
     assert len(first) == len(set(first)) > 0
-    hops = [net.nodes[n].current.hop for n in "abc"]  # type: ignore[union-attr]
+    hops = [net.nodes[n].membership.current.hop for n in "abc"]  # type: ignore[union-attr]
     assert max(hops) - min(hops) < 4  # one token, not two
 
 
@@ -321,7 +337,7 @@ def test_27_a_token_that_overtakes_data_causes_no_retransmission() -> None:
 def test_34_payloads_at_every_frame_boundary(change: bool) -> None:
     net = Net("abc", config=RingConfig(frame_bytes_max=1024, message_bytes_max=1 << 20))
     net.settle("abc")
-    ring = net.nodes["a"].current
+    ring = net.nodes["a"].membership.current
     assert ring is not None
     rng = random.Random(2)
     sent = []
@@ -352,18 +368,18 @@ def test_35_reconfigurations_leave_nothing_behind() -> None:
         if i >= 37:
             net.run(0.5)
             node = net.nodes["a"]
-            assert node.current is not None
+            assert node.membership.current is not None
             sizes.append(
                 (
-                    len(node.current.window),
-                    len(node.assembly),
-                    len(node.queue),
+                    len(node.membership.current.window),
+                    len(node.delivery.assembly),
+                    len(node.intake.queue),
                     len(node.context.due),
                 )
             )
     assert sizes[-1] == (0, 0, 0, sizes[-1][3])
     assert sizes[-1][3] < 5
-    assert len(net.nodes["a"].past) <= 32
+    assert len(net.nodes["a"].membership.ring_ids.past) <= 32
 
 
 def test_no_clock_runs_before_the_start_and_none_after_the_end() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.ring.virtual_network import Net
+from tests.support.ring.virtual_network import Net, waiting_token
 from tests.unit.vsync.totem.test_pitfalls import aborting, agree
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Deliver, View
@@ -19,7 +19,7 @@ from vsync.wire.messages import CommitToken, Content, Data, FrameKind, Token
 
 
 def ring_of(net: Net, name: str) -> Ring:
-    ring = net.nodes[name].current
+    ring = net.nodes[name].membership.current
     assert ring is not None
     return ring
 
@@ -74,7 +74,7 @@ def test_2_a_regular_token_in_gather_is_not_used() -> None:
     node = net.nodes["b"]
     before = (ring_of(net, "b").hop, dict(node.context.due))
     node.receive(held[0], net.now)
-    assert node.waiting is None
+    assert waiting_token(node) is None
     assert node.phase is Phase.GATHER
     assert (ring_of(net, "b").hop, node.context.due) == before
     assert node.counters["token_in_gather"] == 1
@@ -98,10 +98,10 @@ def test_3_the_commit_token_of_an_aborted_attempt_is_refused() -> None:
     net.drop = lambda _s, _t, f: f[1] == FrameKind.TOKEN
     node = net.nodes["b"]
     net.run(5.0, lambda: node.phase is Phase.GATHER)
-    tried = node.committed_seq
+    tried = node.membership.ring_ids.committed_seq
     node.receive(commits[0], net.now)
     assert node.phase is Phase.GATHER
-    assert node.committed_seq == tried
+    assert node.membership.ring_ids.committed_seq == tried
     assert node.counters["commit_stale"] == 1
     net.drop = lambda *_: False
     net.settle("ab", within=15.0)
@@ -114,7 +114,7 @@ def test_3_a_commit_token_for_other_members_is_refused() -> None:
     parted(net, Phase.GATHER)
     node = net.nodes["b"]
     (a, b) = (net.nodes[n].me for n in "ab")
-    entry = net.nodes["a"]._entry()
+    entry = net.nodes["a"].membership._entry()
     for members, code in (((a, b), "commit_members_differ"), ((a, b, node.members[2]), "")):
         ring = RingId(99, a.name, a.incarnation)
         entries = (entry, *(None for _ in members[1:]))
@@ -218,7 +218,7 @@ def test_18_a_payload_completed_by_the_recovery_is_whole_and_before_the_view() -
     net.drop = drop
     net.submit("a", big, Guarantee.AGREED)
     net.run(0.02)
-    assert len(net.nodes["b"].assembly) == 1
+    assert len(net.nodes["b"].delivery.assembly) == 1
     net.crash("c")
     net.run(8.0, lambda: net.nodes["b"].phase is Phase.COMMIT)
     net.drop = lambda *_: False
@@ -267,5 +267,5 @@ def test_37_a_token_of_another_ring_touches_nothing() -> None:
     node.drained(net.now)
     after = (dict(node.context.due), ring.describe(), ring.idle, ring.aru_seen, ring.aru_sent)
     assert before == after
-    assert node.waiting is None
+    assert waiting_token(node) is None
     assert node.counters["token_other_ring"] == 1

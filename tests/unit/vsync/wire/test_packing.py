@@ -29,14 +29,14 @@ FORMING = (Phase.GATHER, Phase.COMMIT, Phase.RECOVERY)
 
 def empty(net: Net, *names: str) -> bool:
     """Nothing incomplete, nothing waiting, nothing kept."""
-    rings = [net.nodes[n].current for n in names]
+    rings = [net.nodes[n].membership.current for n in names]
     return all(r is not None and not len(r.window) for r in rings) and not any(
-        len(net.nodes[n].assembly) or len(net.nodes[n].queue) for n in names
+        len(net.nodes[n].delivery.assembly) or len(net.nodes[n].intake.queue) for n in names
     )
 
 
 def sent(net: Net, name: str) -> int:
-    ring = net.nodes[name].current
+    ring = net.nodes[name].membership.current
     return ring.forwarded if ring is not None else 0
 
 
@@ -47,7 +47,7 @@ def test_every_size_at_a_border_arrives_as_it_was_sent() -> None:
     """0, 1, and one less, the same and one more than one frame, one piece, two and three pieces."""
     net = Net("abc", config=SMALL)
     net.settle("abc")
-    ring = net.nodes["a"].current
+    ring = net.nodes["a"].membership.current
     assert ring is not None
     whole = ring.room - ITEM_OVERHEAD
     piece = ring.room - 2 * ITEM_OVERHEAD - FRAGMENT_HEAD_BYTES
@@ -74,7 +74,7 @@ def test_the_largest_payload_arrives_and_one_byte_more_is_refused(config: RingCo
     payload = random.Random(1).randbytes(limit)
     with pytest.raises(PayloadTooLarge, match=f"{limit + 1} bytes .* limit of {limit} bytes"):
         net.submit("b", payload + b"x")
-    assert len(net.nodes["b"].queue) == 0
+    assert len(net.nodes["b"].intake.queue) == 0
     assert net.submit("b", payload)
     net.run(60.0, lambda: all(net.payloads(n) for n in "abc"))
     assert all(net.payloads(n) == [payload] for n in "abc")

@@ -1,9 +1,9 @@
-"""Who shall be in the next ring: the sets of the gather phase, and the commit token's way.
+"""Who shall be in the next ring: the candidate, failed and agreed sets of one gather episode.
 
-Pure leaves: they are told what was heard and say what follows; phases, timers and frames are the
-business of `formation`.
+A pure leaf: it is handed joins and returns what they changed; phases, timers and frames are the
+business of `gather`.
 
-A `Gather` lives from the loss of one ring to the installation of the next, through any number of
+An episode lasts from the loss of one ring to the installation of the next, through any number of
 aborted attempts, so that a member that failed once in it stays failed until then; that is what
 makes the sets grow only, and the phase end (Totem membership, termination).
 """
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from vsync.types import Member, RingId
+from vsync.types import Member
 from vsync.wire.membership_codec import MEMBERS_MAX
-from vsync.wire.messages import CommitEntry, CommitToken, Join
+from vsync.wire.messages import Join
 
 
 class JoinOutcome(Enum):
@@ -29,10 +29,8 @@ class JoinOutcome(Enum):
     TOO_MANY = "join_too_many"
 
 
-class Gather:
+class GatherSets:
     """The candidate, failed and agreed sets of one gather episode."""
-
-    __slots__ = ("agreed", "failed", "heard", "me", "old", "proc")
 
     def __init__(self, me: Member, old: Iterable[Member], also: Iterable[Member] = ()) -> None:
         self.me = me
@@ -67,6 +65,10 @@ class Gather:
         self.proc |= fresh
         self._changed()
         return True
+
+    def heard_from(self, members: Iterable[Member]) -> None:
+        """A frame of each of these came in during this episode."""
+        self.heard |= set(members)
 
     def outlived_by(self, member: Member) -> bool:
         """Fail the former lives of a member; True if there were any."""
@@ -131,75 +133,3 @@ class Gather:
         assert self.me not in self.failed, "failed myself"
         assert self.me in self.agreed, "disagree with myself"
         assert self.failed <= self.proc, "failed a stranger"
-
-
-class Forming:
-    """A ring id under way: which hops of its commit token this member expects.
-
-    Hop h of the token is received by member h modulo n; hops 1 to n collect the entries, n+1 to 2n
-    distribute them, and the representative's receipt of hop 2n starts the ring.
-    """
-
-    __slots__ = ("expect", "index", "members", "ring")
-
-    def __init__(self, commit: CommitToken, me: Member) -> None:
-        self.ring: RingId = commit.ring
-        self.members = commit.members
-        self.index = commit.members.index(me)
-        self.expect = self.index + len(self.members)
-
-    @property
-    def successor(self) -> Member:
-        return self.members[(self.index + 1) % len(self.members)]
-
-    def advance(self) -> None:
-        self.expect += len(self.members)
-
-
-def first_commit(ring: RingId, members: tuple[Member, ...]) -> CommitToken:
-    return CommitToken(ring, members, 0, (None,) * len(members))
-
-
-def filled(commit: CommitToken, index: int, entry: CommitEntry) -> CommitToken:
-    """The commit token with one more entry, ready for its next hop."""
-    entries = (*commit.entries[:index], entry, *commit.entries[index + 1 :])
-    return commit._replace(entries=entries, hop=commit.hop + 1)
-
-
-class BackedOff:
-    """Strangers that were heard but could not be merged, each left alone for a growing while.
-
-    When only some members of a ring can hear a stranger, each attempt to merge breaks the ring and
-    ends where it began.  The wait doubles from one merge interval up to a limit, so such a network
-    costs a bounded share of time.  A member that stays in a ring is forgiven after a while.
-    """
-
-    __slots__ = ("_first", "_limit", "_until")
-
-    def __init__(self, first: float, limit: float) -> None:
-        self._first = first
-        self._limit = limit
-        self._until: dict[Member, tuple[float, float]] = {}  # when it ends, how long it was
-
-    def add(self, member: Member, now: float) -> None:
-        _, last = self._until.get(member, (0.0, 0.0))
-        wait = min(self._limit, max(self._first, 2 * last))
-        self._until[member] = (now + wait, wait)
-        if len(self._until) > 256:
-            del self._until[next(iter(self._until))]
-
-    def forgive(self, members: Iterable[Member], now: float) -> None:
-        """These made it into the ring; who was no trouble for a while starts afresh."""
-        for member in members:
-            until, _ = self._until.get(member, (now, 0.0))
-            if now > until + 2 * self._limit:
-                del self._until[member]
-
-    def has(self, member: Member, now: float) -> bool:
-        until, _ = self._until.get(member, (0.0, 0.0))
-        return now < until
-
-    def has_since(self, member: Member, now: float, least: float) -> bool:
-        """Was it shunned less than `least` seconds ago?"""
-        until, wait = self._until.get(member, (0.0, 0.0))
-        return now < until - wait + min(wait, least)

@@ -1,0 +1,53 @@
+"""The application's side of the ring: what it handed in, and what it is handed."""
+
+from __future__ import annotations
+
+from vsync.totem.config import RingConfig
+from vsync.totem.context import Context
+from vsync.totem.events import Deliver
+from vsync.totem.ordering.packing import Reassembly, SendQueue
+from vsync.totem.ordering.ring import Ring
+from vsync.wire.messages import Content, Data
+
+
+class Intake:
+    """What the application wants of the ring; it outlives each single ring."""
+
+    def __init__(self, config: RingConfig) -> None:
+        self.queue = SendQueue(
+            config.queue_bytes_max, config.queue_messages_max, config.message_bytes_max
+        )
+        self.mark = 0
+        self.throttle_s = 0.0  # how long each token is kept, because the application is behind
+        self._throttle_max_s = config.hold_ms / 1000
+
+    def set_mark(self, mark: int) -> bool:
+        """True if that is another one."""
+        assert 0 <= mark < 1 << 64, mark
+        changed = mark != self.mark
+        self.mark = mark
+        return changed
+
+    def set_throttle(self, hold_s: float) -> None:
+        """Bounded by the time that an idle ring's token may be held: nobody misses it."""
+        self.throttle_s = min(max(hold_s, 0.0), self._throttle_max_s)
+
+
+class Delivery:
+    """Ordered frames on their way out, as whole payloads."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.assembly = Reassembly(context.config.message_bytes_max)
+
+    def emit(self, ring: Ring, frame: Data, transitional: bool) -> None:
+        """Hand one ordered frame to the application."""
+        sender = ring.members[frame.origin]
+        payloads = frame.items
+        if frame.content is Content.FRAGMENT:
+            payloads, odd = self.assembly.add(sender, payloads)
+            if odd:
+                self._context.count(odd)
+        self._context.out.append(
+            Deliver(ring.id, frame.seq, sender, payloads, frame.guarantee, transitional)
+        )

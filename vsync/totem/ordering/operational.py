@@ -1,0 +1,185 @@
+"""The operational phase: token visits on the installed ring, and delivery in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vsync.totem.context import Context, Timer, Timers
+from vsync.totem.events import Broadcast, Marks
+from vsync.totem.ordering.application import Delivery, Intake
+from vsync.totem.ordering.ring import Ring
+from vsync.totem.ordering.token_passing import TokenPassing
+from vsync.types import Member
+from vsync.wire.messages import Data, Token, Wake
+
+
+class OperationalPhase:
+    """An installed ring at work: when its token is visited, held or slowed.
+
+    `failed_to_receive` is called with a member that holds the ring back; the phase is over then.
+    `visited` is called after each visit.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        ring: Ring,
+        intake: Intake,
+        delivery: Delivery,
+        tokens: TokenPassing,
+        failed_to_receive: Callable[[Member, float], None],
+        visited: Callable[[Ring, float], None],
+    ) -> None:
+        self.ring = ring
+        self.waiting: Token | None = None  # accepted, not yet visited
+        self.held = False  # the waiting token is held because nobody has work
+        self.solo: Token | None = None  # the token of a ring of one is never on its way
+        self._slowed = False  # the waiting token is kept because the application is behind
+        self._asked = False  # woke the representative since the last visit
+        self._marks_shown: tuple[int, ...] = ()
+        self._context = context
+        self._config = context.config
+        self._intake = intake
+        self._delivery = delivery
+        self._tokens = tokens
+        self._failed_to_receive = failed_to_receive
+        self._visited = visited
+        self.timers: Timers = {
+            Timer.SOLO: self._on_solo_timer,
+            Timer.HOLD: self._on_hold_timer,
+        }
+
+    def start(self, now: float) -> None:
+        """The ring was installed."""
+        self._show_marks()
+        if len(self.ring.members) == 1:
+            self._tokens.alone(self.ring, now)
+            self.solo = self.ring.first_token()
+            self._context.arm(Timer.SOLO, now)
+
+    # -- reception ---------------------------------------------------------------------------
+
+    def on_data(self, frame: Data) -> None:
+        ring = self.ring
+        token = self.waiting or self.solo
+        if frame.ring != ring.id:
+            self._context.count("data_other_ring")
+        elif token is not None and frame.seq > token.seq:
+            # I have the token: nobody else gave out this number, and I may be about to (fuzzing).
+            self._context.count("data_beyond_token")
+        elif code := ring.add(frame):
+            self._context.count(code)
+
+    def on_token(self, sender: Member, token: Token, now: float) -> None:
+        """Check a token and keep it until everything received before it was handled."""
+        if self._tokens.accept(self.ring, sender, token, now):
+            self.waiting = token
+
+    def on_wake(self, message: Wake, now: float) -> None:
+        if message.ring != self.ring.id:
+            self._context.count("wake_other_ring")
+            return
+        self._end_hold(now)
+
+    def work_arrived(self, now: float) -> None:
+        """There is something for the token: make sure that it is not held."""
+        ring = self.ring
+        if self.solo is not None:
+            self._context.due.setdefault(Timer.SOLO, now + self._intake.throttle_s)
+        elif ring.index == 0:
+            self._end_hold(now)
+        elif not self._asked and ring.idle + 2 >= self._config.idle_visits_before_hold:
+            self._asked = True
+            self._context.send(ring.members[0], Wake(ring.id))
+
+    # -- the visit ---------------------------------------------------------------------------
+
+    def turn(self, now: float) -> None:
+        """Visit the waiting token, if any, unless I am the one who holds an idle ring's token."""
+        token, ring = self.waiting, self.ring
+        if token is None or self.held:
+            return
+        if self._intake.throttle_s:
+            if not self._slowed:
+                self._slowed = True
+                self._context.count("token_slowed")
+                self._context.arm(Timer.HOLD, now + self._intake.throttle_s)
+        elif (
+            ring.index == 0
+            and ring.idle >= self._config.idle_visits_before_hold
+            and not self._intake.queue
+            and self._intake.mark == token.marks[0]
+        ):
+            self.held = True
+            self._context.count("token_held")
+            self._context.arm(Timer.HOLD, now + self._config.hold_ms / 1000)
+        else:
+            self.waiting = None
+            self._visit(token, now)
+
+    def _visit(self, token: Token, now: float) -> None:
+        ring, context, intake = self.ring, self._context, self._intake
+        if (stuck := ring.stuck(token, now)) is not None:
+            self._failed_to_receive(stuck, now)
+            return
+        visit = ring.visit(token, intake.queue, intake.mark, self._config.accelerated_frames)
+        framed, out = context.codec.data_frame, context.out
+        resent, before, passed, after, asked = visit
+        if resent:
+            context.count("retransmitted", len(resent))
+            out.extend([Broadcast(framed(body)) for body in resent])
+        if asked:
+            context.count("asked", asked)
+        if before:
+            out.extend([Broadcast(framed(body)) for body in before])
+        self._tokens.pass_on(ring.successor, passed, now)
+        if after:
+            out.extend([Broadcast(framed(body)) for body in after])
+        self._asked = False
+        self._show_marks()
+        self._visited(ring, now)
+
+    def _end_hold(self, now: float) -> None:
+        """There is work: a held token goes on at once."""
+        self.ring.work_arrived()
+        if self.held:
+            self._on_hold_timer(now)
+
+    # -- timers ------------------------------------------------------------------------------
+
+    def _on_hold_timer(self, now: float) -> None:
+        """The held token goes on: because there is work, or so that nobody misses it."""
+        self._context.cancel(Timer.HOLD)
+        token = self.waiting
+        self.waiting, self.held, self._slowed = None, False, False
+        if token is not None:
+            self._visit(token, now)
+
+    def _on_solo_timer(self, now: float) -> None:
+        """A ring of one: nobody to wait for, everything is safe as soon as it has its place."""
+        ring, token, intake = self.ring, self.solo, self._intake
+        if token is None:
+            return
+        ring.accept(token)
+        self.solo = ring.visit(token, intake.queue, intake.mark, 0).token
+        ring.all_safe()
+        self._show_marks()
+        self.deliver()
+        if intake.queue:
+            self._context.arm(Timer.SOLO, now + intake.throttle_s)
+
+    # -- delivery ----------------------------------------------------------------------------
+
+    def deliver(self) -> None:
+        ring = self.ring
+        if ring.delivered < ring.window.aru:
+            for frame in ring.ready():
+                self._delivery.emit(ring, frame, False)
+        ring.release()
+
+    def _show_marks(self) -> None:
+        ring = self.ring
+        if ring.marks != self._marks_shown:
+            self._marks_shown = ring.marks
+            named = {m.name: v for m, v in zip(ring.members, ring.marks, strict=True)}
+            self._context.out.append(Marks(named))

@@ -1,0 +1,77 @@
+"""Tokens on their way from member to member: sent, repeated until answered, accepted, missed.
+
+Used for the regular token and for the commit token alike; the phases decide when.
+"""
+
+from __future__ import annotations
+
+from vsync.totem.context import Context, Timer
+from vsync.totem.events import Send
+from vsync.totem.ordering.lease import Lease
+from vsync.totem.ordering.ring import Ring
+from vsync.types import Member
+from vsync.wire.messages import Message, Token
+
+# To look a member of an enum up costs ten times as much, and a token visit does it often.
+TOKEN_RESEND, TOKEN_LOSS = Timer.TOKEN_RESEND, Timer.TOKEN_LOSS
+
+
+class TokenPassing:
+    """The token timers of one node, and the token to send again."""
+
+    def __init__(self, context: Context, lease: Lease) -> None:
+        self._context = context
+        self._lease = lease
+        self._retransmit_s = context.config.token_retransmit_ms / 1000
+        self._timeout = 0, 0.0  # number of members, and the token timeout of a ring of so many
+        self._resend: Send | None = None
+
+    def pass_on(self, to: Member, message: Message, now: float) -> None:
+        """Send a token of either kind, and again until there is a sign that it arrived."""
+        self._resend = self._context.send(to, message)
+        self._context.due[TOKEN_RESEND] = now + self._retransmit_s
+
+    def expect(self, members: int, now: float) -> None:
+        """Start the timeout after which the token counts as lost."""
+        if members != self._timeout[0]:
+            self._timeout = members, self._context.config.token_timeout(members)
+        self._context.due[TOKEN_LOSS] = now + self._timeout[1]
+
+    def accept(self, ring: Ring, sender: Member, token: Token, now: float) -> bool:
+        """Check a token that came in; True when it is the next one of `ring`."""
+        code = ring.refuses(token)
+        if not code and sender != ring.predecessor:
+            code = "token_sender"
+        if not code and now > self._context.due.get(TOKEN_LOSS, now):
+            # I was away: the others have given the ring up.  New frames on it would be mine alone.
+            code = "token_late"
+        if code:
+            # No timer, counter of idleness or bound was touched (pitfalls 5, 6, 7, 37).
+            self._context.count(code)
+            return False
+        self.accepted(ring, token, now)
+        return True
+
+    def accepted(self, ring: Ring, token: Token, now: float) -> None:
+        """`token` is the next one of `ring`: whoever I sent the last one to has it."""
+        ring.accept(token)
+        self._lease.token(ring.id, ring.members, now)
+        self._resend = None
+        self._context.due.pop(TOKEN_RESEND, None)
+        self.expect(len(ring.members), now)
+
+    def alone(self, ring: Ring, now: float) -> None:
+        """A ring of one was installed: its token is never on its way."""
+        self.stop()
+        self._lease.token(ring.id, ring.members, now)
+
+    def stop(self) -> None:
+        """No token is expected any more, and none is repeated."""
+        self._resend = None
+        self._context.cancel(TOKEN_LOSS, TOKEN_RESEND)
+
+    def on_resend_timer(self, now: float) -> None:
+        if self._resend is not None:
+            self._context.count("token_resent")
+            self._context.out.append(self._resend)
+            self._context.arm(TOKEN_RESEND, now + self._retransmit_s)
