@@ -1,1 +1,1 @@
-"""Digest votes: who computed something else, and what becomes of it (pure)."""
+"""Digest votes: which members computed something else, and what follows from it (pure)."""

@@ -11,7 +11,7 @@ positions, so they reach the same verdict without another message:
 - votes that differ when all have voted, and none has won, are *split* (see `split_vote`).
 
 A majority has more than half of the votes by the rule of `vsync.quorum.voter_set`, during a change
-of the voters under both sets.  What only decides who may go on is no evidence of who is right: a
+of the voters under both sets.  What only decides who may continue does not show who is right: a
 tie is a split whatever the tie breaker, and an arbitrator, which has no opinion, adds its votes to
 a value that nobody present objects to and never decides between two.
 

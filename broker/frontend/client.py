@@ -109,7 +109,7 @@ class Client:
 
     @property
     def may_be_read(self) -> bool:
-        """Whether its socket is to be read now: ask after every turn (back-pressure)."""
+        """Whether its socket is to be read now: checked after every turn (back-pressure)."""
         port = self.port
         waits = self.is_publisher and (port.paused or port.fenced)
         return not waits and not self.is_full and not self.waiting
@@ -172,7 +172,7 @@ class Client:
     # -- ends ------------------------------------------------------------------------------------
 
     def refuse(self, code: int, text: str, class_id: int = 10, method_id: int = 40) -> None:
-        """End the connection for what the client asked; the machine forgets it."""
+        """End the connection for what the client requested; the machine forgets it."""
         self.port.note("refused", f"client {self.peer}: {text}")
         self.connection.close(code, text, class_id, method_id)
         self.port.mark_writable(self)

@@ -141,7 +141,7 @@ def declare(evidence: Incidents, *, skip: bool) -> list[QuarantineRecord]:
         record = _record(path, facts)
         if record is None or record.skip:
             continue
-        # A view cannot be skipped (who is a member would differ), nor what stands in no own store.
+        # A view cannot be skipped (the members would differ), nor what is in no store of its own.
         if skip and (record.of_kind == ACTIVATE or record.during != RECOVERY):
             continue
         evidence.amend(path, {**facts, "skip" if skip else "retry": True})

@@ -1,1 +1,1 @@
-"""The member log: what one life of one member saw, applied and promised, for later proof."""
+"""The member log: what one incarnation of a member saw, applied and promised, for later proof."""

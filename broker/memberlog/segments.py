@@ -122,7 +122,7 @@ def unpack(data: bytes, source: str) -> bytes:
 
 
 def _deflate(data: bytes) -> bytes:
-    """Return what stands behind the header of a gzip member."""
+    """Return the body and the trailer of a gzip member."""
     deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     body = deflate.compress(data) + deflate.flush()
     return body + _TRAILER.pack(zlib.crc32(data), len(data) & 0xFFFF_FFFF)

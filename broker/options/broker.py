@@ -54,7 +54,7 @@ DEFAULTS: Mapping[str, str] = {
     **quorum_options.DEFAULTS,
     **security_options.DEFAULTS,
 }
-"""Every option that an option file may set, with the text that stands for its absence."""
+"""Every option that an option file may set, with its default."""
 
 
 class Address(NamedTuple):
@@ -106,7 +106,7 @@ class BrokerOptions:
     bounds: Bounds
     """How far this member's clock and disk may be off before it may not join, or leaves."""
     wish: Terms
-    """What the quorum options ask of the voter set of a new cluster (`vsync.quorum.voter_set`)."""
+    """The terms requested for the voter set of a new cluster (`vsync.quorum.voter_set`)."""
     arbitrator: bool
     """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
     security: SecurityOptions
@@ -174,7 +174,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
 
 
 def parse_address(text: str, default_port: int | None = None) -> Address:
-    """Read HOST:PORT or [HOST]:PORT; ValueError says in plain words what is wrong."""
+    """Read HOST:PORT or [HOST]:PORT; the text of a ValueError is for the operator."""
     host, port_text = text, ""
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")

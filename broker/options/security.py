@@ -63,7 +63,7 @@ def read_security_options(text: Mapping[str, str], host: str, port: int) -> Secu
     for name in DEFAULTS:
         if text[name] and name != "cluster-mechanism" and name not in _NEEDS[mechanism]:
             raise OptionError(
-                name, f"it says nothing to mechanism {mechanism}; drop it or --cluster-mechanism"
+                name, f"it means nothing to mechanism {mechanism}; drop it or --cluster-mechanism"
             )
         if len(text[name].encode()) > CREDENTIAL_BYTES_MAX and name in _NEEDS["PLAIN"]:
             raise OptionError(name, f"it has more than {CREDENTIAL_BYTES_MAX} bytes")

@@ -41,7 +41,7 @@ def zero(row: Method) -> tuple[Value, ...]:
 
 
 def check(connection: ServerConnection, before: ReaderPhase, events: list[Event]) -> None:
-    """What holds after anything that a client says."""
+    """What holds after anything that a client sends."""
     out = bytes(connection.take_output())
     if out[:4] == b"AMQP" and before is ReaderPhase.HEADER and connection.has_ended:
         return

@@ -114,8 +114,8 @@ def check(peer: Peer, channel: int, requested: list[str], published: int) -> Non
         if one.method.endswith(("-ok", "-empty")) and one.method != "channel.open-ok"
     ]
     expected = [
-        REPLIES.get(name, answer)
-        for name, answer in zip(requested, [*replies, *requested], strict=False)
+        REPLIES.get(name, reply)
+        for name, reply in zip(requested, [*replies, *requested], strict=False)
     ]
     closed = [one for one in received if one.method == "channel.close"]
     assert len(closed) <= 1

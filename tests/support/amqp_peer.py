@@ -1,4 +1,4 @@
-"""The other end of a connection in tests: says methods, and reads what a server says."""
+"""The other end of a connection in tests: encodes methods, and decodes what a server sends."""
 
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ def opening(
     frame_max: int = 131_072,
     properties: Table | None = None,
 ) -> bytes:
-    """All that a client says until it is in, without waiting for a word of the server."""
+    """All that a client sends until it is open, without waiting for the server."""
     return (
         codec.PROTOCOL_HEADER
         + start_ok(user, properties=properties)

@@ -67,7 +67,7 @@ class Ledger:
             ready[place] = (*self.kept[old][:2], True)
 
     def agrees_with(self, machine: Machine) -> None:
-        """Assert that each queue holds what the moves say, and each channel too."""
+        """Assert that each queue and each channel holds what the moves lead to."""
         queues = [queue for vhost in machine.vhosts.values() for queue in vhost.queues.values()]
         assert {queue.number for queue in queues} == set(self.ready)
         for queue in queues:

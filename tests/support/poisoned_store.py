@@ -45,7 +45,7 @@ class Author:
         self.replica = Replica(local, Machine(local), History())
         self.blob_no = 0
         self.apply(activation())
-        self.say(
+        self.submit(
             c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "p:1"),
             c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
             c.QueueDeclare(
@@ -59,7 +59,7 @@ class Author:
         body = pack_blob(session, self.blob_no + 1, 1_000_000, list(commands))
         return Item(1, RING, self.blob_no + 2, "a", body)
 
-    def say(self, *commands: Command) -> None:
+    def submit(self, *commands: Command) -> None:
         item = self.item(*commands)
         self.blob_no += 1
         self.replica.apply(item)

@@ -27,14 +27,14 @@ def test_the_client_closes_the_connection() -> None:
 def test_both_sides_close_the_connection_at_once() -> None:
     connection = opened()
     connection.close(320, "CONNECTION_FORCED - stop")
-    connection.close(541, "INTERNAL_ERROR - a second close is not said")
+    connection.close(541, "INTERNAL_ERROR - a second close is not sent")
     connection.receive(method(0, "connection.close", 200, "bye", 0, 0), 0.0)
     received = [one.method for one in methods_in(connection.take_output())]
     assert received == ["connection.close", "connection.close-ok"]
     assert connection.has_ended
 
 
-def test_after_a_close_nothing_is_said_and_all_is_discarded_until_close_ok() -> None:
+def test_after_a_close_nothing_is_sent_and_all_is_discarded_until_close_ok() -> None:
     connection = opened()
     connection.close(320, "CONNECTION_FORCED - stop")
     connection.take_output()
@@ -46,7 +46,7 @@ def test_after_a_close_nothing_is_said_and_all_is_discarded_until_close_ok() -> 
     assert connection.has_ended
 
 
-def test_a_client_that_does_not_say_close_ok_is_let_go_after_a_while() -> None:
+def test_a_client_that_sends_no_close_ok_is_closed_after_a_while() -> None:
     connection = opened()
     connection.receive(b"", 5.0)
     connection.close(320, "CONNECTION_FORCED - stop")
@@ -56,7 +56,7 @@ def test_a_client_that_does_not_say_close_ok_is_let_go_after_a_while() -> None:
     assert connection.wake(16.0) == []
 
 
-def test_nonsense_after_a_close_ends_it_at_once() -> None:
+def test_a_fault_after_a_close_ends_it_at_once() -> None:
     connection = opened()
     connection.close(320, "CONNECTION_FORCED - stop")
     assert connection.receive(b"\xff" * 30, 0.0) == []
@@ -76,7 +76,7 @@ def test_the_client_closes_a_channel() -> None:
 def test_the_server_closes_a_channel_and_discards_until_close_ok() -> None:
     connection = opened()
     connection.close_channel(1, 404, "NOT_FOUND - no queue", 50, 10)
-    connection.close_channel(1, 404, "NOT_FOUND - said only once", 50, 10)
+    connection.close_channel(1, 404, "NOT_FOUND - sent only once", 50, 10)
     assert methods_in(connection.take_output()) == [
         (1, "channel.close", (404, "NOT_FOUND - no queue", 50, 10), None, b"")
     ]
@@ -102,7 +102,7 @@ def test_both_sides_close_a_channel_at_once() -> None:
     assert received == ["channel.close", "channel.close-ok"]
     # it may take the number again at once
     assert connection.receive(method(1, "channel.open"), 0.0) == [ChannelOpened(1)]
-    # the server is about to say why
+    # the server is about to send why
     connection = opened()
     connection.discard_channel(1)
     assert connection.receive(close, 0.0) == []

@@ -126,7 +126,7 @@ def test_a_close_names_the_method_at_fault() -> None:
     assert received.args[2:] == (50, 10)
 
 
-def test_what_was_said_before_the_fault_counts() -> None:
+def test_what_was_sent_before_the_fault_counts() -> None:
     connection = opened()
     events = connection.receive(publish(1, "", "q") + b"\xff" * 8, 0.0)
     assert [type(event) for event in events] == [Published, Faulted]

@@ -42,7 +42,7 @@ def test_the_handshake_step_by_step() -> None:
     "data",
     [b"AMQP\x00\x00\x09\x00", b"AMQP\x01\x01\x00\x0a", b"GET / HT", b"\x16\x03\x01", b"\x00"],
 )
-def test_another_protocol_is_told_what_is_spoken_here(data: bytes) -> None:
+def test_another_protocol_gets_our_protocol_header(data: bytes) -> None:
     connection = new()
     (fault,) = connection.receive(data, 0.0)
     assert isinstance(fault, Faulted)
@@ -64,7 +64,7 @@ def amqplain(table: Table) -> bytes:
         start_ok(),
     ],
 )
-def test_every_mechanism_lets_in(data: bytes) -> None:
+def test_every_mechanism_logs_in(data: bytes) -> None:
     connection = new()
     connection.receive(codec.PROTOCOL_HEADER, 0.0)
     assert connection.receive(data, 0.0) == []
@@ -89,7 +89,7 @@ def test_bad_credentials_end_the_connection(data: bytes, code: int, word: str) -
     expect_close(connection, connection.receive(data, 0.0), code, word)
 
 
-def test_a_client_that_does_not_know_failure_close_is_just_let_go() -> None:
+def test_a_client_without_the_capability_failure_close_is_just_closed() -> None:
     connection = new()
     connection.receive(codec.PROTOCOL_HEADER, 0.0)
     connection.take_output()

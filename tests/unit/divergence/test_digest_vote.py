@@ -25,7 +25,7 @@ def test_a_majority_agrees_and_a_late_wrong_vote_is_divergent() -> None:
     assert only(vote.vote("c", 10, BAD)).divergent == ("c",)
 
 
-def test_the_minority_is_named_when_it_spoke_first() -> None:
+def test_the_minority_is_named_when_it_voted_first() -> None:
     vote = votes()
     assert not vote.vote("c", 10, BAD)
     assert not vote.vote("a", 10, GOOD)
@@ -34,7 +34,7 @@ def test_the_minority_is_named_when_it_spoke_first() -> None:
     assert verdict.value == GOOD
 
 
-def test_silence_is_not_agreement_and_no_majority_is_a_split() -> None:
+def test_a_missing_vote_is_not_agreement_and_no_majority_is_a_split() -> None:
     vote = votes("a b", voters=("a", "b"))
     assert not vote.vote("a", 10, GOOD)
     verdict = only(vote.vote("b", 10, BAD))
@@ -125,18 +125,18 @@ def test_votes_count_by_their_weight() -> None:
     assert only(vote.vote("a", 10, GOOD)).split
 
 
-def test_a_tie_breaker_says_who_goes_on_and_not_who_is_right() -> None:
+def test_a_tie_breaker_decides_who_continues_and_not_who_is_right() -> None:
     """G10"""
     vote = votes("a b", voters=("a", "b", "@auto_tie_breaker=lowest"))
     assert not vote.vote("a", 10, BAD)
     assert only(vote.vote("b", 10, GOOD)).split
 
 
-def test_an_arbitrator_has_no_opinion() -> None:
+def test_an_arbitrator_votes_for_no_digest() -> None:
     """G10: two members with data decide about each other by re-execution, with it or without."""
     terms = ("a", "b", "@two_node", "@arbitrator=x")
     vote = votes("a b x", voters=terms)
-    assert not vote.vote("a", 10, GOOD), "b is here and has not spoken"
+    assert not vote.vote("a", 10, GOOD), "b is here and has not voted"
     assert only(vote.vote("b", 10, BAD)).split
     vote = votes("a b x", voters=terms)
     vote.vote("a", 10, GOOD)

@@ -121,9 +121,9 @@ def store_of(author: Author) -> MemoryStore:
 
 def test_the_store_is_re_executed_to_the_disputed_position_and_no_further() -> None:
     author = Author()
-    author.say(publish(1, b"one"))
+    author.submit(publish(1, b"one"))
     point, root = author.replica.history, author.replica.machine.root()
-    author.say(publish(2, b"two"), publish(3, b"three"))
+    author.submit(publish(2, b"two"), publish(3, b"three"))
     store = store_of(author)
     found = reexecute("a", store, point.position, 0)
     assert (found.verdict, found.chain, found.root) == (PROVEN, point.chain, root)
@@ -140,7 +140,7 @@ def test_the_store_is_re_executed_to_the_disputed_position_and_no_further() -> N
 
 def test_a_store_that_raises_or_is_corrupt_fails() -> None:
     author = Author()
-    author.say(publish(1, b"one"))
+    author.submit(publish(1, b"one"))
     store = store_of(author)
     end = author.replica.history.position
     with raising(containing=b"one"):
@@ -244,7 +244,7 @@ def test_two_disagree_while_the_third_is_down() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["b", "c"])
-def test_the_others_go_on_at_once_when_they_are_a_majority(wrong: str) -> None:
+def test_the_others_continue_at_once_when_they_are_a_majority(wrong: str) -> None:
     """Three differ from each other in pairs: b and c voted alone, but only one cannot repeat it."""
     trial = Trial()
     bus = trial.bus
@@ -288,7 +288,7 @@ def test_a_machine_that_gives_another_outcome_at_one_member(
     assert bus.shells["a"].verdicts[-1].divergent == ("c",)
 
 
-def test_a_new_view_votes_again_and_a_majority_ends_the_silence() -> None:
+def test_a_new_view_votes_again_and_a_majority_ends_the_fence() -> None:
     """G10: a dispute that a view change cut short is settled by the votes of the next view."""
     trial = Trial("a b")
     bus = trial.bus

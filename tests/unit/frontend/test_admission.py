@@ -1,4 +1,4 @@
-"""Clients that come while it is not known whether this member may speak: they wait to know."""
+"""Clients that connect while the member is fenced, perhaps for a moment: they wait for it."""
 
 from broker.frontend.gateway import WAIT_S
 from broker.machine import commands as c
@@ -9,8 +9,8 @@ OPEN_CHANNEL = method(1, "channel.open")
 DECLARE = method(1, "queue.declare", "q", False, False, False, False, False, {})
 
 
-def in_doubt() -> Loop:
-    """A member whose lease is over, in a view that may still stand."""
+def fenced_for_a_moment() -> Loop:
+    """A member whose lease is over, in a view that may still be in force."""
     loop = Loop()
     loop.outbox.fence()
     loop.gateway.admit_waiting(soon=True)
@@ -21,9 +21,9 @@ def methods(peer: Peer) -> list[str]:
     return [one.method for one in peer.take()]
 
 
-def test_who_comes_in_a_moment_of_doubt_is_let_in_behind_it() -> None:
-    """With all that it said meanwhile; no library takes 320 at this place for "try again"."""
-    loop = in_doubt()
+def test_a_client_that_connects_at_a_fenced_member_waits_and_is_admitted() -> None:
+    """With all that it sent meanwhile; no library takes 320 at this place for "try again"."""
+    loop = fenced_for_a_moment()
     peer = Peer(loop)
     assert "connection.open-ok" not in [one.method for one in peer.send(opening(), OPEN_CHANNEL)]
     peer.send(DECLARE)
@@ -39,8 +39,8 @@ def test_who_comes_in_a_moment_of_doubt_is_let_in_behind_it() -> None:
     assert peer.client.may_be_read
 
 
-def test_what_is_said_behind_the_open_in_one_breath_is_kept() -> None:
-    loop = in_doubt()
+def test_what_is_sent_with_the_open_is_kept() -> None:
+    loop = fenced_for_a_moment()
     peer = Peer(loop)
     peer.send(opening() + OPEN_CHANNEL + DECLARE)
     loop.outbox.unfence()
@@ -49,8 +49,8 @@ def test_what_is_said_behind_the_open_in_one_breath_is_kept() -> None:
     assert methods(peer) == ["connection.open-ok", "channel.open-ok", "queue.declare-ok"]
 
 
-def test_when_it_is_decided_against_this_member_they_are_refused() -> None:
-    loop = in_doubt()
+def test_when_the_member_stays_fenced_they_are_refused() -> None:
+    loop = fenced_for_a_moment()
     peer = Peer(loop)
     peer.send(opening(), OPEN_CHANNEL)
     loop.gateway.admit_waiting(soon=False)
@@ -60,8 +60,8 @@ def test_when_it_is_decided_against_this_member_they_are_refused() -> None:
     assert loop.gateway.commands == []
 
 
-def test_doubt_that_lasts_ends_with_a_refusal() -> None:
-    loop = in_doubt()
+def test_waiting_is_bounded() -> None:
+    loop = fenced_for_a_moment()
     peer = Peer(loop)
     peer.send(opening())
     loop.gateway.refuse_overdue(WAIT_S)
@@ -74,8 +74,8 @@ def test_doubt_that_lasts_ends_with_a_refusal() -> None:
     assert late.send(opening())[-1].method == "connection.tune", "doubt goes on for the next"
 
 
-def test_who_goes_while_it_waits_is_forgotten() -> None:
-    loop = in_doubt()
+def test_a_client_that_disconnects_while_it_waits_is_forgotten() -> None:
+    loop = fenced_for_a_moment()
     peer = Peer(loop)
     peer.send(opening())
     peer.loop.gateway.connection_lost(peer.client)
@@ -86,8 +86,8 @@ def test_who_goes_while_it_waits_is_forgotten() -> None:
     assert c.CONNECTION_OPEN not in [command[0] for command, _ in loop.applied]
 
 
-def test_who_waits_at_a_member_that_stops_is_told_so() -> None:
-    loop = in_doubt()
+def test_waiting_clients_are_closed_when_the_member_stops() -> None:
+    loop = fenced_for_a_moment()
     peer = Peer(loop)
     peer.send(opening(), OPEN_CHANNEL)
     loop.gateway.drop_all("the broker is stopping")
@@ -95,6 +95,6 @@ def test_who_waits_at_a_member_that_stops_is_told_so() -> None:
     loop.outbox.unfence()
     loop.gateway.admit_waiting(soon=False)
     loop.turn()
-    (told,) = [one for one in peer.take() if one.method == "connection.close"]
-    assert told.args[:2] == (320, "CONNECTION_FORCED - the broker is stopping")
+    (closed,) = [one for one in peer.take() if one.method == "connection.close"]
+    assert closed.args[:2] == (320, "CONNECTION_FORCED - the broker is stopping")
     assert loop.gateway.clients == {}

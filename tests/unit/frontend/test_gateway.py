@@ -1,4 +1,4 @@
-"""Clients through gateway, machine and outbox: what they are let do, and what they hear."""
+"""Clients through gateway, machine and outbox: what they may do, and what they receive."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def kinds(loop: Loop) -> list[int]:
 # -- connections ----------------------------------------------------------------------------------
 
 
-def test_a_client_comes_in_works_and_leaves() -> None:
+def test_a_client_opens_works_and_closes() -> None:
     loop = Loop()
     peer = loop.connect()
     assert [one.method for one in peer.take()] == [
@@ -63,7 +63,7 @@ def test_one_batch_keeps_the_order_of_arrival_of_all_clients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "password", "is_local", "is_in"),
+    ("user", "password", "is_local", "is_good"),
     [
         ("guest", "guest", True, True),
         ("guest", "guest", False, False),
@@ -73,12 +73,12 @@ def test_one_batch_keeps_the_order_of_arrival_of_all_clients() -> None:
         ("nobody", "", True, False),
     ],
 )
-def test_who_is_let_in(user: str, password: str, is_local: bool, is_in: bool) -> None:
+def test_who_may_log_in(user: str, password: str, is_local: bool, is_good: bool) -> None:
     loop = Loop({"anna": "secret"})
     peer = Peer(loop, is_local=is_local)
     received = peer.send(codec.PROTOCOL_HEADER, start_ok(user, password))
-    assert received[-1].method == ("connection.tune" if is_in else "connection.close")
-    assert loop.gateway.login(user, password, is_local) == is_in
+    assert received[-1].method == ("connection.tune" if is_good else "connection.close")
+    assert loop.gateway.login(user, password, is_local) == is_good
 
 
 def test_only_known_vhosts_are_opened() -> None:
@@ -88,7 +88,7 @@ def test_only_known_vhosts_are_opened() -> None:
     assert peer.loop.gateway.clients == {}
 
 
-def test_a_member_outside_the_primary_lets_nobody_in() -> None:
+def test_a_member_outside_the_primary_admits_nobody() -> None:
     loop = Loop()
     loop.outbox.fence()
     peer = loop.connect()
@@ -115,7 +115,7 @@ def test_a_new_session_ends_the_connections_of_the_old_one() -> None:
     assert other.client.conn == 2
 
 
-def test_a_session_that_goes_on_keeps_its_connections() -> None:
+def test_a_session_that_continues_keeps_its_connections() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     loop.outbox.fence()
@@ -126,14 +126,14 @@ def test_a_session_that_goes_on_keeps_its_connections() -> None:
     assert [one.method for one in peer.take()] == ["queue.declare-ok"]
 
 
-def test_a_client_may_leave_a_member_that_may_not_speak() -> None:
+def test_a_client_may_close_at_a_fenced_member() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     loop.outbox.fence()
     assert peer.call(0, "connection.close", 200, "", 0, 0) == [("connection.close-ok",)]
 
 
-def test_when_the_member_stops_its_clients_are_told() -> None:
+def test_when_the_member_stops_its_clients_are_closed_with_the_reason() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     loop.gateway.drop_all("the broker is stopping")

@@ -97,7 +97,7 @@ def test_what_ends_a_connection(name: str, args: tuple[c.Value, ...], code: int)
     assert peer.client.wants_close
 
 
-def test_the_rest_of_the_methods_are_answered() -> None:
+def test_the_rest_of_the_methods_are_replied_to() -> None:
     peer = Loop().connect().open(1)
     declare: tuple[c.Value, ...] = ("e", "fanout", False, False, False, False, False, {})
     assert peer.call(1, "exchange.declare", *declare) == [("exchange.declare-ok",)]
@@ -115,7 +115,7 @@ def test_the_rest_of_the_methods_are_answered() -> None:
     assert peer.call(1, "confirm.select", False) == [("confirm.select-ok",)]
 
 
-def test_nothing_is_answered_to_whom_does_not_wait() -> None:
+def test_nowait_gets_no_reply() -> None:
     loop = Loop()
     peer = loop.connect().open(1)
     received = peer.send(
@@ -142,7 +142,7 @@ def test_a_message_may_only_name_its_own_user() -> None:
     assert "'root'" in str(received.args[1])
 
 
-def test_a_message_that_is_too_large_is_refused_in_words() -> None:
+def test_a_message_that_is_too_large_is_refused_with_the_reason() -> None:
     loop = Loop()
     loop.gateway.limits = loop.gateway.limits._replace(message_bytes_max=10)
     peer = loop.connect().open(1)
@@ -207,14 +207,14 @@ def test_the_transactions_of_a_client_are_bounded_together(
     assert peer.client.transaction_bytes == 43
 
 
-def test_whoever_asks_much_is_load_too() -> None:
+def test_a_client_with_many_requests_is_load_too() -> None:
     peer = Loop().connect().open(1)
     for _ in range(300):
         peer.call(1, "basic.qos", 0, 1, False)
     assert peer.client.is_publisher
 
 
-def test_every_method_that_a_client_may_say_has_a_meaning() -> None:
+def test_every_method_of_a_client_has_a_handler() -> None:
     elsewhere = ("basic.publish", "channel.open", "channel.close")
     for row in METHODS.values():
         if row.by_client and row.class_id != 10 and row.name not in elsewhere:

@@ -1,4 +1,4 @@
-"""What the outbox may say, and in which order: confirms, answers that wait, deliveries, ends."""
+"""What the outbox sends, and in which order: confirms, replies that wait, deliveries, ends."""
 
 from broker.amqp import codec
 from broker.frontend.channel import Confirms
@@ -9,7 +9,7 @@ from tests.support.gateway_loop import Loop, Peer
 TRANSIENT = codec.encode_properties({"delivery_mode": 1})
 
 
-def words(received: list[ServerMethod]) -> list[tuple[object, ...]]:
+def methods_of(received: list[ServerMethod]) -> list[tuple[object, ...]]:
     return [(one.method, *one.args) for one in received]
 
 
@@ -34,23 +34,23 @@ def test_confirms_wait_until_durable_and_come_as_one() -> None:
     assert loop.confirmed == []
     loop.outbox.release(base + 2)
     loop.write()
-    assert words(peer.take()) == [("basic.ack", 2, True)]
+    assert methods_of(peer.take()) == [("basic.ack", 2, True)]
     assert loop.confirmed == [base + 1, base + 2]
     loop.settle()
-    assert words(peer.take()) == [("basic.ack", 3, False)]
+    assert methods_of(peer.take()) == [("basic.ack", 3, False)]
 
 
 def test_a_transient_message_waits_like_the_others() -> None:
-    """G9: a confirm that dies with the member that spoke it is none."""
+    """G9: a confirm that is lost with the member that sent it is none."""
     loop = Loop()
     peer = confirming(loop, "q")
     loop.durable = False
     received = peer.send(
         publish(1, "", "q"), publish(1, "", "q", b"x", TRANSIENT), publish(1, "", "q")
     )
-    assert words(received) == []
+    assert methods_of(received) == []
     loop.settle()
-    assert words(peer.take()) == [("basic.ack", 3, True)]
+    assert methods_of(peer.take()) == [("basic.ack", 3, True)]
 
 
 def test_a_return_precedes_its_confirm() -> None:
@@ -61,7 +61,7 @@ def test_a_return_precedes_its_confirm() -> None:
     assert returned.args == (312, "NO_ROUTE", "", "nowhere")
     assert returned.body == b"body"
     loop.settle()
-    assert words(peer.take()) == [("basic.ack", 1, False)]
+    assert methods_of(peer.take()) == [("basic.ack", 1, False)]
 
 
 def test_a_refused_message_is_nacked() -> None:
@@ -71,7 +71,7 @@ def test_a_refused_message_is_nacked() -> None:
     peer.call(1, "queue.declare", "q", False, False, False, False, False, arguments)
     peer.call(1, "confirm.select", False)
     received = peer.publish(1, "q", b"1", b"2", b"3")
-    assert words(received) == [
+    assert methods_of(received) == [
         ("basic.nack", 2, False, False), ("basic.nack", 3, False, False), ("basic.ack", 1, False),
     ]  # fmt: skip
     assert len(loop.confirmed) == 1
@@ -100,16 +100,16 @@ def test_the_end_of_a_channel_follows_its_confirms() -> None:
     assert peer.send(publish(1, "", "q")) == []
     loop.settle()
     ack, close = peer.take()
-    assert words([ack]) == [("basic.ack", 1, False)]
+    assert methods_of([ack]) == [("basic.ack", 1, False)]
     assert close.args[0] == 404
     peer = confirming(loop)
     loop.durable = False
     assert peer.send(publish(1, "", "q"), method(1, "channel.close", 200, "", 0, 0)) == []
     loop.settle()
-    assert words(peer.take()) == [("basic.ack", 1, False), ("channel.close-ok",)]
+    assert methods_of(peer.take()) == [("basic.ack", 1, False), ("channel.close-ok",)]
 
 
-def test_confirms_of_a_client_that_is_gone_are_nobodys() -> None:
+def test_confirms_of_a_client_that_is_gone_are_dropped() -> None:
     loop = Loop()
     peer = confirming(loop, "q")
     loop.durable = False
@@ -121,35 +121,35 @@ def test_confirms_of_a_client_that_is_gone_are_nobodys() -> None:
     assert peer.take() == []
 
 
-# -- answers --------------------------------------------------------------------------------------
+# -- replies --------------------------------------------------------------------------------------
 
 
-def test_answers_keep_their_order_behind_one_that_waits() -> None:
+def test_replies_keep_their_order_behind_one_that_waits() -> None:
     loop = Loop()
     peer = loop.connect().open(1, 2)
     loop.durable = False
     declare = method(1, "queue.declare", "q", False, True, False, False, False, {})
     other = method(2, "queue.declare", "o", False, False, False, False, False, {})
     received = peer.send(declare, method(1, "basic.qos", 0, 5, False), other)
-    assert words(received) == [("queue.declare-ok", "o", 0, 0)]
+    assert methods_of(received) == [("queue.declare-ok", "o", 0, 0)]
     assert peer.call(1, "confirm.select", False) == []  # ours, behind the machine's
     assert peer.call(1, "basic.get", "q", False) == []
     loop.settle()
-    assert words(peer.take()) == [
+    assert methods_of(peer.take()) == [
         ("queue.declare-ok", "q", 0, 0), ("basic.qos-ok",), ("confirm.select-ok",),
         ("basic.get-empty",),
     ]  # fmt: skip
 
 
-def test_our_own_answers_wait_for_those_that_are_under_way() -> None:
+def test_local_replies_wait_for_those_that_are_under_way() -> None:
     peer = Loop().connect().open(1)
     received = peer.send(
         method(1, "basic.qos", 0, 5, False) + method(1, "tx.select") + method(1, "tx.rollback")
     )
-    assert words(received) == [("basic.qos-ok",), ("tx.select-ok",), ("tx.rollback-ok",)]
+    assert methods_of(received) == [("basic.qos-ok",), ("tx.select-ok",), ("tx.rollback-ok",)]
 
 
-def test_an_error_of_the_gateway_follows_the_answers_before_it() -> None:
+def test_an_error_of_the_gateway_follows_the_replies_before_it() -> None:
     peer = Loop().connect().open(1)
     received = peer.send(method(1, "basic.qos", 0, 5, False) + method(1, "tx.commit"))
     assert [one.method for one in received] == ["basic.qos-ok", "channel.close"]
@@ -180,7 +180,7 @@ def test_deliveries_do_not_wait_for_what_is_not_durable() -> None:
     loop.durable = False
     declare = method(1, "queue.declare", "p", False, True, False, False, False, {})
     received = peer.send(declare, publish(1, "", "q", b"body" * 50_000))
-    assert words(received) == [("basic.deliver", "t", 1, False, "", "q")]
+    assert methods_of(received) == [("basic.deliver", "t", 1, False, "", "q")]
     assert received[0].body == b"body" * 50_000
 
 
@@ -243,7 +243,7 @@ def test_messages_for_a_client_that_does_not_read_are_not_copied() -> None:
     assert not loop.gateway.has_work
 
 
-def test_publishers_are_not_read_while_the_member_is_full_or_may_not_speak() -> None:
+def test_publishers_are_not_read_while_the_member_is_full_or_fenced() -> None:
     loop = Loop()
     peer, other = loop.connect().open(1), loop.connect().open(1)
     peer.publish(1, "q", b"x")
@@ -271,7 +271,7 @@ def test_deliveries_without_acknowledgement_are_reported_when_they_are_taken() -
     assert loop.applied[-1][0] == (c.SENT, 1, 1, 5)
 
 
-def test_a_cancelled_consumer_is_told_if_it_understands() -> None:
+def test_a_cancel_is_sent_to_consumers_with_the_capability() -> None:
     loop = Loop()
     one, two = loop.connect().open(1), loop.connect(properties={}).open(1)
     one.declare(1, "q")
@@ -282,7 +282,7 @@ def test_a_cancelled_consumer_is_told_if_it_understands() -> None:
     assert two.take() == []
 
 
-def test_nothing_is_said_without_a_lease() -> None:
+def test_nothing_is_sent_without_a_lease() -> None:
     loop = Loop()
     peer = confirming(loop, "q")
     peer.call(1, "basic.consume", "q", "t", False, False, False, False, {})
@@ -311,7 +311,7 @@ def test_what_waits_for_an_ended_session_is_forgotten() -> None:
     assert [one.method for one in peer.take()] == ["connection.close"]
 
 
-def test_other_clients_go_on_when_one_ends_its_connection_with_an_error() -> None:
+def test_other_clients_continue_when_one_ends_its_connection_with_an_error() -> None:
     loop = Loop()
     one, two = loop.connect().open(1), loop.connect().open(1)
     two.declare(1, "q")

@@ -41,11 +41,11 @@ from vsync.types import Member
 
 def failure_of(author: Author, *commands: c.Command) -> ExecutionFailed:
     with raising(), pytest.raises(ExecutionFailed) as caught:
-        author.say(*commands)
+        author.submit(*commands)
     return caught.value
 
 
-def test_a_failure_says_what_and_where_and_leaves_the_history_before_it() -> None:
+def test_a_failure_names_what_and_where_and_leaves_the_history_before_it() -> None:
     author = Author()
     before = author.replica.history
     failure = failure_of(author, publish(1, b"good"), publish(2, POISON))
@@ -62,10 +62,10 @@ def test_a_failure_says_what_and_where_and_leaves_the_history_before_it() -> Non
 def test_evidence_is_kept_and_read_again(tmp_path: Path) -> None:
     """G16: the record is durable before the member stops, and names command and place."""
     failure = failure_of(Author(), publish(1, POISON))
-    said = Quarantine(Incidents(tmp_path), "1.0").add(failure, ORDERED, "a")
-    assert "Publish of a at position 5" in said
-    assert "RuntimeError: tripped" in said
-    assert str(tmp_path) in said
+    sentence = Quarantine(Incidents(tmp_path), "1.0").add(failure, ORDERED, "a")
+    assert "Publish of a at position 5" in sentence
+    assert "RuntimeError: tripped" in sentence
+    assert str(tmp_path) in sentence
     again = Quarantine(Incidents(tmp_path), "1.0")
     assert again.withheld() == {failure.order: ()}
     assert again.beyond() == 5
@@ -104,7 +104,7 @@ def filled_store(path: Path, *bodies: bytes) -> LmdbStore:
     store = LmdbStore.open(path / "store", META)
     author = Author()
     for number, body in enumerate(bodies, 1):
-        author.say(publish(number, body))
+        author.submit(publish(number, body))
     author.keep(store)
     return store
 
@@ -131,7 +131,7 @@ def test_a_store_whose_command_cannot_be_executed_has_no_vote_and_is_not_tried_a
     assert replica.machine.queue_rows()[0].ready == 3
 
 
-def test_a_sole_voter_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_sole_voter_reports_what_to_do(tmp_path: Path) -> None:
     store = filled_store(tmp_path, POISON)
     store.put_meta(replace(store.meta, voters=("a",)))
     with raising(), pytest.raises(Unusable, match="--skip-quarantined"):
@@ -185,7 +185,7 @@ def test_a_command_that_nobody_can_execute_is_declared_skipped_at_all_members_al
 def test_two_commands_of_one_blob_are_skipped_one_after_the_other(tmp_path: Path) -> None:
     store = LmdbStore.open(tmp_path / "store", META)
     author = Author()
-    author.say(publish(1, POISON), publish(2, b"good"), publish(3, POISON + b" too"))
+    author.submit(publish(1, POISON), publish(2, b"good"), publish(3, POISON + b" too"))
     author.keep(store)
     with raising() as wire:
         for tried in (1, 2):
@@ -225,7 +225,7 @@ def test_an_operator_may_have_it_tried_once_more(tmp_path: Path) -> None:
     assert filled
     store.close()
     refused = CliRunner().invoke(store_tool, ["--retry-quarantined", str(tmp_path / "store")])
-    assert refused.exit_code == 0  # what was told once may be told again
+    assert refused.exit_code == 0  # what was declared once may be declared again
     nothing = CliRunner().invoke(store_tool, ["-c", "--skip-quarantined", str(tmp_path)])
     assert nothing.exit_code == 2
 
@@ -234,17 +234,17 @@ def test_an_operator_may_have_it_tried_once_more(tmp_path: Path) -> None:
 def test_a_damaged_store_has_no_vote_where_others_have_the_state(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, rotten: bytes
 ) -> None:
-    """G10: rot on disk, and rot in memory that a checkpoint made durable."""
+    """G10: corruption on disk, and corruption in memory that a checkpoint made durable."""
     store = LmdbStore.open(tmp_path / "store", META)
     author = Author()
-    author.say(publish(1, b"one"))
+    author.submit(publish(1, b"one"))
     author.keep(store)
     if rotten == b"memory":
         queue = author.replica.machine.vhosts["/"].queues["q"]
         queue.ready[0] = (*queue.ready[0][:8], b"0ne")
     position = author.replica.history.position
     store.write_checkpoint(position, checkpoint_of(author.replica), store.meta)
-    author.say(publish(2, b"two"))
+    author.submit(publish(2, b"two"))
     author.keep(store)
     if rotten != b"memory":
         flip_on_disk(store, rotten)
@@ -259,11 +259,11 @@ def test_a_damaged_store_has_no_vote_where_others_have_the_state(
     store.close()
 
 
-def test_a_received_copy_is_asked_for_behind_the_command(tmp_path: Path) -> None:
+def test_a_received_copy_is_requested_beyond_the_command(tmp_path: Path) -> None:
     """G16: the effect of a quarantined command comes along without its execution."""
     author = Author("d")
     store = MemoryStore(MemoryDisk(), META)
-    author.say(publish(1, POISON))
+    author.submit(publish(1, POISON))
     author.keep(store)
     joiner = Quarantine(Incidents(tmp_path), "1.0")
     with raising() as wire:
@@ -287,7 +287,7 @@ def test_a_quarantined_command_that_is_ordered_again_is_not_executed(tmp_path: P
     quarantine = Quarantine(Incidents(tmp_path), "1.0")
     author, other = Author(), Author()
     for one in (author, other):
-        one.say(publish(1, b"good"))
+        one.submit(publish(1, b"good"))
     quarantine.add(failure_of(other, publish(2, POISON)), ORDERED, "a")
     replica, filled = resume(store, quarantine)
     assert filled
@@ -298,7 +298,7 @@ def test_a_quarantined_command_that_is_ordered_again_is_not_executed(tmp_path: P
     assert replica.machine.queue_rows()[0].ready == 2
 
 
-def test_a_quarantined_command_that_meets_the_own_store_again_stops_that_store_too(
+def test_a_quarantined_command_found_in_the_store_again_stops_that_store_too(
     tmp_path: Path,
 ) -> None:
     """It failed as it was ordered, and a later transfer put it into the own store."""

@@ -1,4 +1,4 @@
-"""Closed segments: compressed without a moment in which none is whole, dropped only as told."""
+"""Closed segments: compressed without a moment in which none is whole, dropped by the policy."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ DAY_S = 86_400
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def life(directory: Path, incarnation: int, segments: int, end: bool = True) -> MemberLogWriter:
-    """Write a life of so many closed segments and one that is open, or cut by a crash."""
+def write_incarnation(
+    directory: Path, incarnation: int, segments: int, end: bool = True
+) -> MemberLogWriter:
+    """Write an incarnation of so many closed segments and one that is open, or cut by a crash."""
     log = MemberLogWriter(directory, "prod", "c1", "a", incarnation, lambda: 1, 40_000)
     while len([path for path in segments_in(directory) if f".{incarnation}." in path.name]) <= (
         segments
@@ -76,7 +78,7 @@ class TestBytes:
         assert unpack(pack(data), "x") == gzip.decompress(pack(data)) == data
 
     def test_the_closing_record_is_read_without_the_rest(self, tmp_path: Path) -> None:
-        life(tmp_path, 1, 3)
+        write_incarnation(tmp_path, 1, 3)
         for path in segments_in(tmp_path)[:3]:
             data = path.read_bytes()
             packed = path.with_name(path.name + PACKED)
@@ -88,7 +90,7 @@ class TestBytes:
             assert ends_of(packed) == expected
 
     def test_the_middle_of_a_damaged_one_does_not_hide_its_ends(self, tmp_path: Path) -> None:
-        life(tmp_path, 1, 1)
+        write_incarnation(tmp_path, 1, 1)
         path = segments_in(tmp_path)[0]
         packed = bytearray(pack(path.read_bytes() + path.read_bytes()))
         expected = ends_of(path)
@@ -109,7 +111,7 @@ class TestBytes:
             unpack(packed[: packed.rindex(b"\x1f\x8b\x08")], "x")
 
     def test_a_segment_that_is_compressed_meanwhile_is_found(self, tmp_path: Path) -> None:
-        life(tmp_path, 1, 1)
+        write_incarnation(tmp_path, 1, 1)
         path = segments_in(tmp_path)[0]
         data, ends = path.read_bytes(), ends_of(path)
         assert [did.what for did in tended(tmp_path, Policy())] == ["compressed"] * 2
@@ -123,7 +125,7 @@ class TestBytes:
             with pytest.raises(FileNotFoundError):
                 ends_of(tmp_path / name)
 
-    def test_lives_follow_by_number(self, tmp_path: Path) -> None:
+    def test_incarnations_are_ordered_by_number(self, tmp_path: Path) -> None:
         order = ["a.2.000000.qml", "a.2.000001.qml", "a.10.000000.qml", "a.10.000001.qml.gz"]
         paths = [tmp_path / name for name in (*order, "a.10.000000.qml.gz")]
         assert [path.name for path in one_of_each(reversed(paths))] == order
@@ -131,8 +133,8 @@ class TestBytes:
 
 class TestCompression:
     def test_all_closed_segments_but_the_current(self, tmp_path: Path) -> None:
-        crashed = life(tmp_path, 1, 2, end=False)
-        current = life(tmp_path, 2, 2, end=False)
+        crashed = write_incarnation(tmp_path, 1, 2, end=False)
+        current = write_incarnation(tmp_path, 2, 2, end=False)
         before = {path.name: path.read_bytes() for path in segments_in(tmp_path)}
         done = tended(tmp_path, Policy(), current.path.name)
         assert [did.file for did in done] == [
@@ -148,7 +150,7 @@ class TestCompression:
         assert tended(tmp_path, Policy(), current.path.name) == []
 
     def test_the_age_of_a_segment_stays(self, tmp_path: Path) -> None:
-        life(tmp_path, 1, 1)
+        write_incarnation(tmp_path, 1, 1)
         path = segments_in(tmp_path)[0]
         os.utime(path, (1000, 1000))
         tended(tmp_path, Policy())
@@ -158,7 +160,7 @@ class TestCompression:
     def test_killed_at_any_step_one_form_is_whole(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
     ) -> None:
-        life(tmp_path, 1, 1)
+        write_incarnation(tmp_path, 1, 1)
         path = segments_in(tmp_path)[0]
         data = path.read_bytes()
         steps = 0
@@ -167,14 +169,14 @@ class TestCompression:
             pass
 
         def dying(name: str) -> None:
-            honest = getattr(archive if name == "sync_directory" else os, name)
+            original = getattr(archive if name == "sync_directory" else os, name)
 
             def call(*args: object, **more: object) -> object:
                 nonlocal steps
                 steps += 1
                 if steps > step:
                     raise KilledError
-                return honest(*args, **more)
+                return original(*args, **more)
 
             monkeypatch.setattr(archive if name == "sync_directory" else os, name, call)
 
@@ -191,8 +193,8 @@ class TestCompression:
         assert names(tmp_path) == ["a.1.000000.qml.gz", "a.1.000001.qml.gz"]
         assert open_segment(path) == data
 
-    def test_two_forms_that_differ_are_left_to_a_person(self, tmp_path: Path) -> None:
-        life(tmp_path, 1, 1)
+    def test_two_forms_that_differ_are_left_to_the_operator(self, tmp_path: Path) -> None:
+        write_incarnation(tmp_path, 1, 1)
         path = segments_in(tmp_path)[0]
         path.with_name(path.name + PACKED).write_bytes(pack(b"something else"))
         (failed,) = [did for did in tended(tmp_path, Policy(compress=False)) if did.why]
@@ -202,7 +204,7 @@ class TestCompression:
     def test_a_full_disk_leaves_the_plain_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        life(tmp_path, 1, 0)
+        write_incarnation(tmp_path, 1, 0)
         monkeypatch.setattr(archive, "pack", lambda data: bytes(0))  # does not come back
         (did,) = tended(tmp_path, Policy())
         assert did.what == "failed"
@@ -211,7 +213,7 @@ class TestCompression:
     def test_a_disk_that_is_full_halfway_is_not_filled_further(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        life(tmp_path, 1, 0)
+        write_incarnation(tmp_path, 1, 0)
         synced = 0
 
         def full(fd: int) -> None:
@@ -226,14 +228,14 @@ class TestCompression:
         assert names(tmp_path) == ["a.1.000000.qml"]
 
     def test_it_can_be_turned_off(self, tmp_path: Path) -> None:
-        life(tmp_path, 1, 1)
+        write_incarnation(tmp_path, 1, 1)
         assert tended(tmp_path, Policy(compress=False)) == []
         assert not is_due(tmp_path, "a.1.000000.qml", Policy())
         assert is_due(tmp_path, "a.1.000001.qml", Policy())
         assert is_due(tmp_path, "a.2.000000.qml", Policy(keep_s=1))
 
     def test_one_process_at_a_time(self, tmp_path: Path) -> None:
-        life(tmp_path, 1, 1)
+        write_incarnation(tmp_path, 1, 1)
         first = archive_segments(tmp_path, "", Policy(), 0)
         assert next(first).file == "a.1.000000.qml"
         command = [sys.executable, *command_line(tmp_path, "", Policy(), 0)]
@@ -241,15 +243,15 @@ class TestCompression:
         with pytest.raises(subprocess.TimeoutExpired):
             second.wait(0.5)  # however long: it waits
         assert [did.file for did in first] == ["a.1.000001.qml"]
-        said, _ = second.communicate()
-        assert (second.returncode, said) == (0, b"")
+        output, _ = second.communicate()
+        assert (second.returncode, output) == (0, b"")
 
 
 class TestRetention:
-    def aged(self, tmp_path: Path, lives: int = 1) -> list[Path]:
-        """Return three segments a life, the first written on day 1, the next a day later."""
-        for incarnation in range(1, lives + 1):
-            life(tmp_path, incarnation, 2)
+    def aged(self, tmp_path: Path, incarnations: int = 1) -> list[Path]:
+        """Return three segments each, the first written on day 1, the next a day later."""
+        for incarnation in range(1, incarnations + 1):
+            write_incarnation(tmp_path, incarnation, 2)
         paths = segments_in(tmp_path)
         for day, path in enumerate(paths, 1):
             os.utime(path, (day * DAY_S, day * DAY_S))
@@ -292,8 +294,8 @@ class TestRetention:
         tended(tmp_path, Policy(compress=False, keep_bytes=total - 1))
         assert segments_in(tmp_path) == paths[1:]
 
-    def test_not_one_behind_one_that_stays_in_its_life(self, tmp_path: Path) -> None:
-        paths = self.aged(tmp_path, lives=2)
+    def test_not_one_after_one_that_stays_in_its_incarnation(self, tmp_path: Path) -> None:
+        paths = self.aged(tmp_path, incarnations=2)
         self.verify(tmp_path, [*paths[1:3], *paths[3:5]])
         done = tended(tmp_path, Policy(compress=False, keep_s=DAY_S), now_s=99 * DAY_S)
         assert [(did.what, did.file) for did in done] == [
@@ -309,7 +311,7 @@ class TestRetention:
         tended(tmp_path, Policy(compress=False, keep_s=1), now_s=99 * DAY_S)
         assert segments_in(tmp_path) == paths
 
-    def test_unless_told_so(self, tmp_path: Path) -> None:
+    def test_unless_the_policy_allows_it(self, tmp_path: Path) -> None:
         paths = self.aged(tmp_path)
         policy = Policy(compress=False, keep_s=DAY_S, drop_unverified=True)
         done = tended(tmp_path, policy, paths[2].name, now_s=99 * DAY_S)
@@ -338,7 +340,7 @@ class TestRetention:
 
 class TestProcess:
     def test_it_does_the_work_and_what_it_did_is_counted(self, tmp_path: Path) -> None:
-        life(tmp_path, 1, 1)
+        write_incarnation(tmp_path, 1, 1)
         (tmp_path / f"x.qml.gz{UNFINISHED}").write_bytes(b"left over")
 
         async def run() -> dict[str, int]:
@@ -361,7 +363,7 @@ class TestProcess:
     def test_that_it_cannot_be_started_is_counted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        life(tmp_path, 1, 0)
+        write_incarnation(tmp_path, 1, 0)
         monkeypatch.setattr("sys.executable", str(tmp_path / "nothing"))
 
         async def run() -> int:

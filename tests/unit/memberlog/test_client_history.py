@@ -19,11 +19,11 @@ def hashed(body: bytes) -> int:
 
 
 def history(directory: Path) -> ClientHistory:
-    """Open the history of life 7 of spout-1@host, at a clock that stands."""
+    """Open the history of incarnation 7 of spout-1@host, with a stopped clock."""
     return ClientHistory(directory, "spout-1@host", 7, lambda: 99)
 
 
-def told(directory: Path) -> list[tuple[int, str, list[tuple[int, int, int]]]]:
+def recorded(directory: Path) -> list[tuple[int, str, list[tuple[int, int, int]]]]:
     """Return (session, queue, operations) of each record."""
     (path,) = directory.iterdir()
     records = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
@@ -58,14 +58,14 @@ def test_a_record_for_each_session_and_turn(tmp_path: Path) -> None:
     log.flush()
     two.lost()
     log.close()
-    assert told(tmp_path) == [
+    assert recorded(tmp_path) == [
         (1, "q", [(1, hashed(b"a"), 1), (2, hashed(b"a"), 1)]),
         (2, "", [(1, hashed(b"b"), 1)]),
         (2, "", [(7, 0, 0)]),
     ]
 
 
-def test_an_answer_may_be_of_several(tmp_path: Path) -> None:
+def test_a_confirm_may_cover_several(tmp_path: Path) -> None:
     log = history(tmp_path)
     session = log.session("q")
     for number in range(1, 6):
@@ -76,14 +76,14 @@ def test_an_answer_may_be_of_several(tmp_path: Path) -> None:
     session.confirmed(9)  # never sent
     session.confirmed(0, multiple=True)  # 0: all
     log.close()
-    (_, _, operations) = told(tmp_path)[0]
+    (_, _, operations) = recorded(tmp_path)[0]
     assert [(what, number) for what, _, number in operations[5:]] == [
         (ClientOp.CONFIRMED, 3), (ClientOp.REFUSED, 1), (ClientOp.REFUSED, 2),
         (ClientOp.CONFIRMED, 4), (ClientOp.CONFIRMED, 5),
     ]  # fmt: skip
 
 
-def test_what_came_and_was_acked(tmp_path: Path) -> None:
+def test_what_was_received_and_acked(tmp_path: Path) -> None:
     log = history(tmp_path)
     session = log.session("q")
     session.received(1, b"a", redelivered=False)
@@ -93,14 +93,14 @@ def test_what_came_and_was_acked(tmp_path: Path) -> None:
     session.acked(3)  # nobody waits for it
     session.unroutable(b"d")
     log.close()
-    (_, _, operations) = told(tmp_path)[0]
+    (_, _, operations) = recorded(tmp_path)[0]
     assert operations == [
         (5, hashed(b"a"), 1), (0x85, hashed(b"b"), 2), (5, hashed(b"c"), 3),
         (6, hashed(b"a"), 1), (6, hashed(b"b"), 2), (4, hashed(b"d"), 0),
     ]  # fmt: skip
 
 
-def test_what_is_open_when_the_connection_breaks_gets_no_answer(tmp_path: Path) -> None:
+def test_what_is_open_when_the_connection_breaks_is_not_settled(tmp_path: Path) -> None:
     log = history(tmp_path)
     session = log.session("q")
     session.published(1, b"a")
@@ -109,7 +109,7 @@ def test_what_is_open_when_the_connection_breaks_gets_no_answer(tmp_path: Path) 
     session.confirmed(1)
     session.acked(1)
     log.close()
-    (_, _, operations) = told(tmp_path)[0]
+    (_, _, operations) = recorded(tmp_path)[0]
     assert [what for what, _, _ in operations] == [
         ClientOp.PUBLISHED,
         ClientOp.RECEIVED,
@@ -124,4 +124,4 @@ def test_a_long_turn_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.Mon
     for number in range(1, 8):
         session.published(number, b"x")
     log.close()
-    assert [len(operations) for _, _, operations in told(tmp_path)] == [3, 3, 1]
+    assert [len(operations) for _, _, operations in recorded(tmp_path)] == [3, 3, 1]

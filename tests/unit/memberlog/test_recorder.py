@@ -47,7 +47,7 @@ from tests.support.move_ledger import Ledger
 from vsync.primary.events import Activation
 
 
-def test_a_life_begins_with_its_state_and_names_queues_before_it_speaks_of_them(
+def test_an_incarnation_begins_with_its_state_and_names_queues_before_moves_do(
     tmp_path: Path,
 ) -> None:
     scene = Scene(tmp_path)
@@ -96,7 +96,7 @@ def test_the_moves_of_a_log_lead_to_its_checkpoints(tmp_path: Path) -> None:
     ledger.agrees_with(scene.replica.machine)
 
 
-def test_a_segment_ends_when_it_is_old_but_not_while_it_says_nothing(tmp_path: Path) -> None:
+def test_a_segment_ends_when_it_is_old_but_not_while_it_is_empty(tmp_path: Path) -> None:
     scene = Scene(tmp_path, segment_us=1000)
     scene.writer.flush()
     scene.now_us += 1000
@@ -123,7 +123,7 @@ def test_a_clock_that_is_set_back_does_not_keep_a_segment_open(tmp_path: Path) -
     assert len(segments_in(tmp_path)) == 2
 
 
-def test_a_transferred_state_is_told_whole(tmp_path: Path) -> None:
+def test_a_transferred_state_is_recorded_whole(tmp_path: Path) -> None:
     donor = Scene(tmp_path / "donor")
     donor.traffic()
     scene = Scene(tmp_path / "joiner", "b")
@@ -146,11 +146,11 @@ def test_more_queues_than_one_record_holds(tmp_path: Path, monkeypatch: pytest.M
     scene = Scene(tmp_path / "joiner", "b")
     scene.book.snapshot(donor.replica.history, donor.replica.machine, "a")
     assert scene.kinds()[-6:] == [Queues] * 3 + [Checkpoint] * 3
-    told = [r for r in scene.records() if isinstance(r, Checkpoint)][-3:]
-    assert {(r.position, r.root) for r in told} == {
+    recorded = [r for r in scene.records() if isinstance(r, Checkpoint)][-3:]
+    assert {(r.position, r.root) for r in recorded} == {
         (donor.replica.history.position, donor.replica.machine.root())
     }
-    rows = [row for r in told for row in CHECKPOINT_ROW.iter_unpack(r.queues)]
+    rows = [row for r in recorded for row in CHECKPOINT_ROW.iter_unpack(r.queues)]
     assert [row[0] for row in rows] == [1, 2, 3, 4, 5]
 
 
@@ -187,18 +187,18 @@ def test_what_goes_straight_to_a_consumer_is_one_row_and_reads_as_two(tmp_path: 
     blob = pack_blob(session.session, session.last_blob_no + 1, 5, publishes)
     rows = scene.replica.apply(Item(1, RING, scene.seq + 1, "a", blob)).moves
     scene.book.close()
-    told = list(MOVE.iter_unpack(scene.moves()[-1][1]))
+    recorded = list(MOVE.iter_unpack(scene.moves()[-1][1]))
     flags = FLAG, 0
     assert [what for what, *_ in MOVE.iter_unpack(rows)] == [
         what | flag for flag in flags for what in (BY_CLIENT, ENQUEUED, PASSED)
     ]
-    assert [what for what, *_ in told] == [
+    assert [what for what, *_ in recorded] == [
         what
         for flag in flags
         for what in (BY_CLIENT | flag, ENQUEUED | flag, ENQUEUED | flag, DELIVERED)
     ]
     for number in (1, 2):
-        published, one, two, out = told[4 * number - 4 : 4 * number]
+        published, one, two, out = recorded[4 * number - 4 : 4 * number]
         assert {row[1] for row in (published, one, two, out)} == {published[1]}
         assert (published[3], one[4], two[4], out[4]) == (number, number, number, channel)
         assert (two[2], two[3]) == (out[2], out[3]) == (2, number - 1)
@@ -207,7 +207,7 @@ def test_what_goes_straight_to_a_consumer_is_one_row_and_reads_as_two(tmp_path: 
     assert isinstance(end, End)
     assert end.moves == 2 + 8  # two queues were declared
     assert spelled_out(rows) == scene.moves()[-1][1]
-    assert moves_in(rows) == len(told) == 8
+    assert moves_in(rows) == len(recorded) == 8
 
 
 def test_all_members_and_every_replay_write_the_same_moves(tmp_path: Path) -> None:
@@ -241,19 +241,19 @@ def test_idle_turns_write_nothing(tmp_path: Path) -> None:
 
 
 class TestADiskThatFails:
-    def test_at_any_cut_what_is_left_is_a_prefix_and_the_life_goes_on(self, tmp_path: Path) -> None:
+    def test_at_any_cut_the_rest_is_a_prefix_and_the_log_continues(self, tmp_path: Path) -> None:
         scene = Scene(tmp_path / "whole")
         scene.traffic()
         scene.writer.flush()
         (path,) = segments_in(tmp_path / "whole")
         data = path.read_bytes()
-        honest = [(e.end, e.lsn, e.record) for e in read_segment(data, "whole")]
+        original = [(e.end, e.lsn, e.record) for e in read_segment(data, "whole")]
         for cut in range(9, len(data), 7):
             directory = tmp_path / str(cut)
             directory.mkdir()
             (directory / path.name).write_bytes(data[:cut])
             log = MemberLogWriter(directory, "prod", "c1", "a", 1, lambda: 2)
-            kept = [(lsn, record) for end, lsn, record in honest if end <= cut]
+            kept = [(lsn, record) for end, lsn, record in original if end <= cut]
             assert log.next_lsn == max(len(kept), 1)  # with nothing whole it begins anew
             log.append(Durable(9))
             log.flush()
@@ -269,12 +269,12 @@ class TestADiskThatFails:
         scene.book.flush()
         first = scene.writer.path
         scene.now_us += 10
-        honest, room = os.write, iter((1000, 300, 0))  # END; a part of what begins the next; full
+        original, room = os.write, iter((1000, 300, 0))  # END; a part of what begins the next; full
 
         def full(fd: int, data: bytes) -> int:
             if not (bytes_max := next(room)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return honest(fd, data[:bytes_max])
+            return original(fd, data[:bytes_max])
 
         monkeypatch.setattr(os, "write", full)
         with pytest.raises(LogWriteFailed, match=r"000001\.qml: No space left"):

@@ -126,7 +126,7 @@ def test_moves_survive_the_bytes(count: int) -> None:
 def test_a_message_that_passed_was_enqueued_and_delivered(count: int, flag: int) -> None:
     batch = next(record for record in SAMPLES if isinstance(record, Batch))
     numbers = range(1 << 33, (1 << 33) + count)
-    told = [
+    recorded = [
         (MOVE.pack(BY_DEATH, 7, 0, n, 0, 5), MOVE.pack(PASSED | flag, 7, 3, U64, 9, n))
         for n in numbers
     ]
@@ -138,7 +138,7 @@ def test_a_message_that_passed_was_enqueued_and_delivered(count: int, flag: int)
         )
         for n in numbers
     ]
-    rows, moves = (b"".join(b"".join(one) for one in rows) for rows in (told, spelled))
+    rows, moves = (b"".join(b"".join(one) for one in rows) for rows in (recorded, spelled))
     assert decode(encode(1, batch._replace(moves=rows))) == (1, batch._replace(moves=moves))
 
 

@@ -1,4 +1,4 @@
-"""The log as a file: written, rotated, torn, repaired, damaged, and what the reader says of it."""
+"""The log as a file: written, rotated, torn, repaired, damaged, and how the reader judges it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def writer(directory: Path, segment_bytes: int = 1 << 20) -> MemberLogWriter:
-    """Open the log of member a, life 7."""
+    """Open the log of member a, incarnation 7."""
     return MemberLogWriter(directory, "prod", "", "a:1", 7, lambda: 123, segment_bytes)
 
 
@@ -118,7 +118,7 @@ class TestWriting:
 
 
 class TestResuming:
-    def test_the_same_life_goes_on(self, tmp_path: Path) -> None:
+    def test_the_same_incarnation_continues(self, tmp_path: Path) -> None:
         written(tmp_path, 3)
         paths = written(tmp_path, 2)
         assert [[entry.lsn for entry in read(path)] for path in paths] == [

@@ -12,12 +12,12 @@ def options(size: int = 3, **given: str) -> dict[str, str]:
     return {"cluster-name": "shop", "cluster-size": str(size), **named}
 
 
-def test_without_them_a_cluster_asks_for_a_plain_majority() -> None:
+def test_without_them_a_cluster_requests_a_plain_majority() -> None:
     assert broker_options(options()).wish == ()
     assert not broker_options(options()).arbitrator
 
 
-def test_everything_that_can_be_asked_for() -> None:
+def test_everything_that_can_be_requested() -> None:
     found = broker_options(
         options(
             3, votes="10.0.0.1:25672=2, 10.0.0.2:25672=1", expected_votes="4", wait_for_all="yes",
@@ -40,7 +40,7 @@ def test_the_arbitrator_is_the_process_at_its_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "given", "option", "words"),
+    ("size", "given", "option", "text"),
     [
         (2, {"two_node": "yes"}, "two-node", r"\{member 1\} and \{member 2\}"),
         (2, {"two_node": "yes", "wait_for_all": "yes"}, "two-node", "could act apart"),
@@ -60,10 +60,10 @@ def test_the_arbitrator_is_the_process_at_its_address() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_safe_is_refused_with_the_reason(
-    size: int, given: dict[str, str], option: str, words: str
+    size: int, given: dict[str, str], option: str, text: str
 ) -> None:
     """G7: at load, with a counter-example, before anything is touched."""
-    with pytest.raises(OptionError, match=words) as refused:
+    with pytest.raises(OptionError, match=text) as refused:
         broker_options(options(size, **given))
     assert refused.value.option == f"cluster-{option}"
 

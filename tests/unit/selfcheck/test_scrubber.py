@@ -1,4 +1,4 @@
-"""What rots at rest is found within one pass, in memory and on disk (G10).
+"""What is corrupted at rest is found within one pass, in memory and on disk (G10).
 
 Decision: docs/decisions/0017-digests-are-voted-on.md.
 """
@@ -135,7 +135,7 @@ def flip_root(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rot", "where", "what"),
+    ("corrupt", "where", "what"),
     [
         (flip_body, "queue 'two'", "is not what was published"),
         (flip_returned_body, "queue 'one'", "is not what was published"),
@@ -147,12 +147,12 @@ def flip_root(machine: Machine) -> None:
         (flip_root, "the rest", "not the root"),
     ],
 )
-def test_rot_in_memory_is_found_within_one_pass_and_named(
-    rot: Callable[[Machine], None], where: str, what: str
+def test_corruption_in_memory_is_found_within_one_pass_and_named(
+    corrupt: Callable[[Machine], None], where: str, what: str
 ) -> None:
     """G10."""
     _, machine = stocked()
-    rot(machine)
+    corrupt(machine)
     fault = whole_pass(machine)[0]
     assert where in fault.where
     assert what in fault.what
@@ -211,12 +211,12 @@ def disk(path: Path) -> LmdbStore:
     """A store with a checkpoint and, behind it, entries."""
     store = LmdbStore.open(path / "store", META)
     author = Author()
-    author.say(publish(1, b"one"))
+    author.submit(publish(1, b"one"))
     author.keep(store)
     h = author.replica.history
     store.write_checkpoint(h.position, checkpoint_of(author.replica), store.meta)
     for number in (2, 3):
-        author.say(publish(number, b"more"))
+        author.submit(publish(number, b"more"))
         author.keep(store)
     return store
 
@@ -246,7 +246,7 @@ def test_a_checkpoint_that_takes_the_place_of_what_is_read_is_no_fault(
     assert scrubber.step() is None
     author = Author()
     for number in (1, 2, 3):
-        author.say(publish(number, b"one" if number == 1 else b"more"))
+        author.submit(publish(number, b"one" if number == 1 else b"more"))
     h = author.replica.history
     assert h.position == store.meta.position
     meta = replace(store.meta, chain=h.chain)

@@ -1,4 +1,4 @@
-"""What a member does about its own failures, in which order, and what it says (G10, G16)."""
+"""What a member does about its own failures, in which order, and what it reports (G10, G16)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Patient:
         self, data: Path, loop: asyncio.AbstractEventLoop, voters: tuple[str, ...], rate: int
     ) -> None:
         self.author = Author()
-        self.author.say(publish(1, b"one"))
+        self.author.submit(publish(1, b"one"))
         self.store = LmdbStore.open(data / "store", META)
         self.author.keep(self.store)
         self.core, self.persister = FakeCore(self.author, voters), FakePersister(self.store)
@@ -115,13 +115,13 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     made.close()
 
 
-def test_a_failure_is_kept_before_anything_more_is_said(
+def test_a_failure_is_kept_before_anything_more_is_sent(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
     """G16."""
     patient = Patient(tmp_path, loop, VOTERS, 0)
     with raising(), pytest.raises(ExecutionFailed) as caught:
-        patient.author.say(publish(2, POISON))
+        patient.author.submit(publish(2, POISON))
     assert "it is quarantined" in patient.supervisor.failed(caught.value)
     assert not patient.core.serving
     assert len(patient.supervisor.evidence.all(KIND)) == 1
@@ -129,7 +129,7 @@ def test_a_failure_is_kept_before_anything_more_is_said(
     assert patient.supervisor.all_counters()["executions_failed"] == 1
 
 
-def test_memory_that_rots_ends_the_member_and_its_disk_is_believed(
+def test_corrupt_memory_ends_the_member_and_its_disk_is_believed(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G10."""
@@ -148,7 +148,7 @@ def test_memory_that_rots_ends_the_member_and_its_disk_is_believed(
 
 
 @pytest.mark.parametrize("voters", [VOTERS, ("a",)])
-def test_a_disk_that_rots_is_helped_twice_and_then_left(
+def test_a_corrupt_disk_is_rewritten_twice_and_then_left(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, voters: tuple[str, ...]
 ) -> None:
     """G10: where others have the state; a sole voter goes on with what it has in memory."""
@@ -182,12 +182,12 @@ def test_after_a_fault_the_disk_is_read_again_behind_the_fresh_checkpoint(
     assert patient.supervisor.all_counters()["disk_faults"] == 1
 
 
-def test_a_split_vote_is_looked_into_when_its_position_is_durable(
+def test_a_split_vote_is_re_executed_when_its_position_is_durable(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """G10: on another thread, from the store, and what was found is said and kept."""
+    """G10: on another thread, from the store, and the result is reported and kept."""
     patient = Patient(tmp_path, loop, VOTERS, 0)
-    patient.author.say(publish(2, b"two"))
+    patient.author.submit(publish(2, b"two"))
     history = patient.author.replica.history
     right = (history.epoch, history.chain, patient.author.replica.machine.root())
     votes: dict[str, Value] = {"a": right, "b": (history.epoch, b"w" * 16, 1)}
@@ -203,14 +203,14 @@ def test_a_split_vote_is_looked_into_when_its_position_is_durable(
     while not patient.core.admitted:
         patient.beat(1)
     patient.beat(5)
-    (said,) = patient.core.admitted
-    assert isinstance(said, Reexecuted)
-    assert tuple(said)[1:] == (history.position, PROVEN, *right[1:])
+    (report,) = patient.core.admitted
+    assert isinstance(report, Reexecuted)
+    assert tuple(report)[1:] == (history.position, PROVEN, *right[1:])
     (_, facts), *_ = patient.supervisor.evidence.all(DISPUTE)
     assert "checkpoint at position 0" in str(facts["reexecuted"])
     assert patient.recorder.words == ["undecided", "undecided"]
-    patient.core.judgement.report("a", said)
-    patient.core.judgement.report("b", said)
+    patient.core.judgement.report("a", report)
+    patient.core.judgement.report("b", report)
     patient.core.halted = patient.core.judgement.fenced
     patient.beat(1)
     assert patient.supervisor.counters["convictions"] == 1

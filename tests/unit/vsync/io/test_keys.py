@@ -232,7 +232,7 @@ def test_the_mechanism_follows_from_what_is_given(given: dict[str, str], mechani
         (
             {"cluster-mechanism": "ANONYMOUS", "cluster-username": "u"},
             "cluster-username",
-            "says nothing to mechanism ANONYMOUS",
+            "means nothing to mechanism ANONYMOUS",
         ),
         (
             {"cluster-key": "k", "cluster-allow": "d", "port": "0"},
