@@ -1,1 +1,1 @@
-"""The check that proves from the members' logs what a cluster promised: a Spark job."""
+"""Consistency check of the members' logs against what a cluster promises: a Spark job."""

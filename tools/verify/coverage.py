@@ -1,4 +1,4 @@
-"""How much each check has looked at: a check that saw nothing proves nothing."""
+"""How many items each check examined: a check that saw nothing proves nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def measure_coverage(
     rows: Iterable[Row], incarnations: Iterable[Incarnation], batches: int, contract: ContractResult
 ) -> list[Coverage]:
-    """Return what was looked at; `rows` are the control rows."""
+    """Return how much each check examined; `rows` are the control rows."""
     kinds = [row.kind for row in rows]
     members = list(incarnations)
     confirms = sum(one.confirms for one in members)
@@ -42,7 +42,7 @@ def measure_coverage(
 
 
 def unexamined(incarnations: Iterable[Incarnation], contract: ContractResult) -> Iterator[str]:
-    """Yield which check saw nothing, or not all, though there was something: no verdict then."""
+    """Yield each check that examined less than there was: then there can be no verdict."""
     publishes = sum(one.publishes for one in incarnations)
     if publishes and contract.segments and not contract.moves:
         yield f"{publishes} publishes were accepted, and the queue contract saw no move"

@@ -1,4 +1,4 @@
-"""What a check finds, and which promise of docs/GUARANTEES.md it breaks."""
+"""What checks return: findings with the promise of docs/GUARANTEES.md that is broken, coverage."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ PROPERTIES = {
 
 
 class Finding(NamedTuple):
-    """One broken promise: which, by whom, where, and how it shows."""
+    """One broken promise: which, by which member, at which position, and how it shows."""
 
     property: str
-    member: str  # "" when it concerns no single one
+    member: str  # "" when it concerns no single member
     incarnation: int
     position: int  # -1 when there is none
     what: str
     until: int = -1  # the last position concerned, where there is more than one
-    queue: str = ""  # vhost and name, where it is about one
-    around: tuple[str, ...] = ()  # the moves of the message, and of this command
+    queue: str = ""  # vhost and name, where it is about a queue
+    around: tuple[str, ...] = ()  # other moves of the message, and of this command
 
     def __str__(self) -> str:
         who = f" member {self.member} (life {self.incarnation})" if self.member else ""
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """One check, and over how many of what it went."""
+    """How many items one check examined: a check that saw nothing proves nothing."""
 
     promise: str
     check: str
@@ -50,4 +50,4 @@ class Coverage(NamedTuple):
 
 
 class BadInput(Exception):
-    """There is nothing to judge: empty, unreadable, or of several clusters."""
+    """There can be no verdict: logs empty, unreadable, or of several clusters."""

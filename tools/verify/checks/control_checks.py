@@ -1,7 +1,7 @@
-"""All checks on what grows with views and segments, in their order; no Spark.
+"""All checks of control rows, which grow with views and segments; no Spark.
 
-The full check collects these rows from Spark's tasks and adds what compares the batches of members;
-tests parse the segments themselves and have all that shows without such a comparison.
+The full check collects these rows from Spark's tasks and adds the comparison of members' batches;
+tests parse the segments themselves and get all findings but those of that comparison.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tools.verify.input.rows import Row
 
 
 class ControlResult(NamedTuple):
-    """What the control rows of all logs show."""
+    """Result of the checks of control rows."""
 
     incarnations: list[Incarnation]
     epochs: dict[int, PrimaryView]
-    cutoffs: dict[int, int]  # by epoch, where a later one began that does not know the rest
-    begin_inactive: list[str]  # files of segments that begin in no primary
-    evidence: list[Finding]  # what is wrong within segments, and where they meet
-    views: list[Finding]  # what is wrong with views, primaries, and what lives did in them
-    notes: list[str]  # what is not known
+    cutoffs: dict[int, int]  # by epoch, the position after which a later one superseded it
+    begin_inactive: list[str]  # files of segments that begin outside of a primary
+    evidence: list[Finding]  # faults within segments and at their joints
+    views: list[Finding]  # faults of views, primaries, and of what incarnations did in them
+    notes: list[str]  # what is not known, for people
 
     @property
     def findings(self) -> list[Finding]:
@@ -39,9 +39,10 @@ class ControlResult(NamedTuple):
 
 
 def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
-    """Judge rows of `control.CONTROL_KINDS` and what votes there are among them, others are not
-    looked at; `BadInput` for what is no log, or of several clusters.  `live`: what ends a log may
-    not be written yet.
+    """Check rows of `views_and_segments.CONTROL_KINDS` and votes; other rows are ignored.
+
+    `live`: the end of a log may not be written yet.  Raises `BadInput` for what is no log, or of
+    several clusters.
     """
     views_and_segments.check_input(rows)
     incarnations, evidence, begin_inactive = lifetimes.join_segments(rows)

@@ -1,9 +1,9 @@
-"""Members compared range by range; only where they differ, or something is odd, batch by batch.
+"""Difference search: members compared range by range, and batch by batch only where they differ.
 
-Who applied the same has the same sums over the same range of positions, so nearly all is compared
-without a row for each batch.  What is left for `identity`, which says what differs where: ranges in
-which sums or numbers differ (a member that came or went in the middle is enough), in which a batch
-was applied outside of a primary, or of which a record says what state there was.
+Members that applied the same have the same sums over the same range of positions, so nearly all is
+compared without a row for each batch.  `total_order` compares batch by batch the ranges in which
+sums or counts differ (a member that joined or left in the middle suffices), in which a batch was
+applied outside of a primary, or for which another record states what state there was.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceSearch:
-    """What was compared by sums alone, and the records that must be looked at one by one."""
+    """How much was compared by sums alone, and the records to compare one by one."""
 
     spans: int  # ranges of SPAN positions that were compared
     remaining: int  # how many of them are left
@@ -30,8 +30,9 @@ class DifferenceSearch:
 
 
 def search_differences(scan: DataFrame, begin_inactive: list[str]) -> DifferenceSearch:
-    """Compare the sums of all members; `begin_inactive` are the segments in whose beginning the
-    member was in no primary.
+    """Compare the sums of all members.
+
+    `begin_inactive` are the segments at whose beginning the member was in no primary.
     """
     from pyspark.sql import functions as f
 

@@ -1,10 +1,10 @@
-"""G10: whether the verdict that a vote is said to have had follows from what the logs show.
+"""G10: whether the recorded verdict of a digest vote follows from the states in the logs.
 
-Members of one primary count the same votes in the same order, so what they note about a position is
-the same, as far as each of them got.  A verdict other than "agreed" needs two states at that
-position.  That a vote's chain and root are those that were applied is compared in `identity`.
+Members of one primary count the same votes in the same order, so they record the same verdicts
+about a position, as far as each of them got.  A verdict other than "agreed" needs two states at
+that position.  `total_order` compares a vote's chain and root with what was applied.
 
-Votes come with traffic, so the driver collects only what an odd one needs: see `odd_votes`.
+Votes grow with traffic, so the driver collects only those of disputed positions.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ from tools.verify.input.rows import Row
 AGREED, UNDECIDED = "agreed", "undecided"
 VERDICTS = (AGREED, "divergent", UNDECIDED)
 DISPUTED_MAX = 1000
-"""So many positions of odd votes are looked at; more say nothing new."""
+"""Disputed positions that are checked; more add nothing."""
 
-NotedVerdict = tuple[
-    str, bytes, int
-]  # the word, and the chain and root that won; nothing when none did
+NotedVerdict = tuple[str, bytes, int]  # verdict; chain and root that won, empty when none did
 VotePlace = tuple[int, int]  # epoch, position
 
 
 class NotedVotes(NamedTuple):
-    """What one life noted about a position while it was in a primary."""
+    """Votes that one incarnation recorded about a position while it was in a primary."""
 
     votes: list[Row]
     whole: bool  # it applied all that this primary ordered, so it counted all votes
 
     def verdicts(self) -> list[NotedVerdict]:
-        """Return it in order; the state that a split shows is its own and no part of that."""
+        """Return the verdicts in order; without the state of a split vote, which is its own."""
         return [
             (row.text or "", b"", 0)
             if row.text == UNDECIDED
@@ -51,13 +49,15 @@ class NotedVotes(NamedTuple):
 
 
 def disputed_positions(rows: Iterable[Row]) -> list[int]:
-    """Return the positions of votes that were not simply agreed about."""
-    odd = {row.position or 0 for row in rows if row.kind == RecordKind.VOTE and row.text != AGREED}
-    return sorted(odd)[:DISPUTED_MAX]
+    """Return the positions of votes with another verdict than "agreed"."""
+    disputed = {
+        row.position or 0 for row in rows if row.kind == RecordKind.VOTE and row.text != AGREED
+    }
+    return sorted(disputed)[:DISPUTED_MAX]
 
 
 def check_verdicts(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
-    """G10: verdicts are of known words, the same everywhere, and follow from the states."""
+    """G10: verdicts are known ones, the same everywhere, and follow from the states."""
     wanted = set(disputed_positions(rows))
     if not wanted:
         return
@@ -74,7 +74,7 @@ def check_verdicts(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterat
 def _votes_by_place(
     rows: list[Row], wanted: set[int], primaries: dict[int, PrimaryView]
 ) -> dict[VotePlace, dict[IncarnationId, NotedVotes]]:
-    """Return what was noted in each primary; what was decided between two of them is left out."""
+    """Return the votes of each primary; those decided between two of them are left out."""
     noted: dict[VotePlace, dict[IncarnationId, NotedVotes]] = defaultdict(dict)
     broken = incomplete(rows)
     for member, incarnation, records in records_by_incarnation(rows):
@@ -99,9 +99,9 @@ def _votes_by_place(
 def _dissenting(
     position: int, by_incarnation: dict[IncarnationId, NotedVotes]
 ) -> Iterator[Finding]:
-    """Yield who notes another verdict than most of those that counted the same votes.
+    """Yield incarnations with another verdict than most of those that counted the same votes.
 
-    One may have ended before the others, so each may lack the last verdicts of another.
+    An incarnation may have ended before the others, so it may lack their last verdicts.
     """
     counted = {
         key: noted.verdicts() for key, noted in sorted(by_incarnation.items()) if noted.whole
@@ -123,7 +123,7 @@ def _dissenting(
 def _unfounded(
     primary: PrimaryView | None, position: int, by_incarnation: dict[IncarnationId, NotedVotes]
 ) -> Iterator[Finding]:
-    """Yield who notes that states differed where all members of the primary show the same."""
+    """Yield incarnations that record a difference where all members had the same state."""
     if primary is None:
         return
     members = {name.rstrip("+") for name in primary.members}
@@ -143,7 +143,7 @@ def _unfounded(
 
 
 def _own_state(row: Row) -> tuple[bytes, int] | None:
-    """Return the chain and root that a life held where it notes a verdict; None: not known."""
+    """Return the chain and root that an incarnation had at a verdict; None: not known."""
     if row.text != UNDECIDED and row.flag is not True:
         return None
     return None if row.chain is None else (bytes(row.chain), row.root or 0)

@@ -1,11 +1,11 @@
-"""G9: whether what a member took for durable at a majority was on so many disks.
+"""G9: whether a durable mark in a confirm was really on the disks of a majority.
 
-A CONFIRM names the durable mark: the position that a majority of the primary's members had said to
-have on disk.  Each of them notes what it has (DURABLE) before it says so, and it says so on the
-token: all that it said in a primary it noted before the view of that ended.  So the highest mark of
-each primary is compared with what its members had noted by then, or when they stopped in order; of
-who did neither, or whose log is not whole, it is not known.  Pure Python over ACTIVE, VIEW, STOP
-and SEGMENT rows.
+A CONFIRM names the durable mark: the position that a majority of the primary's members had reported
+to have on disk.  A member records its position (DURABLE) before it reports it, and reports it on
+the token: so whatever it reported in a primary it recorded before that view ended.  The highest
+mark of each primary is compared with what its members had recorded by then, or at an orderly stop;
+for members that did neither, or whose log is incomplete, it is not known.  Pure Python over ACTIVE,
+VIEW, STOP and SEGMENT rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check_marks(
             mark, primary = sums["mark"], primaries.get(epoch)
             if mark < 0 or primary is None:
                 continue
-            # The voters may have changed in this epoch: the next one's will do as well.
+            # The voters may have changed in this epoch: those of the next one are accepted too.
             after = [later for later in sorted(primaries) if later > epoch][:1]
             sets = [parse(primaries[one].voters) for one in (epoch, *after)]
             disks = {
@@ -56,7 +56,7 @@ def check_marks(
 
 
 def _reached(voters: Electorate, disks: dict[str, int]) -> int:
-    """Return the highest position that a quorate set may have had on disk; 0: none."""
+    """Return the highest position that a quorate set may have on disk; 0: none."""
     held = {**disks, **dict.fromkeys(voters.arbitrators, UNKNOWN)}
     for position in sorted(set(held.values()), reverse=True):
         if voters.quorate([name for name, at in held.items() if at >= position]):
@@ -65,15 +65,15 @@ def _reached(voters: Electorate, disks: dict[str, int]) -> int:
 
 
 def _durable_at_view_end(rows: list[Row]) -> dict[IncarnationId, dict[int, int]]:
-    """Return, by life and epoch, what it had noted as durable when the view of that primary ended
-    for it, or when it stopped.
+    """Return, by incarnation and epoch, the recorded durable position when that view ended.
 
-    Where it did neither, or parts of the log are not at hand, there is nothing.
+    Also at an orderly stop; there is no entry where neither was recorded or parts of the log are
+    missing.
     """
     left_out = incomplete(rows) | first_positions(rows).keys()
     at_segment_end: dict[IncarnationId, list[tuple[int, int]]] = defaultdict(
         list
-    )  # at which lsn a segment ends
+    )  # last lsn of a segment, durable
     for row in rows:
         if row.kind == SEGMENT:
             at_segment_end[row.member, row.incarnation].append((row.lsn, ends_of(row)["durable"]))
@@ -98,7 +98,7 @@ def _durable_at_view_end(rows: list[Row]) -> dict[IncarnationId, dict[int, int]]
 
 
 def _incarnation_id(member: str) -> IncarnationId:
-    """Read "name/incarnation", with or without the mark of a fresh one."""
+    """Parse "name/incarnation", with or without the "+" of a fresh one."""
     name, _, incarnation = member.rstrip("+").rpartition("/")
     return name, int(incarnation)
 

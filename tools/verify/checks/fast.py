@@ -1,8 +1,8 @@
-"""The fast path: only the ends of closed segments are read and compared, nothing in between.
+"""Fast comparison of closed segments by their ends; nothing in between is read.  No Spark.
 
-What agrees here is the chain at the marks and ends that two lives both wrote down, and that the
-segments of a life follow each other.  That is a reason to look no closer in a hurry, not a proof:
-a closing record says what its writer believed, and most promises are not looked at.  No Spark.
+It compares the chains at marks and ends that two members both recorded, and whether the segments of
+an incarnation follow each other.  Agreement is no proof: a closing record holds what its writer
+believed, and most promises are not checked.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class Closed(NamedTuple):
 
     @property
     def key(self) -> IncarnationId:
-        """Return whose it is."""
+        """Return the incarnation that wrote it."""
         return self.ends.header.member, self.ends.header.incarnation
 
 
 @dataclass(slots=True)
 class FastReport:
-    """What the ends say."""
+    """Result of the fast comparison."""
 
     segments: int = 0
     bytes: int = 0
-    records: int = 0  # as the closing records have it
-    moves: int = 0  # as the closing records have it
+    records: int = 0  # according to the closing records
+    moves: int = 0  # according to the closing records
     members: int = 0
-    compared: int = 0  # positions that at least two members wrote down
+    compared: int = 0  # positions that at least two members recorded
     agreed_to: int = 0  # the last of them before the first difference
     differences: list[str] = field(default_factory=list)
     suspects: list[Path] = field(default_factory=list)  # to be checked in full
@@ -53,11 +53,11 @@ class FastReport:
 
     @property
     def agree(self) -> bool:
-        """Whether nothing differs; it says nothing of what was not compared."""
+        """Whether nothing that was compared differs."""
         return not self.differences
 
     def as_document(self) -> dict[str, object]:
-        """Return the report as plain values for JSON; there is no word "consistent" in it."""
+        """Return the report as plain values for JSON; it claims no consistency."""
         return {
             "fast": True,
             "ends_agree": self.agree if self.compared else None,
@@ -136,7 +136,7 @@ def _discontinuities(before: Closed, after: Closed) -> Iterator[str]:
 
 
 def _written_chains(segments: Iterable[Closed]) -> dict[int, dict[bytes, list[Closed]]]:
-    """Return, by position and chain, who wrote them down."""
+    """Return, by position and chain, the segments that recorded them."""
     written: dict[int, dict[bytes, list[Closed]]] = defaultdict(lambda: defaultdict(list))
     for one in segments:
         end = one.ends.end
@@ -148,7 +148,7 @@ def _written_chains(segments: Iterable[Closed]) -> dict[int, dict[bytes, list[Cl
 
 
 def _compare_chains(report: FastReport, segments: list[Closed]) -> set[Path]:
-    """Compare the chains at all positions that two members wrote down; return what to expand."""
+    """Compare the chains at positions that two members recorded; return the segments to check."""
     written = _written_chains(segments)
     shared: set[str] = set()
     first_bad = 0
@@ -179,7 +179,7 @@ def _compare_chains(report: FastReport, segments: list[Closed]) -> set[Path]:
 
 
 def _holds(one: Closed, first: int, last: int) -> bool:
-    """Whether a segment has, or may have, batches from `first` to `last`."""
+    """Whether a segment has, or may have, batches of positions `first` to `last`."""
     end = one.ends.end
     if end is None:
         return True

@@ -1,7 +1,7 @@
-"""Lives as a whole: their segments joined, and what they did per epoch compared.
+"""Checks of whole incarnations: segments joined, and incarnations compared epoch by epoch.
 
-Pure Python over SEGMENT rows and the control records; see `parse` for what a segment takes for
-granted at its beginning.
+Pure Python over SEGMENT rows and control records; `input.parse` states what is assumed at the
+beginning of a segment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vsync.quorum.voter_set import parse
 
 @dataclass(slots=True)
 class Incarnation:
-    """What one life did, over all its segments."""
+    """Totals of one process incarnation of a member, over all its segments."""
 
     member: str
     number: int
@@ -40,7 +40,7 @@ class Incarnation:
 
 
 def join_segments(rows: list[Row]) -> tuple[list[Incarnation], list[Finding], list[str]]:
-    """Return the lives, what breaks between their segments, and files that begin inactive."""
+    """Return the incarnations, faults between segments, and files that begin inactive."""
     by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind == SEGMENT:
@@ -70,7 +70,7 @@ BEYOND_ALL = 1 << 62  # beyond any position
 
 
 def first_positions(rows: list[Row]) -> dict[IncarnationId, int]:
-    """Return the first position shown of each life that is not shown from segment 0 on."""
+    """Return the first position of each incarnation that was not read from segment 0 on."""
     by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind == SEGMENT:
@@ -86,7 +86,7 @@ def first_positions(rows: list[Row]) -> dict[IncarnationId, int]:
 
 @dataclass(slots=True)
 class CarriedState:
-    """What the end of a segment hands to the next; None and -1: not known."""
+    """State carried over from the end of a segment to the next; None and -1: not known."""
 
     segment: int = -1
     position_reached: int = -1
@@ -97,7 +97,7 @@ class CarriedState:
     whole: bool = True  # nothing before is missing
 
     def check(self, ends: SegmentEnds) -> Iterator[tuple[str, int, int, str]]:
-        """Yield what the next segment took for granted wrongly."""
+        """Yield what was assumed wrongly at the beginning of the next segment."""
         first = ends["first_batch"]
         if first is not None and self.position_reached >= 0:
             commands = len(first["outcomes"]) // 4  # hex of u16
@@ -120,7 +120,7 @@ class CarriedState:
             yield "G7", ends["entry_confirm"], -1, "confirmed outside of the primary"
 
     def after_segment(self, row: Row, ends: SegmentEnds, follows: bool) -> CarriedState:
-        """Return what holds at the end of a segment that began with this."""
+        """Return the state at the end of a segment that began with this one."""
         position_reached = -1 if row.position is None else row.position
         before = self if follows else CarriedState(active=None, whole=False)
         untouched = position_reached < 0 and ends["first_batch"] is None
@@ -146,14 +146,14 @@ def _add(one: Incarnation, ends: SegmentEnds) -> None:
     one.unjudged += ends["unjudged"]
 
 
-def check_synchrony(rows: list[Row], lived: list[Incarnation]) -> Iterator[Finding]:
-    """G2: lives that go together from one primary view to the next applied the same in it.
+def check_synchrony(rows: list[Row], incarnations: list[Incarnation]) -> Iterator[Finding]:
+    """G2: incarnations that move together from one primary view to the next applied the same in it.
 
-    Positions are contiguous in each life (G1), and `identity` compares (ring, seq) at each of them;
-    so the sets are equal when they end alike.  A life that was given a state on its way, of which
-    what it lacks is a part, did not go with the others.
+    Positions are contiguous in each incarnation (G1), and `total_order` compares (ring, seq) at
+    each of them; so the sets are equal when they end alike.  An incarnation that received on its
+    way a state which includes what it lacks did not move with the others.
     """
-    reached = {(one.member, one.number): one.epochs for one in lived}
+    reached = {(one.member, one.number): one.epochs for one in incarnations}
     groups: dict[tuple[int, int], list[tuple[int, int, IncarnationId]]] = defaultdict(list)
     for member, incarnation, records in records_by_incarnation(rows):
         actives = [row for row in records if row.kind == RecordKind.ACTIVE]
@@ -177,12 +177,13 @@ def check_synchrony(rows: list[Row], lived: list[Incarnation]) -> Iterator[Findi
 
 
 def check_next_primary(
-    lived: list[Incarnation], primaries: dict[int, PrimaryView], bases: dict[int, int]
+    incarnations: list[Incarnation], primaries: dict[int, PrimaryView], bases: dict[int, int]
 ) -> Iterator[Finding]:
-    """G8: each epoch starts at or beyond everything that earlier ones confirmed; `began` as
-    `control.begun` has it.
+    """G8: each epoch starts at or beyond everything that earlier ones confirmed.
+
+    `bases` as in `views_and_segments.epoch_bases`.
     """
-    confirmed = _highest_confirmed(lived)
+    confirmed = _highest_confirmed(incarnations)
     for epoch, base in bases.items():
         earlier = [(position, of, key) for of, (position, key) in confirmed.items() if of < epoch]
         position, of, key = max(earlier, default=(-1, 0, ("", 0)))
@@ -196,16 +197,16 @@ def check_next_primary(
 
 
 def check_majority(
-    lived: list[Incarnation], primaries: dict[int, PrimaryView]
+    incarnations: list[Incarnation], primaries: dict[int, PrimaryView]
 ) -> Iterator[Finding]:
-    """G9: a majority of the voters says that it is on disk, or its log ends too early to know."""
+    """G9: a majority of voters recorded it as durable, or their logs end too early to know."""
     durable: dict[str, int] = {}
     open_ended: dict[str, bool] = {}
-    for one in lived:  # in their order: a later START says what an earlier incarnation kept
+    for one in incarnations:  # in their order: a later START says what an earlier incarnation kept
         durable[one.member] = max(one.durable, durable.get(one.member, -1))
         open_ended[one.member] = not one.stopped
-    for epoch, (position, (member, incarnation)) in _highest_confirmed(lived).items():
-        # The voters may have changed in this epoch: the next one's will do as well.
+    for epoch, (position, (member, incarnation)) in _highest_confirmed(incarnations).items():
+        # The voters may have changed in this epoch: those of the next one are accepted too.
         after = [later for later in sorted(primaries) if later > epoch][:1]
         sets = [parse(primaries[one].voters) for one in (epoch, *after) if one in primaries]
         have = {name for name, reached in durable.items() if reached >= position}
@@ -219,10 +220,10 @@ def check_majority(
             yield Finding("G9", member, incarnation, position, what)
 
 
-def _highest_confirmed(lived: list[Incarnation]) -> dict[int, tuple[int, IncarnationId]]:
-    """Return, by epoch, the highest position that was confirmed, and by whom."""
+def _highest_confirmed(incarnations: list[Incarnation]) -> dict[int, tuple[int, IncarnationId]]:
+    """Return, by epoch, the highest confirmed position and the incarnation that confirmed it."""
     highest: dict[int, tuple[int, IncarnationId]] = {}
-    for one in lived:
+    for one in incarnations:
         for epoch, sums in one.epochs.items():
             if sums["confirmed"] >= 0:
                 claim = (sums["confirmed"], (one.member, one.number))

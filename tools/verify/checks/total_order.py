@@ -1,8 +1,8 @@
-"""G1, G2, G14, G10: at each position all members applied the same item and computed the same.
+"""G1, G2, G14, G10: at each position all members applied the same item and computed the same state.
 
-One aggregation over the batches of the ranges that `doubts` left, and over what starts, snapshots,
-votes and stops say of a position, finds the first of each kind of difference.  Only the few rows of
-those positions are then looked at, to say who differs, in what, and at which command.
+One aggregation over the batches of the ranges that `difference_search` left, and over the states
+that starts, snapshots, votes and stops record, finds the first difference of each kind.  Only the
+few rows of those positions are then read, to name who differs, in what, and at which command.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMAND_NAMES = {
 
 
 class Differences(NamedTuple):
-    """How much was compared; by kind of difference its first position and at how many it is."""
+    """How much was compared; by kind of difference its first position, and at how many it is."""
 
     batches: int
     positions: int
@@ -41,7 +41,7 @@ class Differences(NamedTuple):
 
 
 class AppliedAt(NamedTuple):
-    """One member's batch, or what it says of its state, at a position in question."""
+    """One member's batch, or other record of its state, at a position with a difference."""
 
     member: str
     incarnation: int
@@ -63,7 +63,7 @@ class AppliedAt(NamedTuple):
 
 
 def _superseded(cutoffs: dict[int, int]) -> Column:
-    """Return the epoch of a superseded row, 0 for one that is part of the one history."""
+    """Return the epoch of a superseded row, 0 for one of the canonical history."""
     from pyspark.sql import functions as f
 
     pairs = [f.lit(value) for pair in sorted(cutoffs.items()) for value in pair]
@@ -78,12 +78,12 @@ def find_differences(
 ) -> Differences:
     """Aggregate batches by the position that they end at, in one job.
 
-    `begin_inactive` are the segments in whose beginning the member was in no primary.  Before
-    position `begin` the logs at hand are not of all lives: who else applied it is not known.
+    `begin_inactive` are the segments at whose beginning the member was in no primary.  Before
+    position `begin` logs of some incarnations are missing: who else applied it is not known.
     """
     from pyspark.sql import functions as f
 
-    # In words: a column object for each part would be a call to Java each, some 200 in all.
+    # As SQL text: a column object for each part would be a call to Java each, some 200 in all.
     is_batch = f"kind = {int(RecordKind.BATCH)}"
 
     def differ(*columns: str) -> str:
@@ -98,7 +98,7 @@ def find_differences(
         "moves": differ("moves_hash"),
         "chain": "coalesce(min(chain) != max(chain), false)",
         "root": "coalesce(min(root) != max(root), false)",
-        # Late is fine when a member that was active applied the same.
+        # Applied outside of the primary is right when a member inside applied the same.
         "alone": f"`last` >= {begin} and coalesce(not max(active) or "
         "(not min(active) and min(chain) != max(chain)), false)",
     }
@@ -126,7 +126,7 @@ def find_differences(
 
 
 def applied_while_active(begin_inactive: list[str]) -> Column:
-    """Return whether a batch was applied by a member of the primary."""
+    """Return whether a batch was applied while its member was in the primary."""
     from pyspark.sql import functions as f
 
     begun = f.col("file").isin(begin_inactive) if begin_inactive else f.lit(False)
@@ -139,7 +139,7 @@ def describe_differences(
     begin_inactive: list[str],
     cutoffs: dict[int, int],
 ) -> list[Finding]:
-    """Say who differs from the others at the first position of each kind of difference."""
+    """Return who differs from the others at the first position of each kind of difference."""
     from pyspark.sql import functions as f
 
     if not differences.found:
@@ -177,7 +177,7 @@ def _outside_primary(row: AppliedAt) -> Finding:
 
 
 def _minority(rows: list[AppliedAt], name: str, count: int) -> Iterator[Finding]:
-    """Yield a finding for each life that differs from what most have."""
+    """Yield a finding for each incarnation that differs from the majority."""
     key, describe, promise = _COMPARED[name]
     rows = [row for row in rows if name != "root" or row.root is not None]
     usual, votes = Counter(map(key, rows)).most_common(1)[0]

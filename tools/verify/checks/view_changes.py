@@ -1,8 +1,8 @@
-"""G6: how lives came from one view into the next, and who is said to have come along.
+"""G6: view changes, and which members are recorded to have moved together through each.
 
-A ring tells of the end of a view by a *transitional* one (extended virtual synchrony): of the view
-before, those that come along into the next one by the same way.  Who shares both views but was in
-another one in between did not come along.  Pure Python over VIEW records.
+The end of a regular view is recorded as a *transitional* one (extended virtual synchrony): the
+members of the old view that move together into the next one.  A member that shares both views but
+was in another one in between did not move together.  Pure Python over VIEW records.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tools.verify.input.rows import FAULT, SEGMENT, Row
 
 
 class ViewChange(NamedTuple):
-    """One life went from one regular view to the next, as it tells."""
+    """Move of one incarnation from a regular view to the next, as it recorded it."""
 
     before: Row
-    transitional: Row | None  # the transitional view; None: not told, or told wrongly
+    transitional: Row | None  # None: not recorded, or recorded wrongly
     after: Row
 
     @property
     def between(self) -> tuple[Ring, Ring]:
-        """Return which views these are."""
+        """Return the ids of both views."""
         return ring_of(self.before), ring_of(self.after)
 
 
@@ -43,14 +43,16 @@ def check_view_changes(rows: list[Row]) -> Iterator[Finding]:
     changes: list[ViewChange] = []
     for member, incarnation, records in records_by_incarnation(rows):
         if (member, incarnation) in left_out:
-            continue  # what is missing may be the view that explains the others
+            continue  # the missing part may hold the view that explains the others
         for one in _view_changes(records, from_beginning=records[0].kind == RecordKind.START):
             if isinstance(one, ViewChange):
                 changes.append(one)
             else:
                 row, what = one
                 yield Finding("G6", member, incarnation, position_at(rows, row), what)
-    arrived: dict[Ring, dict[str, Ring]] = defaultdict(dict)  # into a view, by whom, from which one
+    arrived: dict[Ring, dict[str, Ring]] = defaultdict(
+        dict
+    )  # by view entered and member, the view it left
     for change in changes:
         before, after = change.between
         arrived[after][_member(change.after)] = before
@@ -75,7 +77,7 @@ def check_view_changes(rows: list[Row]) -> Iterator[Finding]:
 
 
 def incomplete(rows: list[Row]) -> set[IncarnationId]:
-    """Return the lives of which something in the middle is not at hand."""
+    """Return the incarnations whose log is damaged or lacks a segment in the middle."""
     faults = (row for row in rows if row.kind == FAULT and row.origin == "LOG")
     found = {(row.member, row.incarnation) for row in faults}
     numbers: dict[IncarnationId, set[int]] = defaultdict(set)
@@ -89,20 +91,20 @@ def incomplete(rows: list[Row]) -> set[IncarnationId]:
 def _view_changes(
     records: list[Row], *, from_beginning: bool
 ) -> Iterator[ViewChange | tuple[Row, str]]:
-    """Yield how a life went from view to view, and what is wrong with that by itself.
+    """Yield the view changes of an incarnation, and (row, text) for what is wrong in its own log.
 
-    `shown`: its log is there from the beginning.
+    `from_beginning`: its log is at hand from the beginning.
     """
     regular: Row | None = None
     transitional: Row | None = None
-    closed = False  # the end of the regular view was told
+    closed = False  # the end of the regular view was recorded
     for row in records:
         if row.kind != RecordKind.VIEW:
             continue
         if row.flag:
             if regular is not None:
                 if not closed:
-                    what = f"view {_ring(row)} follows {_ring(regular)}, whose end is not told"
+                    what = f"view {_ring(row)} follows {_ring(regular)}, whose end is not recorded"
                     yield row, what
                 yield ViewChange(regular, transitional, row)
             regular, transitional, closed = row, None, False
@@ -116,16 +118,16 @@ def _view_changes(
 
 
 def _misplaced(row: Row, regular: Row | None, *, from_beginning: bool, closed: bool) -> str:
-    """Return how a transitional view is wrong by what its life told before; empty: it is not."""
+    """Return how a transitional view contradicts the records before it; "" when it does not."""
     if closed:
-        return f"the end of view {_ring(row)} is told again"
+        return f"the end of view {_ring(row)} is recorded again"
     names = set(_names(row))
     if _member(row) not in names:
-        return f"the members that come along from view {_ring(row)} are said to be others"
+        return f"the end of view {_ring(row)} does not contain the member itself"
     if regular is None:
-        return f"the end of view {_ring(row)} is told, which this member never saw" * from_beginning
+        return f"the end of view {_ring(row)} is recorded, but not its beginning" * from_beginning
     if (row.ring_seq, row.ring_rep) != (regular.ring_seq, regular.ring_rep):
-        return f"the end of view {_ring(row)} is told in view {_ring(regular)}"
+        return f"the end of view {_ring(row)} is recorded in view {_ring(regular)}"
     outsiders = names - set(_names(regular))
     if outsiders:
         return f"{_listed(outsiders)} came along from view {_ring(row)} without being in it"
@@ -133,7 +135,7 @@ def _misplaced(row: Row, regular: Row | None, *, from_beginning: bool, closed: b
 
 
 def _refuted(change: ViewChange, arrived: dict[str, Ring]) -> str:
-    """Return how others' logs, or the view that follows, contradict who came along."""
+    """Return how other logs, or the next view, contradict a transitional view; "" when not."""
     assert change.transitional is not None
     names, there = set(_names(change.transitional)), set(_names(change.after))
     before, after = change.between

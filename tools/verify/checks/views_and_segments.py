@@ -1,6 +1,6 @@
-"""Checks on the few records that grow with views, not with traffic: segments, views, activations.
+"""Checks of segments, views and activations: records that grow with views, not with traffic.
 
-Pure Python over rows that were collected; what grows with traffic is checked in `traffic`.
+Pure Python over collected rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ring = tuple[int, str, str]
 
 
 class PrimaryView(NamedTuple):
-    """What an ACTIVE record says of an epoch; the same at all its members."""
+    """Content of an ACTIVE record: the primary view of an epoch, the same at all its members."""
 
     epoch: int
     ring_seq: int
@@ -43,13 +43,13 @@ class PrimaryView(NamedTuple):
     cold: bool
 
     def agrees(self, other: PrimaryView) -> bool:
-        """Whether both describe one primary; a member that received its state knows no base."""
+        """Whether both describe one primary; a member that received its state records no base."""
         if 0 in (self.base, other.base):
             other = other._replace(base=self.base, base_chain=self.base_chain)
         return self == other
 
     def names(self) -> set[str]:
-        """Return the members without their lives."""
+        """Return the members' names without incarnations."""
         return {name.rsplit("/", 1)[0] for name in self.members}
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ def check_input(rows: list[Row]) -> None:
     seen: dict[tuple[str, str], str] = {}
     for row in rows:
         ends = ends_of(row) if row.kind == SEGMENT else None
-        # Who never held anything may have been named by a first start that came to nothing.
+        # A member without any state may have its cluster id from a first start that failed.
         if ends is not None and ends["records"] and (row.position or 0) > 0:
             name, cluster_id = ends["cluster"]
             seen.setdefault((name, cluster_id), row.file)
@@ -79,7 +79,7 @@ def check_input(rows: list[Row]) -> None:
 
 
 def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
-    """Yield what is wrong with the evidence itself, and, as text, what is merely not known."""
+    """Yield faults of the logs themselves, and, as text, what is merely not known."""
     for row in rows:
         if row.kind == FAULT:
             position = -1 if row.position is None else row.position
@@ -149,7 +149,7 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
 
 
 def check_closing_records(rows: list[Row]) -> Iterator[Finding]:
-    """LOG: the segment in which a life stopped in order is closed; STOP and END are one write."""
+    """LOG: the segment of an orderly stop is closed; STOP and END are one write."""
     last: dict[IncarnationId, Row] = {}
     for row in rows:
         if row.kind == SEGMENT:
@@ -169,7 +169,7 @@ def check_closing_records(rows: list[Row]) -> Iterator[Finding]:
 
 
 def check_views(rows: list[Row]) -> Iterator[Finding]:
-    """G6: one membership per view, rising ids, and no primary view that was not seen."""
+    """G6: one membership per view, rising ids, and no primary view that was not installed."""
     reported: dict[Ring, list[tuple[tuple[str, ...], Row]]] = defaultdict(list)
     first_segment: dict[IncarnationId, int] = {}  # the first segment that there is
     for row in rows:
@@ -178,7 +178,7 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
     for member, incarnation, records in records_by_incarnation(rows):
         unseen = (
             first_segment[member, incarnation] > 0
-        )  # a view before what there is, for all we know
+        )  # it may have been installed before the log at hand begins
         highest = -1
         seen: set[Ring] = set()
         for row in records:
@@ -211,9 +211,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 def split_by_majority(reports: list[tuple[T, Row]]) -> tuple[tuple[T, Row], list[tuple[T, Row]]]:
-    """Return what most tell with the first who does, and those who tell something else.
+    """Return the majority's version with its first report, and the reports that differ.
 
-    When two versions are told equally often, the one that was told first counts as usual.
+    Of versions that are equally frequent, the one that was reported first counts as the majority's.
     """
     most = Counter(ends for ends, _ in reports).most_common(1)[0][0]
     usual = next(report for report in reports if report[0] == most)
@@ -221,9 +221,9 @@ def split_by_majority(reports: list[tuple[T, Row]]) -> tuple[tuple[T, Row], list
 
 
 def ring_of(row: Row) -> Ring:
-    """Return what makes a ring unique: its number, and the representative in its very life.
+    """Return the unique id of a ring: its number, and the incarnation of its representative.
 
-    The number alone, or with the name, comes again when all members start anew.
+    The number alone, or with the name, is used again when all members start anew.
     """
     rep = row.ring_rep or ""
     found = [name.rstrip("+") for name in row.names or [] if name.rsplit("/", 1)[0] == rep]
@@ -231,7 +231,7 @@ def ring_of(row: Row) -> Ring:
 
 
 def position_at(rows: list[Row], view: Row) -> int:
-    """Return where the life stood at a view; its segment may have begun with it."""
+    """Return the position applied before a view; its segment may have begun with the view."""
     if view.position is not None and view.position >= 0:
         return view.position
     key = (view.member, view.incarnation)
@@ -245,7 +245,7 @@ def position_at(rows: list[Row], view: Row) -> int:
 
 
 def primaries(rows: Iterable[Row]) -> dict[int, PrimaryView]:
-    """Return what the epochs were, as first told."""
+    """Return the primary view of each epoch, as first recorded, with its base if that is known."""
     found: dict[int, PrimaryView] = {}
     for row in rows:
         if row.kind == RecordKind.ACTIVE:
@@ -256,11 +256,11 @@ def primaries(rows: Iterable[Row]) -> dict[int, PrimaryView]:
 
 
 def epoch_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
-    """Return, by epoch, the position behind which it began; 0: from the beginning, or not known.
+    """Return, by epoch, the position after which it began; 0: from the beginning, or not known.
 
-    An epoch of which nobody wrote ACTIVE, as its view ended too soon, or only who received its
-    state, may be part of the history all the same: a later primary decided what was under way.
-    Its activation is the first that was ordered in it.
+    An epoch without any ACTIVE record, as its view ended too soon, or with those of members that
+    received its state, may still be part of the history: a later primary decided what was under
+    way.  Its activation is the first command that was ordered in it.
     """
     firsts: dict[int, int] = {}
     for row in rows:
@@ -275,7 +275,7 @@ def epoch_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[
 def cutoffs(rows: Iterable[Row], bases: dict[int, int]) -> dict[int, int]:
     """Return, by epoch, the lowest position that a later epoch started from; `began` is `begun`.
 
-    What an epoch applied beyond it is superseded: no later primary knows it.  An epoch may have
+    What an epoch applied beyond it is superseded: no later primary has it.  An epoch may have
     decided something at a member that crashed before it came to what was ordered in it.
     """
     decided = {run.decided for row in rows if row.kind == SEGMENT for run in runs_of(row)}
@@ -310,9 +310,9 @@ def check_primaries(rows: list[Row]) -> Iterator[Finding]:
     before: PrimaryView | None = None
     for epoch in sorted(reported):
         (primary, first), others = _split_primaries(reported[epoch])
-        for odd, row in others:
-            what = f"a second primary in epoch {epoch}: {odd}; {first.member} says {primary}"
-            yield Finding("G7", row.member, row.incarnation, odd.base, what)
+        for other, row in others:
+            what = f"a second primary in epoch {epoch}: {other}; {first.member} says {primary}"
+            yield Finding("G7", row.member, row.incarnation, other.base, what)
         for what in _succeeds(before, primary):
             yield Finding("G7", first.member, first.incarnation, primary.base, what)
         before = primary
@@ -321,17 +321,15 @@ def check_primaries(rows: list[Row]) -> Iterator[Finding]:
 def _split_primaries(
     reports: list[tuple[PrimaryView, Row]],
 ) -> tuple[tuple[PrimaryView, Row], list[tuple[PrimaryView, Row]]]:
-    """Return what most tell of an epoch, and who does not agree with it.
+    """Return the majority's record of an epoch, and the records that contradict it.
 
-    Who received its state knows no base, and agrees with any.
+    The record of a member that received its state has no base, and agrees with any.
     """
     knowing = [report for report in reports if report[0].base > 0] or reports
     usual, _ = split_by_majority(knowing)
     most = Counter(primary._replace(base=0, base_chain=b"") for primary, _ in reports)
     if usual[0]._replace(base=0, base_chain=b"") != most.most_common(1)[0][0]:
-        usual, _ = split_by_majority(
-            reports
-        )  # most of those who received their state tell otherwise
+        usual, _ = split_by_majority(reports)  # outvoted by members that received their state
     return usual, [report for report in reports if not usual[0].agrees(report[0])]
 
 
@@ -345,7 +343,7 @@ def _succeeds(before: PrimaryView | None, primary: PrimaryView) -> Iterator[str]
         )
     if before is None:
         return
-    # The voters may have changed in the earlier epoch: whoever votes in either set will do.
+    # The voters may have changed in the earlier epoch: voters of either set count.
     voting = {*electorate.names, *parse(before.voters).names}
     if not present & before.names() & voting:
         yield f"the primaries of epochs {before.epoch} and {primary.epoch} share no voter"
@@ -365,7 +363,7 @@ def _primary(row: Row) -> PrimaryView:
 
 
 def records_by_incarnation(rows: list[Row]) -> Iterator[tuple[str, int, list[Row]]]:
-    """Yield the numbered records of each life in the order in which they were written."""
+    """Yield the numbered records of each incarnation in the order in which they were written."""
     by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind < SEGMENT:
@@ -375,11 +373,11 @@ def records_by_incarnation(rows: list[Row]) -> Iterator[tuple[str, int, list[Row
 
 
 def ends_of(row: Row) -> SegmentEnds:
-    """Return what a SEGMENT row says."""
+    """Return the content of a SEGMENT row."""
     ends: SegmentEnds = json.loads(row.text or "{}")
     return ends
 
 
 def runs_of(row: Row) -> list[Run]:
-    """Return the runs of positions that a SEGMENT row tells of."""
+    """Return the runs of positions in a SEGMENT row."""
     return [Run(*one) for one in ends_of(row)["runs"]]

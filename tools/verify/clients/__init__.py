@@ -1,1 +1,1 @@
-"""Checks of what clients were told against what members logged."""
+"""Checks of clients' histories against the members' logs."""

@@ -1,12 +1,12 @@
-"""C1 and C6 with clients: what clients wrote down of themselves, looked up in the one history.
+"""C1 and C6: operations in clients' histories, looked up in the canonical history of the members.
 
-Clients and members know a message by the hash of its body; a publish also by its number.  Many
-messages may have one body, so what is compared are counts: of a body that was confirmed to clients
-three times there are three messages.  A client that keeps no history takes nothing from that: it
-only adds messages that nobody asks for.
+Clients and members identify a message by the hash of its body, and a publish also by its number.
+Many messages may have one body, so counts are compared: of a body that was confirmed to clients
+three times there are three messages.  Clients that keep no history do no harm: they only add
+messages that no history mentions.
 
-What a client knew when the logs of the members begin, or what it did after they end, is not looked
-up; `Known` says whether there is such a time.
+What a client did before the members' logs begin, or after they end, is not looked up;
+`HistoryExtent` states whether there is such a time.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 class ClientReport(NamedTuple):
-    """What clients say, judged."""
+    """Result of the checks of clients' histories."""
 
     counts: ClientCounts
     findings: list[Finding]
     notes: list[str]
-    outcomes: PublishOutcomes | None  # None: the logs do not tell enough to say where everything is
+    outcomes: PublishOutcomes | None  # None: the logs are not complete enough for that
 
     def as_document(self) -> dict[str, object]:
-        """Return what was looked at as plain values for JSON."""
+        """Return counts and outcomes as plain values for JSON."""
         outcomes = None if self.outcomes is None else self.outcomes._asdict()
         return {**self.counts._asdict(), "account": outcomes}
 
     def coverage(self) -> list[Coverage]:
-        """Return over how many operations each check went."""
+        """Return how many operations each check examined."""
         c = self.counts
         rows = [
             Coverage("G8", "C1 clients' confirms", c.confirmed, "confirmed publishes"),
@@ -61,7 +61,7 @@ class ClientReport(NamedTuple):
 
 
 class ClientCounts(NamedTuple):
-    """What was looked at."""
+    """Operations in the histories of all clients, by kind."""
 
     clients: int = 0
     operations: int = 0
@@ -79,9 +79,10 @@ def check_clients(
     names: DataFrame,
     extent: HistoryExtent,
 ) -> ClientReport:
-    """Judge what clients say by the moves of the one history, of which `moves` are all tellings.
+    """Check clients' histories against the canonical history.
 
-    The tables are those of the data source; `names` has number and name of each queue.
+    `moves` are those of all logs, `history` those of the canonical history, in the columns of the
+    data source; `names` has number and name of each queue.
     """
     from pyspark import StorageLevel
 
@@ -125,28 +126,28 @@ def count(clients: DataFrame) -> ClientCounts:
 def check_publishes(
     clients: DataFrame, published: DataFrame, extent: HistoryExtent
 ) -> list[Finding]:
-    """C1: what was confirmed is a message, in the queue it was for; what was refused is not."""
+    """C1: a confirmed publish is a message, in the queue it was for; a refused one is not."""
     from pyspark.sql import functions as f
 
     found = _looked_up(clients, published)
-    bad = found.filter("verdict is not null")
+    mismatches = found.filter("verdict is not null")
     if not extent.whole:
-        bad = bad.filter("verdict != 'missing'")
+        mismatches = mismatches.filter("verdict != 'missing'")
     elif not (extent.begin and extent.end):
-        bad = _within(bad, found, extent)
-    rows = bad.orderBy(f.col("who.client"), f.col("who.place")).limit(FINDINGS_MAX).collect()
+        mismatches = _within(mismatches, found, extent)
+    rows = mismatches.orderBy(f.col("who.client"), f.col("who.place")).limit(FINDINGS_MAX).collect()
     return [_publish_finding(row) for row in rows]
 
 
 def check_unroutable(
     clients: DataFrame, published: DataFrame, extent: HistoryExtent
 ) -> list[Finding]:
-    """C1: what a client was told is unroutable reached no queue."""
+    """C1: a publish that was returned to its client as unroutable entered no queue."""
     from pyspark.sql import functions as f
 
     if not (extent.begin and extent.whole):
         return []
-    told = (
+    answers = (
         clients.filter(f.col("op") == int(ClientOp.UNROUTABLE))
         .groupBy("body")
         .agg(f.count("*").alias("told"), f.min(who()).alias("who"))
@@ -155,29 +156,29 @@ def check_unroutable(
         f.count("*").alias("there"), f.count(f.when(f.col("number") == 0, 1)).alias("nowhere"),
         f.min("position").alias("position"),
     )  # fmt: skip
-    compared = told.join(there, "body", "left").na.fill(0, ["there", "nowhere"])
-    bad = compared.filter("told > nowhere")
+    compared = answers.join(there, "body", "left").na.fill(0, ["there", "nowhere"])
+    mismatches = compared.filter("told > nowhere")
     if not extent.end:
-        bad = bad.filter("there >= told")
+        mismatches = mismatches.filter("there >= told")
     return [
         finding(
             "G20", row.who, row.body, row.position,
-            f"was told {times(row.told)} that it is unroutable, but {row.nowhere} of "
+            f"was told {times(row.answers)} that it is unroutable, but {row.nowhere} of "
             f"{row.there} publishes of it reached no queue",
         )
-        for row in bad.limit(FINDINGS_MAX).collect()
+        for row in mismatches.limit(FINDINGS_MAX).collect()
     ]  # fmt: skip
 
 
 def _looked_up(clients: DataFrame, published: DataFrame) -> DataFrame:
-    """Return, by body, number and queue, what clients were told, what is there, and a verdict."""
+    """Return, by body, number and queue, the answers to clients, the messages, and a verdict."""
     from pyspark.sql import functions as f
 
     def of(did: ClientOp) -> Column:
         return f.when(f.col("op") == int(did), 1)
 
     answered = of(ClientOp.CONFIRMED).isNotNull() | of(ClientOp.REFUSED).isNotNull()
-    told = (
+    answers = (
         clients.filter(f.col("op").isin(ClientOp.PUBLISHED, ClientOp.CONFIRMED, ClientOp.REFUSED))
         .groupBy("body", f.col("aux").bitwiseAND(MARK_MASK).alias("publish_no"), "queue")
         .agg(
@@ -189,11 +190,11 @@ def _looked_up(clients: DataFrame, published: DataFrame) -> DataFrame:
         .filter("who is not null")
     )
     server = published.filter("cause = 0 and publish_no > 0")
-    nameless = f.size("names") < f.size("queues")  # what a damaged log does not name accuses nobody
+    nameless = f.size("names") < f.size("queues")  # a queue whose name is damaged may be any
     inside = f.when(f.array_contains("names", f.col("queue")) | nameless, 1)
     entered = f.when((f.col("number") == 0) | (f.size("queues") > 0), 1)
     there = (
-        told.join(server, ["body", "publish_no"], "left")
+        answers.join(server, ["body", "publish_no"], "left")
         .groupBy("body", "publish_no", "queue", "attempts", "confirmed", "refused", "who")
         .agg(
             f.count("number").alias("there"),
@@ -211,21 +212,21 @@ def _looked_up(clients: DataFrame, published: DataFrame) -> DataFrame:
         .when(f.col("confirmed") > f.col("entered"), "nowhere")
         .when(for_queue & (f.col("confirmed") > f.col("inside") + f.col("nowhere")), "elsewhere")
         .when(for_queue & (f.col("refused") > f.col("there") - f.col("inside")), "not refused")
-        # One of them is this client's, so the channel that all are of is its own, too.
+        # One of them is this client's, so the channel of all of them is its own, too.
         .when(once & (f.col("there") > 1) & (f.col("channels") == 1), "doubled")
     )
     return there.withColumn("verdict", verdict)
 
 
-def _within(bad: DataFrame, found: DataFrame, extent: HistoryExtent) -> DataFrame:
-    """Leave out what a client did before the first or after the last that is surely found of it."""
+def _within(mismatches: DataFrame, found: DataFrame, extent: HistoryExtent) -> DataFrame:
+    """Keep what a client did between the first and the last publish of it that is surely found."""
     from pyspark.sql import functions as f
 
     sure = found.filter("attempts = 1 and confirmed = 1 and there = 1 and verdict is null")
     spans = sure.groupBy(f.col("who.client").alias("c"), f.col("who.life").alias("l")).agg(
         f.min("who.place").alias("first"), f.max("who.place").alias("last")
     )
-    joined = bad.join(
+    joined = mismatches.join(
         spans, (f.col("who.client") == f.col("c")) & (f.col("who.life") == f.col("l")), "left"
     )
     inside = f.col("verdict") != "missing"
@@ -239,11 +240,11 @@ def _publish_finding(row: Row) -> Finding:
     match row.verdict:
         case "missing":
             promise = "G8"
-            told = f"{row.confirmed} confirmed" + (
+            answers = f"{row.confirmed} confirmed" + (
                 f", {row.refused} refused" if row.refused else ""
             )
             what = (
-                f"was answered for its publish {number} ({told}, counting all clients), but the "
+                f"was answered for its publish {number} ({answers}, counting all clients), but the "
                 f"members' logs have it {times(row.there)}"
             )
         case "nowhere":

@@ -1,4 +1,4 @@
-"""Histories of clients among the logs at hand: which they are, and what they are held to."""
+"""Clients' histories among the logs at hand, and the extent of the members' history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_history(path: Path) -> bool:
-    """Whether this is a segment of a client.  What cannot be read is left to who reads it all."""
+    """Whether this is a segment of a client; a damaged one counts as a member's."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             header = header_of(file.read(HEADER_BYTES), str(path))
@@ -47,9 +47,10 @@ def check_histories(
     stretches: Sequence[Stretch],
     gaps: Iterable[Gap],
 ) -> ClientReport | None:
-    """Judge what clients wrote, in `told`, by the one history that the stretches of the members'
-    segments are; None: nobody did.  `scan` has a row for each name of a queue, `rows` are the
-    control rows of members.
+    """Check clients' histories against the canonical history; None when there is no client.
+
+    `stretches` of the members' `segments` are the canonical history, `scan` has a row for each name
+    of a queue, `rows` are the members' control rows.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
@@ -82,14 +83,15 @@ def check_histories(
 
 
 def extent_of(rows: Iterable[Row], gaps: Iterable[Gap]) -> HistoryExtent:
-    """Return what the members' logs tell: where no life of a member stopped in order after all of
-    its others, more may have happened than is told.
+    """Return how much of the history the members' logs hold.
+
+    Its end is known only if the last incarnation of each member stopped in order.
     """
     stopped: dict[str, dict[IncarnationId, bool]] = {}
     for row in rows:
         ended = stopped.setdefault(row.member, {})
-        life = row.member, row.incarnation
-        ended[life] = ended.get(life, False) or row.kind == RecordKind.STOP
+        key = row.member, row.incarnation
+        ended[key] = ended.get(key, False) or row.kind == RecordKind.STOP
     end = all(ended[max(ended)] for ended in stopped.values())
     missing = list(gaps)
     return HistoryExtent(

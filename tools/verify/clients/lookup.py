@@ -1,4 +1,4 @@
-"""What the checks of clients' histories share: how much is known, who says what, and messages."""
+"""Shared by the checks of clients' histories: extent of the history, clients, and messages."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PLACE_BITS = 21  # operations of one record; a record is bounded to fewer
 
 
 class HistoryExtent(NamedTuple):
-    """How much the members' logs tell of the one history."""
+    """How much of the canonical history the members' logs hold."""
 
-    begin: bool  # it is told from position 1 on
-    end: bool  # every member that is named ended in order: there is nothing after it
+    begin: bool  # it begins at position 1
+    end: bool  # every named member stopped in order: there is nothing after it
     whole: bool  # no position in between is missing
 
 
 def messages(history: DataFrame, names: DataFrame) -> DataFrame:
-    """Return one row a publish: where, of which channel, what, and which queues it entered.
+    """Return one row per publish: position, channel, body, and the queues that it entered.
 
-    `number` is 0 for one that reached no queue; `cause` as in the tape.
+    `number` is 0 for one that reached no queue; `cause` as in the move log.
     """
     from pyspark.sql import functions as f
 
@@ -55,7 +55,7 @@ def messages(history: DataFrame, names: DataFrame) -> DataFrame:
 
 
 def who() -> Column:
-    """Return where a client says something: first in order of clients, then of its own time."""
+    """Return the origin of an operation, ordered by client and by its place in the history."""
     from pyspark.sql import functions as f
 
     place = f.shiftleft(f.col("lsn"), _PLACE_BITS) + f.col("ordinal")

@@ -1,8 +1,8 @@
-"""C2 with clients: where every publish that was confirmed to a client has ended.
+"""C2 with clients: in which state each publish that was confirmed to a client has ended.
 
-A message of a queue is known by the hash of its content, which stays when a cold start numbers
-the queue anew.  Settled and dropped are moves of their own; a purge takes what is ready in its
-queue, which is what was not delivered since it came or came back.
+A message in a queue is identified by the hash of its content, which stays when a cold start
+renumbers the queue.  Settled and dropped are moves of their own; a purge takes what is ready in its
+queue: messages not delivered since they were enqueued or returned.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ END_STATES = ("settled", "dropped", "dead-lettered", "purged", "still there", "u
 
 
 class PublishOutcomes(NamedTuple):
-    """How many publishes were confirmed, and where their copies in queues have ended."""
+    """How many publishes were confirmed, and how their copies in queues have ended."""
 
-    told: int  # confirmed to clients
-    confirmed: int  # of these, that are found
+    told: int  # confirmed, according to clients
+    confirmed: int  # those of them that are found
     ends: dict[str, int]  # by ENDS; one publish may have entered several queues
 
     def __str__(self) -> str:
-        told = [f"{count:,} {end}" for end, count in self.ends.items() if count]
+        listed = [f"{count:,} {end}" for end, count in self.ends.items() if count]
         missing = self.told - self.confirmed
-        judged = f"{missing:,} NOT accounted for" if missing else "all accounted for"
-        return f"{self.told:,} confirmed by clients, {judged}: {', '.join(told) or 'nothing'}"
+        found = f"{missing:,} NOT accounted for" if missing else "all accounted for"
+        return f"{self.told:,} confirmed by clients, {found}: {', '.join(listed) or 'nothing'}"
 
 
 def trace_publishes(
     clients: DataFrame, published: DataFrame, history: DataFrame, names: DataFrame
 ) -> tuple[PublishOutcomes, list[Finding]]:
-    """C2: each confirmed publish has exactly one end in each queue that it entered, or is there."""
+    """C2: each confirmed publish has one end in each queue that it entered, or is still there."""
     from pyspark.sql import functions as f
 
     mine = _confirmed(clients, published).persist()
     try:
-        told = clients.filter(f.col("op") == int(ClientOp.CONFIRMED)).count()
+        claimed = clients.filter(f.col("op") == int(ClientOp.CONFIRMED)).count()
         found = mine.agg(f.count("*"), f.count(f.when(f.col("number") == 0, 1))).collect()[0]
         entered = mine.select(
             "content", "body", "client", f.explode("queues").alias("queue"), "position"
@@ -74,15 +74,15 @@ def trace_publishes(
         )
         for row in found_twice
     ]  # fmt: skip
-    return PublishOutcomes(told, found[0], ends), findings
+    return PublishOutcomes(claimed, found[0], ends), findings
 
 
 def _confirmed(clients: DataFrame, published: DataFrame) -> DataFrame:
-    """Return as many publishes of a body and number as were confirmed, the earliest ones."""
+    """Return, by body and number, the earliest publishes: as many as were confirmed."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    told = (
+    claimed = (
         clients.filter(f.col("op") == int(ClientOp.CONFIRMED))
         .groupBy("body", f.col("aux").bitwiseAND(MARK_MASK).alias("publish_no"))
         .agg(f.count("*").alias("confirmed"), f.min("client").alias("client"))
@@ -94,12 +94,14 @@ def _confirmed(clients: DataFrame, published: DataFrame) -> DataFrame:
     )
     server = published.filter("cause = 0 and publish_no > 0")
     return (
-        server.join(told, ["body", "publish_no"]).withColumn("nth", nth).filter("nth <= confirmed")
+        server.join(claimed, ["body", "publish_no"])
+        .withColumn("nth", nth)
+        .filter("nth <= confirmed")
     )
 
 
 def _lifecycles(history: DataFrame) -> DataFrame:
-    """Return, by queue and content, how many ends there are, the last of them, or a purge."""
+    """Return, by queue and content, the number of ends, the last of them, or a purge."""
     from pyspark.sql import functions as f
 
     cold = (f.col("op") == int(Op.PURGED)) & (f.col("cause") == _COLD_START)
@@ -109,7 +111,7 @@ def _lifecycles(history: DataFrame) -> DataFrame:
         .agg(f.min("ordinal").alias("ordinal"))
         .collect()
     )
-    # A cold start numbers messages anew: the place of one is only its own between two of them.
+    # A cold start renumbers messages: a place identifies one only between two cold starts.
     era: Column = f.lit(0)
     for start in starts:
         later = (f.col("position") == start.position) & (f.col("ordinal") >= start.ordinal)
@@ -141,7 +143,7 @@ def _lifecycles(history: DataFrame) -> DataFrame:
 
 
 def _purged(whole: DataFrame, history: DataFrame) -> DataFrame:
-    """Add whether a purge took a message that has no end of its own."""
+    """Add whether a purge removed a message that has no end of its own."""
     from pyspark.sql import functions as f
 
     kept = f.col("op") == int(Op.RECOVERED)

@@ -1,4 +1,4 @@
-"""C6: what clients received was delivered to them, with the same flag."""
+"""C6: messages that clients received were delivered, with the same redelivered flag."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 _SAME = ["position", "ordinal", "op", "queue", "seq", "of", "flag", "detail"]
-_TOO_OFTEN = "plain > told_plain or again > told_again"
+_TOO_OFTEN = "plain > delivered_plain or again > delivered_again"
 
 
 def check_received(
@@ -26,8 +26,8 @@ def check_received(
 ) -> tuple[list[Finding], list[str]]:
     """C6: what a client received was delivered, with the same flag, and once without it.
 
-    First against the one history; only what does not fit is looked up in the logs of all members,
-    as a history that later primaries knew nothing of may have delivered before it ended.
+    First against the canonical history; only mismatches are looked up in the logs of all members,
+    as a superseded history may have delivered before it ended.
     """
     if not extent.whole:
         return [], []
@@ -41,13 +41,13 @@ def check_received(
             return [], []
         everything = moves.dropDuplicates([*_SAME, "epoch"])
         anywhere = _delivered(moves.dropDuplicates(_SAME), messages(everything, names), names)
-        asked = suspects.select("body", "queue", "told_plain").withColumnRenamed(
-            "told_plain", "in_history"
+        asked = suspects.select("body", "queue", "delivered_plain").withColumnRenamed(
+            "delivered_plain", "in_history"
         )
         again = (
             _compared(received, anywhere, entered)
             .join(asked, ["body", "queue"])
-            .filter(f"{_TOO_OFTEN} or plain > entered + told_plain - in_history")
+            .filter(f"{_TOO_OFTEN} or plain > entered + delivered_plain - in_history")
         )
         if not (extent.begin and extent.end):
             again = _in_span(again, received, delivered_of, extent)
@@ -55,14 +55,14 @@ def check_received(
     finally:
         suspects.unpersist()
     # Of what was enqueued before the logs begin the body is not known.
-    judged = [row for row in rows if not row.strangers]
+    kept = [row for row in rows if not row.unknown]
     notes = []
-    if len(judged) < len(rows):
+    if len(kept) < len(rows):
         notes.append(
-            f"{len(rows) - len(judged)} bodies that clients received are not judged, as messages "
+            f"{len(rows) - len(kept)} bodies that clients received are not judged, as messages "
             "were in their queues before the logs begin"
         )
-    return [_received_finding(row) for row in judged[:FINDINGS_MAX]], notes
+    return [_received_finding(row) for row in kept[:FINDINGS_MAX]], notes
 
 
 def _received(clients: DataFrame) -> DataFrame:
@@ -82,28 +82,30 @@ def _received(clients: DataFrame) -> DataFrame:
 
 
 def _in_span(
-    bad: DataFrame, received: DataFrame, delivered_of: DataFrame, extent: HistoryExtent
+    mismatches: DataFrame, received: DataFrame, delivered_of: DataFrame, extent: HistoryExtent
 ) -> DataFrame:
-    """Keep what one client received between two receipts that are surely found."""
+    """Keep what one client received between two messages that are surely found."""
     from pyspark.sql import functions as f
 
     sure = (
         received.filter("plain + again = 1")
         .join(delivered_of, "body")
         .groupBy("body", "who")
-        .agg(f.sum(f.col("told_plain") + f.col("told_again")).alias("there"))
+        .agg(f.sum(f.col("delivered_plain") + f.col("delivered_again")).alias("there"))
         .filter("there = 1")
         .groupBy(f.col("who.client").alias("c"), f.col("who.life").alias("l"))
         .agg(f.min("who.place").alias("first"), f.max("who.place").alias("last"))
     )
-    joined = bad.join(sure, (f.col("who.client") == f.col("c")) & (f.col("who.life") == f.col("l")))
+    joined = mismatches.join(
+        sure, (f.col("who.client") == f.col("c")) & (f.col("who.life") == f.col("l"))
+    )
     after = (f.col("who.place") > f.col("first")) | f.lit(extent.begin)
     before = (f.col("until") < f.col("last")) | f.lit(extent.end)
     return joined.filter(after & before & (f.col("lives") == 1)).drop("c", "l", "first", "last")
 
 
 def _delivered(rows: DataFrame, published: DataFrame, names: DataFrame) -> DataFrame:
-    """Return deliveries by queue and body; null: of a message that is not in the logs."""
+    """Return deliveries by queue and body; null: the message is not in the logs."""
     from pyspark.sql import functions as f
 
     contents = published.select("content", "body").filter("content is not null").distinct()
@@ -113,8 +115,8 @@ def _delivered(rows: DataFrame, published: DataFrame, names: DataFrame) -> DataF
         .join(contents, f.col("detail") == f.col("content"), "left")
         .groupBy("name", "body")
         .agg(
-            f.count(f.when(~f.col("flag"), 1)).alias("told_plain"),
-            f.count(f.when(f.col("flag"), 1)).alias("told_again"),
+            f.count(f.when(~f.col("flag"), 1)).alias("delivered_plain"),
+            f.count(f.when(f.col("flag"), 1)).alias("delivered_again"),
             f.min("position").alias("position"),
         )
     )
@@ -131,50 +133,60 @@ def _entered(published: DataFrame) -> DataFrame:
 def _compared(received: DataFrame, delivered: DataFrame, entered: DataFrame) -> DataFrame:
     """Return, beside what was received, how often it was delivered, and entered that queue.
 
-    `strangers` counts deliveries from that queue of messages that nobody knows.
+    `unknown` counts deliveries from that queue of messages whose body is not in the logs.
     """
     from pyspark.sql import functions as f
 
     def zero(column: str) -> Column:
         return f.coalesce(f.sum(column), f.lit(0)).alias(column)
 
-    # What a damaged log does not name may be any queue.
+    # A queue whose name is damaged may be any.
     in_queue = (f.col("queue") == "") | (f.col("name") == f.col("queue")) | f.col("name").isNull()
     theirs = delivered.join(entered, ["body", "name"], "full")
     joined = (
         received.alias("r")
         .join(theirs.alias("t"), (f.col("r.body") == f.col("t.body")) & in_queue, "left")
         .groupBy(*(f.col(f"r.{name}") for name in received.columns))
-        .agg(zero("told_plain"), zero("told_again"), zero("entered"), f.min("position").alias("at"))
+        .agg(
+            zero("delivered_plain"),
+            zero("delivered_again"),
+            zero("entered"),
+            f.min("position").alias("at"),
+        )
         .withColumnRenamed("at", "position")
     )
     unknown = delivered.filter("body is null").groupBy("name").agg(
-        f.sum(f.col("told_plain") + f.col("told_again")).alias("strangers")
+        f.sum(f.col("delivered_plain") + f.col("delivered_again")).alias("unknown")
     )  # fmt: skip
     return (
         joined.join(f.broadcast(unknown), in_queue, "left")
         .groupBy(*joined.columns)
-        .agg(zero("strangers"))
+        .agg(zero("unknown"))
     )
 
 
 def _received_finding(row: Row) -> Finding:
-    plain, again, told_plain, told_again = row.plain, row.again, row.told_plain, row.told_again
-    if plain + again > told_plain + told_again:
+    plain, again, delivered_plain, delivered_again = (
+        row.plain,
+        row.again,
+        row.delivered_plain,
+        row.delivered_again,
+    )
+    if plain + again > delivered_plain + delivered_again:
         promise = "G20"
         what = (
             f"received it {times(plain + again)} (counting all clients), but it was delivered "
-            f"{times(told_plain + told_again)}, and entered {times(row.entered)}"
+            f"{times(delivered_plain + delivered_again)}, and entered {times(row.entered)}"
         )
-        if told_plain + told_again:
+        if delivered_plain + delivered_again:
             promise = "G11"
-    elif plain > told_plain:
+    elif plain > delivered_plain:
         promise = "G11"
         what = (
             f"received it {times(plain)} without the redelivered flag (counting all clients), but "
-            f"it was delivered so {times(told_plain)}"
+            f"it was delivered so {times(delivered_plain)}"
         )
-    elif again <= told_again:
+    elif again <= delivered_again:
         promise = "G11"
         what = (
             f"received it {times(plain)} without the redelivered flag (counting all clients), but "
@@ -184,6 +196,6 @@ def _received_finding(row: Row) -> Finding:
         promise = "G11"
         what = (
             f"received it {times(again)} with the redelivered flag (counting all clients), but it "
-            f"was delivered so {times(told_again)}"
+            f"was delivered so {times(delivered_again)}"
         )
     return finding(promise, row.who, row.body, row.position, what, row.queue)

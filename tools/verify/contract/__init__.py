@@ -1,1 +1,1 @@
-"""Checks of the queue contract, message by message."""
+"""Checks of the queue contract: what may happen to a message in a queue."""

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""Which command can cause which move, as AMQP has it: a move without such a command is a fault."""
+"""Table of which command may cause which move, by AMQP; any other move is a fault."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from broker.machine import commands as c
 from broker.machine.move_log import CAUSE_SHIFT, Op
 from tools.verify.input.moves import Bools
 
-ERRORS_FROM = 300  # outcomes from here on are reply codes, and end a channel or connection
+ERRORS_FROM = 300  # outcomes from here on are reply codes that close a channel or connection
 
 _CLOSES = (c.CONNECTION_CLOSE, c.CHANNEL_CLOSE)
 _OF_CLIENTS = range(c.CONNECTION_OPEN, c.TX_COMMIT + 1)
 _ANY = (*_OF_CLIENTS, c.ACTIVATE, c.TICK)
-"""Whatever ends a channel returns what it held: others get it, limits drop it, it dies and is
-published anew. An ACTIVATE ends the channels of lost members, a TICK ends what is due."""
+"""Whatever closes a channel returns what it held, which may then be delivered, dropped by limits or
+dead-lettered. An ACTIVATE closes the channels of lost members, a TICK expires messages."""
 
 _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.PUBLISHED, 0): (c.PUBLISH,),
@@ -45,7 +45,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
 
 
 def _allowed() -> Bools:
-    """Return a table: command kind, and op with its cause above."""
+    """Return the table, by command kind, and by op with the cause in the bits above it."""
     table = np.zeros((256, 128), np.bool_)
     for (op, cause), kinds in _CAUSED_BY.items():
         table[list(kinds), op | cause << CAUSE_SHIFT] = True

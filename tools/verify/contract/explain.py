@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""Broken rules in words: which queue, which command, and the moves of the message around."""
+"""Explanation of broken rules for people: queue, command, and the other moves of the message."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CAUSES = {
 
 
 class ContextLine(NamedTuple):
-    """Something that is found at a place in the logs about the n-th breach."""
+    """Something found in the logs about the n-th breach."""
 
     which: int
     kind: str  # "name", "command" or "move"
@@ -50,7 +50,7 @@ class ContextLine(NamedTuple):
 def find_context(
     records: Iterable[Record], ranges: Iterable[FileRange], wanted: Sequence[Breach]
 ) -> Iterator[ContextLine]:
-    """Yield what one segment says about the breaches: names, commands, moves of the message."""
+    """Yield what one segment holds about the breaches: names, commands, moves of the message."""
     numbers = {breach.queue for breach in wanted}
     names: dict[int, str] = {}
     batches: list[Batch] = []
@@ -127,7 +127,7 @@ def describe(moves: Moves, i: int) -> str:
 def describe_breaches(
     breaches: Sequence[tuple[Breach, int]], context: Iterable[ContextLine], rows: Iterable[Row]
 ) -> list[Finding]:
-    """Return the breaches as findings; `rows` say which members have a position."""
+    """Return the breaches as findings; `rows` show which members have a position."""
     about: dict[int, list[ContextLine]] = {}
     for one in context:
         about.setdefault(one.which, []).append(one)

@@ -1,10 +1,9 @@
 # mypy: disable-error-code="import-untyped"
-"""The queue contract in Spark: each segment walked through, each message followed through its life.
+"""The queue contract in Spark: rules of segments, then the lifecycle of each message.
 
-Two jobs.  The first walks through segments where they lie, a task some segments, without moving a
-row to another task.  The second brings the moves of each message together, in bins, and goes
-through each, sorted.  Neither collects what grows with traffic, nor holds more than a segment, or a
-bin, in memory.
+Two jobs.  The first checks segments where they lie, some segments per task, without a shuffle.  The
+second shuffles the moves of each message together, in bins, and checks each bin, sorted.  Neither
+collects what grows with traffic, nor holds more than a segment, or a bin, in memory.
 """
 
 from __future__ import annotations
@@ -49,28 +48,28 @@ _PIECES = "bin int, moves binary"
 
 
 class SegmentTask(NamedTuple):
-    """One segment to be walked through."""
+    """One segment to be checked."""
 
     file: str
-    following: str  # the next segment of the life, "" = none at hand
-    ranges: list[FileRange]  # of which it is the witness
+    following: str  # the next segment of the incarnation, "" = none at hand
+    ranges: list[FileRange]  # for which it is the source of the canonical history
     replay: bool
 
 
 @dataclass(slots=True)
 class ContractResult:
-    """What the checks of the contract found, and over how much."""
+    """What the checks of the contract found, and how much they examined."""
 
     breaches: list[tuple[Breach, int]] = field(default_factory=list)
     segments: int = 0
-    moves: int = 0  # walked through
-    within: int = 0  # of them of messages, in the one history
+    moves: int = 0  # of all segments that were checked
+    within: int = 0  # those of messages, in the canonical history
     balances: int = 0
     replayed: int = 0  # moves
     replayed_segments: int = 0
     compared: int = 0
     messages: int = 0
-    examined: int = 0  # moves of messages, beside one another
+    examined: int = 0  # moves of messages, in the lifecycle check
     high_waters: int = 0
     recoveries: int = 0
     stretches: list[Stretch] = field(default_factory=list)
@@ -80,9 +79,9 @@ class ContractResult:
 def tasks_for(
     rows: Sequence[Row], stretches: Iterable[Stretch], replayed: int | None
 ) -> list[SegmentTask]:
-    """Return which segments are walked through: the witnesses, and those that are replayed.
+    """Return the segments to check: sources of the canonical history, and those to replay.
 
-    `replayed` of all segments, evenly spread over the lives; None: all.
+    `replayed` of all segments, evenly spread over the incarnations; None: all.
     """
     segments = sorted(
         (row for row in rows if row.kind == SEGMENT),
@@ -110,7 +109,7 @@ def check_contract(
     primaries: dict[int, PrimaryView],
     replayed: int | None = REPLAYED,
 ) -> ContractResult:
-    """Check what befell messages; `rows` are the control rows of all segments that are at hand."""
+    """Check the queue contract; `rows` are the control rows of all segments at hand."""
     from pyspark import StorageLevel
 
     found = ContractResult(stretches=plan(rows, primaries))
@@ -133,7 +132,7 @@ def check_contract(
 
 
 def explain(spark: SparkSession, found: ContractResult, rows: Sequence[Row]) -> list[Finding]:
-    """Return what was found in words, with what the logs say around it."""
+    """Return the breaches as findings, with their context in the logs."""
     if not found.breaches:
         return []
     tasks = tasks_for(rows, found.stretches, 0)
@@ -144,11 +143,11 @@ def explain(spark: SparkSession, found: ContractResult, rows: Sequence[Row]) -> 
 
 
 def limits(found: ContractResult) -> Iterator[str]:
-    """Yield, for people, what of the contract could not be judged, and what was only sampled."""
+    """Yield, for people, what of the contract could not be checked, and what was only sampled."""
     for gap in found.gaps[:_GAPS_TOLD]:
         yield (
             f"positions {gap.first} to {gap.last} are in no log at hand: "
-            "what befell messages there is not known"
+            "what happened to messages there is not known"
         )
     if len(found.gaps) > _GAPS_TOLD:
         yield f"{len(found.gaps) - _GAPS_TOLD} more such gaps"
@@ -160,7 +159,7 @@ def limits(found: ContractResult) -> Iterator[str]:
 
 
 def merge(breaches: Iterable[tuple[Breach, int]]) -> list[tuple[Breach, int]]:
-    """Return the first breach of each rule with the sum of their numbers."""
+    """Return the first breach of each rule, with the number of all its breaches."""
     result = list(breaches)
     firsts = first_by_rule([breach for breach, _ in result])
     return [
@@ -169,7 +168,7 @@ def merge(breaches: Iterable[tuple[Breach, int]]) -> list[tuple[Breach, int]]:
 
 
 def in_tasks(spark: SparkSession, tasks: list[SegmentTask], work: Work, schema: str) -> DataFrame:
-    """Have `work` done on the tasks, some in each of Spark's."""
+    """Run `work` over the segments, several in each of Spark's tasks."""
     shares = max(1, min(len(tasks), 2 * spark.sparkContext.defaultParallelism))
     given = [(i % shares, json.dumps(task)) for i, task in enumerate(tasks)]
     frame = spark.createDataFrame(given, "share int, task string")
@@ -205,7 +204,7 @@ def _add_segment_results(results: DataFrame, found: ContractResult) -> None:
     high_waters = results.filter(f.col("kind") == "reach")
     before = Window.partitionBy("name", "queue").orderBy("position")
     taken = f.col("name") == "taken"
-    # What left a queue never falls; the numbers of a channel begin again when it is reopened.
+    # The high water of a queue never falls; that of a channel falls when it is reopened.
     highest = f.when(
         taken, f.max("channel").over(before.rowsBetween(Window.unboundedPreceding, -1))
     )
@@ -241,7 +240,7 @@ def _add_lifecycles(spark: SparkSession, tasks: list[SegmentTask], found: Contra
         if row.kind == "breach":
             found.breaches.append((_breach(row), row.n))
         elif row.kind == "recovery":
-            # Shares that know the same of it are one row here, and count each.
+            # Shares with equal figures are grouped into one row here; each counts.
             recoveries += [QueueRecovery(*json.loads(row.more))] * row.n
         else:
             setattr(found, row.name, row.n)
@@ -250,7 +249,7 @@ def _add_lifecycles(spark: SparkSession, tasks: list[SegmentTask], found: Contra
 
 
 class _ShareOut:
-    """Reads the moves of the one history out of segments, in Spark's workers."""
+    """Map task: distributes the moves of the canonical history over bins."""
 
     def __init__(self, bins: int) -> None:
         self._bins = bins
@@ -264,7 +263,7 @@ class _ShareOut:
 
 
 class _FindContext:
-    """Looks for what the logs say about breaches, in Spark's workers."""
+    """Map task: collects the context of breaches."""
 
     def __init__(self, wanted: list[Breach]) -> None:
         self._wanted = wanted
@@ -276,7 +275,7 @@ class _FindContext:
 
 
 class _FollowMessages:
-    """Follows messages through sorted moves, in Spark's workers."""
+    """Map task: checks the lifecycle of messages in sorted bins."""
 
     def __init__(self, missing: list[int]) -> None:
         self._missing = missing

@@ -1,11 +1,11 @@
 # mypy: disable-error-code="import-untyped"
-"""What befell each message: the moves of one message beside one another, in their order.
+"""Lifecycle of each message: every move must be allowed after the one before it.
 
 Pure, and vectorised: takes columns that ascend by (queue, share, place, time), as `sorting`
-arranges them, in pieces of any length, and keeps of what it has seen one row and the few moves of
-the queue as a whole.  These come before those of its messages, in each share of the queue.  Each
-move is judged by the one before it of the same message, and by what befell the queue between the
-two.
+arranges them, in pieces of any length.  From one piece to the next it keeps one row, and the few
+moves of the queue as a whole, which come before those of its messages in each share of the queue.
+Each move is checked against the previous one of the same message, and against the moves of the
+whole queue between the two.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ NEVER = -1
 _DELETED, _BY_COLD_START = QUEUE_DELETED >> CAUSE_SHIFT, FORGOTTEN >> CAUSE_SHIFT
 _LAPSED = LAPSED >> CAUSE_SHIFT
 T = TypeVar("T", np.int64, np.bool_)
-_NOTHING = 0  # in the place of an Op: this message was never heard of
+_NOTHING = 0  # in the place of an Op: there is no earlier move of this message
 
 
 class QueueRecovery(NamedTuple):
-    """What one share of a queue knows of a cold start; shares are added up."""
+    """Figures of one share of a queue about a cold start; those of all shares are added up."""
 
     queue: int
     time: int
-    kept: int  # as the log says, for the whole queue
+    kept: int  # according to the log, for the whole queue
     ready: int  # persistent ones that were ready then
-    moved: int  # recovered ones that moved later on, and were not heard of before
-    fresh: bool  # nothing recovered earlier can be left: a purge came in between, or none is known
+    moved: int  # recovered ones with a later move, and none before
+    fresh: bool  # none of an earlier cold start can be left: purged since, or there was none
     known: bool  # nothing is missing before it
 
 
@@ -49,10 +49,10 @@ class _QueueMoves:
         declared = rows.op == Op.DECLARED
         first = int(times[declared][0]) if declared.any() else 0
         self.gaps_before = int(np.searchsorted(gaps, first))
-        # Of a priority queue a cold start leaves what is persistent at its place.
+        # In a priority queue a cold start leaves persistent messages at their places.
         stays = (rows.op == Op.RECOVERED) & (rows.seq == 0)
         moved = (rows.op == Op.RECOVERED) & ~stays
-        # The purge of a cold start says only what was there: RECOVERED, behind it, what stays.
+        # The purge of a cold start states only what was there; the RECOVERED after it what stays.
         purged = (rows.op == Op.PURGED) & (rows.cause != _BY_COLD_START)
         self.hard, self.soft = times[purged | moved], times[stays]
         self.deleted = times[purged & (rows.cause == _DELETED)]
@@ -61,7 +61,7 @@ class _QueueMoves:
         self.fresh_end = self.fresh_begin + rows.of[moved]
 
     def recovered_as(self, seq: Ints, time: Ints) -> Ints:
-        """Return when each came to be by a cold start, before `time`; NEVER: it did not."""
+        """Return the time of the cold start that numbered each, before `time`; NEVER: none did."""
         if not len(self.fresh_begin):
             return np.full(len(seq), NEVER, np.int64)
         at = np.searchsorted(self.fresh_begin, seq, "right") - 1
@@ -70,7 +70,7 @@ class _QueueMoves:
 
 
 class LifecycleCheck:
-    """Judges sorted pieces one after the other."""
+    """Checks sorted pieces one after the other."""
 
     def __init__(self, gaps: Iterable[int] = ()) -> None:
         """`gaps` are the times at which something is missing, ascending."""
@@ -86,7 +86,7 @@ class LifecycleCheck:
         self._tally: dict[int, list[int]] = {}
 
     def take(self, share: Ints, rows: Moves) -> None:
-        """Judge the next piece; `share` is which part of its queue a row is in."""
+        """Check the next piece; `share` is the part of its queue that a row is in."""
         if not len(rows):
             return
         change = np.flatnonzero(np.diff(rows.queue).astype(bool) | np.diff(share).astype(bool)) + 1
@@ -104,7 +104,7 @@ class LifecycleCheck:
                 self._examine(part.take(slice(level, None)))
 
     def finish(self) -> None:
-        """Close the queue that was judged last."""
+        """Close the queue that was checked last."""
         if self._key is not None:
             queue = self._open()
             if self._carry is not None:
@@ -133,7 +133,7 @@ class LifecycleCheck:
             piece.recovered_at[piece.new :] != NEVER
         ].tolist():
             self._tally.setdefault(at, [0, 0])[1] += 1
-        # How long each row's state lasted is known when the next one comes; of the last not yet.
+        # How long the state of a row lasted is known with the next row: of the last one not yet.
         until = np.where(piece.same[1:], piece.time[1:], np.iinfo(np.int64).max)
         self._count(queue, piece, until)
         self._carry = piece.last()
@@ -171,9 +171,9 @@ class LifecycleCheck:
 
 
 class _LinkedRows:
-    """Rows of messages with the row before them, and what follows from what came before."""
+    """Rows of messages, each with the previous row of its message and what that implies."""
 
-    new: int  # how many rows at the beginning were judged before
+    new: int  # how many rows at the beginning were checked already
     seq: Ints
     op: Ints
     flag: Bools
@@ -181,22 +181,22 @@ class _LinkedRows:
     cause: Ints
     time: Ints
     detail: Ints
-    same: Bools  # the row before is of the same message
-    prior: Ints  # what that row is
+    same: Bools  # the previous row is of the same message
+    prior: Ints  # op of the previous row
     prior_of: Ints
-    prior_time: Ints  # NEVER: there is none, and no cold start made this message
-    recovered_at: Ints  # of a message's first row: which cold start gave it its place, NEVER: none
-    unknown: Bools  # something is missing since
+    prior_time: Ints  # NEVER: there is none, and no cold start numbered this message
+    recovered_at: Ints  # of a message's first row: the cold start that numbered it, NEVER: none
+    unknown: Bools  # a gap in the history lies between
     persistent: Bools  # as it entered
     content: Ints  # as it entered; 0: not known
-    ended: Bools  # it was ready before, and its queue gave it up in between
-    expects_flag: Bools  # when it is taken now, it was delivered before
+    ended: Bools  # it was ready before, and was purged in between
+    expects_flag: Bools  # it was delivered before, so its next delivery is flagged
 
     @classmethod
     def linked(
         cls, rows: Moves, carry: _LinkedRows | None, queue: _QueueMoves, gaps: Ints
     ) -> _LinkedRows:
-        """Return the rows behind `carry`, the last one before them, if there is one."""
+        """Return the rows linked to `carry`, the last row before them, if there is one."""
         self = cls()
         self.new = 0 if carry is None else 1
 
@@ -235,7 +235,7 @@ class _LinkedRows:
         return self
 
     def _inherit(self, rows: Moves, carry: _LinkedRows | None) -> None:
-        """What a message was when it entered the queue holds for all its moves."""
+        """Derive persistence and content: as a message entered the queue, for all its moves."""
         n = len(self.seq)
         group = np.maximum.accumulate(np.where(self.same, 0, np.arange(n)))
         entered = self.op[group] == Op.ENQUEUED
@@ -247,7 +247,7 @@ class _LinkedRows:
             self.content = np.where(carried, carry.content[0], self.content)
 
     def last(self) -> _LinkedRows:
-        """Return the last row, to stand before the next piece."""
+        """Return the last row, to precede the next piece."""
         one = _LinkedRows()
         one.new = 1
         for name in (
@@ -267,7 +267,7 @@ class _LinkedRows:
         return one
 
     def breach(self, rule: str, i: int, queue: int) -> Breach:
-        """Return what is wrong with row i."""
+        """Return that row i breaks a rule."""
         time, since = int(self.time[i]), int(self.prior_time[i])
         return Breach(
             rule, position_of(time), time & 0xFFFFF, queue, int(self.seq[i]), int(self.of[i]),
@@ -306,7 +306,7 @@ def _broken(p: _LinkedRows, queue: _QueueMoves) -> Iterator[tuple[str, Bools]]:
 
 
 def check_recoveries(partial: Iterable[QueueRecovery]) -> Iterator[Breach]:
-    """Judge what cold starts kept: the shares of a queue are added up."""
+    """Check what cold starts kept; the figures of a queue's shares are added up."""
     sums: dict[tuple[int, int], QueueRecovery] = {}
     for one in partial:
         key = one.queue, one.time

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""How many messages are in each queue, counted from moves alone."""
+"""Balance of each queue: how many messages it holds, counted from moves alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DELETED = QUEUE_DELETED >> CAUSE_SHIFT
 
 
 class QueueTotals(NamedTuple):
-    """What a queue holds: how many are ready and held, and the place that the next one gets."""
+    """Messages ready and unacked in a queue, and the place that the next one gets."""
 
     ready: int
     unacked: int
@@ -24,7 +24,7 @@ class QueueTotals(NamedTuple):
 
 
 class Balance:
-    """The queues of one life, from a place where the log says how they stand."""
+    """Queues of one incarnation, counted on from a checkpoint in its log."""
 
     def __init__(self, queue_totals: Mapping[int, QueueTotals], next_message: int) -> None:
         self.queues = dict(queue_totals)
@@ -32,7 +32,7 @@ class Balance:
         self._ready_before_cold_start: dict[
             int, int
         ] = {}  # what was ready when a cold start cleared the queue
-        self._reported: dict[int, bool] = {}  # once per queue: what follows is the same fault
+        self._reported: dict[int, bool] = {}  # once per queue: later breaches follow from the first
 
     def follow(self, moves: Moves, places: Ints) -> list[Breach]:
         """Count moves in their order; `places` without the rank of a priority."""
@@ -54,7 +54,7 @@ class Balance:
         return found
 
     def _queue(self, moves: Moves, rows: Ints, places: Ints) -> Iterator[Breach]:
-        """Count the moves of one queue, piece by piece between purges and the like."""
+        """Count the moves of one queue, piece by piece between moves of the whole queue."""
         number, op = int(moves.queue[rows[0]]), moves.op[rows]
         marks = np.flatnonzero(np.isin(op, OPS_OF_QUEUES)).tolist()
         begin = 0
@@ -70,9 +70,9 @@ class Balance:
         number, op = int(moves.queue[rows[0]]), moves.op[rows]
         known = self.queues.get(number)
         if known is None:  # deleted: what is held of it is only settled
-            odd = np.flatnonzero(op != Op.SETTLED)
-            if len(odd):
-                yield breach_at("into deleted", moves, int(rows[odd[0]]))
+            others = np.flatnonzero(op != Op.SETTLED)
+            if len(others):
+                yield breach_at("into deleted", moves, int(rows[others[0]]))
             return
         came, went = (op == Op.ENQUEUED) | (op == Op.RETURNED), op == Op.DELIVERED
         ready = known.ready + np.cumsum(came.astype(np.int64) - (went | (op == Op.DROPPED)))
@@ -91,7 +91,7 @@ class Balance:
         self.queues[number] = QueueTotals(int(ready[-1]), int(unacked[-1]), next_seq)
 
     def _whole(self, moves: Moves, row: int, number: int) -> Iterator[Breach]:
-        """What befalls a queue as a whole."""
+        """Count a move of the queue as a whole."""
         op, of = int(moves.op[row]), int(moves.of[row])
         known = self.queues.get(number)
         if op == Op.DECLARED:
@@ -127,7 +127,7 @@ class Balance:
     def differences(
         self, position: int, queue_totals: Mapping[int, QueueTotals], next_message: int
     ) -> Iterator[Breach]:
-        """Yield how the queues stand otherwise than the log says at this position."""
+        """Yield the queues whose balance differs from what the log states at this position."""
         for number in sorted({*self.queues, *queue_totals}):
             counted, logged = self.queues.get(number), queue_totals.get(number)
             if counted == logged or number in self._reported:

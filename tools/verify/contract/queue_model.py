@@ -1,12 +1,12 @@
-"""A second model of queues: dicts and sorted lists, written from what AMQP promises of a queue.
+"""Reference model of queues: dicts and sorted lists, written from what AMQP promises of a queue.
 
-It is told moves one at a time and says which one cannot be.  The first ready message in the order
-of service is the next to leave; a message that comes back takes its old place; a cold start keeps
-what is persistent.  It knows nothing of the broker's code: the hash of ready messages is recomputed
-from its definition in docs/MEMBERLOG.md.
+It executes moves one at a time and raises `ModelMismatch` for one that cannot be.  The first ready
+message in the order of service is the next to leave; a message that comes back takes its old place;
+a cold start keeps persistent messages.  It shares no code with the broker: the hash of ready
+messages is recomputed from its definition in docs/MEMBERLOG.md.
 
-It may begin where only figures are known: what was there before are *strangers*, of which it knows
-how many are ready and held, and that they are older than what comes after.
+It may begin at figures of a checkpoint: the messages of that time are *unknown*.  It has their
+number, ready and held, and they are older than what comes after.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PURGE_OF_DELETE, _PURGE_OF_COLD_START = 1, 2
 
 
 class ModelMismatch(Exception):
-    """This cannot be; the first argument is the rule, the second says what was expected."""
+    """A move that cannot be, or another state: the rule that is broken, and what was expected."""
 
     def __init__(self, rule: str, more: str) -> None:
         super().__init__(rule, more)
@@ -35,7 +35,7 @@ class ModelMismatch(Exception):
 
 
 class QueueFigures(NamedTuple):
-    """What the log says of a queue."""
+    """Figures of a queue, as a checkpoint states them."""
 
     ready: int
     unacked: int
@@ -51,7 +51,7 @@ class QueueFigures(NamedTuple):
 
 class _Message(NamedTuple):
     content: int
-    persistent: bool | None  # None: not known, of a stranger
+    persistent: bool | None  # None: not known
     redelivered: bool
 
 
@@ -62,31 +62,31 @@ class _ModelQueue:
     next_seq: int = 0
     unknown_ready: int = 0
     unknown_held: int = 0
-    floor: int = 0  # strangers came before this place
-    last_unknown: int = -1  # the one that left last
+    floor: int = 0  # unknown messages are before this place
+    last_unknown: int = -1  # the unknown one that left last
     ready_sum: int = 0
     ready: dict[int, _Message] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # the places of `ready`
     held: dict[int, tuple[_Message, int]] = field(default_factory=dict)  # with its channel
 
     def figures(self) -> QueueFigures:
-        """Return what a log should say of this queue now."""
+        """Return what a checkpoint should state of this queue now."""
         ready = len(self.ready) + self.unknown_ready
         held = len(self.held) + self.unknown_held
         return QueueFigures(ready, held, self.next_seq, self.ready_sum)
 
     def arrival(self, seq: int) -> int:
-        """Return how many came before."""
+        """Return how many messages arrived before this one."""
         return (seq & ((1 << _RANK_SHIFT) - 1)) >> 1 if self.ranked else seq
 
     def add(self, seq: int, message: _Message) -> None:
-        """It is ready now."""
+        """Add a ready message."""
         self.ready[seq] = message
         insort(self.order, seq)
         self._sum(seq, message, 1)
 
     def remove(self, seq: int, message: _Message) -> None:
-        """It is not ready any more."""
+        """Remove a ready message."""
         if seq in self.ready:
             del self.ready[seq]
             del self.order[bisect_left(self.order, seq)]
@@ -97,7 +97,7 @@ class _ModelQueue:
         self.ready_sum = (self.ready_sum + sign * xxh3_64_intdigest(place)) & _MASK
 
     def leave(self, seq: int, content: int, redelivered: bool) -> _Message:
-        """The first one leaves; `Wrong` when that is not this one."""
+        """Remove and return the first ready message; `ModelMismatch` when it is another one."""
         known = self.ready.get(seq)
         oldest = self.order[0] if self.order else None
         if known is not None:
@@ -121,7 +121,7 @@ class _ModelQueue:
         return known
 
     def give_up(self, seq: int, channel: int, content: int | None) -> _Message:
-        """Its holder holds it no longer."""
+        """Release a message that a channel holds, and return it."""
         if seq in self.held:
             message, holder = self.held.pop(seq)
             if holder != channel:
@@ -135,21 +135,21 @@ class _ModelQueue:
         return _Message(content or 0, None, True)
 
     def clear(self) -> None:
-        """Nothing is ready any more."""
+        """Remove all ready messages."""
         self.ready.clear()
         self.order.clear()
         self.unknown_ready = self.ready_sum = 0
 
 
 class Model:
-    """All queues."""
+    """Reference model of all queues."""
 
     def __init__(self, next_message: int) -> None:
         self.next_message = next_message
         self.queues: dict[int, _ModelQueue] = {}
 
     def begin(self, number: int, figures: QueueFigures, *, ranked: bool) -> None:
-        """A queue of which only figures are known."""
+        """Add a queue of which only figures are known."""
         self.queues[number] = _ModelQueue(
             number, ranked, figures.next_seq, figures.ready, figures.unacked, figures.next_seq,
             ready_sum=figures.ready_sum,
@@ -158,7 +158,7 @@ class Model:
     def move(
         self, op: int, flag: bool, cause: int, number: int, seq: int, of: int, detail: int
     ) -> None:
-        """Make a move; `Wrong` when it cannot be."""
+        """Execute a move; `ModelMismatch` when it cannot be."""
         if op == _PUBLISHED:
             if seq and seq != self.next_message:
                 raise ModelMismatch(
@@ -192,7 +192,7 @@ class Model:
         elif op == _PURGED:
             if of != queue.figures().ready:
                 raise ModelMismatch("wrong state", f"{queue.figures().ready} were ready")
-            if cause != _PURGE_OF_COLD_START:  # else what stays is told next
+            if cause != _PURGE_OF_COLD_START:  # else RECOVERED, the next move, states what stays
                 queue.clear()
             if cause == _PURGE_OF_DELETE:
                 del self.queues[number]
@@ -200,7 +200,7 @@ class Model:
             _recover(queue, seq, of, detail)
 
     def differences(self, figures: dict[int, QueueFigures]) -> list[tuple[int, str]]:
-        """Return the queues that stand otherwise than the log says, with both in words."""
+        """Return the queues whose figures differ from those of the log, with both in words."""
         found: list[tuple[int, str]] = []
         for number in sorted({*figures, *self.queues}):
             queue, logged = self.queues.get(number), figures.get(number)
@@ -211,7 +211,7 @@ class Model:
 
 
 def _recover(queue: _ModelQueue, first: int, kept: int, ready_sum: int) -> None:
-    """A cold start: what is persistent stays, flagged; in a plain queue under new numbers."""
+    """Apply a cold start: persistent messages stay, flagged; in a plain queue renumbered."""
     if queue.held or queue.unknown_held:
         raise ModelMismatch("impossible", "messages were still held")
     if queue.unknown_ready or any(one.persistent is None for one in queue.ready.values()):

@@ -1,4 +1,4 @@
-"""One life's moves through one segment, made again in the second model of queues (`model`)."""
+"""Replay of one segment: its moves executed again in the reference model of queues."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tools.verify.input.moves import ORDINAL_MAX
 
 
 class Replay:
-    """Takes the records of one segment in their order, each checkpoint in one."""
+    """Takes the records of one segment in order, checkpoints joined."""
 
     def __init__(self) -> None:
         self.breaches: list[Breach] = []
         self.moves = 0
-        self.compared = 0  # queues whose figures the model reached, or not
+        self.compared = 0  # queues whose figures were compared
         self._model: Model | None = None
         self._ranked: set[int] = set()
         self._position = -1
@@ -62,7 +62,7 @@ class Replay:
             for number, more in differences:
                 self._report("wrong state", position, ORDINAL_MAX, number, -1, more)
             if not differences:
-                return  # and go on with what the model knows besides these figures
+                return  # the model, which holds more than these figures, goes on
         self._model = Model(next_message)
         self._position = position
         for number, one in logged.items():

@@ -1,27 +1,27 @@
-"""The rules of the queue contract: which promise each is of, and what to say when it is broken."""
+"""Rules of the queue contract: the promise each belongs to, and the sentence for a breach."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 REPLAYED = 4
-"""So many segments are made again in the second model, unless more are asked for."""
+"""Segments that are replayed in the reference model by default."""
 
 
 BREACHES_MAX = 100_000
-"""So many of one task are counted; a log that is wrong throughout must not fill the memory."""
+"""Breaches that one task counts; a log that is wrong throughout must not fill the memory."""
 
 
 class Rule(NamedTuple):
     """A rule that a log can break."""
 
     promise: str
-    check: str  # in the words of the table of checks in docs/MEMBERLOG.md
+    check: str  # as in the table of checks in docs/MEMBERLOG.md
     sentence: str
 
 
 RULES = {
-    # What a move itself says.
+    # Single moves.
     "foreign command": Rule("LOG", "moves", "a move names a command that is not in its batch"),
     "stray": Rule("LOG", "moves", "a move says something that moves of its kind never say"),
     "disorder": Rule("LOG", "moves", "moves are not in the order of their commands"),
@@ -117,7 +117,7 @@ class Breach(NamedTuple):
     queue: int
     seq: int
     channel: int = -1
-    since: int = -1  # the position of the message's move before
+    since: int = -1  # the position of the message's previous move
     more: str = ""  # figures
 
 

@@ -1,4 +1,4 @@
-"""One segment walked through: its conduct, and its moves made again in the second model."""
+"""Check of one segment: the rules of its moves, and their replay in the reference model."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class SegmentResult(NamedTuple):
     breaches: list[tuple[Breach, int]]  # the first of each rule, and how many
     high_waters: list[HighWater]
     moves: int
-    within: int  # of messages, and this segment is their witness
+    within: int  # of messages, and this segment is their source
     balances: int
-    replayed: int  # moves that the model made
-    compared: int  # queues that it arrived at
+    replayed: int  # moves that were replayed
+    compared: int  # queues whose figures were compared
 
 
 def check_segment(
@@ -35,9 +35,9 @@ def check_segment(
     *,
     replay: bool,
 ) -> SegmentResult:
-    """Walk through the records of a segment; `following` are those of the next one of its life.
+    """Check the records of a segment; `following` are those of the next one of its incarnation.
 
-    `parts` are what this segment is the witness of in the one history.
+    `ranges` are those for which this segment is the source of the canonical history.
     """
     rules, replayed = SegmentRules(ranges), Replay()
     for record in chain(
@@ -54,7 +54,7 @@ def check_segment(
 
 
 def _queue_figures_after(following: Iterable[Record]) -> Iterator[Record]:
-    """Yield what the next segment says of the queues before anything happens to them."""
+    """Yield the checkpoint at the beginning of the next segment, and the names of its queues."""
     for record in following:
         if isinstance(record, Batch | Start | Snapshot):
             return
@@ -63,7 +63,7 @@ def _queue_figures_after(following: Iterable[Record]) -> Iterator[Record]:
 
 
 def _join_checkpoints(records: Iterable[Record]) -> Iterator[Record]:
-    """Yield the records, the parts of one checkpoint as one."""
+    """Yield the records, with the parts of a checkpoint joined."""
     joined: Checkpoint | None = None
     for record in records:
         if isinstance(record, Checkpoint):
@@ -83,7 +83,7 @@ def _join_checkpoints(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def moves_within(records: Iterable[Record], ranges: Iterable[FileRange]) -> Iterator[Moves]:
-    """Yield the moves in the parts, in pieces."""
+    """Yield the moves in the ranges, in pieces."""
     cursor = RangeCursor(ranges)
     batches: list[Batch] = []
     for record in records:

@@ -1,8 +1,7 @@
 # mypy: disable-error-code="import-untyped"
-"""The conduct of one life through one segment: do its moves follow from its commands, and do they
-lead from what the log says is in the queues to what it says is there later?
+"""Rules of one segment: moves follow from commands, and lead from one checkpoint to the next.
 
-Pure, and vectorised over the batches between two places where the log says how the queues stand.
+Pure, and vectorised over the batches between two checkpoints.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from tools.verify.input.moves import OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, In
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 
 _NOT_TAKEN = tuple(code.to_bytes(2, "little") for code in (c.MALFORMED, c.OUT_OF_SEQUENCE))
-_COMMANDS_MAX = 1 << 18  # judged at once; bounds the memory
+_COMMANDS_MAX = 1 << 18  # checked at once; bounds the memory
 _DEAD = BY_DEATH >> CAUSE_SHIFT  # no client published it, and no channel
 _SEQ_MASK = (1 << RANK_SHIFT) - 1
 
 
 class NamedQueue(NamedTuple):
-    """What the log says of a queue."""
+    """Name and properties of a queue, from a QUEUES record."""
 
     vhost: str
     name: str
@@ -45,37 +44,37 @@ class NamedQueue(NamedTuple):
 
 
 class HighWater(NamedTuple):
-    """How far something went in a part of the one history: to be compared with the next part."""
+    """Highest number in a range of the canonical history, to be compared with the next range."""
 
-    what: str  # "taken" of a queue, "published" of a channel
+    what: str  # "taken" from a queue, "published" by a channel
     of: int
-    position: int  # where the part begins
+    position: int  # where the range begins
     first: int
     highest: int
     at: int  # position of `first`
 
     def breach(self) -> Breach:
-        """Return that it began lower than it had been before."""
+        """Return that it began below the high water of the range before."""
         if self.what == "taken":
             return Breach("overtaken", self.at, 0, self.of, self.first)
         return Breach("publisher order", self.at, 0, -1, self.first, self.of)
 
 
 class SegmentRules:
-    """Takes the records of one segment in their order, each checkpoint in one."""
+    """Takes the records of one segment in order, checkpoints joined."""
 
     def __init__(self, ranges: Iterable[FileRange] = ()) -> None:
-        """`parts` are what this segment is the witness of."""
+        """`ranges` are those for which this segment is the source of the canonical history."""
         self.breaches: list[Breach] = []
         self.high_waters: list[HighWater] = []
         self.named: dict[int, NamedQueue] = {}
         self.moves = 0
-        self.within = 0  # moves of messages of which this segment is the witness
-        self.balances = 0  # how often the log said how the queues stand, and could be believed
+        self.within = 0  # moves of messages of which this segment is the source
+        self.balances = 0  # checkpoints that were compared with the moves before them
         self._cursor = RangeCursor(ranges)
         self._batches: list[Batch] = []
         self._commands = 0
-        self._balance: Balance | None = None  # None: how the queues stand is not known
+        self._balance: Balance | None = None  # None: there was no checkpoint yet
         self._blobs: dict[int, int] = {}  # by session: the number of the one taken last
         self._root = (-1, 0)  # position and state root of the batch before
 
@@ -86,7 +85,7 @@ class SegmentRules:
                 if self._batches:
                     last = self._batches[-1]
                     if last.first_position + last.commands != record.first_position:
-                        self._check_batches()  # something is missing: the check of logs says so
+                        self._check_batches()  # a gap: the parser reports it
                         self._balance = None
                         self._blobs.clear()
                 self._blob(record)
@@ -110,11 +109,11 @@ class SegmentRules:
                 pass
 
     def finish(self) -> None:
-        """End the segment, behind what the next one says of the queues first."""
+        """End the segment, after the first checkpoint of the next one."""
         self._check_batches()
 
     def _blob(self, batch: Batch) -> None:
-        """Of one session, only the next blob is taken."""
+        """Check that a session's blobs are applied in order, each once."""
         if not batch.session or batch.outcomes[:2] in _NOT_TAKEN:
             return
         before = self._blobs.get(batch.session)
@@ -181,7 +180,7 @@ class SegmentRules:
         self.breaches.append(breach_at(rule, moves, i))
 
     def _take_orders(self, moves: Moves, begin: int) -> None:
-        """G12: what leaves a queue for the first time, and what a channel publishes, ascends."""
+        """G12: first deliveries and drops of a queue ascend, and so do publishes of a channel."""
         leaves = (moves.op == Op.DELIVERED) | (moves.op == Op.DROPPED)
         plain = self._numbers_of(ranked=False)
         taken = leaves & ~moves.flag & np.isin(moves.queue, plain)
@@ -215,7 +214,7 @@ class SegmentRules:
 
 
 class _Block:
-    """Batches that follow one another, as columns."""
+    """Consecutive batches, as columns."""
 
     def __init__(self, batches: list[Batch], ranked: Ints) -> None:
         self.first = batches[0].first_position
@@ -227,7 +226,7 @@ class _Block:
         lasts = np.array([b.first_position + b.commands for b in batches], np.int64)
         self.beyond = self.moves.position >= np.repeat(lasts, counts)
         self.starts = self.moves.ordinal == 0
-        # In a priority queue a place carries the rank above, and keeps the lowest bit free.
+        # In a priority queue a place has the rank in its high bits, and its lowest bit unused.
         seq = self.moves.seq
         self.places = np.where(np.isin(self.moves.queue, ranked), (seq & _SEQ_MASK) >> 1, seq)
 
@@ -283,12 +282,12 @@ class _Block:
         rows = rows[np.argsort(m.queue[rows], kind="stable")]
         place = self.places[rows]
         after = np.where(m.op[rows] == Op.RECOVERED, place + m.of[rows], place + 1)
-        odd = (place[1:] != after[:-1]) & (m.queue[rows[1:]] == m.queue[rows[:-1]])
-        # Of a priority queue a cold start tells no place.
+        misplaced = (place[1:] != after[:-1]) & (m.queue[rows[1:]] == m.queue[rows[:-1]])
+        # A cold start of a priority queue records no place.
         silent = (m.op[rows] == Op.RECOVERED) & (m.seq[rows] == 0)
-        odd &= ~silent[1:] & ~silent[:-1]
+        misplaced &= ~silent[1:] & ~silent[:-1]
         wrong = np.zeros(len(m), np.bool_)
-        wrong[rows[1:]] = odd
+        wrong[rows[1:]] = misplaced
         yield "place", wrong
 
     def not_once(self) -> Iterator[Breach]:
@@ -313,7 +312,7 @@ class _Block:
 
 
 def check_high_waters(high_waters: Iterable[HighWater]) -> Iterator[Breach]:
-    """G12 from one part of the history to the next."""
+    """G12 from one range of the history to the next."""
     highest: dict[tuple[str, int], int] = {}
     for one in sorted(high_waters, key=lambda high_water: high_water.position):
         key = one.what, one.of

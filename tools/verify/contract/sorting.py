@@ -1,9 +1,9 @@
 # mypy: disable-error-code="import-untyped"
-"""The moves of each message brought together and sorted, in bins that each fit into memory.
+"""Sorting for the lifecycle check: the moves of each message together, in bins that fit in memory.
 
-What travels is a piece of a bin: columns of numpy in one value, so that nobody on the way handles
-single moves.  The moves of one queue are shared out by message, so that a single queue is no single
-bin; moves of a queue as a whole go into each of its shares, before those of messages.
+What is shuffled is a piece of a bin: numpy columns in one value, so that Spark handles no single
+moves.  The moves of one queue are distributed by message over shares, so that a single queue is no
+single bin; moves of a queue as a whole go into each of its shares, before those of messages.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 from broker.machine.move_log import CAUSE_SHIFT, FLAG, Op
 from tools.verify.input.moves import OPS_OF_QUEUES, ORDINAL_BITS, ORDINAL_MAX, Ints, Moves
 
-MOVES_IN_BIN = 1 << 19  # some, when shared out evenly; sorting and judging takes some 100 MB then
+MOVES_IN_BIN = 1 << 19  # on average; sorting and checking one bin takes some 100 MB then
 SHARES_MAX = 64  # of one queue
-_WHOLE = -1  # in the column of places: of the queue as a whole, whose place is in `detail`
+_WHOLE = -1  # in the column of places: a move of the whole queue, whose place is in `detail`
 _COLUMNS = 7  # queue, share, place, time, what, of, detail; sorted by the first four
 
 
 def bins_for(moves: int, least: int) -> int:
-    """Return into how many bins so many moves are shared out."""
+    """Return the number of bins for so many moves."""
     return max(least, -(-moves // MOVES_IN_BIN))
 
 
 def split_into_bins(moves: Moves, bins: int) -> Iterator[tuple[int, bytes]]:
-    """Yield a piece of each bin that any of the moves is in: the bin, and packed columns.
+    """Yield a piece for each bin that any of the moves belongs to: the bin, and packed columns.
 
-    What was published is left out: it is no move of a queue.
+    PUBLISHED is left out: it is no move of a queue.
     """
     columns = _columns_of(moves, min(bins, SHARES_MAX))
     bin_ = _hashed(columns[0] * SHARES_MAX + columns[1], bins)
@@ -40,7 +40,7 @@ def split_into_bins(moves: Moves, bins: int) -> Iterator[tuple[int, bytes]]:
 
 
 def arrange(pieces: Iterable[bytes]) -> tuple[Ints, Moves]:
-    """Return the moves of the pieces of one bin and their shares, sorted as `fates` takes them."""
+    """Return shares and moves of the pieces of one bin, sorted for `LifecycleCheck`."""
     parts = [np.frombuffer(piece, np.int64).reshape(_COLUMNS, -1) for piece in pieces]
     columns = np.concatenate(parts or [np.empty((_COLUMNS, 0), np.int64)], axis=1)
     order = np.lexsort(columns[3::-1])
@@ -52,7 +52,7 @@ def arrange(pieces: Iterable[bytes]) -> tuple[Ints, Moves]:
 
 
 def sort(moves: Moves) -> tuple[Ints, Moves]:
-    """Return all moves sorted, in a single share of each queue."""
+    """Return all moves sorted, with a single share per queue."""
     return arrange(piece for _, piece in split_into_bins(moves, 1))
 
 

@@ -1,5 +1,5 @@
-"""Batches of one segment that follow one another: summed up for the comparison of members, and each
-for itself where that is not enough.
+"""Summaries of consecutive batches of a segment, by which members are compared range by range; and
+the row of each single batch, where ranges differ.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from broker.memberlog.reader import After
 from broker.memberlog.records import Batch, Vote
 from tools.verify.input.rows import SPAN, SUMS, FirstBatch, Row, Sums, signed
 
-RANGE_US = 200_000  # batches are summed up over no longer time, for the pictures
+RANGE_US = 200_000  # longest time that one summary covers: the resolution of the timeline
 RowSource = tuple[str, str, int, int]  # file, member, incarnation, segment
 _LOW = (1 << 64) - 1
 
 
 class Continuation(NamedTuple):
-    """What a part of a segment that is read for itself lies behind."""
+    """Where in a log a part of a segment continues that is parsed by itself."""
 
     member: str
     incarnation: int
@@ -31,7 +31,7 @@ class Continuation(NamedTuple):
 
 
 class BatchRange:
-    """Batches that are summed up; `batches` is 0 when there are none."""
+    """Running summary of consecutive batches; `batches` is 0 when it is empty."""
 
     __slots__ = (
         "batches", "begins", "digest", "ends", "epoch", "first", "last", "limit", "lsn", "until_us",
@@ -41,18 +41,18 @@ class BatchRange:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew; nothing continues this."""
+        """Empty the summary; the next batch does not continue it."""
         self.batches = self.begins = self.digest = self.ends = self.epoch = 0
         self.first = self.last = self.limit = self.lsn = self.until_us = -1
 
     def begin(self, first: int, last: int, epoch: int, time_us: int, begins: int) -> None:
-        """Begin with a batch from position `first` to `last`, at byte `begins`."""
+        """Start with a batch of positions `first` to `last`, at byte `begins`."""
         self.first, self.epoch, self.begins = first, epoch, begins
         self.limit = (last // SPAN + 1) * SPAN
         self.until_us = time_us + RANGE_US
 
     def sums(self, source: RowSource, active: bool | None, decided: int, time_us: int) -> Sums:
-        """Return the row that says it all; how the batches were applied is the same for each."""
+        """Return the SUMS row; activity and deciding epoch are the same for each of the batches."""
         low, high = self.digest & _LOW, self.digest >> 64
         return Sums(
             *source, self.lsn, SUMS, self.epoch, self.first, self.last, active, decided, time_us,
@@ -61,7 +61,7 @@ class BatchRange:
 
 
 def expand_sums(data: bytes, of: Sums) -> Iterator[Row]:
-    """Yield a row for each of the batches that were summed up; `data` is their segment's."""
+    """Yield a row for each batch of a SUMS row; `data` is the bytes of their segment."""
     offset = of.begins
     while offset < of.ends:
         start = offset + FRAME.size
@@ -74,7 +74,7 @@ def expand_sums(data: bytes, of: Sums) -> Iterator[Row]:
 def batch_row(
     source: RowSource, lsn: int, batch: Batch, active: bool | None, decided: int, time_us: int
 ) -> Row:
-    """Return the row of a batch: by whom, its number, and how it was applied there."""
+    """Return the row of a batch, and how it was applied in this log."""
     (
         epoch, ring_seq, seq, first, commands, origin, _, _, _, kinds, outcomes, blob_hash, chain,
         root, order, moves,
@@ -96,7 +96,7 @@ def last_position(batch: Batch) -> int:
 def matches_batch(
     recent: deque[Batch], position: int, chain: bytes | None, root: int | None
 ) -> bool | None:
-    """Return whether one of the batches left this behind; None: it is not among them."""
+    """Return whether the batch that ends at a position left this chain and root; None: not held."""
     batch = _ending_at(recent, position)
     if batch is None:
         return None
@@ -104,9 +104,9 @@ def matches_batch(
 
 
 def compare_vote(recent: deque[Batch], vote: Vote) -> tuple[Vote, bool | None]:
-    """Return a vote, and whether one of the batches left behind what it is about.
+    """Return a vote, and whether the batch it is about left the state that won.
 
-    Where no state won, it gets the one that the batches left: that is what this life voted for.
+    Where no state won, the vote gets the state that this incarnation had and voted for.
     """
     if vote.verdict != "undecided":
         return vote, matches_batch(recent, vote.position, vote.chain, vote.root)
@@ -122,7 +122,7 @@ def _ending_at(recent: deque[Batch], position: int) -> Batch | None:
 
 
 def first_batch_of(batch: Batch) -> FirstBatch:
-    """Return what is compared with the end of the segment before."""
+    """Return the fields of a batch that are compared with the end of the segment before."""
     return FirstBatch(
         position=batch.first_position,
         blob_hash=batch.blob_hash.hex(),

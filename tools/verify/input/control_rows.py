@@ -1,4 +1,4 @@
-"""The rows of records that grow with views and queues, and what each of them says."""
+"""Rows of control records: those that grow with views and queues, not with traffic."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ _KINDS: dict[type[Record], RecordKind] = {
 
 
 def control_rows(row: Row, record: Record, reached: int, durable: int) -> Iterator[Row]:
-    """Yield the rows of a record other than a BATCH or CONFIRM; `row` says where it is from,
-    `stands` where its life stood, `durable` what its segment said to be on disk; -1 = not known.
+    """Yield the rows of a record other than a BATCH or CONFIRM.
+
+    `row` has the source, `reached` is the position that its incarnation had applied, `durable` the
+    one that its segment reported to be on disk; -1 = not known.
     """
     row = row._replace(kind=int(_KINDS[type(record)]))
     match record:
@@ -46,7 +48,7 @@ def control_rows(row: Row, record: Record, reached: int, durable: int) -> Iterat
             yield row._replace(root=signed(root), text=donor)
         case Vote(position, chain, root, verdict):
             row = row._replace(position=position, text=verdict)
-            if verdict == "undecided":  # what stands there is this life's own state, if known
+            if verdict == "undecided":  # the state is this incarnation's own, if known
                 yield row._replace(flag=None, chain=chain or None, root=signed(root))
             else:
                 yield row._replace(last=position, chain=chain, root=signed(root))
@@ -58,7 +60,7 @@ def control_rows(row: Row, record: Record, reached: int, durable: int) -> Iterat
             for number, vhost, name, durable, _ in queues:
                 yield row._replace(seq=number, origin=vhost, text=name, flag=durable)
         case ViewSeen(ring_seq, ring_rep, regular, members):
-            names = [f"{name}/{life}" for name, life in members]
+            names = [f"{name}/{incarnation}" for name, incarnation in members]
             row = row._replace(ring_seq=ring_seq, ring_rep=ring_rep, flag=regular)
             yield row._replace(names=names, position=reached, seq=durable)
         case Active():
@@ -69,7 +71,9 @@ def control_rows(row: Row, record: Record, reached: int, durable: int) -> Iterat
                 ring_rep=record.ring_rep,
                 position=record.base_position,
                 chain=record.base_chain,
-                names=[f"{n}/{life}{'+' * bool(new)}" for n, life, new in record.members],
+                names=[
+                    f"{n}/{incarnation}{'+' * bool(new)}" for n, incarnation, new in record.members
+                ],
                 voters=list(record.voters),
                 flag=record.cold,
             )

@@ -1,4 +1,4 @@
-"""What follows what in the log of a life, and what of it may be confirmed."""
+"""Sequence rules of one incarnation's log: positions, chains, primaries, confirmable commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def digest(data: bytes) -> bytes:
 
 
 def out_of_sequence(reached: int, first: int, last: int) -> tuple[int, int, str] | None:
-    """Return from where to where and how a batch does not begin one past where the life stands."""
+    """Return (first, last, text) of a gap or overlap before a batch; None when it follows."""
     if first > reached + 1:
         return reached + 1, first - 1, f"positions {reached + 1} to {first - 1} are missing"
     if first <= reached:
@@ -28,14 +28,14 @@ def out_of_sequence(reached: int, first: int, last: int) -> tuple[int, int, str]
 
 
 def foreign_batch(of: tuple[int, int], primary: tuple[int, int] | None) -> str:
-    """Say that a batch is of another primary than the one that the life is in."""
+    """Return the text for a batch of another primary than the one this incarnation is in."""
     here = "no primary" if primary is None else f"epoch {primary[0]}, ring {primary[1]}"
     return f"a batch of epoch {of[0]}, ring {of[1]} is applied in {here}"
 
 
 @lru_cache(4096)
 def confirmable(kinds: bytes, outcomes: bytes) -> tuple[int, ...]:
-    """Return which commands of a batch are publishes that were accepted."""
+    """Return the indexes of the accepted publishes of a batch."""
     return tuple(
         i
         for i, kind in enumerate(kinds)

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""Moves of messages as columns: numpy arrays, a row a move, so that no move becomes an object.
+"""Moves of messages as numpy columns, one row a move: no move becomes a Python object.
 
 What a move means is in docs/MEMBERLOG.md; the bytes are those of broker/machine/move_log.py.
 """
@@ -20,16 +20,16 @@ ROW = np.dtype(
     [("what", "u1"), ("index", "<u2"), ("queue", "<u4"), ("seq", "<u8"), ("of", "<u4"),
      ("detail", "<u8")]
 )  # fmt: skip
-ORDINAL_BITS = 20  # of a time: position above, place in the batch below
+ORDINAL_BITS = 20  # of a time: position in the high bits, index in the batch in the low ones
 ORDINAL_MAX = (1 << ORDINAL_BITS) - 1
-RANK_SHIFT = 54  # in the number of a message in a priority queue, above it: its rank
+RANK_SHIFT = 54  # the rank of a message of a priority queue is in the bits above its number
 
 OPS_OF_MESSAGES = (Op.ENQUEUED, Op.DELIVERED, Op.SETTLED, Op.RETURNED, Op.DROPPED)
 OPS_OF_QUEUES = (Op.PURGED, Op.DECLARED, Op.RECOVERED)
 
 
 class Moves:
-    """Columns of equal length, in the order in which the machine moved."""
+    """Columns of equal length, in the order in which the machine made the moves."""
 
     __slots__ = ("cause", "detail", "flag", "of", "op", "ordinal", "position", "queue", "seq")
 
@@ -39,7 +39,7 @@ class Moves:
     ) -> None:  # fmt: skip
         self.position, self.ordinal, self.op, self.flag = position, ordinal, op, flag
         self.cause, self.queue, self.seq, self.of = cause, queue, seq, of
-        self.detail = detail  # signed, as Spark has it
+        self.detail = detail  # signed: Spark has no unsigned numbers
 
     def __len__(self) -> int:
         return len(self.op)
@@ -49,7 +49,7 @@ class Moves:
         return Moves(*(getattr(self, name)[which] for name in NAMES))
 
     def times(self) -> Ints:
-        """Return when each was: a number that ascends with the order of moves."""
+        """Return logical times: numbers that ascend with the order of moves."""
         return (self.position << ORDINAL_BITS) | np.minimum(self.ordinal, ORDINAL_MAX)
 
 
@@ -57,14 +57,14 @@ NAMES = ("position", "ordinal", "op", "flag", "cause", "queue", "seq", "of", "de
 
 
 def position_of(time: int) -> int:
-    """Return the position of a time."""
+    """Return the position part of a logical time."""
     return time >> ORDINAL_BITS
 
 
 def unpack(packed: list[bytes], firsts: list[int]) -> Moves:
-    """Return the moves of batches, given those of each and its first position.
+    """Return the moves of batches, given the packed moves and the first position of each.
 
-    A move whose index is not in its batch gets the position where it would be.
+    A move whose index is outside of its batch gets the position that the index stands for.
     """
     counts = np.array([len(one) // ROW.itemsize for one in packed], np.int64)
     rows = np.frombuffer(b"".join(packed), ROW)
@@ -87,7 +87,7 @@ def unpack(packed: list[bytes], firsts: list[int]) -> Moves:
 
 
 def join(parts: list[Moves]) -> Moves:
-    """Return the rows of all of them."""
+    """Return the rows of all parts, one after the other."""
     if not parts:
         return unpack([], [])
     return Moves(*(np.concatenate([getattr(one, name) for one in parts]) for name in NAMES))

@@ -1,10 +1,10 @@
-"""How far live logs were read, and what is new in them: bytes of whole records, life by life.
+"""Read offsets of live logs, per incarnation, in bytes of whole records; and what is new since.
 
-Pure but for reading files.  A writer appends whole writes, so what is not whole at the end of the
-newest segment is still being written, or was torn by a crash; it is left for later, and forgotten
-with a life that never writes again.  A segment with a later one behind it is read to its very end,
-and a tail that is torn there is told as the check tells it.  Files may be rotated and compressed
-meanwhile: what was read is counted in bytes of the log, whatever file holds them.
+Pure but for reading files.  An incomplete record at the end of the newest segment is still being
+written, or was torn by a crash: it is left for later, and never read if its incarnation writes no
+more.  A segment with a successor is read to its very end, and the parser reports a torn tail there.
+Files may be rotated and compressed meanwhile: offsets count bytes of the log, whatever file holds
+them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tools.verify.input.batch_summaries import Continuation
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, header_of
 
-STRETCH_BYTES = 32 << 20  # read of one life at a time, unless one record is longer
+STRETCH_BYTES = 32 << 20  # read of one incarnation at a time, unless one record is longer
 _NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))
 
 
 class ReadUpTo(TypedDict):
-    """How far one life was read; JSON, as Spark keeps it."""
+    """How far one incarnation was read; JSON, as Spark keeps it."""
 
     segment: int
     bytes: int
@@ -53,8 +53,10 @@ class LogPart(NamedTuple):
 
 
 def advance(read: Offsets, places: list[Path], settled: Settled | None = None) -> Offsets:
-    """Return up to where there are whole records now, at most STRETCH_BYTES further in each life,
-    and never beyond the end of one segment.  What is settled is not read.
+    """Return the offsets up to which there are whole records now.
+
+    They advance by at most STRETCH_BYTES in each incarnation and never beyond the end of one
+    segment; `settled` segments are skipped.
     """
     now: Offsets = dict(read)
     for key, found in sorted(segments_by_incarnation(places).items()):
@@ -77,7 +79,7 @@ def advance(read: Offsets, places: list[Path], settled: Settled | None = None) -
 
 
 def settled_in(rows: list[Row]) -> Settled:
-    """Return what the rows of a verified point settle."""
+    """Return the segments that the rows of a saved checkpoint make unnecessary to read."""
     found: Settled = {}
     for row in rows:
         fits = _NAME.fullmatch(plain_name(Path(row.file).name))
@@ -87,7 +89,7 @@ def settled_in(rows: list[Row]) -> Settled:
 
 
 def unread_parts(read: Offsets, now: Offsets) -> list[LogPart]:
-    """Return what is to be read between two offsets."""
+    """Return the parts of segments between two offsets."""
     found: list[LogPart] = []
     for key, where in sorted(now.items()):
         before = read.get(key)
@@ -102,8 +104,9 @@ def unread_parts(read: Offsets, now: Offsets) -> list[LogPart]:
 
 
 def read_part(part: LogPart) -> tuple[bytes, str, Continuation | None] | None:
-    """Return the bytes of a part, what to call it, and what lies before it in its segment; None for
-    what a client wrote, which is no member's.  Raises `BadInput` when the file went away meanwhile.
+    """Return the bytes of a part, a name for it, and where it continues; None for a client's log.
+
+    Raises `BadInput` when the file went away meanwhile.
     """
     for _ in range(2):  # it may be compressed between looking and opening
         path = segments_by_incarnation([Path(part.key).parent]).get(part.key, {}).get(part.segment)
@@ -118,7 +121,7 @@ def read_part(part: LogPart) -> tuple[bytes, str, Continuation | None] | None:
             return None
         name = f"{path}@{part.begin}"
         if part.begin == 0:
-            return data, name, None  # the parser says what is wrong with a header
+            return data, name, None  # the parser reports a broken header
         if header is None:
             raise BadInput(f"{path}: its header cannot be read")
         after = After(part.lsn, bytes.fromhex(part.link))
@@ -127,7 +130,7 @@ def read_part(part: LogPart) -> tuple[bytes, str, Continuation | None] | None:
 
 
 def segments_by_incarnation(places: list[Path]) -> dict[str, dict[int, Path]]:
-    """Return the files of the segments, by life and number."""
+    """Return the files of segments, by incarnation and number."""
     found: dict[str, dict[int, Path]] = {}
     for place in places:
         for path in one_of_each(path for path in place.rglob("*") if is_segment(path.name)):
@@ -137,7 +140,7 @@ def segments_by_incarnation(places: list[Path]) -> dict[str, dict[int, Path]]:
 
 
 def _further(where: ReadUpTo, segments: dict[int, Path]) -> ReadUpTo | None:
-    """Return where whole records of a life end, None where nothing is new."""
+    """Return where the whole records of an incarnation end now; None where nothing is new."""
     number, begin = where["segment"], where["bytes"]
     later = [one for one in segments if one > number]  # looked up before the file is read
     data = _read(segments[number], begin, STRETCH_BYTES)
@@ -165,7 +168,7 @@ def _further(where: ReadUpTo, segments: dict[int, Path]) -> ReadUpTo | None:
 def whole_records(data: bytes, first: bool) -> tuple[int, tuple[int, str] | None]:
     """Return how many bytes are whole records, and number and link of the last of them.
 
-    Only lengths are looked at: whether what is whole is also right is for the check to say.
+    Only lengths are read: whether a whole record is also right is for the parser to report.
     """
     end = len(MAGIC) if first else 0
     last = -1
@@ -184,7 +187,7 @@ def whole_records(data: bytes, first: bool) -> tuple[int, tuple[int, str] | None
 
 
 def _read(path: Path, begin: int, size: int) -> bytes | None:
-    """Return some bytes of a segment; None when its file is gone."""
+    """Return bytes of a segment; None when its file is gone."""
     try:
         if path.suffix != SUFFIX:
             return open_segment(path)[begin : begin + size]  # closed, so it is read once or twice

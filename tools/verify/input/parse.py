@@ -1,9 +1,9 @@
-"""From the bytes of one segment to rows; pure, runs inside Spark tasks.
+"""Parser of one segment: from bytes to rows.  Pure, runs inside Spark tasks.
 
-What needs only the records of one life in their order is checked here, once, while they are read:
-chains follow, positions follow, batches belong to the primary, confirms have their publish.  Where
-that depends on the segment before, the SEGMENT row says what was taken for granted, and `control`
-compares it with how that segment ended.
+What depends only on the order of one incarnation's records is checked here, while they are read:
+chains and positions follow, batches belong to the primary, confirms have their publish.  Where that
+depends on the segment before, the SEGMENT row states what was assumed at the beginning, and
+`checks.lifetimes` compares it with how that segment ended.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ from tools.verify.input.rows import (
 )
 from tools.verify.input.segments import owner_by_name
 
-FAULTS_MAX = 50  # of one segment; more say nothing new
-RECENT = 4096  # batches that a vote about one of them is compared with at once
+FAULTS_MAX = 50  # reported of one segment; more add nothing
+RECENT = 4096  # batches held for votes, checkpoints and stops that are about one of them
 
 
 def parse_segment(data: bytes, file: str, continued: Continuation | None = None) -> Iterator[Row]:
-    """Yield the rows of one segment, or of what lies `behind` a place in it."""
+    """Yield the rows of one segment, or of a part of it that is `continued` from an earlier one."""
     for row in _parse(data, file, continued, every_record=True):
         assert isinstance(row, Row)
         yield row
 
 
 def scan_segment(data: bytes, file: str) -> Iterator[Row | Sums]:
-    """Yield the rows of one segment, but sums over ranges of batches instead of a row for each, and
-    no CONFIRM: all that must be looked at when all is well.
+    """Yield the rows of one segment, with SUMS over ranges of batches instead of a row for each and
+    without CONFIRM: all that is needed where members agree.
     """
     return _parse(data, file, None, every_record=False)
 
@@ -112,10 +112,10 @@ def _parse(
 
 
 class _Parser:
-    """Where a segment stands while it is read."""
+    """State of a segment while it is parsed."""
 
     def __init__(self, file: str, continued: Continuation | None, every_record: bool) -> None:
-        self.rows: list[Row | Sums] = []  # what was found since the caller last looked
+        self.rows: list[Row | Sums] = []  # not taken by the caller yet
         self._every_record = every_record
         self._file = file
         self._source: RowSource = (
@@ -124,7 +124,7 @@ class _Parser:
         )
         self._from_header = continued is None
         self._of_client = False
-        self._faults: list[Row] = []  # behind the row of the record that shows them
+        self._faults: list[Row] = []  # to follow the row of the record that shows them
         self._faults_seen = 0
         self._records = 0
         self._closed = 0  # what `_records` was at END
@@ -138,10 +138,10 @@ class _Parser:
         self._active: bool | None = None
         self._deciding: int | None = None  # after a DECIDED: its epoch
         self._state_epoch: int | None = None
-        self._states = 0  # so many are told of
+        self._states = 0  # how many START and SNAPSHOT records there were
         self._time_us = 0
         self._durable = -1
-        self._at_start = True  # nothing said yet at which position this segment begins
+        self._at_start = True  # no record has shown yet at which position this segment begins
         self._whole = True  # no damage so far
         self._tally = SegmentTotals()
         self._unconfirmed: set[int] = set()
@@ -150,11 +150,11 @@ class _Parser:
         self._ends = empty_ends()
 
     def empty_row(self, lsn: int, kind: int) -> Row:
-        """Return a row that says only where it is from."""
+        """Return a row with nothing but its source."""
         return Row(*self._source, lsn, int(kind))
 
     def take_damage(self, faults: list[LogError]) -> None:
-        """Tell of damage; what was known of the position is not known behind it."""
+        """Report damage; the position is not known after it."""
         for fault in faults:
             if isinstance(fault, TornTail):
                 self._ends["torn_tail"] = True
@@ -169,7 +169,7 @@ class _Parser:
         self._flush_faults()
 
     def take(self, entry: Entry) -> None:
-        """Note the rows of a record and move on."""
+        """Add the rows of a record."""
         lsn, self._link, end, record, payload = entry
         if not self._records:
             self._ends["first_lsn"] = lsn
@@ -181,7 +181,7 @@ class _Parser:
             if record.position > self._durable:
                 self._durable = record.position
             if 0 <= self._position < record.position:
-                self._check_applied("G9", "says that it is on disk", record.position)
+                self._check_applied("G9", "reports it to be on disk", record.position)
         elif isinstance(record, ConfirmRecord):
             self._tally.take(record)
             self._confirm(lsn, record)
@@ -191,7 +191,7 @@ class _Parser:
             self._flush_faults()
 
     def finish(self) -> None:
-        """Note the rows at the end of a segment."""
+        """Add the rows at the end of a segment."""
         self._end_range()
         if self._of_client:
             return
@@ -211,7 +211,7 @@ class _Parser:
             self.rows.append(row._replace(positions=sorted(self._unconfirmed)))
 
     def _control_record(self, lsn: int, record: Record) -> None:
-        """Take a record of the kinds that do not come with traffic."""
+        """Take a record of a kind that does not grow with traffic."""
         ends, known = self._ends, None
         if not isinstance(record, End):
             self._tally.take(record)
@@ -254,7 +254,7 @@ class _Parser:
                 known = matches_batch(self._recent, position, None, root)
             case Stop(_, position, chain):
                 if self._position >= 0 and position != self._position:
-                    what = f"stops there, but stands at position {self._position}"
+                    what = f"stops there, but applied up to position {self._position}"
                     self._fault("G14", position, what)
                 known = matches_batch(self._recent, position, chain, None)
             case _:
@@ -276,7 +276,7 @@ class _Parser:
         self._faults.clear()
 
     def _check_applied(self, promise: str, does: str, position: int) -> None:
-        """A life can speak only of what it has applied."""
+        """Report a record about a position that was not applied yet."""
         if 0 <= self._position < position:
             what = f"{does}, but applied only up to position {self._position}"
             self._fault(promise, position, what)
@@ -336,12 +336,12 @@ class _Parser:
             summed.begin(first, last, epoch, time_us, end - FRAME.size - len(payload))
         summed.last, summed.ends, summed.lsn = last, end, lsn
         summed.batches += 1
-        # The number of the record is its own; all behind it is the same at all members.
+        # Only the record number is the member's own; all fields after it are the same everywhere.
         skipped = 5 if lsn < 128 else 6 if lsn < 256 else 7 if lsn < 65536 else 9
         summed.digest ^= xxh3_128_intdigest(payload[skipped:])
 
     def _end_range(self) -> None:
-        """Sum up the batches since the last time."""
+        """Close the present range of batches and add its SUMS row."""
         of = self._range
         if not of.batches:
             return
@@ -355,7 +355,7 @@ class _Parser:
         of.clear()
 
     def _check_primary(self, of: tuple[int, int], first: int) -> None:
-        """Check a batch against the primary that this life is in."""
+        """Check a batch against the primary that this incarnation is in."""
         if self._deciding is not None and of[0] < self._deciding:
             pass
         elif self._primary is None:

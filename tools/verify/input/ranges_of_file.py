@@ -1,7 +1,7 @@
-"""Parts of one file: at which positions, behind which of the states that it tells of.
+"""Ranges of one file: positions, and after which of the states recorded in it (START, SNAPSHOT).
 
-Behind a state positions rise one by one.  A life that is given a state which lies before what it
-had applied (SNAPSHOT) tells of the same positions again, perhaps of the same items.
+After a state positions rise one by one.  An incarnation that is given a state older than what it
+had applied records the same positions again, perhaps with the same items.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ ANY = -1
 
 
 class FileRange(NamedTuple):
-    """Positions `first` to `last` behind the state of this number; 0 is what stands in a file
-    before any, as the segment before went on.
+    """Positions `first` to `last` after the state of this number.
+
+    State 0 is before any in the file: it continues the segment before.
     """
 
     first: int
@@ -25,7 +26,7 @@ class FileRange(NamedTuple):
 
 
 class RangeCursor:
-    """Where one is in a file, record by record: which of its parts count here."""
+    """Cursor over the records of a file: which of its ranges apply at the present record."""
 
     def __init__(self, ranges: Iterable[FileRange]) -> None:
         self._ranges = sorted(ranges)
@@ -34,7 +35,7 @@ class RangeCursor:
         self._select()
 
     def advance(self, record: Record) -> bool:
-        """Take the next record; return whether it begins behind a new state."""
+        """Take the next record; return whether it is a new state."""
         if not isinstance(record, Start | Snapshot):
             return False
         self._state += 1
@@ -42,7 +43,7 @@ class RangeCursor:
         return True
 
     def covers(self, position: int) -> bool:
-        """Whether a part holds this position here."""
+        """Whether a range covers this position here."""
         return any(first <= position <= last for first, last in self.ranges)
 
     def _select(self) -> None:

@@ -1,4 +1,4 @@
-"""The rows that the parser hands to Spark: one wide shape for every kind of record."""
+"""Rows that the parser gives to Spark: one wide schema for every kind of record."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ _U64 = 1 << 64
 
 
 class Row(NamedTuple):
-    """A record, flat.  Some kinds are no records: SEGMENT, one per file; FAULT, one per broken
-    promise that the segment alone shows; UNPAIRED, confirms whose publish is not before them in
-    the segment; ACCEPTED, publishes of a segment that are not confirmed in it.
+    """A record, flat.
+
+    Some kinds are no records: SEGMENT, one per file; FAULT, one per broken promise that the segment
+    alone shows; UNPAIRED, confirms whose publish is not before them in the segment; ACCEPTED,
+    publishes of a segment that are not confirmed in it.
     """
 
     file: str
@@ -23,9 +25,9 @@ class Row(NamedTuple):
     epoch: int | None = None
     ring_seq: int | None = None
     ring_rep: str | None = None
-    # of an ACTIVE or VIEW: what its segment said to be on disk before; -1 = nothing
+    # of an ACTIVE or VIEW: what its segment reported to be on disk before; -1 = nothing
     seq: int | None = None
-    position: int | None = None  # first position of a batch; the position named by others
+    position: int | None = None  # first position of a batch; the position named in other records
     last: int | None = None  # the position that the chain and the root below are of
     chain: bytes | None = None
     root: int | None = None  # signed: Spark has no unsigned numbers
@@ -37,12 +39,14 @@ class Row(NamedTuple):
     names: list[str] | None = None  # "name/incarnation", with "+" when fresh
     voters: list[str] | None = None
     # regular, cold, durable; of a batch: applied while active, None = not known; of a VOTE, STOP or
-    # CHECKPOINT: True = what it says of the state there is what the batches of this segment say
+    # CHECKPOINT: True = its state is the one that the batches of this segment led to
     flag: bool | None = None
     text: str | None = None  # reason, donor, verdict; JSON of a SEGMENT; what a FAULT is
     positions: list[int] | None = None
     decided: int | None = None  # epoch of the primary in which it was applied, or of the state
-    time_us: int | None = None  # since 1970, by the clocks of the origins; never falls in a life
+    time_us: int | None = (
+        None  # since 1970, by the clocks of the origins; never falls in an incarnation
+    )
     moves_hash: int | None = None  # xxh3_64 of what a batch did to messages, signed
 
 
@@ -57,11 +61,11 @@ SCHEMA = (
 
 
 class Sums(NamedTuple):
-    """Batches of a segment that follow one another without a gap, taken together.
+    """Summary of consecutive batches of a segment.
 
-    What is compared at each position is summed up over them, so that members can be compared range
-    by range, and batch by batch only where they differ: two members that applied the same have the
-    same sums over all their ranges of the same `span`.
+    It sums up all that is compared at each position, so that members are compared range by range,
+    and batch by batch only where they differ: two members that applied the same have the same sums
+    over all their ranges of the same `span`.
     """
 
     file: str
@@ -108,9 +112,7 @@ class EpochSums(TypedDict):
 
 
 def merge_sums(one: EpochSums, two: EpochSums) -> EpochSums:
-    """Return what two parts of a life hold of one epoch; a part that an older check saved has no
-    mark.
-    """
+    """Return what two parts of a log hold of one epoch; those of older checks have no mark."""
     firsts = [sums["first"] for sums in (one, two) if sums["first"] >= 0]
     return EpochSums(
         first=min(firsts, default=-1),
@@ -121,8 +123,9 @@ def merge_sums(one: EpochSums, two: EpochSums) -> EpochSums:
 
 
 class Run(NamedTuple):
-    """Unbroken positions, and the epoch that decided them; behind the state of this number of those
-    that the file tells of, -1 (as an older check saved it): not known.
+    """Consecutive positions, and the epoch that decided them.
+
+    They are after the state of this number in the file; -1 (as an older check saved it): not known.
     """
 
     first: int
@@ -132,7 +135,7 @@ class Run(NamedTuple):
 
 
 class SegmentEnds(TypedDict):
-    """What a SEGMENT row says, as JSON: totals, and how the segment meets the ones beside it."""
+    """Content of a SEGMENT row, as JSON: totals, and its joints with the segments beside it."""
 
     cluster: tuple[str, str]
     records: int
@@ -141,11 +144,11 @@ class SegmentEnds(TypedDict):
     link: str
     torn_tail: bool
     closed: bool  # it has its END
-    # What the segment took for granted at its beginning, to be compared with the one before:
+    # What was assumed at its beginning, to be compared with the segment before:
     first_batch: FirstBatch | None  # None: something in this segment came before it
     entry_primary: list[tuple[int, int, int]]  # (epoch, ring, position) of batches before an ACTIVE
     entry_confirm: int | None  # the first confirm before an ACTIVE or INACTIVE
-    # What it hands to the next one; None: as it was at the beginning.
+    # What it carries over to the next one; None: as it was at the beginning.
     chain: str
     primary: tuple[int, int] | None
     active: bool | None
@@ -157,11 +160,11 @@ class SegmentEnds(TypedDict):
     confirms: int
     publishes: int
     unpaired: int
-    unjudged: int  # confirms above the durable mark of which the log does not say if they may
+    unjudged: int  # confirms above the durable mark; the log does not record if they may be
 
 
 def empty_ends() -> SegmentEnds:
-    """Return what is known of a segment before it is read."""
+    """Return the ends of a segment of which nothing was read yet."""
     return SegmentEnds(
         cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="",
         torn_tail=False, closed=False, first_batch=None, entry_primary=[], entry_confirm=None,
@@ -171,7 +174,7 @@ def empty_ends() -> SegmentEnds:
 
 
 def append_run(runs: list[Run], more: Run) -> None:
-    """Note that these positions are there: they lengthen the last run or begin one."""
+    """Add positions: they extend the last run or begin a new one."""
     if runs and (runs[-1].last + 1, *runs[-1][2:]) == (more.first, *more[2:]):
         runs[-1] = runs[-1]._replace(last=more.last)
     else:
@@ -179,5 +182,5 @@ def append_run(runs: list[Run], more: Run) -> None:
 
 
 def signed(number: int) -> int:
-    """Return a 64-bit number as Spark can hold it."""
+    """Return an unsigned 64-bit number as a signed one, as Spark holds it."""
     return number - _U64 if number >= _U64 >> 1 else number

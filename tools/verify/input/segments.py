@@ -40,8 +40,8 @@ def _expand(places: list[Path]) -> Iterator[Path]:
 
 
 def read_bytes(segment: Path) -> bytes:
-    """Return the bytes of a segment, none of a compressed one that is damaged: that is told where
-    logs are judged.  Raises OSError.
+    """Return the bytes of a segment; none of a compressed one that is damaged, which the parser
+    reports.  Raises OSError.
     """
     try:
         return open_segment(segment)
@@ -50,7 +50,7 @@ def read_bytes(segment: Path) -> bytes:
 
 
 def size_of(segment: Path) -> int:
-    """Return the bytes of a file, 0 when it is no longer there: it is being compressed."""
+    """Return the size of a file, 0 when it is no longer there: it is being compressed."""
     try:
         return segment.stat().st_size
     except OSError:
@@ -58,13 +58,13 @@ def size_of(segment: Path) -> int:
 
 
 def is_little(segments: list[Path]) -> bool:
-    """Return whether reading them is sooner done than Spark has got up speed."""
+    """Return whether they are so small that code generation in Spark does not pay off."""
     return sum(map(size_of, segments)) < LITTLE_BYTES
 
 
 def share_out(segments: list[Path], tasks: int) -> list[list[Path]]:
-    """Return the segments in shares of some 16 MiB, but in at least `tasks` where there are so
-    many; a large segment has a share of its own.
+    """Return the segments in shares of about TASK_BYTES, but in at least `tasks` shares where there
+    are so many segments; a large segment has a share of its own.
     """
     sizes = [size_of(path) for path in segments]
     most = min(TASK_BYTES, sum(sizes) // max(tasks, 1))
@@ -80,7 +80,7 @@ def share_out(segments: list[Path], tasks: int) -> list[list[Path]]:
 
 
 def owner_by_name(file: str) -> tuple[str, int, int]:
-    """Guess by its name whose segment it is, for files whose header cannot be read."""
+    """Guess (member, incarnation, segment) from a file name, where the header cannot be read."""
     parts = plain_name(file.rsplit("/", 1)[-1]).rsplit(".", 3)
     if len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit():
         return parts[0], int(parts[1]), int(parts[2])
@@ -88,7 +88,7 @@ def owner_by_name(file: str) -> tuple[str, int, int]:
 
 
 def records_of(data: bytes, file: str) -> Iterator[Record]:
-    """Yield what can be read of a segment; what cannot is reported where the log is judged."""
+    """Yield the readable records of a segment; damage is reported by the parser."""
     faults: list[LogError] = []
     try:
         for _, _, _, record, _ in read_segment(data, file, faults):
@@ -98,7 +98,7 @@ def records_of(data: bytes, file: str) -> Iterator[Record]:
 
 
 def records_in(file: str) -> Iterator[Record]:
-    """Yield what can be read of the segment in a file."""
+    """Yield the readable records of the segment in a file."""
     return records_of(read_bytes(Path(file)), file)
 
 

@@ -54,9 +54,11 @@ SCHEMAS = {
 
 
 class MemberLogSource(DataSource):
-    """Options: `path`, a segment, directory or glob; or `paths`, a JSON list of such; `table`, one
-    of SCHEMAS; `tasks`, how many are wished for; for moves `stretches`, a JSON list of [file, first
-    position, last position, state], as `witness` has it: only batches that begin there.
+    """Data source over member logs and client histories.
+
+    Options: `path`, a segment, directory or glob; or `paths`, a JSON list of such; `table`, one of
+    SCHEMAS; `tasks`, how many are requested; for moves `stretches`, a JSON list of [file, first
+    position, last position, state] (`canonical_history.Stretch`): only batches that begin there.
     """
 
     @classmethod
@@ -65,20 +67,20 @@ class MemberLogSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """Return the columns; docs/MEMBERLOG.md says what they are."""
+        """Return the columns, as documented in docs/MEMBERLOG.md."""
         table = self._table()
         if table not in SCHEMAS:
             raise BadInput(f"there is no table {table}, but {', '.join(SCHEMAS)}")
         return SCHEMAS[table]
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads them all, in parallel."""
+        """Return a reader of all segments, in parallel."""
         stretches = json.loads(self.options.get("stretches", "null"))
         tasks = int(self.options.get("tasks", "0"))
         return MemberLogReader(self._places(), schema, self._table(), tasks, stretches)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads only what is new in live logs; `path` and `paths` are directories.
+        """Return a reader of what is new in live logs; `path` and `paths` are directories.
 
         Option `settled`: JSON, by MEMBER.INCARNATION the last segment that is left out.
         """
@@ -103,7 +105,7 @@ class SegmentShare(InputPartition):
 
 
 class MemberLogReader(DataSourceReader):
-    """Reads segments; each of its tasks knows only its own."""
+    """Batch reader; each of its tasks reads only the segments of its own share."""
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class MemberLogReader(DataSourceReader):
                 self._ranges.setdefault(file, []).append(FileRange(*part))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the shares; `tasks` are wished for where there are many small segments."""
+        """Return the shares, at least `tasks` of them where there are many small segments."""
         segments = find_segments(list(map(Path, self._places)))
         if self._ranges is not None:
             segments = [path for path in segments if str(path) in self._ranges]
@@ -153,14 +155,14 @@ class MemberLogReader(DataSourceReader):
 
 
 class NewBytes(InputPartition):
-    """What one task reads."""
+    """New bytes of one incarnation, for one task."""
 
     def __init__(self, part: LogPart) -> None:
         self.part = part
 
 
 class MemberLogStream(DataSourceStreamReader):
-    """Reads what was written since the last look."""
+    """Streaming reader: what was written since the last micro-batch."""
 
     def __init__(self, places: list[str], schema: StructType, settled: Settled) -> None:
         self._places = [Path(place) for place in places]
@@ -168,15 +170,15 @@ class MemberLogStream(DataSourceStreamReader):
         self._schema = schema
 
     def initialOffset(self) -> dict[str, Any]:
-        """Begin at the beginning of all logs, but for what is settled."""
+        """Begin at the beginning of all logs; settled segments are skipped."""
         return {OFFSETS: {}}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where whole records end now; `offsets` bounds how much that is by itself."""
+        """Return where whole records end now; `advance` bounds the size of a micro-batch."""
         return {OFFSETS: advance(cast("Offsets", start[OFFSETS]), self._places, self._settled)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return a partition for each life that has something new."""
+        """Return a partition for each incarnation that has something new."""
         return [NewBytes(part) for part in unread_parts(start[OFFSETS], end[OFFSETS])]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -194,7 +196,7 @@ def read_table(
     segments: list[Path],
     stretches: Sequence[tuple[str, int, int, int]] | None = None,
 ) -> DataFrame:
-    """Return one of SCHEMAS, parsed where it is read."""
+    """Return one of the tables SCHEMAS; segments are parsed in the tasks that read them."""
     spark.dataSource.register(MemberLogSource)
     reader = spark.read.format(NAME).option("table", table)
     reader = reader.option("paths", json.dumps([str(path) for path in segments]))
@@ -213,7 +215,7 @@ def expand(sums: DataFrame) -> DataFrame:
     ranges = sums.select(*Sums._fields)
     # A file is unpacked once by the task that needs parts of it.
     ranges = ranges.repartition("file").sortWithinPartitions("file", "begins")
-    # Only the driver can read a schema in words.
+    # Only the driver can parse a schema in DDL.
     schema = to_arrow_schema(cast("StructType", StructType.fromDDL(SCHEMA)), timezone="UTC")
     return ranges.mapInArrow(partial(_expand, schema), SCHEMA)
 
@@ -257,7 +259,7 @@ def _batches(rows: Iterator[Row | Sums], schema: pyarrow.Schema) -> Iterator[pya
 
 
 def to_arrow(rows: Sequence[Row | Sums], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
-    """Return rows as Arrow has them; SUMS rows have columns of their own, and lack others."""
+    """Return an Arrow batch of rows; SUMS rows have columns of their own, and lack others."""
     columns: Iterable[Sequence[object]]
     if len(schema) == len(Row._fields):
         columns = zip(*rows, strict=True)

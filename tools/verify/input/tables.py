@@ -1,8 +1,8 @@
 # mypy: disable-error-code="import-untyped"
-"""Tables with a row for each small thing that records carry many of: moves, and what clients did.
+"""Tables "moves" and "clients": a row for each move, and for each operation of a client.
 
-Column by column, from the packed bytes of many records at once: none of these things ever becomes
-an object of Python.  Damage is told by the table of records; here what can be read is read.
+Built column by column from the packed bytes of many records at once: no row becomes a Python
+object.  Damage is reported by the table "records"; here, readable records are read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CLIENT = np.dtype([("op", "u1"), ("body", "<u8"), ("aux", "<u8")])
 def moves_of(
     data: bytes, file: str, schema: pyarrow.Schema, ranges: Iterable[FileRange] = EVERYWHERE
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the moves of a member's segment: those of batches that begin in one of the parts."""
+    """Yield the moves of a member's segment: those of batches that begin in one of the ranges."""
     cursor = RangeCursor(ranges)
     header = Header(0, "", "", "", -1, -1, b"", "", 0)
     deciding = 0
@@ -80,7 +80,7 @@ def moves_of(
 
 
 def clients_of(data: bytes, file: str, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
-    """Yield what a client's segment says that it did."""
+    """Yield the operations that a client's segment records."""
     header = Header(0, "", "", "", -1, -1, b"", "", 0)
     taken: list[tuple[int, Client]] = []
     size = 0
@@ -161,7 +161,7 @@ def _signed(column: Ints) -> Ints:
 
 
 def _record_batch(schema: pyarrow.Schema, *columns: object) -> pyarrow.RecordBatch:
-    """Return a batch of columns; one that is no array is the same in all rows."""
+    """Return a batch of columns; a value that is no array is repeated in all rows."""
     size = max(len(column) for column in columns if isinstance(column, np.ndarray))
     arrays = [
         column.cast(field.type)

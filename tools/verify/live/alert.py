@@ -1,4 +1,4 @@
-"""What --follow tells, as it happens: findings line by line, and how far all members are."""
+"""Output of --follow: findings line by line as they show, and how far all members are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ERASE = "\r\x1b[K"
 
 
 def alert(spark: SparkSession, places: list[Path], as_json: bool, since: Path | None) -> bool:
-    """Follow until a signal says stop; return whether all that was verified is consistent.
+    """Follow until SIGINT or SIGTERM; return whether all that was verified is consistent.
 
     Raises `BadInput` also when nothing was verified.
     """
@@ -51,7 +51,7 @@ def alert(spark: SparkSession, places: list[Path], as_json: bool, since: Path | 
 
 
 def result_lines(result: FollowResult, before: FollowResult | None, as_json: bool) -> Iterator[str]:
-    """Yield the lines that a look adds to the output."""
+    """Yield the lines that a result adds to the output."""
     for finding in result.findings:
         yield json.dumps(_finding(finding)) if as_json else f"ALERT {finding}"
     reported = set() if before is None else set(before.progress.absent)
@@ -64,7 +64,7 @@ def result_lines(result: FollowResult, before: FollowResult | None, as_json: boo
 
 
 def status(result: FollowResult) -> str:
-    """Return how far all are, in one line."""
+    """Return how far all members are, in one line."""
     p = result.progress
     lags = ", ".join(
         f"{lag.member} -{lag.behind:,} ({lag.seconds:.1f} s)" if lag.behind else f"{lag.member} ="
@@ -94,14 +94,14 @@ def _finding(finding: Finding) -> dict[str, object]:
 
 
 def _show_status(result: FollowResult) -> None:
-    """Renew the line at the bottom of a terminal; a file gets none."""
+    """Redraw the line at the bottom of a terminal; not in a file."""
     if sys.stderr.isatty():
         click.echo(f"{ERASE}{status(result)}", err=True, nl=False)
 
 
 @contextmanager
 def stop_signals() -> Iterator[Event]:
-    """Hand out what Ctrl-C and SIGTERM set; Spark would cancel its work at once instead."""
+    """Yield an event that Ctrl-C and SIGTERM set; Spark would cancel its work at once instead."""
     stop = Event()
 
     def set_it(_signal: int, _frame: FrameType | None) -> None:

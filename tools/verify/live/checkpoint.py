@@ -1,10 +1,10 @@
-"""A verified point: what a consistent check leaves behind, so that the next need not begin anew.
+"""Saved checkpoint of a consistent check (--save), from which the next one continues (--since).
 
-A segment may be left out next time when it is closed, all before it in its life may, and every
-member has on disk what is in it: then nobody can apply those positions again, and all that was
-applied there was compared.  What is kept of such segments is what the driver collects of any, the
-rows that grow with views and segments; so views, primaries, carried states and confirmed positions
-are checked over the whole history again.
+A segment need not be read again when it is closed, no segment before it in its incarnation need be,
+and every member has its content on disk: then no member can apply those positions again, and all
+that was applied there was compared.  Of such segments the control rows are kept, which grow with
+views and segments; so views, primaries, carried states and confirmed positions are checked over the
+whole history again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load(path: Path) -> list[Row]:
 
 
 def save(path: Path, rows: list[Row]) -> tuple[int, int]:
-    """Write the point that `rows` of a consistent check lead to; return (segments, position)."""
+    """Write the checkpoint for `rows` of a consistent check; return (segments, position)."""
     kept, position = _settled(rows)
     settled = {row.file for row in kept}
     lines = [_fields(row) for row in rows if row.file in settled]
@@ -64,7 +64,7 @@ def unread(segments: list[Path], saved: list[Row]) -> list[Path]:
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror}") from error
         except LogError:
-            left.append(path)  # the check says what is wrong with it
+            left.append(path)  # the check reports what is wrong with it
             continue
         header = ends.header
         row = known.get((header.member, header.incarnation, header.segment))
@@ -84,7 +84,7 @@ def _named(kept: list[Row]) -> list[list[object]]:
 
 
 def _settled(rows: list[Row]) -> tuple[list[Row], int]:
-    """Return the SEGMENT rows that are done with, and the position that all have on disk."""
+    """Return the SEGMENT rows to leave out, and the position that all members have on disk."""
     by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
     durable: dict[str, int] = defaultdict(lambda: -1)
     for row in rows:

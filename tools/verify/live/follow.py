@@ -1,9 +1,9 @@
-"""Following the logs of live members: a stream of what is new in them, judged look by look.
+"""Follows the logs of live members: a stream of what is new, checked by micro-batch.
 
-Structured Streaming reads the new bytes of each life in tasks of its own.  Each look puts them to
-the rows that are held, compares all positions that every live member has reached, exactly as the
-full check compares them, and lets go of those positions but the last few.  So what is held grows
-with how far members are apart, not with time; Spark holds it, and spills it where it is much.
+Structured Streaming reads the new bytes of each incarnation in tasks of their own.  Each
+micro-batch adds them to the rows that are held, compares all positions that every live member has
+reached, as the full check does, and releases those positions but the last few.  So what is held
+grows with the distance between members, not with time; Spark holds it, and spills it to disk.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-EVERY_SECONDS = 1  # between looks, when there is something new
-FEW = 100_000  # records that one task compares sooner than several have shared them out
-STOP_SECONDS = 30.0  # for the look that is under way
+EVERY_SECONDS = 1  # between micro-batches, when there is something new
+FEW = 100_000  # records that one task compares faster than several after a shuffle
+STOP_SECONDS = 30.0  # for the micro-batch that is under way
 STARTS = 20
 NOT_STARTED = "failed to connect back"
 """Spark gives the process that plans a stream 10 s to start, which a busy machine may exceed."""
@@ -40,15 +40,15 @@ NOT_STARTED = "failed to connect back"
 
 @dataclass(slots=True)
 class FollowResult:
-    """What one look at the logs found."""
+    """What one micro-batch found."""
 
     progress: LogProgress
     findings: list[Finding] = field(default_factory=list)
-    records: int = 0  # in all looks
-    unread_bytes: int = 0  # in the files behind what was read, when this look was over
+    records: int = 0  # in all micro-batches
+    unread_bytes: int = 0  # in the files after what was read, at the end of this micro-batch
 
     def as_document(self) -> dict[str, object]:
-        """Return how far all are as plain values for JSON."""
+        """Return how far all members are, as plain values for JSON."""
         p = self.progress
         return {
             "event": "lag",
@@ -63,24 +63,24 @@ class FollowResult:
 
 
 class Follower:
-    """Judges the looks; Spark calls `look` with what is new, one after the other."""
+    """Checks micro-batches; Spark calls `take_batch` with what is new, one after the other."""
 
     def __init__(self, places: list[Path], saved: list[Row]) -> None:
         self._places = places
         self.settled = settled_in(saved)
-        self.offsets = Path()  # where Spark writes down how far each look reads
+        self.offsets = Path()  # where Spark records the offsets of each micro-batch
         self._held: DataFrame | None = None
         self._last: FollowResult | None = None
-        self._lock = Lock()  # the stream judges in a thread of its own
+        self._lock = Lock()  # the stream checks in a thread of its own
         self.cluster = ClusterProgress()
         self.cluster.take(row for row in saved if row.kind in views_and_segments.CONTROL_KINDS)
-        self._forgotten = self.cluster.verified()  # positions up to here are held no more
+        self._forgotten = self.cluster.verified()  # positions up to here are no longer held
         self.failure: Exception | None = None
-        self.began = False  # a stream that has shown nothing yet may be started again
+        self.began = False  # a stream without a micro-batch yet may be started again
         self.results: SimpleQueue[FollowResult] = SimpleQueue()
 
     def take_batch(self, new: DataFrame, number: int) -> None:
-        """Judge what is new together with what is held."""
+        """Check what is new together with what is held."""
         self.began = True
         new.persist()
         try:
@@ -96,14 +96,14 @@ class Follower:
             new.unpersist()
 
     def settle(self) -> Iterator[FollowResult]:
-        """Yield what waited for a second look, if anything did."""
+        """Yield the findings that waited to be confirmed by a second check, if there are any."""
         with self._lock:
             found = self.cluster.check()
             if found and self._last is not None:
                 yield replace(self._last, findings=found)
 
     def _read_by(self, number: int) -> Offsets:
-        """Return how far a look read; a version, and what Spark notes of itself, come first."""
+        """Return the offsets of a micro-batch: its file's last line; Spark's own come first."""
         from tools.verify.input.source import OFFSETS
 
         noted = (self.offsets / str(number)).read_text(encoding="utf-8").splitlines()[-1]
@@ -116,7 +116,7 @@ class Follower:
         kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
         cluster.take(Row(*row) for row in new.filter(f.col("kind").isin(kinds)).collect())
         found = cluster.check()
-        if found and self._last is not None:  # told at once; nothing more is verified yet
+        if found and self._last is not None:  # reported at once; nothing more is verified yet
             self.results.put(replace(self._last, findings=found))
             found = []
         compared = [int(kind) for kind in (RecordKind.BATCH, *total_order.ANCHORS)]
@@ -126,11 +126,11 @@ class Follower:
         progress = cluster.progress()
         held = (progress.newest - self._forgotten) * len(progress.lags)  # at most
         if cluster.records - before + held < FEW:
-            rows = rows.coalesce(1)  # what is of one position need not be brought together first
+            rows = rows.coalesce(1)  # spares a shuffle
         reached = progress.verified
         found += cluster.new_differences(self._differences(rows.filter(f.col("last") <= reached)))
         self._forgotten = max(self._forgotten, reached - KEPT)
-        # Kept by Spark itself; without where it came from, which would grow with each look.
+        # A local checkpoint: without lineage, which would grow with each micro-batch.
         kept = rows.filter(f.col("last") > self._forgotten).coalesce(2).localCheckpoint()
         if self._held is not None:
             self._held.unpersist()
@@ -152,9 +152,9 @@ def follow(
     stopped: Callable[[], bool],
     saved: list[Row] | None = None,
 ) -> Iterator[FollowResult]:
-    """Yield a look whenever there was something new, until `stopped`.
+    """Yield a result whenever there was something new, until `stopped`.
 
-    `saved` are the rows of a verified point, whose segments are left out.  Raises `BadInput` for
+    `saved` are the rows of a saved checkpoint, whose segments are left out.  Raises `BadInput` for
     what is no log, or of several clusters.
     """
     from tools.verify.input.source import NAME, MemberLogSource
@@ -188,7 +188,7 @@ def follow(
 
 
 def unread(read: Offsets, places: list[Path], settled: Settled) -> int:
-    """Return how many bytes there are in the files of all lives beyond what was read."""
+    """Return how many bytes there are in the files of all incarnations beyond what was read."""
     left = 0
     for key, segments in segments_by_incarnation(places).items():
         where = read.get(key)
@@ -204,7 +204,7 @@ def unread(read: Offsets, places: list[Path], settled: Settled) -> int:
 def _results(
     follower: Follower, query: StreamingQuery, stopped: Callable[[], bool]
 ) -> Iterator[FollowResult]:
-    """Yield looks until `stopped`, or until the stream ends by itself."""
+    """Yield results until `stopped`, or until the stream ends by itself."""
     quiet = time.monotonic()
     while query.isActive and not stopped():
         try:
@@ -214,12 +214,12 @@ def _results(
             if query.status["isTriggerActive"]:
                 quiet = time.monotonic()
             elif time.monotonic() - quiet > 2 * EVERY_SECONDS:
-                # Nothing more was written: what waits for a second look has had it.
+                # Nothing more was written: what waits for a second check can have it.
                 yield from follower.settle()
 
 
 def _stop(query: StreamingQuery) -> None:
-    """Stop between two looks: a look that is cut off is an error in Spark's eyes."""
+    """Stop between two micro-batches: Spark reports an interrupted one as an error."""
     until = time.monotonic() + STOP_SECONDS
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
         time.sleep(0.05)

@@ -1,12 +1,12 @@
-"""What is known of live logs so far: lives joined from what was read of them, and how far all are.
+"""Progress of live logs: incarnations joined from what was read of them, and how far all are.
 
-Pure.  What is read of a life at one look is a segment to the parser (what it takes for granted at
-its beginning is compared with how the life stood), and is folded into one row a life here: so this
-grows with views and lives, not with looks and not with traffic.
+Pure.  What is read of an incarnation in one micro-batch is a segment to the parser (its assumptions
+at the beginning are compared with the state before), and is merged into one row per incarnation
+here: so this grows with views and incarnations, not with micro-batches and not with traffic.
 
 A position is *verified* when every member of the newest primary view has reached it: then each of
-them, and the activations that say what superseded what, were read up to there.  That is the
-watermark: it comes from the logs and no clock is looked at.
+them, and the activations that supersede others, were read up to there.  That is the watermark: it
+comes from the logs, and no clock is read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tools.verify.findings import Finding
 from tools.verify.input.rows import FAULT, SEGMENT, Row, SegmentEnds, append_run, merge_sums
 
 KEPT = 4096
-"""So many verified positions are held on to: votes and late members speak of them again."""
+"""Verified positions that are still held: votes and late members refer to them again."""
 
 
 class MemberLag(NamedTuple):
-    """How far one life is behind the newest position that any member shows."""
+    """How far one incarnation is behind the newest position of any member."""
 
     member: str
     incarnation: int
@@ -40,7 +40,7 @@ class MemberLag(NamedTuple):
 
 @dataclass(slots=True)
 class LogProgress:
-    """How far the watch is; -1 = nothing yet."""
+    """How far the logs are, and are verified; -1 = nothing yet."""
 
     newest: int = -1
     verified: int = -1
@@ -54,17 +54,17 @@ class LogProgress:
 
 
 class ClusterProgress:
-    """Takes the control rows of each look, in order."""
+    """State of the followed cluster; takes the control rows of each micro-batch, in order."""
 
     def __init__(self) -> None:
         self._ends: dict[
             IncarnationId, Row
-        ] = {}  # one SEGMENT row a life, about all that was read of it
+        ] = {}  # by incarnation, one SEGMENT row of all that was read
         self._carry: dict[IncarnationId, lifetimes.CarriedState] = {}
-        self._rows: list[Row] = []  # what grows with views, and what is wrong
-        self._inactive: dict[str, int] = {}  # what begins in no primary, and its last position
+        self._rows: list[Row] = []  # of views, and faults
+        self._inactive: dict[str, int] = {}  # files that begin outside of a primary: last position
         self._reported: set[tuple[str, ...]] = set()
-        self._differing: set[tuple[str, ...]] = set()  # who differs in what, at the last look
+        self._differing: set[tuple[str, ...]] = set()  # in the last micro-batch
         self._waiting: set[tuple[str, ...]] = set()
         self._verified = -1
         self.records = 0
@@ -72,11 +72,11 @@ class ClusterProgress:
 
     @property
     def begin_inactive(self) -> list[str]:
-        """Return what was read in parts in whose beginning the member was in no primary."""
+        """Return the files at whose beginning the member was in no primary."""
         return sorted(self._inactive)
 
     def take(self, rows: Iterable[Row]) -> None:
-        """Take the control rows of a look."""
+        """Take the control rows of a micro-batch."""
         for row in sorted(rows, key=lambda row: (row.member, row.incarnation, row.lsn)):
             if row.kind == SEGMENT:
                 self._join(row)
@@ -94,22 +94,22 @@ class ClusterProgress:
         return self._verified
 
     def cutoffs(self) -> dict[int, int]:
-        """Return, by epoch, where a later one began that does not know the rest."""
+        """Return, by epoch, the position after which a later one superseded it."""
         ends = self._ends.values()
         return views_and_segments.cutoffs(
             ends, views_and_segments.epoch_bases(ends, views_and_segments.primaries(self._rows))
         )
 
     def begin(self) -> int:
-        """Return the first position at which the logs at hand are of all lives."""
+        """Return the first position at which no incarnation's log is missing."""
         firsts = lifetimes.first_positions(list(self._ends.values())).values()
         return max((first for first in firsts if first < lifetimes.BEYOND_ALL), default=0)
 
     def check(self) -> list[Finding]:
-        """Return what is new among the findings about lives, views and primaries.
+        """Return the new findings about incarnations, views and primaries.
 
         The logs of members are not read at one instant, so what one of them seems to lack may just
-        not have been read: it is told when the next call still finds it.
+        not have been read: it is reported when the next call still finds it.
         """
         control = check_control_rows([*self._ends.values(), *self._rows], live=True)
         now = {_key(found): found for found in control.evidence}
@@ -122,8 +122,10 @@ class ClusterProgress:
         return fresh
 
     def new_differences(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Return the differences between members that are new: the first of each life and promise,
-        as all that follows differs too, and another one only after a look that showed none.
+        """Return the new differences between members.
+
+        The first of each incarnation and promise, as all that follows differs too; another one only
+        after a micro-batch without any.
         """
         now: dict[tuple[str, ...], Finding] = {}
         for found in findings:
@@ -138,7 +140,7 @@ class ClusterProgress:
         return fresh
 
     def progress(self) -> LogProgress:
-        """Return how far all are."""
+        """Return how far all members are."""
         newest = max((_position(row) for row in self._ends.values()), default=-1)
         latest = max((row.time_us or 0 for row in self._ends.values()), default=0)
         present = self._primary_members()
@@ -162,14 +164,17 @@ class ClusterProgress:
         return True
 
     def _is_due(self, found: Finding) -> bool:
-        """A life whose state may yet turn out to have been replaced lacks nothing (G2)."""
+        """Whether a finding can be reported: for G2 when its position was reached.
+
+        Before that, a SNAPSHOT that replaced the state may just not have been read.
+        """
         if found.property != "G2":
             return True
         row = self._ends.get((found.member, found.incarnation))
         return row is not None and _position(row) >= found.position
 
     def _last_incarnations(self) -> dict[IncarnationId, Row]:
-        """Return the newest life of each member."""
+        """Return the newest incarnation of each member."""
         newest = {key[0]: key for key in sorted(self._ends)}
         return {key: self._ends[key] for key in newest.values()}
 
@@ -189,7 +194,7 @@ class ClusterProgress:
         return min(reached, default=-1)
 
     def _join(self, row: Row) -> None:
-        """Fold what was read of a life now into what was read of it before."""
+        """Merge what was read of an incarnation now into what was read of it before."""
         key = row.member, row.incarnation
         ends = ends_of(row)
         before = self._ends.get(key)
@@ -199,7 +204,7 @@ class ClusterProgress:
             carry, merged = (
                 lifetimes.CarriedState(),
                 row,
-            )  # `judge` compares its beginning with nothing
+            )  # there is nothing to compare its beginning with
         else:
             if any(ends["cluster"]):
                 views_and_segments.check_input([before, row])
@@ -216,7 +221,7 @@ class ClusterProgress:
         self.records += ends["records"]
 
     def _with_position(self, row: Row) -> Row:
-        """Return a VIEW or ACTIVE with what was told before it at the looks before this one."""
+        """Return a VIEW or ACTIVE with the position and durable mark of earlier micro-batches."""
         before = self._ends.get((row.member, row.incarnation))
         carry = self._carry.get((row.member, row.incarnation))
         if before is None or carry is None:
@@ -233,7 +238,7 @@ class ClusterProgress:
 
 
 def _discontinuities(before: Row, after: Row) -> Iterable[str]:
-    """Yield how what was read now does not continue what was read before."""
+    """Yield how the part read now does not continue the one read before."""
     earlier, later = ends_of(before), ends_of(after)
     if earlier["torn_tail"] and later["records"]:
         yield f"{before.file} ends in the middle of a record, but {after.file} follows it"
@@ -246,7 +251,7 @@ def _discontinuities(before: Row, after: Row) -> Iterable[str]:
 
 
 def _merged(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
-    """Return the row of both together: begins as the one, ends as the other."""
+    """Return one row for both: its beginning from the first, its end from the second."""
     epochs = dict(one["epochs"])
     for name, sums in two["epochs"].items():
         epochs[name] = merge_sums(epochs.get(name, sums), sums)

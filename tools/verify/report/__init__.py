@@ -1,1 +1,1 @@
-"""What was found, as text, page and progress."""
+"""Result of a check: report, timeline, HTML page; and the progress bar."""

@@ -1,7 +1,7 @@
-"""The report as one self-contained page: no script, no font, nothing fetched from anywhere.
+"""The report as one self-contained HTML page: no script, no font, nothing fetched from anywhere.
 
-Pictures are inline SVG over one time axis: lives of members and their primaries, commands applied,
-and how far each member lags behind the furthest.  Everything that comes out of a log is escaped.
+Pictures are inline SVG over one time axis: incarnations of members and their primaries, commands
+applied, and how far each member lags behind the furthest.  All text from logs is escaped.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _counts(report: Report) -> Iterator[str]:
 
 
 def _checks(report: Report) -> Iterator[str]:
-    """Yield over how much each check went: one that saw nothing proves nothing."""
+    """Yield how much each check examined: one that saw nothing proves nothing."""
     if not report.checks:
         return
     cells = "".join(
@@ -170,7 +170,7 @@ def _pictures(timeline: Timeline, findings: list[Finding]) -> Iterator[str]:
 
 
 def _marks(timeline: Timeline, findings: list[Finding]) -> list[tuple[int, str]]:
-    """Return when the findings were, the earliest of each moment, and what to call them."""
+    """Return time and label of the findings, one for each time."""
     named: dict[int, str] = {}
     for f in findings:
         time = timeline.time_of(f.position) if f.position >= 0 else None
@@ -180,7 +180,7 @@ def _marks(timeline: Timeline, findings: list[Finding]) -> list[tuple[int, str]]
 
 
 def _mark(x: float, height: int, text: str, named: bool) -> str:
-    """Draw where a finding is; the first one with its name, beside the line."""
+    """Draw the line of a finding; the first one with its label beside it."""
     line = (
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="#c0271a" '
         f'stroke-width="1.5" stroke-dasharray="4 3"><title>a finding: {escape(text)}</title></line>'
@@ -225,7 +225,7 @@ def _clock(time_us: int) -> str:
 
 
 def _latest(incarnations: list[IncarnationTimeline]) -> list[IncarnationTimeline]:
-    """Return the lives that are drawn: of a member that died often the last ones."""
+    """Return the incarnations that are drawn: the last ones."""
     last = sorted(incarnations, key=lambda one: one.end_us)[-INCARNATIONS_MAX:]
     kept = {(one.member, one.incarnation) for one in last}
     return [one for one in incarnations if (one.member, one.incarnation) in kept]
@@ -237,13 +237,13 @@ def _lanes(timeline: Timeline, incarnations: list[IncarnationTimeline]) -> Itera
         name = escape(f"{one.member} (life {one.incarnation})")
         yield f'<text x="0" y="{top + 14}">{name}</text>'
         yield _box(timeline, one.begin_us, one.end_us, top, "#dfe5ec", f"{name}: in no primary")
-        for begin, end, said in _merged_spans(timeline, one):
-            yield _box(timeline, begin, end, top, "#3f7d20", f"{name}: {said}")
+        for begin, end, text in _merged_spans(timeline, one):
+            yield _box(timeline, begin, end, top, "#3f7d20", f"{name}: {text}")
         yield from _event_marks(timeline, one, top)
 
 
 def _merged_spans(timeline: Timeline, one: IncarnationTimeline) -> Iterator[tuple[int, int, str]]:
-    """Yield spans; those that would be less than a pixel apart are drawn as one."""
+    """Yield spans, with those less than a pixel apart merged."""
     pixel = (timeline.end_us - timeline.begin_us) // (WIDTH - LEFT - RIGHT) + 1
     begin = end = -1
     first = last = 0
@@ -296,7 +296,7 @@ def _event_marks(timeline: Timeline, one: IncarnationTimeline, top: int) -> Iter
 
 
 def _throughput(timeline: Timeline) -> dict[int, float]:
-    """Return commands a second by slice, as the busiest member saw them."""
+    """Return commands per second by slice, of the busiest member."""
     most: dict[int, float] = {0: 0.0}
     for number, _, commands, _ in timeline.slices:
         most[number] = max(most.get(number, 0.0), commands * 1e6 / timeline.slice_us)
@@ -304,7 +304,7 @@ def _throughput(timeline: Timeline) -> dict[int, float]:
 
 
 def _rates(timeline: Timeline) -> dict[str, dict[int, int]]:
-    """Return, by what befell messages and slice, how many a second."""
+    """Return messages per second, by kind of move and slice."""
     sums: dict[str, dict[int, int]] = {name: {} for name in _SHOWN.values()}
     for one in timeline.move_counts:
         if one.op in _SHOWN and 0 <= one.number <= SLICES:
@@ -318,7 +318,7 @@ def _rates(timeline: Timeline) -> dict[str, dict[int, int]]:
 
 
 def _redeliveries(move_counts: list[MoveCount]) -> Iterator[str]:
-    """Yield bars: why messages went back to their queues, and how many were delivered again."""
+    """Yield bars: why messages were returned to their queues, and how many were redelivered."""
     counts = return_causes(move_counts)
     delivered = sum(one.n for one in move_counts if one.op == Op.DELIVERED)
     redelivered = sum(one.n for one in move_counts if one.redelivered)

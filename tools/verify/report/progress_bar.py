@@ -1,6 +1,6 @@
-"""A line at the bottom of a terminal while Spark works: which step, how much of it is done.
+"""Progress bar at the bottom of a terminal while Spark works: the step, and its finished tasks.
 
-Spark plans its stages one after the other, so nobody knows how many there will be; the first one,
+Spark plans its stages one after the other, so their number is not known in advance; the first one,
 which reads the logs, is the longest of a large check.
 """
 
@@ -34,7 +34,7 @@ def progress(spark: SparkSession, wanted: bool, out: TextIO | None = None) -> It
 
 @contextmanager
 def redrawing(stages: Callable[[], tuple[int, int, int]], out: TextIO) -> Iterator[None]:
-    """Renew the line until the block ends, then take it away."""
+    """Redraw the line until the block ends, then erase it."""
     over = Event()
 
     def renew() -> None:
@@ -55,7 +55,7 @@ def redrawing(stages: Callable[[], tuple[int, int, int]], out: TextIO) -> Iterat
 
 
 class Stages:
-    """Asks Spark where it is; called by the thread that draws."""
+    """Queries Spark's progress; called by the thread that draws."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._tracker = spark.sparkContext.statusTracker()

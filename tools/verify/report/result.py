@@ -1,4 +1,4 @@
-"""What the full check found: its findings, and over how much it went."""
+"""Result of the full check: verdict, findings, notes, and how much was examined."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.verify.report.timeline import Timeline
 
 @dataclass(slots=True)
 class Counts:
-    """What was looked at: a check that saw nothing proves nothing."""
+    """How much was read: a check that saw nothing proves nothing."""
 
     members: int = 0
     lives: int = 0
@@ -28,18 +28,18 @@ class Counts:
 
 @dataclass(slots=True)
 class Report:
-    """The verdict with its evidence."""
+    """Verdict of a check with its evidence."""
 
     counts: Counts = field(default_factory=Counts)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     timeline: Timeline | None = None  # for pictures, where they were asked for
-    clients: ClientReport | None = None  # None: there is no history of a client
-    checks: list[Coverage] = field(default_factory=list)  # over how much each check went
+    clients: ClientReport | None = None  # None: no client kept a history
+    checks: list[Coverage] = field(default_factory=list)  # how much each check examined
 
     @property
     def consistent(self) -> bool:
-        """Whether no promise was seen broken."""
+        """Whether no finding shows a broken promise."""
         return not self.findings
 
     def as_document(self) -> dict[str, object]:

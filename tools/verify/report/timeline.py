@@ -1,8 +1,8 @@
-"""What the logs tell over time: who lived when, in which primary, how far, how fast.
+"""Timeline of the logs: incarnations, their primaries, positions and throughput over time.
 
-For pictures, not for the verdict.  Control records carry no time of their own: they get that of
-the batch before them in their life, as its origin stamped it, or that of the segment's header.
-Spark aggregates what grows with traffic into a fixed number of slices of time.
+For pictures, not for the verdict.  Control records have no time of their own: they get that of the
+batch before them in their incarnation, as its origin stamped it, or of the segment's header.  Spark
+aggregates what grows with traffic into a fixed number of slices of time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that happened to a life: "start", "view", "snapshot", "stop", "end", "vote"."""
+    """Event of an incarnation: "start", "view", "snapshot", "stop", "end" or "vote"."""
 
     time_us: int
     what: str
@@ -39,7 +39,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class IncarnationTimeline:
-    """One life of one member."""
+    """Timeline of one incarnation of a member."""
 
     member: str
     incarnation: int
@@ -50,7 +50,7 @@ class IncarnationTimeline:
 
 
 class Slice(NamedTuple):
-    """What one member applied in one slice of time: how many commands, and up to where."""
+    """What one member applied in one slice of time: number of commands, and last position."""
 
     number: int
     member: str
@@ -60,13 +60,13 @@ class Slice(NamedTuple):
 
 @dataclass(slots=True)
 class Timeline:
-    """All of it.  Slices are of equal length; one that is missing had no batch."""
+    """Timeline of all members.  Slices are of equal length; a missing one had no batch."""
 
     begin_us: int
     end_us: int
     incarnations: list[IncarnationTimeline]
     slices: list[Slice]
-    move_counts: list[MoveCount] = field(default_factory=list)  # what befell messages, by slice
+    move_counts: list[MoveCount] = field(default_factory=list)  # moves of messages, by slice
 
     @property
     def slice_us(self) -> int:
@@ -80,11 +80,11 @@ class Timeline:
 
 
 def build_timeline(scan: DataFrame, rows: list[Row]) -> Timeline:
-    """Return the story of the logs, of the table "scan"; `rows` are their control records."""
+    """Return the timeline of the table "scan"; `rows` are its control rows."""
     from pyspark.sql import functions as f
 
-    odd = (f.col("kind") == int(RecordKind.VOTE)) & (f.col("text") != "agreed")
-    votes = scan.filter(odd).select(*Row._fields).collect()
+    disputed = (f.col("kind") == int(RecordKind.VOTE)) & (f.col("text") != "agreed")
+    votes = scan.filter(disputed).select(*Row._fields).collect()
     rows = [*rows, *(Row(*row) for row in votes)]
     ends = _ends(rows)
     incarnations = [
@@ -100,7 +100,7 @@ def build_timeline(scan: DataFrame, rows: list[Row]) -> Timeline:
 
 
 def _ends(rows: list[Row]) -> dict[IncarnationId, tuple[int, int]]:
-    """Return, by life, the times between which it wrote batches or control records."""
+    """Return, by incarnation, the first and last time of its batches and control records."""
     ends: dict[IncarnationId, tuple[int, int]] = {}
     for row in rows:
         if row.time_us:

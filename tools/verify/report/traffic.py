@@ -1,6 +1,7 @@
-"""What befell messages over time, counted: moves by what they are and by slice of time.
+"""Moves of messages over time, counted by kind and by slice of time.
 
-For pictures, not for the verdict.  Each position is counted once, in the file that is its witness.
+For pictures, not for the verdict.  Each position is counted once, in the file that is its source in
+the canonical history.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _CAUSES: dict[tuple[int, int], str] = {
 
 
 class MoveCount(NamedTuple):
-    """So many moves of a kind in one slice of time; `what` as in broker/machine/move_log.py."""
+    """Number of moves of a kind in one slice of time; `what` as in broker/machine/move_log.py."""
 
     number: int
     what: int
@@ -44,22 +45,22 @@ class MoveCount(NamedTuple):
 
     @property
     def op(self) -> int:
-        """Return what it is without its cause."""
+        """Return the kind without its cause."""
         return self.what & ((1 << CAUSE_SHIFT) - 1)
 
     @property
     def cause(self) -> str:
-        """Return why a message went back to its queue, "" for other moves."""
+        """Return why a message was returned to its queue, "" for other moves."""
         return _CAUSES.get((self.op, (self.what & ~FLAG) >> CAUSE_SHIFT), "")
 
     @property
     def redelivered(self) -> bool:
-        """Whether a message was delivered that somebody had before."""
+        """Whether a message was delivered that had been delivered before."""
         return self.op == Op.DELIVERED and bool(self.what & FLAG)
 
 
 def return_causes(move_counts: Iterable[MoveCount]) -> dict[str, int]:
-    """Return how many messages went back, by cause, the most first."""
+    """Return how many messages were returned, by cause, the most frequent first."""
     sums: Counter[str] = Counter()
     for one in move_counts:
         if one.cause:
@@ -70,7 +71,7 @@ def return_causes(move_counts: Iterable[MoveCount]) -> dict[str, int]:
 def count_moves(
     spark: SparkSession, rows: list[Row], begin_us: int, slice_us: int
 ) -> list[MoveCount]:
-    """Count the moves of all segments that `rows` tell of, in tasks beside the files."""
+    """Count the moves of the canonical history of `rows`, in Spark's tasks."""
     from pyspark.sql import functions as f
 
     of: dict[str, list[FileRange]] = {}
@@ -88,7 +89,7 @@ def count_moves(
 
 
 class _Counting:
-    """Counts in Spark's workers."""
+    """Map task: counts the moves of segments."""
 
     def __init__(self, begin_us: int, slice_us: int) -> None:
         self._begin_us, self._slice_us = begin_us, slice_us
@@ -102,7 +103,7 @@ class _Counting:
                 try:
                     data = open_segment(Path(file))
                 except (OSError, LogError):
-                    continue  # archived after it was verified, or told of where logs are judged
+                    continue  # archived since it was verified, or damaged, which the parser reports
                 ranges = [FileRange(*one) for one in json.loads(stretches)]
                 sums += sums_of(records_of(data, file), ranges, self._begin_us, self._slice_us)
         columns = [[key[0] for key in sums], [key[1] for key in sums], list(sums.values())]
@@ -114,7 +115,7 @@ class _Counting:
 def sums_of(
     records: Iterable[Record], ranges: Iterable[FileRange], begin_us: int, slice_us: int
 ) -> Counter[tuple[int, int]]:
-    """Return how many moves of each kind the batches in the parts made, by slice of time."""
+    """Return how many moves of each kind the batches in the ranges made, by slice of time."""
     sums: Counter[tuple[int, int]] = Counter()
     waiting: dict[int, bytearray] = {}
     cursor = RangeCursor(ranges)
