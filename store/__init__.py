@@ -1,1 +1,1 @@
-"""One member's durable state: an LMDB store with markers, checkpoints and a batch log."""
+"""Durable state of one member on LMDB: meta record with marker, checkpoint, log of entries."""

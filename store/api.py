@@ -1,13 +1,13 @@
-"""What a store is: one member's durable state, as a meta record, a checkpoint and a log of entries.
+"""Contract of a store: one member's durable state, as a meta record, a checkpoint and a log.
 
-The store knows positions and bytes, nothing of brokers, messages or rings.  Invariants, for every
+The store knows positions and bytes, nothing of brokers, messages or rings.  Invariants of every
 implementation (one shared test class runs against all of them):
 
 - `meta.position` is the last position of the last entry, or of the checkpoint if it is newer;
 - entries are contiguous: each starts one past the end of the one before;
 - meta and the entry it describes are committed together, or not at all;
 - after any failed commit the object is poisoned: every later call but `close` raises `StoreFailed`;
-- what `commit` returned from survives a crash of process and machine.
+- an entry whose `commit` has returned survives a crash of process and machine.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Protocol
 
 
 class Marker(Enum):
-    """What the member may claim about its store when it starts."""
+    """State of the store when its member starts."""
 
-    EMPTY = "empty"  # never held a cluster's state: no vote
-    DIRTY = "dirty"  # the default while running: compare positions with the others
+    EMPTY = "empty"  # never had a cluster's state: no vote
+    DIRTY = "dirty"  # default while running: compare positions with the others
     CLEAN = "clean"  # an ordered shutdown, or an operator's declaration
-    JOINING = "joining"  # a transfer is under way: unusable until it is complete
-    INCONSISTENT = "inconsistent"  # out-voted; kept as evidence
+    JOINING = "joining"  # a state transfer is under way: unusable until it is complete
+    INCONSISTENT = "inconsistent"  # lost a digest vote; kept as evidence
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The one record that says whose state this is and how far it goes."""
+    """Meta record: whose state this is, and up to which position."""
 
     cluster_name: str
     member: str
@@ -50,24 +50,24 @@ class Meta:
 
 
 class Staging(Protocol):
-    """A checkpoint while it is written, invisible until `finish`.
+    """A checkpoint being written, invisible until `finish`.
 
-    Slices let a writer thread commit entries in between, so that a large checkpoint does not hold
-    up what clients wait for.
+    It is written in slices, so that a writer thread can commit entries in between and a large
+    checkpoint does not delay confirms.
     """
 
     def add(self, chunks: list[bytes]) -> None:
-        """Make these chunks durable, after those added before."""
+        """Make these chunks durable, behind those added before."""
 
     def finish(self, meta: Meta | None = None) -> None:
-        """Switch to this checkpoint in one transaction; None keeps the store's present meta."""
+        """Switch to this checkpoint in one transaction; None keeps the present meta."""
 
     def abandon(self) -> None:
-        """Forget it; what was written is garbage for `trim`."""
+        """Give it up; what was written is garbage for `trim`."""
 
 
 class Store(Protocol):
-    """An open store.  One thread writes; `log`, `checkpoint` and `meta` serve other threads too."""
+    """An open store.  One thread writes; any thread may use `log`, `checkpoint` and `meta`."""
 
     @property
     def meta(self) -> Meta:
@@ -86,14 +86,14 @@ class Store(Protocol):
         """Yield (first position, entry) for each entry that reaches beyond `after`, in order.
 
         The first entry may begin at or before `after`.  Checks contiguity and checksums, and raises
-        `StoreCorrupt` when `after` lies before the oldest entry that is still there.
+        `StoreCorrupt` when `after` is before the oldest entry that is left.
         """
 
     def stage(self, position: int) -> Staging:
         """Begin a checkpoint of the state at `position`."""
 
     def write_checkpoint(self, position: int, chunks: Iterable[bytes], meta: Meta) -> None:
-        """Write a whole checkpoint, switch to it, and drop what it replaces."""
+        """Write a whole checkpoint, switch to it, and delete what it replaces."""
 
     def checkpoint(self) -> tuple[int, Iterator[bytes]] | None:
         """Return the position and the chunks of the present checkpoint.
@@ -102,7 +102,7 @@ class Store(Protocol):
         """
 
     def trim(self, entries_max: int = 256) -> bool:
-        """Delete a bounded amount of what no checkpoint needs; True while there is more."""
+        """Delete a bounded amount of garbage; True while there is more."""
 
     def copy_to(self, path: Path) -> None:
         """Write a consistent, compact copy of the whole store into the new directory `path`."""
@@ -111,11 +111,11 @@ class Store(Protocol):
         """Bytes in use."""
 
     def close(self) -> None:
-        """Give the store up; harmless when done twice or after a failure."""
+        """Close the store.  Idempotent, also after a failure."""
 
 
 def check_commit(before: Meta, entry: bytes, first: int, last: int, meta: Meta) -> None:
-    """Assert the caller's half of `commit`."""
+    """Assert the caller's obligations of `commit`."""
     assert entry, "an empty entry has no positions"
     assert first == before.position + 1, f"entry starts at {first}, store ends at {before.position}"
     assert last >= first, f"entry {first}..{last} is reversed"
@@ -123,6 +123,6 @@ def check_commit(before: Meta, entry: bytes, first: int, last: int, meta: Meta) 
 
 
 def check_switch(before: Meta, position: int, meta: Meta) -> None:
-    """Assert that a checkpoint's meta neither loses entries nor claims some that do not exist."""
+    """Assert that a checkpoint's meta ends where the state ends."""
     expected = max(position, before.position)
     assert meta.position == expected, f"meta says {meta.position}, state reaches {expected}"

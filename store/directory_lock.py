@@ -1,6 +1,6 @@
-"""A directory that one process owns: an flock on a small file that names the owner.
+"""Lock on a directory for one process: an flock on a small file that names the owner.
 
-The kernel drops the lock when the owner dies, however it dies, so there is no stale lock to clean.
+The kernel releases the lock when the owner ends, in any way, so there are no stale locks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOCK_NAME = "owner.lock"
 
 
 class DirectoryLock:
-    """Held from construction to `release`."""
+    """Lock that is held from construction to `release`."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / LOCK_NAME
@@ -37,14 +37,14 @@ class DirectoryLock:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others in; harmless when done twice."""
+        """Release the lock.  Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def lock_holder(directory: Path) -> StoreBusy | None:
-    """Return who holds the directory at this moment, without taking it or writing anything."""
+    """Return the present owner of the directory, without locking or writing anything."""
     try:
         fd = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -59,7 +59,7 @@ def lock_holder(directory: Path) -> StoreBusy | None:
 
 
 def explain(error: OSError, path: Path) -> StoreError:
-    """Map what the operating system says to what an operator can do."""
+    """Map an error of the operating system to the class that names the remedy."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return NotWritable(f"{path} cannot be written: {error.strerror}")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -77,7 +77,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Flush a file whose writer did not."""
+    """Make a file durable whose writer did not."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -86,7 +86,7 @@ def sync_file(path: Path) -> None:
 
 
 def _take(fd: int) -> None:
-    """Lock, or give up after a tenth of a second: a passer-by's `lock_holder` is shorter."""
+    """Lock, or give up after a tenth of a second: `lock_holder` of another process is shorter."""
     for _ in range(5):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,14 +1,14 @@
-"""What can go wrong with a store, one class per thing that an operator would do about it.
+"""Errors of a store, one class for each remedy that an operator has.
 
-All of these are the world's doing (disk, another process, another release), never a client's.  A
-caller that breaks the store's rules gets an `AssertionError` instead: that is our own bug.
+All of them come from the environment (disk, another process, another release).  A caller that
+violates the store's contract gets an `AssertionError` instead: that is a bug of this program.
 """
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """Base of everything that the store raises about the world."""
+    """Base of the errors that the environment causes."""
 
 
 class StoreMissing(StoreError):
@@ -29,7 +29,7 @@ class NotWritable(StoreError):
 
 
 class StoreUnreadable(StoreError):
-    """The files are there but are not a store that we can read."""
+    """The files exist but are not a store that this release can read."""
 
 
 class StoreVersion(StoreUnreadable):
@@ -37,7 +37,7 @@ class StoreVersion(StoreUnreadable):
 
 
 class StoreCorrupt(StoreUnreadable):
-    """A checksum or the sequence of entries does not hold.  `position` says where, 0 = meta."""
+    """A checksum or the sequence of entries is wrong.  `position` says where, 0 = meta."""
 
     def __init__(self, path: str, position: int, what: str) -> None:
         self.position = position
@@ -45,14 +45,14 @@ class StoreCorrupt(StoreUnreadable):
 
 
 class StoreFailed(StoreError):
-    """A commit failed, so nobody knows what is on disk: the member must stop and reopen.
+    """A commit failed, so it is unknown what is on disk: the member must stop and reopen.
 
     LMDB itself would go on after a failed data sync and lose the middle of the sequence.
     """
 
 
 class StoreStuck(StoreError):
-    """The disk does not answer: the store's thread waits for it, so nothing may touch the store."""
+    """The disk does not respond: the writer thread is blocked in it, so the store is unusable."""
 
 
 class StoreFull(StoreFailed):

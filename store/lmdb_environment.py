@@ -1,4 +1,4 @@
-"""Opening an LMDB environment, looking into one that is in use, and growing its map safely."""
+"""LMDB environments: opening one, reading the meta of one in use, and growing the map safely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA_NAME = "data.mdb"
 
 
 class MapGate:
-    """Keeps readers out while the map grows, and only then: a read never waits for an fsync."""
+    """Read-write lock for the map: keeps readers out while it grows, but not during an fsync."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -38,8 +38,8 @@ class MapGate:
                 self._changed.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold while the map is resized: no reader is inside, and none gets in."""
+    def exclusive(self) -> Iterator[None]:
+        """Hold while the map is resized: waits for readers and keeps new ones out."""
         with self._changed:
             while self._readers:
                 self._changed.wait()
@@ -47,7 +47,7 @@ class MapGate:
 
 
 def make_directory(path: Path) -> None:
-    """Make the store's directory, saying clearly why not."""
+    """Make the store's directory; StoreError with the reason otherwise."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -62,17 +62,17 @@ def open_environment(path: Path, map_bytes: int, sync: bool) -> lmdb.Environment
         env = lmdb.open(
             str(path), map_size=map_bytes, max_dbs=0, max_readers=16, mode=0o640, sync=sync
         )
-        env.reader_check()  # slots of readers that were killed would pin old pages for ever
+        env.reader_check()  # slots of killed readers would pin old pages for ever
     except lmdb.Error as error:
         raise _translate(error, path) from error
     return env
 
 
 def inspect(path: Path) -> Meta:
-    """Read the meta of a store that another process may be using; changes nothing."""
+    """Read the meta of a store that another process may have open; changes nothing."""
     if not (path / DATA_NAME).is_file():
         raise StoreMissing(f"there is no store in {path}")
-    lock = os.access(path / "lock.mdb", os.W_OK)  # a reader's slot, where we may take one
+    lock = os.access(path / "lock.mdb", os.W_OK)  # register as a reader if that is possible
     try:
         env = lmdb.open(str(path), readonly=True, lock=lock, create=False, max_dbs=0)
     except lmdb.Error as error:
@@ -84,12 +84,12 @@ def inspect(path: Path) -> Meta:
 
 
 def meta_of(value: bytes | None, used: bool, path: Path) -> Meta:
-    """Decode the meta record, or say what kind of file has none."""
+    """Decode the meta record; raise what a file without one is."""
     if value is not None:
         return schema.decode_meta(bytes(value), str(path))
     if used:
         raise StoreUnreadable(f"{path} is an LMDB file of something else")
-    # A creation that never finished: it never promised anything either.
+    # A creation that never finished: nothing was promised from it.
     raise StoreMissing(f"the store in {path} was never finished")
 
 

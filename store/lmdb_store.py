@@ -1,9 +1,9 @@
-"""The store on LMDB: one environment, one tree, one fsynced transaction per commit.
+"""Store on LMDB: one environment, one tree, one fsynced transaction per commit.
 
-Rules that measurement taught: default LMDB flags only (no WRITEMAP, no NOSYNC); at most four LMDB
-calls per commit, because each gives the interpreter lock away; no read transaction outlives a call,
-because a suspended reader pins pages; LMDB neither syncs the directory nor, at creation, its first
-two pages, so `_create` does.  LMDB goes on after a failed commit; we do not (`_guard`).
+Rules from measurements: default LMDB flags only (no WRITEMAP, no NOSYNC); at most four LMDB calls
+per commit, because each releases the interpreter lock; no read transaction outlives a call, because
+a suspended reader pins pages; LMDB neither syncs the directory nor, at creation, its first two
+pages, so `_create` does.  LMDB continues after a failed commit; this store does not (`_poison`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from store.lmdb_environment import DATA_NAME, MapGate, make_directory, meta_of, 
 
 MAP_BYTES_FIRST = 64 << 20
 MAP_BYTES_MAX = 1 << 40
-SLICE_BYTES = 4 << 20  # of a log read, and of one transaction of a checkpoint
+SLICE_BYTES = 4 << 20  # per log read, and per transaction of a checkpoint
 
 
 class LmdbStore:
-    """An open store in a directory of its own; see `store.api.Store` for the contract."""
+    """Open store in a directory of its own; see `store.api.Store` for the contract."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class LmdbStore:
         map_bytes_max: int = MAP_BYTES_MAX,
         sync: bool = True,
     ) -> None:
-        """Open the store at `path`; with `create`, make it when it is not there.
+        """Open the store at `path`; with `create`, make it if it does not exist.
 
-        `sync=False` gives up durability, for a directory that goes with the process anyway.
+        `sync=False` gives up durability, for a directory that is deleted with the process.
         """
         self.path = path
         self._where = str(path)
@@ -68,20 +68,15 @@ class LmdbStore:
             self._lock.release()
             raise
 
-    @classmethod
-    def open(cls, path: Path, create: Meta | None = None, *, sync: bool = True) -> LmdbStore:
-        """Open with the sizes that suit a broker."""
-        return cls(path, create, sync=sync)
-
     @property
     def meta(self) -> Meta:
         """The last committed meta."""
-        self._alive()
+        self._raise_if_failed()
         return self._meta
 
     def commit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
         """Make entry and meta durable in one transaction of four LMDB calls."""
-        self._alive()
+        self._raise_if_failed()
         check_commit(self._meta, entry, first, last, meta)
         key, value = schema.log_key(first), schema.encode_entry(entry, first, last)
         packed = schema.encode_meta(meta)
@@ -96,7 +91,7 @@ class LmdbStore:
 
     def put_meta(self, meta: Meta) -> None:
         """Make meta durable."""
-        self._alive()
+        self._raise_if_failed()
         assert meta.position == self._meta.position, (
             "only a commit or a checkpoint moves the position"
         )
@@ -106,7 +101,7 @@ class LmdbStore:
 
     def log(self, after: int) -> Iterator[tuple[int, bytes]]:
         """Yield (first position, entry) in slices, each with a read transaction of its own."""
-        self._alive()
+        self._raise_if_failed()
         start = self._entry_holding(after + 1)
         expected = None if start is None else start
         while expected is not None:
@@ -114,12 +109,12 @@ class LmdbStore:
             yield from batch
 
     def stage(self, position: int) -> Staging:
-        """Begin a checkpoint; its chunks get a generation of their own."""
-        self._alive()
+        """Begin a checkpoint; its chunks have a generation of their own."""
+        self._raise_if_failed()
         return _LmdbStaging(self, position)
 
     def write_checkpoint(self, position: int, chunks: Iterable[bytes], meta: Meta) -> None:
-        """Write, switch, and drop what is replaced."""
+        """Write, switch, and delete what is replaced."""
         check_switch(self.meta, position, meta)
         staging = self.stage(position)
         held: list[bytes] = []
@@ -143,7 +138,7 @@ class LmdbStore:
 
     def checkpoint(self) -> tuple[int, Iterator[bytes]] | None:
         """Return the present checkpoint's position and chunks."""
-        self._alive()
+        self._raise_if_failed()
         if self._pointer is None:
             return None
         generation, count, position = self._pointer
@@ -151,22 +146,22 @@ class LmdbStore:
 
     def trim(self, entries_max: int = 256) -> bool:
         """Delete chunks of other generations and entries that the checkpoint covers."""
-        self._alive()
+        self._raise_if_failed()
         position = 0 if self._pointer is None else self._pointer[2]
-        doomed = self._garbage(position, entries_max + 1)
-        if not doomed:
+        garbage = self._garbage(position, entries_max + 1)
+        if not garbage:
             return False
 
         def write(txn: lmdb.Transaction) -> None:
-            for key in doomed[:entries_max]:
+            for key in garbage[:entries_max]:
                 txn.delete(key)
 
         self._write(write)
-        return len(doomed) > entries_max
+        return len(garbage) > entries_max
 
     def copy_to(self, path: Path) -> None:
         """Write a compact copy and make it durable, names included."""
-        self._alive()
+        self._raise_if_failed()
         try:
             path.mkdir(parents=True)
             with self._gate.reading():
@@ -181,29 +176,29 @@ class LmdbStore:
 
     def size_bytes(self) -> int:
         """Bytes of the file that are in use."""
-        self._alive()
+        self._raise_if_failed()
         with self._gate.reading():
             return int(self._env.info()["last_pgno"] + 1) * int(self._env.stat()["psize"])
 
     def close(self) -> None:
-        """Close and unlock; harmless when done twice or after a failure."""
-        with self._gate.alone():  # LMDB does not survive that its memory goes under a reader
+        """Close and unlock.  Idempotent, also after a failure."""
+        with self._gate.exclusive():  # unmapping under a reader crashes LMDB
             self._env.close()
         self._lock.release()
         if self._failure is None:
             self._failure = StoreFailed(f"{self._where}: the store is closed")
 
-    # Writing
+    # -- writing ---------------------------------------------------------------------------------
 
     def _write(self, work: Callable[[lmdb.Transaction], object]) -> None:
-        """Run one write transaction; grow the map and start it anew as often as needed."""
+        """Run one write transaction; repeat it with a larger map as often as needed."""
         with self._writing:
             while True:
                 try:
                     with self._env.begin(write=True) as txn:
                         work(txn)
                 except lmdb.MapFullError as error:
-                    self._grow(error)  # LMDB gave up before it wrote: nothing is indeterminate
+                    self._grow(error)  # raised before anything was written: the state is known
                 except (lmdb.Error, OSError, MemoryError) as error:
                     raise self._poison(
                         StoreFailed(f"{self._where}: commit failed: {error}")
@@ -217,7 +212,7 @@ class LmdbStore:
             raise self._poison(full) from error
         self._map_bytes = min(self._map_bytes * 2, self._map_bytes_max)
         try:
-            with self._gate.alone():
+            with self._gate.exclusive():
                 self._env.set_mapsize(self._map_bytes)
         except lmdb.Error as refused:
             raise self._poison(StoreFailed(f"{self._where}: cannot grow: {refused}")) from refused
@@ -226,11 +221,11 @@ class LmdbStore:
         self._failure = failure
         return failure
 
-    def _alive(self) -> None:
+    def _raise_if_failed(self) -> None:
         if self._failure is not None:
             raise StoreFailed(str(self._failure)) from self._failure
 
-    # Reading
+    # -- reading ---------------------------------------------------------------------------------
 
     def _load(self, create: Meta | None) -> Meta:
         with self._env.begin() as txn:
@@ -258,7 +253,7 @@ class LmdbStore:
         return None if value is None else schema.decode_pointer(bytes(value), self._where)
 
     def _check_extent(self) -> None:
-        """Meta's position must be where the last entry, or the checkpoint, ends."""
+        """Check that meta's position is the end of the last entry, or of the checkpoint."""
         reach = 0 if self._pointer is None else self._pointer[2]
         with self._env.begin() as txn, txn.cursor() as cursor:
             if cursor.last() and bytes(cursor.key())[:1] == schema.LOG_PREFIX:
@@ -285,7 +280,7 @@ class LmdbStore:
         raise StoreCorrupt(self._where, position, "the log does not hold this position any more")
 
     def _log_slice(self, start: int) -> tuple[list[tuple[int, bytes]], int | None]:
-        """Read some entries from `start` on; also return where to go on."""
+        """Read some entries from `start` on; also return where to continue."""
         batch: list[tuple[int, bytes]] = []
         size, expected = 0, start
         with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
@@ -305,7 +300,7 @@ class LmdbStore:
 
     def _chunks(self, generation: int, count: int, position: int) -> Iterator[bytes]:
         for number in range(count):
-            self._alive()
+            self._raise_if_failed()
             with self._gate.reading(), self._env.begin() as txn:
                 value = txn.get(schema.chunk_key(generation, number))
             if value is None:
@@ -314,7 +309,7 @@ class LmdbStore:
             yield schema.decode_chunk(bytes(value), number, position, self._where)
 
     def _next_generation(self) -> int:
-        """Return a generation above all that ever left a chunk behind."""
+        """Return a generation above all that have chunks."""
         newest = 0 if self._pointer is None else self._pointer[0]
         newest = max(newest, *self._staged) if self._staged else newest
         with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
@@ -327,27 +322,27 @@ class LmdbStore:
     def _garbage(self, position: int, limit: int) -> list[bytes]:
         kept = set() if self._pointer is None else {self._pointer[0]}
         kept |= self._staged
-        doomed: list[bytes] = []
+        garbage: list[bytes] = []
         with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
             found = cursor.set_range(schema.CHUNK_PREFIX)
-            while found and len(doomed) < limit:
+            while found and len(garbage) < limit:
                 key = bytes(cursor.key())
                 if key[:1] == schema.LOG_PREFIX:
                     if schema.entry_last(bytes(cursor.value())) > position:
                         break
-                    doomed.append(key)
+                    garbage.append(key)
                 elif (generation := schema.chunk_generation(key)) in kept:
-                    # Step over it without touching its pages.
+                    # Skip it without touching its pages.
                     found = cursor.set_range(schema.chunk_key(generation + 1, 0))
                     continue
                 else:
-                    doomed.append(key)
+                    garbage.append(key)
                 found = cursor.next()
-        return doomed
+        return garbage
 
 
 class _LmdbStaging:
-    """A checkpoint under a new generation number, invisible until the pointer names it."""
+    """Checkpoint under a new generation number, invisible until the pointer names it."""
 
     def __init__(self, store: LmdbStore, position: int) -> None:
         self._store = store
@@ -359,7 +354,7 @@ class _LmdbStaging:
     def add(self, chunks: list[bytes]) -> None:
         """One transaction for all of these chunks."""
         store, generation, start = self._store, self._generation, self._count
-        store._alive()
+        store._raise_if_failed()
         if not chunks:
             return
 
@@ -371,9 +366,9 @@ class _LmdbStaging:
         self._count += len(chunks)
 
     def finish(self, meta: Meta | None = None) -> None:
-        """Point at the new generation and write meta in one transaction."""
+        """Set the pointer to the new generation and write meta, in one transaction."""
         store = self._store
-        store._alive()
+        store._raise_if_failed()
         meta = store._meta if meta is None else meta
         check_switch(store._meta, self._position, meta)
         pointer = (self._generation, self._count, self._position)
@@ -388,5 +383,5 @@ class _LmdbStaging:
         store._staged.discard(self._generation)
 
     def abandon(self) -> None:
-        """Leave the chunks to `trim`, as no pointer will name them."""
+        """Leave the chunks to `trim`: no pointer names them."""
         self._store._staged.discard(self._generation)

@@ -1,7 +1,7 @@
-"""The store in memory: a fake that passes the same tests as the LMDB one, for simulator and tests.
+"""Store in memory: a fake that passes the same tests as the LMDB one, for simulator and tests.
 
-A `MemoryDisk` outlives the stores opened on it, as a directory does.  It can be told to fail the
-next commit, and a store can be dropped without `close`, which is what a crash looks like.
+A `MemoryDisk` outlives the stores opened on it, as a directory does.  It can fail the next commit,
+and `crash` drops a store without `close`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from store.errors import StoreBusy, StoreCorrupt, StoreFailed, StoreMissing
 
 @dataclass(slots=True)
 class MemoryDisk:
-    """What survives: committed data, and who has it open."""
+    """Committed data, and the store that has it open."""
 
     meta: Meta | None = None
     entries: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # first -> (last, entry)
@@ -27,14 +27,14 @@ class MemoryDisk:
     fail_next_commit: bool = False
 
     def crash(self) -> None:
-        """The process that had it open is gone."""
+        """End the process that has it open."""
         if self.owner is not None:
             self.owner.dropped()
         self.owner = None
 
 
 class MemoryStore:
-    """An open store on a `MemoryDisk`; see `store.api.Store` for the contract."""
+    """Open store on a `MemoryDisk`; see `store.api.Store` for the contract."""
 
     def __init__(self, disk: MemoryDisk, create: Meta | None = None) -> None:
         if disk.owner is not None:
@@ -51,12 +51,12 @@ class MemoryStore:
     @property
     def meta(self) -> Meta:
         """The last committed meta."""
-        self._alive()
+        self._raise_if_failed()
         return self._meta
 
     def commit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
         """Keep entry and meta together."""
-        self._alive()
+        self._raise_if_failed()
         check_commit(self._meta, entry, first, last, meta)
         self._commit_point()
         self._disk.entries[first] = (last, entry)
@@ -64,7 +64,7 @@ class MemoryStore:
 
     def put_meta(self, meta: Meta) -> None:
         """Keep meta."""
-        self._alive()
+        self._raise_if_failed()
         assert meta.position == self._meta.position, (
             "only a commit or a checkpoint moves the position"
         )
@@ -73,7 +73,7 @@ class MemoryStore:
 
     def log(self, after: int) -> Iterator[tuple[int, bytes]]:
         """Yield each entry that reaches beyond `after`."""
-        self._alive()
+        self._raise_if_failed()
         expected = after + 1
         for first, (last, entry) in sorted(self._disk.entries.items()):
             if last <= after:
@@ -89,11 +89,11 @@ class MemoryStore:
 
     def stage(self, position: int) -> Staging:
         """Begin a checkpoint."""
-        self._alive()
+        self._raise_if_failed()
         return _MemoryStaging(self, position)
 
     def write_checkpoint(self, position: int, chunks: Iterable[bytes], meta: Meta) -> None:
-        """Switch to a whole checkpoint and drop what it replaces."""
+        """Switch to a whole checkpoint and delete what it replaces."""
         check_switch(self.meta, position, meta)
         staging = self.stage(position)
         staging.add(list(chunks))
@@ -103,7 +103,7 @@ class MemoryStore:
 
     def checkpoint(self) -> tuple[int, Iterator[bytes]] | None:
         """Return the present checkpoint's position and chunks."""
-        self._alive()
+        self._raise_if_failed()
         if self._disk.kept is None:
             return None
         position, chunks = self._disk.kept
@@ -111,44 +111,44 @@ class MemoryStore:
 
     def trim(self, entries_max: int = 256) -> bool:
         """Delete entries that the checkpoint covers."""
-        self._alive()
+        self._raise_if_failed()
         position = 0 if self._disk.kept is None else self._disk.kept[0]
         entries = self._disk.entries
-        doomed = sorted(first for first, (last, _) in entries.items() if last <= position)
-        if not doomed:
+        garbage = sorted(first for first, (last, _) in entries.items() if last <= position)
+        if not garbage:
             return False
         self._commit_point()
-        for first in doomed[:entries_max]:
+        for first in garbage[:entries_max]:
             del entries[first]
-        return len(doomed) > entries_max
+        return len(garbage) > entries_max
 
     def copy_to(self, path: Path) -> None:
         """Keep a copy as another disk, under the path's text."""
-        self._alive()
+        self._raise_if_failed()
         disk = self._disk
-        twin = MemoryDisk(disk.meta, dict(disk.entries), copy.copy(disk.kept))
-        disk.copies[str(path)] = twin
+        copied = MemoryDisk(disk.meta, dict(disk.entries), copy.copy(disk.kept))
+        disk.copies[str(path)] = copied
 
     def size_bytes(self) -> int:
         """Bytes of entries and chunks."""
-        self._alive()
+        self._raise_if_failed()
         chunks = [] if self._disk.kept is None else self._disk.kept[1]
         return sum(len(entry) for _, entry in self._disk.entries.values()) + sum(map(len, chunks))
 
     def close(self) -> None:
-        """Give the disk up."""
+        """Close the store.  Idempotent."""
         if self._disk.owner is self:
             self._disk.owner = None
         self.dropped()
 
     def dropped(self) -> None:
-        """Refuse everything from here on."""
+        """Fail every later call."""
         if self._failure is None:
             self._failure = StoreFailed("memory: the store is closed")
 
     def switch(self, position: int, chunks: list[bytes], meta: Meta | None) -> None:
-        """The commit of a staged checkpoint."""
-        self._alive()
+        """Commit a staged checkpoint."""
+        self._raise_if_failed()
         meta = self._meta if meta is None else meta
         check_switch(self._meta, position, meta)
         self._commit_point()
@@ -158,10 +158,10 @@ class MemoryStore:
     def _commit_point(self) -> None:
         if self._disk.fail_next_commit:
             self._disk.fail_next_commit = False
-            self._failure = StoreFailed("memory: commit failed: told to")
+            self._failure = StoreFailed("memory: commit failed on request")
             raise self._failure
 
-    def _alive(self) -> None:
+    def _raise_if_failed(self) -> None:
         if self._failure is not None:
             raise StoreFailed(str(self._failure)) from self._failure
 

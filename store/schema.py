@@ -1,4 +1,4 @@
-"""Key layout and value formats of the LMDB store; pure bytes both ways.
+"""Key layout and value formats of the LMDB store.  Pure.
 
     a                            meta: version u16 | msgpack list | checksum 8
     b                            checkpoint: generation u32 | chunks u32 | position u64 | checksum 8
@@ -6,8 +6,8 @@
     l | first position u64       one entry: bytes | last position u64 | checksum 8
 
 Integers are big-endian.  Entries sort last, so a commit appends at the end of the tree.  A checksum
-is xxh3-64 seeded with the entry's first position (or the chunk's number), so a value that is whole
-but sits at the wrong key does not pass.
+is xxh3-64 seeded with the entry's first position (or the chunk's number), so an intact value under
+the wrong key does not pass.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def decode_chunk(value: bytes, number: int, position: int, path: str) -> bytes:
 
 
 def encode_pointer(generation: int, chunks: int, position: int) -> bytes:
-    """Return the record that makes a checkpoint the present one."""
+    """Return the pointer record, which names the present checkpoint."""
     body = _POINTER.pack(generation, chunks, position)
     return body + xxh3_64_digest(body)
 
@@ -121,12 +121,12 @@ def encode_meta(meta: Meta) -> bytes:
 
 
 def decode_meta(value: bytes, path: str) -> Meta:
-    """Return the meta record; the version is judged first, as another layout may follow it."""
+    """Return the meta record; the version is checked first, as another layout may follow it."""
     if len(value) < _U16.size + CHECKSUM_BYTES:
         raise StoreCorrupt(path, 0, "the meta record is too short")
     version = int(_U16.unpack_from(value)[0])
     if version != FORMAT_VERSION:
-        # Damage to these two bytes looks the same as another version; either way we must not write.
+        # Damage to these two bytes looks like another version; nothing is written in either case.
         message = f"{path}: store format {version}, this release reads format {FORMAT_VERSION}"
         raise StoreVersion(message)
     body = _verified(value, 0, path, 0, "the checksum of the meta record does not hold")

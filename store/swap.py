@@ -1,13 +1,13 @@
-"""Replacing a member's store by a verified copy, atomically and without deleting anything.
+"""Atomic replacement of a member's store by a verified copy; the old store is kept.
 
     DIR/store                the store in use
     DIR/store.joining        a copy that is being received
-    DIR/store.aside.NNNN     stores that were replaced, oldest 0000, kept as evidence for good
+    DIR/store.aside.NNNN     stores that were replaced, oldest 0000, kept as evidence
 
-The old store stays in force until the new one is complete, verified and durable.  The switch is two
+The old store is in use until the new one is complete, verified and durable.  The switch is two
 renames; a crash between them leaves no DIR/store but a DIR/store.joining, and `recover`, which
 every start runs first, does the second rename.  So that it never takes half a copy, the switch
-begins by leaving a durable note of its own in the new store's directory.
+first makes a file `verified` durable in the new store's directory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ASIDE = re.compile(r"store\.aside\.([0-9a-f]{4})")
 
 
 def recover(data_dir: Path) -> bool:
-    """Finish a switch that a crash cut in two; True when there was one."""
+    """Complete a switch that a crash interrupted; True when there was one."""
     current, joining = data_dir / STORE_NAME, data_dir / JOINING_NAME
     if current.exists() or not (joining / VERIFIED_NAME).exists():
         return False
@@ -40,7 +40,7 @@ def recover(data_dir: Path) -> bool:
 
 
 def incoming_file(data_dir: Path) -> Path:
-    """Return where to write the file of a donor's copy; under this name it is no store yet."""
+    """Return the path for the donor's file; under this name it is no store yet."""
     discard_join(data_dir)
     joining = data_dir / JOINING_NAME
     try:
@@ -51,14 +51,14 @@ def incoming_file(data_dir: Path) -> Path:
 
 
 def received(data_dir: Path, own: Meta) -> LmdbStore:
-    """Open the file that came, as the store of this member, marked as joining.
+    """Open the received file as the store of this member, marked as joining.
 
-    What it says of the cluster is the donor's; who it belongs to is taken from `own`.
+    The cluster's fields of its meta are the donor's, the member's fields are taken from `own`.
     """
     joining = data_dir / JOINING_NAME
     sync_file(joining / INCOMING_NAME)
     _rename(joining / INCOMING_NAME, joining / DATA_NAME)
-    store = LmdbStore.open(joining)
+    store = LmdbStore(joining)
     store.put_meta(
         replace(
             store.meta,
@@ -75,7 +75,7 @@ def received(data_dir: Path, own: Meta) -> LmdbStore:
 
 
 def discard_join(data_dir: Path) -> None:
-    """Remove an attempt that was not installed.  What it held is a copy of another member's."""
+    """Remove a copy that was not installed.  The donor still has the original."""
     joining = data_dir / JOINING_NAME
     if joining.exists():
         shutil.rmtree(joining)
@@ -83,7 +83,7 @@ def discard_join(data_dir: Path) -> None:
 
 
 def install(data_dir: Path) -> Path | None:
-    """Put DIR/store.joining in the place of DIR/store; return where the old one went.
+    """Replace DIR/store by DIR/store.joining; return the path of the old one.
 
     The caller has verified the new store, given it a marker other than JOINING, and closed both.
     """
@@ -102,7 +102,7 @@ def install(data_dir: Path) -> Path | None:
 
 
 def set_aside(data_dir: Path) -> Path:
-    """Rename DIR/store out of the way, under the next free number."""
+    """Rename DIR/store to store.aside.NNNN, with the next free number."""
     numbers = [int(m[1], 16) for p in data_dir.iterdir() if (m := _ASIDE.fullmatch(p.name))]
     number = max(numbers, default=-1) + 1
     if number > 0xFFFF:
@@ -113,7 +113,7 @@ def set_aside(data_dir: Path) -> Path:
 
 
 def find_store(path: Path) -> Path:
-    """Return the directory of the store that an operator means by `path`: itself, or its store."""
+    """Return the directory of the store in `path`, or `path` itself if it is one."""
     for candidate in (path / STORE_NAME, path):
         if (candidate / DATA_NAME).is_file():
             return candidate

@@ -123,7 +123,7 @@ class DataDirectoryDevice:
         current.close()
         aside = swap.install(self._dir)
         log.info("the transferred state is in force; the old store is kept as %s", aside)
-        return LmdbStore.open(self._dir / swap.STORE_NAME)
+        return LmdbStore(self._dir / swap.STORE_NAME)
 
 
 LmdbPersister = Persister[LmdbStore, StoreWriter]

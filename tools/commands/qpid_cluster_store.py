@@ -137,7 +137,7 @@ class StoreRefused(StoreError):
 
 def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
     """Mark a store clean under an id of its own; return its meta and whether anything changed."""
-    store = LmdbStore.open(path)
+    store = LmdbStore(path)
     try:
         meta = store.meta
         voters = (meta.member,) if sole_voter else meta.voters
@@ -174,7 +174,7 @@ def declare_quarantined(
     path: Path, evidence: Incidents, word: str
 ) -> tuple[Meta, list[QuarantineRecord]]:
     """Note an operator's word on quarantined commands, in the evidence and in the note."""
-    store = LmdbStore.open(path)
+    store = LmdbStore(path)
     try:
         told = declare(evidence, skip=word == "skip")
         if not told:

@@ -101,7 +101,7 @@ def test_evidence_is_bounded_and_a_broken_disk_does_not_keep_a_member_from_stopp
 
 
 def filled_store(path: Path, *bodies: bytes) -> LmdbStore:
-    store = LmdbStore.open(path / "store", META)
+    store = LmdbStore(path / "store", META)
     author = Author()
     for number, body in enumerate(bodies, 1):
         author.submit(publish(number, body))
@@ -164,7 +164,7 @@ def test_a_command_that_nobody_can_execute_is_declared_skipped_at_all_members_al
             result = CliRunner().invoke(store_tool, ["--skip-quarantined", str(data)])
             assert result.exit_code == 0
             assert "Publish at position 6 will be skipped" in result.output
-            store = LmdbStore.open(data / "store")
+            store = LmdbStore(data / "store")
             assert "declared Publish at position 6 skipped" in store.meta.note
             assert store.meta.incarnation == before.incarnation + 1
             replica, filled = resume(store, Quarantine(Incidents(data), "1.0"))
@@ -183,7 +183,7 @@ def test_a_command_that_nobody_can_execute_is_declared_skipped_at_all_members_al
 
 
 def test_two_commands_of_one_blob_are_skipped_one_after_the_other(tmp_path: Path) -> None:
-    store = LmdbStore.open(tmp_path / "store", META)
+    store = LmdbStore(tmp_path / "store", META)
     author = Author()
     author.submit(publish(1, POISON), publish(2, b"good"), publish(3, POISON + b" too"))
     author.keep(store)
@@ -220,7 +220,7 @@ def test_an_operator_may_have_it_tried_once_more(tmp_path: Path) -> None:
         in CliRunner().invoke(store_tool, [str(tmp_path)]).output
     )
     assert CliRunner().invoke(store_tool, ["--retry-quarantined", str(tmp_path)]).exit_code == 0
-    store = LmdbStore.open(tmp_path / "store")
+    store = LmdbStore(tmp_path / "store")
     _, filled = resume(store, Quarantine(Incidents(tmp_path), "1.0"))
     assert filled
     store.close()
@@ -235,7 +235,7 @@ def test_a_damaged_store_has_no_vote_where_others_have_the_state(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, rotten: bytes
 ) -> None:
     """G10: corruption on disk, and corruption in memory that a checkpoint made durable."""
-    store = LmdbStore.open(tmp_path / "store", META)
+    store = LmdbStore(tmp_path / "store", META)
     author = Author()
     author.submit(publish(1, b"one"))
     author.keep(store)

@@ -209,7 +209,7 @@ def test_a_state_that_took_the_place_of_another_is_read_from_its_beginning() -> 
 
 def disk(path: Path) -> LmdbStore:
     """A store with a checkpoint and, behind it, entries."""
-    store = LmdbStore.open(path / "store", META)
+    store = LmdbStore(path / "store", META)
     author = Author()
     author.submit(publish(1, b"one"))
     author.keep(store)

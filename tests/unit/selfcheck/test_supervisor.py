@@ -86,7 +86,7 @@ class Patient:
     ) -> None:
         self.author = Author()
         self.author.submit(publish(1, b"one"))
-        self.store = LmdbStore.open(data / "store", META)
+        self.store = LmdbStore(data / "store", META)
         self.author.keep(self.store)
         self.core, self.persister = FakeCore(self.author, voters), FakePersister(self.store)
         self.recorder, self.loop = FakeLog(), loop

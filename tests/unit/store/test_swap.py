@@ -18,12 +18,12 @@ FRESH = Meta(cluster_name="prod", member="b", store_id="b-store")
 
 def make(path: Path, note: str) -> None:
     """Make a store that can be told apart."""
-    LmdbStore.open(path, replace(FRESH, note=note)).close()
+    LmdbStore(path, replace(FRESH, note=note)).close()
 
 
 def join(data_dir: Path, note: str, marker: Marker = Marker.DIRTY) -> None:
     """Receive a donor's copy into DIR/store.joining and make it this member's."""
-    donor = LmdbStore.open(data_dir / "donor", Meta("prod", "a", "a-store", cluster_id="c1"))
+    donor = LmdbStore(data_dir / "donor", Meta("prod", "a", "a-store", cluster_id="c1"))
     position = donor.meta.position + 3
     donor.commit(b"x", donor.meta.position + 1, position, replace(donor.meta, position=position))
     donor.copy_to(data_dir / f"copy.{note}")
@@ -81,7 +81,7 @@ def test_a_crash_between_the_renames_is_finished_at_start(
         with pytest.raises(Crash):
             swap.install(tmp_path)
     assert swap.recover(tmp_path) == (renames == 1)
-    store = LmdbStore.open(tmp_path / "store")
+    store = LmdbStore(tmp_path / "store")
     assert store.meta.note == ("new" if renames else "old")
     assert (store.meta.member, store.meta.position) == ("b", 3 if renames else 0)
     store.close()

@@ -31,7 +31,7 @@ def run(*arguments: str) -> Result:
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """A data directory with a dirty store at position 3."""
-    store = LmdbStore.open(tmp_path / "store", META)
+    store = LmdbStore(tmp_path / "store", META)
     store.commit(b"x", 1, 3, replace(META, position=3))
     store.close()
     return tmp_path
@@ -79,7 +79,7 @@ def test_the_last_store_may_go_on_alone(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("marker", [Marker.EMPTY, Marker.JOINING])
 def test_a_store_without_state_cannot_be_kept(tmp_path: Path, marker: Marker) -> None:
-    LmdbStore.open(tmp_path / "store", replace(META, marker=marker)).close()
+    LmdbStore(tmp_path / "store", replace(META, marker=marker)).close()
     result = run("-c", str(tmp_path))
     assert result.exit_code == 1
     assert marker.value in result.stderr
@@ -88,7 +88,7 @@ def test_a_store_without_state_cannot_be_kept(tmp_path: Path, marker: Marker) ->
 
 def test_an_inconsistent_store_may_be_all_that_is_left(tmp_path: Path) -> None:
     meta = replace(META, marker=Marker.INCONSISTENT, note="out-voted at position 9")
-    LmdbStore.open(tmp_path / "store", meta).close()
+    LmdbStore(tmp_path / "store", meta).close()
     assert run("-c", str(tmp_path)).exit_code == 0
     note = json.loads(run("--json", str(tmp_path)).output)["note"]
     assert note.startswith("out-voted at position 9\n")
@@ -120,7 +120,7 @@ def test_a_store_in_use_can_be_read_and_not_marked(data_dir: Path) -> None:
     root = Path(__file__).parents[3]
     script = (
         "import sys; from pathlib import Path; from store.lmdb_store import LmdbStore\n"
-        "store = LmdbStore.open(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
+        "store = LmdbStore(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(data_dir / "store")],
