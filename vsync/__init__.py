@@ -1,7 +1,7 @@
 """Totem-like total order multicast with extended virtual synchrony; usable by itself.
 
-The names below are the public face, described in docs/VSYNC.md: they change only with a new minor
-release and a word in the changelog.  What else the modules hold may change at any time.
+The names below are the public API, described in docs/VSYNC.md: they change only with a new minor
+release and an entry in the changelog.  Everything else in the modules may change at any time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: a tool that needs a type needs no sockets."""
+    """Import a public name on first use: a tool that needs a type should not load sockets."""
     for module, names in _HOMES.items():
         if name in names:
             found: object = getattr(import_module(f"vsync.{module}"), name)

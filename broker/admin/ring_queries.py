@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.replication.controller import Controller
 from vsync.admin.protocol import Json
-from vsync.admin.views import groups_shown, quorum_shown
+from vsync.admin.views import groups_reply, quorum_reply
 from vsync.quorum.voter_set import parse
 
 
@@ -12,7 +12,7 @@ def groups_of(controller: Controller, cluster: str) -> Json:
     """Return the answer to `groups`: brokers are one group, of those that have the state."""
     primary = controller.primary
     level = [m for m in primary.members if primary.active and m.name in primary.caught_up_names]
-    return groups_shown(
+    return groups_reply(
         cluster,
         controller.me,
         primary.ring,
@@ -27,7 +27,7 @@ def quorum_of(controller: Controller, cluster: str) -> Json:
     """Return the answer to `quorum`: a broker may act in a primary view that it is level in."""
     primary = controller.primary
     present = {m.name for m in primary.members}
-    return quorum_shown(
+    return quorum_reply(
         cluster,
         controller.me.name,
         primary.ring,

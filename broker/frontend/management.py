@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from vsync.admin.protocol import PREAMBLE as PREAMBLE
-from vsync.admin.protocol import AskingSession, Op
 from vsync.admin.protocol import Json as Json
+from vsync.admin.protocol import Op, QuerySession
 from vsync.admin.protocol import QueryRefused as QueryRefused
 
 
@@ -45,7 +45,7 @@ class Managed(Protocol):
         """Order a change of the voters; return the terms that will be in force."""
 
 
-class ManagementSession(AskingSession):
+class ManagementSession(QuerySession):
     """One management connection, after its preamble."""
 
     def __init__(self, member: Managed, peer: str) -> None:

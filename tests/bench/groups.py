@@ -15,10 +15,10 @@ import time
 
 from tests.bench.support.ring_member import percentiles
 from vsync import Cluster, Group, Level
-from vsync.api.group import Told
+from vsync.api.group import Received
 
 
-def ignore(_: Told) -> None:
+def ignore(_: Received) -> None:
     """The application of a bench."""
 
 

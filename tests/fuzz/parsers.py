@@ -45,7 +45,7 @@ from broker.memberlog.writer import MemberLogWriter
 from tests.fuzz.frames import resident_mib
 from tests.fuzz.mutate import mutate, mutate_packed
 from tests.support.amqp_peer import method, opening, publish
-from vsync.admin.protocol import AskingSession
+from vsync.admin.protocol import QuerySession
 from vsync.io.diagnosis import read_mechanism
 from vsync.io.discovery import Announcement
 from vsync.totem.config import RingConfig
@@ -166,7 +166,7 @@ def told(_: random.Random, data: bytes) -> str:
 
 
 def asking(rng: random.Random, data: bytes) -> str:
-    session = AskingSession({"status": lambda _: {"status": "fine"}})
+    session = QuerySession({"status": lambda _: {"status": "fine"}})
     out = b""
     for at in range(0, len(data), 50):
         out += session.data_received(data[at : at + 50])

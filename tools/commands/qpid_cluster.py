@@ -21,8 +21,8 @@ The management protocol, both sides (the broker's is `broker/frontend/management
 | `voters` | `action`, `id`, `by`, `votes` | `voter_set`: the terms that will be in force |
 | `shutdown` | | `shutdown_id` hex; every member leaves at one position, stores CLEAN |
 | `counters` | | `counters`: {name: whole number} of this member only |
-| `groups` | | what `cpgtool --json` prints: `vsync.admin.views.groups_shown` |
-| `quorum` | | what `quorumtool --json` prints: `vsync.admin.views.quorum_shown` |
+| `groups` | | what `cpgtool --json` prints: `vsync.admin.views.groups_reply` |
+| `quorum` | | what `quorumtool --json` prints: `vsync.admin.views.quorum_reply` |
 | `trace` | `on`: true, false, or none | `trace`: {`on`, `file`, `trouble`} of the ring's trace |
 
 Programs that use the ring as a library (`vsync.api.cluster`) answer the last four, without a login.

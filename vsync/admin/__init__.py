@@ -1,1 +1,1 @@
-"""Questions to a running member of a ring, and the answers."""
+"""Queries to a running member of a ring, and its replies."""

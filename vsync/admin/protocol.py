@@ -1,11 +1,10 @@
-"""Questions to a running member, and its answers: newline-delimited JSON.
+"""Queries to a running member: newline-delimited JSON, pure (bytes in, bytes out).
 
-A client sends the eight bytes `QPIDMGT1` and then requests; each request and each answer is one
-JSON object on one line, answers in the order of the requests.  A request has `op`; an answer has
-`ok`, and when that is false `code` and `error`, a sentence for people.  Unknown fields are ignored.
+A client sends the eight bytes `QPIDMGT1` and then requests; each request and each reply is one JSON
+object on one line, replies in the order of the requests.  A request has `op`; a reply has `ok`, and
+when that is false `code` and `error`, a sentence for people.  Unknown fields are ignored.
 
-This half is pure: bytes in, bytes out.  Fixed verbs only; nothing from a request is ever looked up
-as a name of code.
+Fixed verbs only; nothing from a request is ever looked up as a name of code.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ Op = Callable[[Json], Json]
 
 
 class QueryRefused(Exception):
-    """A request that is answered with `ok: false`; `code` is one of the protocol's."""
+    """A request that gets the reply `ok: false`; `code` is one of the protocol's."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
         self.code, self.reason = code, reason
 
 
-class AskingSession:
-    """One connection, after its preamble.  An op may raise `QueryRefused`."""
+class QuerySession:
+    """One connection after its preamble.  An op may raise `QueryRefused`."""
 
     def __init__(self, ops: Mapping[str, Op], admit: Callable[[Json], None] | None = None) -> None:
         self.closing = False
@@ -37,17 +36,17 @@ class AskingSession:
         self._buffer = b""
 
     def data_received(self, data: bytes) -> bytes:
-        """Take bytes of the client, return the bytes to answer."""
+        """Take bytes from the client, return the bytes to send."""
         self._buffer += data
-        answers = []
+        replies = []
         while not self.closing and b"\n" in self._buffer:
             line, self._buffer = self._buffer.split(b"\n", 1)
-            answers.append(self._answer(line))
+            replies.append(self._reply(line))
         if len(self._buffer) > LINE_BYTES_MAX:
-            answers.append(self._bad(f"a line of more than {LINE_BYTES_MAX} bytes"))
-        return b"".join(json.dumps(answer).encode() + b"\n" for answer in answers)
+            replies.append(self._bad(f"a line of more than {LINE_BYTES_MAX} bytes"))
+        return b"".join(json.dumps(reply).encode() + b"\n" for reply in replies)
 
-    def _answer(self, line: bytes) -> Json:
+    def _reply(self, line: bytes) -> Json:
         try:
             request = json.loads(line)
         except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What `cpgtool` and `quorumtool` show of a member, the same for brokers and library programs."""
+"""Replies for `cpgtool` and `quorumtool`, the same from brokers and library programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vsync.quorum.voter_set import Electorate, majority
 from vsync.types import Member, RingId
 
 
-def groups_shown(
+def groups_reply(
     cluster: str,
     me: Member,
     ring: RingId,
@@ -19,7 +19,7 @@ def groups_shown(
     *,
     settled: bool,
 ) -> Json:
-    """The answer to `groups`: the ring, and the members of each group in order of seniority.
+    """Return the reply to `groups`: the ring, and each group's members in order of seniority.
 
     `settled`: all members of the ring know each other's groups.
     """
@@ -54,7 +54,7 @@ _FLAGS = {
 }
 
 
-def quorum_shown(
+def quorum_reply(
     cluster: str,
     me: str,
     ring: RingId,
@@ -64,10 +64,10 @@ def quorum_shown(
     acting: bool,
     reason: str = "",
 ) -> Json:
-    """The answer to `quorum`.
+    """Return the reply to `quorum`.
 
-    `acting`: whether this member may act now; a broker needs more for that than the votes, and then
-    says the `reason`.  Without voters every member of the view has one vote and any view may act.
+    `acting`: whether this member may act now; a broker needs more than the votes for that and gives
+    the `reason`.  Without voters every member of the view has one vote and any view may act.
     """
     one = voters.latest if voters.sets else None
     votes = dict(one.votes) if one is not None else dict.fromkeys(present, 1)

@@ -1,1 +1,1 @@
-"""The face of the library: `Cluster` and `Group`."""
+"""Library API: `Cluster` and `Group` for asyncio programs."""

@@ -1,4 +1,4 @@
-"""The ring as a library: one member of a cluster, and its groups, for asyncio programs.
+"""One member of a cluster and its groups, for asyncio programs.
 
     async with Cluster("shop", "a", "10.0.0.1:5401", ["10.0.0.2:5401"]) as cluster:
         group = await cluster.join("orders")
@@ -6,12 +6,11 @@
         async for event in group:
             ...
 
-This is the shell around `vsync.cpg.groups`: sockets, clock and futures; what happens is decided
-there. docs/VSYNC.md explains it to those who use it.  Everything runs on one event loop and one
-thread.
+This is the shell around `vsync.cpg.groups`: sockets, clock and futures; decisions are made there.
+docs/VSYNC.md is the user's manual.  Everything runs on one event loop and one thread.
 
-What was accepted is answered: the future of a message gets its position, or an error that says why
-there is none.  Nothing is lost at a view change, nor at `close`, without a word.
+The future of an accepted message always completes: with its position, or with an error that says
+why it has none, also at a view change and at `close`.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from vsync.admin.protocol import Op
-from vsync.admin.views import groups_shown, quorum_shown
+from vsync.admin.views import groups_reply, quorum_reply
 from vsync.api.endpoint import Endpoint
-from vsync.api.group import Group, Told
-from vsync.api.pending import Accepted, PendingAnswers
+from vsync.api.group import Group, Received
+from vsync.api.pending import Accepted, PendingCalls
 from vsync.cpg.events import Cause, Failed, GroupEvent, GroupMessage, GroupSent, GroupView, Synced
 from vsync.cpg.groups import Groups
 from vsync.errors import ClusterClosed, ConfigError, GroupError, VsyncError
@@ -45,23 +44,23 @@ from vsync.types import Member, RingId
 from vsync.wire.codec import wire_bytes_max
 
 UNREAD_BYTES_MAX: Final = 64 << 20
-"""What the application may leave unread, in all its groups, before this member stands still."""
-PATIENCE_S: Final = 10.0
-"""How long it stands still before it gives up."""
-FAREWELL_MS: Final = 100
+"""What the application may leave unread, in all its groups, before this member pauses."""
+PAUSE_S_MAX: Final = 10.0
+"""How long it stays paused before it fails."""
+LEAVE_LINGER_MS: Final = 100
 RING_NAME: Final = "groups of "
-"""So that it meets no ring of another kind, whose members would not answer at the barrier."""
+"""Prefix that keeps it apart from rings of other layers, whose members never pass the barrier."""
 
 
 class Cluster:
-    """One life of one member, and the groups that it is in.  Use it with `async with`.
+    """One incarnation of one member, and its groups.  Use it with `async with`.
 
-    `cluster`: the name that all members share.  `member`: this one's name.  `bind`: where its ring
-    socket listens.  `peers`: addresses of others, one that is alive is enough; None: find them by
-    multicast.  `config`: the same at all members.  `voters`: who decides about `quorate`, as
-    `vsync.quorum.voter_set` reads them.  `security`: keys for the ring's connections; without any,
-    whoever reaches the ring's port takes part.  `manage`: where the tools may ask, "127.0.0.1:PORT"
-    or "unix:/a/path".  `trace`: the file that a trace of the protocol is written to.
+    `cluster`: the name that all members share.  `member`: this one's name.  `bind`: address of its
+    ring socket.  `peers`: addresses of others, one that is running is enough; None: find them by
+    multicast.  `config`: the same at all members.  `voters`: voter terms for `quorate`, see
+    `vsync.quorum.voter_set`.  `security`: keys for the ring's connections; without any, every
+    process that reaches the ring's port may take part.  `manage`: address for the tools' queries,
+    "127.0.0.1:PORT" or "unix:/a/path".  `trace`: file for a trace of the protocol.
     """
 
     def __init__(
@@ -92,10 +91,10 @@ class Cluster:
         self._closing = False
         self._over = False
         self._failed: ClusterClosed | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._pause_limit: asyncio.TimerHandle | None = None
         self._discovery: Discovery | None = None
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- start and close -------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -105,14 +104,14 @@ class Cluster:
         await self.close(0.0 if error is not None else 5.0)
 
     async def start(self) -> None:
-        """Take part; returns in the first view, which may be of this member alone.
+        """Join the ring; returns in the first view, which may be of this member alone.
 
-        Raises `TransportError` when the address is taken or is none.
+        Raises `TransportError` when the address is taken or malformed.
         """
         if self._core is not None:
-            raise GroupError("a Cluster starts once; make a new one for a new life")
+            raise GroupError("a Cluster starts once; make a new one to start again")
         self._loop = asyncio.get_running_loop()
-        self._answers = PendingAnswers()
+        self._pending = PendingCalls()
         longest = wire_bytes_max(self.config.frame_bytes_max)
         self._transport = ZmqTransport(self._bind, longest, security=self._security)
         try:
@@ -154,14 +153,14 @@ class Cluster:
         self._loop.call_exception_handler({"message": f"vsync: {sentence}"})
 
     def add_peer(self, address: str) -> None:
-        """One more address where a member may be.  Raises `TransportError` if it is none."""
+        """Add an address where a member may be.  Raises `TransportError` if it is malformed."""
         if address != self.me.address:
             self._driver.add_peer(address)
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Leave all groups, behind what was accepted, then the ring.  Idempotent.
+        """Leave all groups, behind everything accepted, then the ring.  Idempotent.
 
-        What has not reached its level within `timeout` seconds fails with `ClusterClosed`.
+        Messages that have not reached their level in `timeout` seconds fail with `ClusterClosed`.
         """
         if self._core is None or self._closing:
             return
@@ -170,32 +169,32 @@ class Cluster:
             async with asyncio.timeout(timeout):
                 await self._drain()
         self._finish(ClusterClosed("the cluster was closed here before this was done"))
-        await asyncio.sleep(0)  # closed transports say so in the loop's next turn
+        await asyncio.sleep(0)  # transports call connection_lost in the loop's next turn
 
     async def _drain(self) -> None:
         for name in sorted(self._joined):
-            with contextlib.suppress(GroupError):  # it is leaving already
+            with contextlib.suppress(GroupError):  # already leaving it
                 while (left := self._take(lambda core: core.leave(name))) is None:  # noqa: B023
                     await self._change()
                 left.add_done_callback(_look)
-        while len(self._answers):
+        while len(self._pending):
             await self._change()
 
     def _finish(self, ended: ClusterClosed) -> None:
-        """The end, orderly or not: everybody who waits is told."""
+        """Release everything, and fail all that waits with `ended`."""
         if self._over:
             return
         self._closing = self._over = True
         if self._discovery is not None:
             self._discovery.stop()
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._pause_limit is not None:
+            self._pause_limit.cancel()
         if self._endpoint is not None:
             self._endpoint.close()
         self._driver.leave()
-        self._driver.stop(FAREWELL_MS)
+        self._driver.stop(LEAVE_LINGER_MS)
         self.core.drop()
-        self._answers.end(ended)
+        self._pending.fail_all(ended)
         for group in self._joined.values():
             group.end()
 
@@ -211,18 +210,18 @@ class Cluster:
             failed.__cause__ = error
             self._fail(failed)
 
-    # -- what there is to know -------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     @property
     def core(self) -> Groups:
-        """The layer below."""
+        """The group layer below."""
         if self._core is None:
             raise GroupError("this cluster is not started: use `async with Cluster(...)`")
         return self._core
 
     @property
     def address(self) -> str:
-        """Where this member's ring socket listens, with the port that was really bound."""
+        """Address of this member's ring socket, with the port that was really bound."""
         return self.me.address
 
     @property
@@ -242,17 +241,17 @@ class Cluster:
 
     @property
     def quorate(self) -> bool:
-        """Whether this view has a quorum of the `voters`; always, when none were named."""
+        """Whether this view has a quorum of the `voters`; always true without voters."""
         return not self.voters.sets or self.voters.quorate({m.name for m in self.members})
 
     async def why_alone(self) -> str:
-        """Why nobody is with this member, of those that it reached; "" when it knows nothing."""
+        """Why this member is alone although it reached others; "" when the reason is unknown."""
         if len(self.members) > 1:
             return ""
         return await diagnosis.why_alone(self._node, self._transport)
 
     def counters(self) -> dict[str, int]:
-        """What was counted, by part."""
+        """Return all counters, by component."""
         parts: dict[str, dict[str, int]] = {
             "ring": self._node.counters,
             "driver": self._driver.counters,
@@ -263,16 +262,16 @@ class Cluster:
 
     @property
     def manage(self) -> str:
-        """Where the tools may ask, with the port that was really bound."""
+        """Address for the tools' queries, with the port that was really bound."""
         return self._endpoint.address if self._endpoint is not None else ""
 
     def _ops(self) -> dict[str, Op]:
         return {
-            "groups": lambda _: groups_shown(
+            "groups": lambda _: groups_reply(
                 self.name, self.me, self.ring, self.members, self.groups,
                 self.core.position, settled=self.core.synced,
             ),
-            "quorum": lambda _: quorum_shown(
+            "quorum": lambda _: quorum_reply(
                 self.name, self.me.name, self.ring, {m.name for m in self.members},
                 self.voters, acting=self.quorate,
                 reason=self.voters.describe({m.name for m in self.members}),
@@ -282,17 +281,17 @@ class Cluster:
         }  # fmt: skip
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds; it is asked whenever something has happened here."""
+        """Wait until `condition` holds; it is evaluated after each event of the ring."""
         while not condition():
             await self._change()
 
     # -- groups ----------------------------------------------------------------------------------
 
-    async def join(self, group: str, on_event: Callable[[Told], None] | None = None) -> Group:
-        """Become a member of a group; returns when the join has its place in the order.
+    async def join(self, group: str, on_event: Callable[[Received], None] | None = None) -> Group:
+        """Join a group; returns when the join has its place in the order.
 
-        `on_event` gets the events as they happen, on the loop's thread, instead of the iteration;
-        it must return soon, and what it raises ends this member.
+        `on_event` is called with each event, on the loop's thread, instead of the iteration; it
+        must return soon, and an exception from it ends this member.
         """
         joined = Group(self, group, on_event)
 
@@ -306,14 +305,14 @@ class Cluster:
         return joined
 
     def durable(self, position: int) -> None:
-        """Everything up to `position`, of all my groups, is on this member's disk."""
+        """Everything up to `position`, of all joined groups, is on this member's disk."""
         self.raise_if_closed()
         self.core.set_durable(position)
 
     # -- for the groups --------------------------------------------------------------------------
 
     def accept(self, call: Callable[[Groups], int | None]) -> Accepted | None:
-        """Make a call that takes a ticket; None when there is no room."""
+        """Make a call that returns a ticket; None when there is no room."""
         self.raise_if_closed()
         return self._take(call)
 
@@ -321,37 +320,37 @@ class Cluster:
         ticket = call(self.core)
         if ticket is None:
             return None
-        return self._answers.promise(ticket)
+        return self._pending.add(ticket)
 
     async def wait_for_room(self, ask: Callable[[], Accepted | None]) -> int:
-        """Ask until it is accepted, in turn with others who wait; then wait for the answer."""
-        return await self._answers.accepted(ask)
+        """Call `ask` until it is accepted, in turn with other waiters; then wait for the result."""
+        return await self._pending.submit(ask)
 
     async def _change(self) -> None:
         self.raise_if_over()
-        await self._answers.change()
+        await self._pending.next_change()
 
     def unread(self, more: int) -> None:
-        """The application has more, or less, to read: stand still before memory is the limit."""
+        """Count unread bytes; pause this member before they fill the memory."""
         self._unread_bytes += more
         if self._unread_bytes > self._unread_max and not self._driver.paused:
             self._driver.pause()
-            self._patience = self._loop.call_later(PATIENCE_S, self._give_up)
+            self._pause_limit = self._loop.call_later(PAUSE_S_MAX, self._give_up)
         elif self._driver.paused and self._unread_bytes <= self._unread_max // 2:
-            if self._patience is not None:
-                self._patience.cancel()
+            if self._pause_limit is not None:
+                self._pause_limit.cancel()
             self._driver.resume()
 
     def _give_up(self) -> None:
         sentence = (
-            f"the application left {self._unread_bytes} bytes of events unread for {PATIENCE_S:g} "
+            f"the application left {self._unread_bytes} bytes of events unread for {PAUSE_S_MAX:g} "
             f"s: read every group that was joined, and do not wait for an mcast in the task that "
             f"reads"
         )
         self._fail(ClusterClosed(sentence))
 
     def raise_if_failed(self) -> None:
-        """Raise what ended this member, if it did not end in order."""
+        """Raise the failure that ended this member, if any."""
         if self._failed is not None:
             raise self._failed
 
@@ -362,12 +361,12 @@ class Cluster:
             raise ClusterClosed("the cluster is closed here")
 
     def raise_if_closed(self) -> None:
-        """Raise when nothing is accepted any more."""
+        """Raise when no calls are accepted any more."""
         self.raise_if_over()
         if self._closing:
             raise ClusterClosed("the cluster is being closed here")
 
-    # -- what happened ---------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def _on_output(self, output: Output) -> None:
         core = self.core
@@ -375,18 +374,18 @@ class Cluster:
         for event in core.on_output(output):
             self._route(event)
         if core.pending < before:
-            self._answers.room()
-        self._answers.happened()
+            self._pending.wake_next()
+        self._pending.notify()
 
     def _route(self, event: GroupEvent) -> None:
         match event:
             case GroupMessage():
-                self._joined[event.group].tell(event)
+                self._joined[event.group].deliver(event)
             case GroupSent() | Failed():
-                self._answers.answer(event)
+                self._pending.resolve(event)
             case GroupView():
                 group = self._joined[event.group]
-                group.tell(event)
+                group.deliver(event)
                 if (self.me, Cause.LEAVE) in event.left:
                     del self._joined[event.group]
                     group.end()
@@ -395,6 +394,6 @@ class Cluster:
 
 
 def _look(future: Accepted) -> None:
-    """Whoever closes the cluster knows of these."""
+    """Retrieve the exception, so that asyncio does not log it: `close` fails these futures."""
     if not future.cancelled():
         future.exception()

@@ -1,7 +1,8 @@
-"""Where a library program answers questions: a Unix socket, or a TCP port of this machine only.
+"""Listener for the tools' queries: a Unix socket, or a TCP port of this machine only.
 
-There is no login here: a Unix socket is for this user, and a TCP port for everybody on this machine
-(no other address is taken).  Brokers answer the same questions on their client port, with a login.
+There is no login here: a Unix socket is open to this user, and a TCP port to every user of this
+machine (no other address is accepted).  Brokers serve the same queries on their client port, with a
+login.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from vsync.admin.protocol import PREAMBLE, AskingSession, Op
+from vsync.admin.protocol import PREAMBLE, Op, QuerySession
 from vsync.errors import ConfigError
 from vsync.io.transport import TransportError, parse_address
 
@@ -23,7 +24,7 @@ SESSIONS_MAX = 32
 
 
 class Endpoint:
-    """Listens while the member lives.  `address` is where the tools find it."""
+    """Listens until `close`.  `address` is where the tools connect."""
 
     def __init__(self, place: str, ops: Mapping[str, Op]) -> None:
         self.address = place
@@ -39,12 +40,12 @@ class Endpoint:
                 )
 
     async def open(self) -> None:
-        """Begin to answer.  Raises TransportError when the place cannot be listened on."""
+        """Listen.  Raises TransportError when the address is not available."""
         loop = asyncio.get_running_loop()
         try:
             if self.address.startswith(UNIX):
                 path = Path(self.address.removeprefix(UNIX))
-                await _make_way(path)
+                await _remove_stale(path)
                 before = os.umask(0o177)
                 try:
                     self._server = await loop.create_unix_server(self._connect, str(path))
@@ -59,11 +60,11 @@ class Endpoint:
             reason = error.strerror or str(error)
             raise TransportError(f"cannot answer questions on {self.address}: {reason}") from None
 
-    def _connect(self) -> _Asking:
-        return _Asking(self, self._ops)
+    def _connect(self) -> _Connection:
+        return _Connection(self, self._ops)
 
     def close(self) -> None:
-        """Stop answering.  Idempotent."""
+        """Stop listening.  Idempotent."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -74,8 +75,8 @@ class Endpoint:
                     Path(self.address.removeprefix(UNIX)).unlink()
 
 
-async def _make_way(path: Path) -> None:
-    """Remove the socket of a life that was killed; refuse to take a living one's place."""
+async def _remove_stale(path: Path) -> None:
+    """Remove the socket of a killed process; TransportError when a running one listens on it."""
     try:
         _, writer = await asyncio.open_unix_connection(str(path))
     except OSError:
@@ -100,12 +101,12 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class _Asking(asyncio.Protocol):
-    """One who asks."""
+class _Connection(asyncio.Protocol):
+    """One connection of a tool."""
 
     def __init__(self, endpoint: Endpoint, ops: Mapping[str, Op]) -> None:
         self._endpoint = endpoint
-        self._session = AskingSession(ops)
+        self._session = QuerySession(ops)
         self._first = b""
         self._transport: asyncio.Transport | None = None
 
@@ -121,7 +122,7 @@ class _Asking(asyncio.Protocol):
             self._first += data
             data = self._first[len(PREAMBLE) :]
             if not PREAMBLE.startswith(self._first[: len(PREAMBLE)]):
-                self._transport.abort()  # whatever that is, it is not for us
+                self._transport.abort()  # not a client of this protocol
                 return
         if data:
             self._transport.write(self._session.data_received(data))

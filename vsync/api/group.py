@@ -1,4 +1,4 @@
-"""A group as one of its members holds it: send to it, iterate over it."""
+"""A joined group: send to it, iterate over its events."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vsync.cpg.groups import Groups
 from vsync.errors import GroupError
 from vsync.types import Member
 
-Told = GroupMessage | GroupView
-"""What a group tells."""
+Received = GroupMessage | GroupView
+"""Event that a group's iteration yields."""
 
 EVENT_BYTES: Final = 256
-"""What an event counts for beside its payload."""
+"""Counted for each unread event in addition to its payload."""
 
 
-class Home(Protocol):
+class GroupOwner(Protocol):
     """What a group needs of its cluster."""
 
     me: Member
@@ -33,67 +33,69 @@ class Home(Protocol):
 
 
 class Group:
-    """A group of mine.  `async for` over it tells what happens, in order; one task may do so.
+    """A joined group.  `async for` over it yields its events, in order; one task may do so.
 
-    The iteration ends after my own leave and when the cluster was closed here; it raises
+    The iteration ends after this member's own leave and when the cluster was closed here; it raises
     `ClusterClosed` when this member failed.
     """
 
-    def __init__(self, home: Home, name: str, on_event: Callable[[Told], None] | None) -> None:
+    def __init__(
+        self, owner: GroupOwner, name: str, on_event: Callable[[Received], None] | None
+    ) -> None:
         self.name = name
         self.members: tuple[Member, ...] = ()
-        self._home = home
+        self._owner = owner
         self._on_event = on_event
-        self._events: deque[Told] = deque()
+        self._events: deque[Received] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._over = False
 
     @property
     def me(self) -> Member:
         """This member."""
-        return self._home.me
+        return self._owner.me
 
     async def mcast(self, payload: bytes, level: Level = Level.SAFE) -> int:
-        """Send to the group, myself included; waits for room.  Returns the message's position.
+        """Send to the group, this member included; waits for room.  Returns the position.
 
-        Raises `NotDurable` or `ClusterClosed` for what was accepted, `GroupError` or
-        `PayloadTooLarge` for what was not.  Cancelled, the message may be ordered all the same.
+        Raises `NotDurable` or `ClusterClosed` for an accepted message, `GroupError` or
+        `PayloadTooLarge` for one that was not.  If cancelled, the message may still be ordered.
         """
-        return await self._home.wait_for_room(lambda: self.try_mcast(payload, level))
+        return await self._owner.wait_for_room(lambda: self.try_mcast(payload, level))
 
     def try_mcast(self, payload: bytes, level: Level = Level.SAFE) -> Accepted | None:
-        """The same without waiting.  None: there is no room now, and nothing was accepted.
+        """Send without waiting.  None: there is no room now, and nothing was accepted.
 
-        The future is the only word on what becomes of the message.
+        Only the future reports the result.
         """
-        return self._home.accept(lambda groups: groups.mcast(self.name, payload, level))
+        return self._owner.accept(lambda groups: groups.mcast(self.name, payload, level))
 
     async def leave(self) -> int:
-        """Leave, behind all that I sent before.  My own leave is the last event."""
-        return await self._home.wait_for_room(self.try_leave)
+        """Leave, behind all that was sent before.  This member's own leave is the last event."""
+        return await self._owner.wait_for_room(self.try_leave)
 
     def try_leave(self) -> Accepted | None:
-        """The same without waiting."""
-        return self._home.accept(lambda groups: groups.leave(self.name))
+        """Leave without waiting."""
+        return self._owner.accept(lambda groups: groups.leave(self.name))
 
     def durable(self, position: int) -> None:
-        """Everything up to `position`, of all my groups, is on this member's disk.
+        """Everything up to `position`, of all joined groups, is on this member's disk.
 
-        That is what the DURABLE messages of the others wait for; it travels with the next token.
+        The DURABLE messages of the others wait for this; it is sent with the next token.
         """
-        self._home.durable(position)
+        self._owner.durable(position)
 
-    def __aiter__(self) -> AsyncIterator[Told]:
+    def __aiter__(self) -> AsyncIterator[Received]:
         return self
 
-    async def __anext__(self) -> Told:
+    async def __anext__(self) -> Received:
         if self._on_event is not None:
             raise GroupError(f"the events of group {self.name!r} go to a callback")
         if self._reader is not None:
             raise GroupError(f"another task is reading group {self.name!r}")
         while not self._events:
             if self._over:
-                self._home.raise_if_failed()
+                self._owner.raise_if_failed()
                 raise StopAsyncIteration
             self._reader = asyncio.get_running_loop().create_future()
             try:
@@ -102,26 +104,26 @@ class Group:
                 self._reader = None
         event = self._events.popleft()
         if not self._over:
-            self._home.unread(-_size(event))
+            self._owner.unread(-_size(event))
         return event
 
-    # -- the cluster's side ----------------------------------------------------------------------
+    # -- called by the cluster -------------------------------------------------------------------
 
-    def tell(self, event: Told) -> None:
-        """Something happened."""
+    def deliver(self, event: Received) -> None:
+        """Hand an event to the reader or the callback."""
         if isinstance(event, GroupView):
             self.members = event.members
         if self._on_event is not None:
             self._on_event(event)
             return
         self._events.append(event)
-        self._home.unread(_size(event))
+        self._owner.unread(_size(event))
         self._wake()
 
     def end(self) -> None:
-        """Nothing more will happen; what is unread may stay so."""
+        """No event follows; unread ones need not be read."""
         self._over = True
-        self._home.unread(-sum(map(_size, self._events)))
+        self._owner.unread(-sum(map(_size, self._events)))
         self._wake()
 
     def _wake(self) -> None:
@@ -129,5 +131,5 @@ class Group:
             self._reader.set_result(None)
 
 
-def _size(event: Told) -> int:
+def _size(event: Received) -> int:
     return EVENT_BYTES + (len(event.payload) if isinstance(event, GroupMessage) else 0)

@@ -1,4 +1,4 @@
-"""Who waits for what: for the fate of something accepted, for room, or for anything to happen."""
+"""Futures of one cluster's calls: for a result, for room, or for the next event."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from vsync.cpg.events import Failed, GroupSent
 from vsync.errors import ClusterClosed, NotDurable
 
 Accepted = asyncio.Future[int]
-"""Something accepted; its result is its position."""
+"""Future of an accepted call; its result is the position."""
 
 
-class PendingAnswers:
-    """The futures of one cluster."""
+class PendingCalls:
+    """Calls of one cluster that wait."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._open: dict[int, Accepted] = {}
-        self._turns: deque[asyncio.Future[None]] = deque()  # who waits for room, in order
-        self._asking = False  # somebody's turn has come and it has not asked yet
-        self._changes: dict[asyncio.Future[None], None] = {}  # who waits for anything, in order
+        self._turns: deque[asyncio.Future[None]] = deque()  # waiters for room, in order
+        self._asking = False  # a waiter was woken and has not asked yet
+        self._changes: dict[asyncio.Future[None], None] = {}  # waiters for the next event, in order
 
     def __len__(self) -> int:
-        """How much was accepted and has no answer yet."""
+        """Number of accepted calls without a result."""
         return len(self._open)
 
-    def promise(self, ticket: int) -> Accepted:
-        """The future of something accepted under `ticket`."""
+    def add(self, ticket: int) -> Accepted:
+        """Return a future for the call that was accepted under `ticket`."""
         accepted = self._open[ticket] = self._loop.create_future()
         return accepted
 
-    def answer(self, event: GroupSent | Failed) -> None:
-        """Tell what became of it; who cancelled does not want to know."""
+    def resolve(self, event: GroupSent | Failed) -> None:
+        """Complete the future of this ticket, unless it was cancelled."""
         accepted = self._open.pop(event.ticket, None)
         if accepted is None or accepted.done():
             return
@@ -42,14 +42,14 @@ class PendingAnswers:
         else:
             accepted.set_exception(NotDurable(event.reason))
 
-    async def accepted(self, ask: Callable[[], Accepted | None]) -> int:
-        """Ask until it is accepted, in turn with others who wait; then wait for the answer."""
+    async def submit(self, ask: Callable[[], Accepted | None]) -> int:
+        """Call `ask` until it is accepted, in turn with other waiters; then wait for the result."""
         accepted = None if self._turns or self._asking else ask()
         enqueue = self._turns.append
         while accepted is None:
             turn: asyncio.Future[None] = self._loop.create_future()
             enqueue(turn)
-            enqueue = self._turns.appendleft  # whoever asks in vain keeps its place
+            enqueue = self._turns.appendleft  # a waiter that is not accepted keeps its place
             try:
                 await turn
                 self._asking = False
@@ -57,15 +57,15 @@ class PendingAnswers:
             except BaseException:
                 if turn.done() and not turn.cancelled():
                     self._asking = False
-                    self.room()  # it was my turn, and I do not want it, or may not
+                    self.wake_next()  # its turn has come, and it was cancelled or refused
                 raise
-        self.room()
+        self.wake_next()
         return await accepted
 
-    def room(self) -> None:
-        """There is room: who has waited longest may ask; once accepted, the next one may.
+    def wake_next(self) -> None:
+        """There may be room: wake the longest waiter; once it is accepted, the next one.
 
-        One at a time, or two that ask in vain would change places.
+        One at a time, or two that are not accepted would change places.
         """
         while self._turns and not self._asking:
             turn = self._turns.popleft()
@@ -73,8 +73,8 @@ class PendingAnswers:
                 self._asking = True
                 turn.set_result(None)
 
-    async def change(self) -> None:
-        """Wait until something has happened."""
+    async def next_change(self) -> None:
+        """Wait for the next event."""
         change: asyncio.Future[None] = self._loop.create_future()
         self._changes[change] = None
         try:
@@ -82,14 +82,14 @@ class PendingAnswers:
         finally:
             self._changes.pop(change, None)
 
-    def happened(self) -> None:
-        """Something has."""
+    def notify(self) -> None:
+        """Wake all that wait for the next event."""
         for change in self._changes:
             if not change.done():
                 change.set_result(None)
 
-    def end(self, ended: ClusterClosed) -> None:
-        """Nothing will happen any more: tell everybody who waits."""
+    def fail_all(self, ended: ClusterClosed) -> None:
+        """Fail every waiter: the cluster is closed."""
         for accepted in self._open.values():
             if not accepted.done():
                 accepted.set_exception(ended)

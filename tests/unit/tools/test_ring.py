@@ -19,8 +19,8 @@ from tools.cli.options import ToolError
 from tools.commands.cpgtool import cpgtool
 from tools.commands.quorumtool import quorumtool
 from vsync import Cluster, ConfigError, TransportError
-from vsync.admin.protocol import LINE_BYTES_MAX, AskingSession, Json, QueryRefused
-from vsync.admin.views import quorum_shown
+from vsync.admin.protocol import LINE_BYTES_MAX, Json, QueryRefused, QuerySession
+from vsync.admin.views import quorum_reply
 from vsync.quorum.voter_set import parse
 from vsync.types import RingId
 
@@ -141,7 +141,7 @@ def test_a_session_answers_in_order_and_refuses_in_words() -> None:
     def no(_: Json) -> Json:
         raise QueryRefused("not-now", "not now")
 
-    session = AskingSession({"a": lambda r: {"got": r.get("x")}, "no": no})
+    session = QuerySession({"a": lambda r: {"got": r.get("x")}, "no": no})
     said = session.data_received(b'{"op": "a", "x": 1}\n{"op": "no"}\n{"op": []}\n{"op"')
     assert [json.loads(line) for line in said.splitlines()] == [
         {"ok": True, "got": 1},
@@ -151,13 +151,13 @@ def test_a_session_answers_in_order_and_refuses_in_words() -> None:
     assert session.data_received(b': "a"}\n') == b'{"ok": true, "got": null}\n'
     assert b"bad-request" in session.data_received(b"[1]\n")
     assert session.closing
-    greedy = AskingSession({})
+    greedy = QuerySession({})
     assert b"more than" in greedy.data_received(bytes(LINE_BYTES_MAX + 1))
 
 
 def test_roles_and_flags_of_every_rule() -> None:
     terms = ("a=2", "b", "@arbitrator=z", "@wait_for_all", "->", "a", "b", "c", "@away=c")
-    shown = quorum_shown(
+    shown = quorum_reply(
         "shop", "a", RingId(3, "a", 1), {"a", "g"}, parse(terms), acting=False, reason="why"
     )
     assert shown["flags"] == ["Changing"]
@@ -168,6 +168,6 @@ def test_roles_and_flags_of_every_rule() -> None:
     assert [(n["name"], n["role"], n["present"]) for n in nodes] == [
         ("a", "voter", True), ("b", "voter", False), ("c", "away", False), ("g", "guest", True),
     ]  # fmt: skip
-    shown = quorum_shown("", "a", RingId(3, "a", 1), {"a", "z"}, parse(terms[:4]), acting=True)
+    shown = quorum_reply("", "a", RingId(3, "a", 1), {"a", "z"}, parse(terms[:4]), acting=True)
     assert shown["flags"] == ["Quorate", "WaitForAll", "Arbitrator"]
     assert (shown["total"], shown["quorum"], shown["expected"]) == (3, 3, 4)

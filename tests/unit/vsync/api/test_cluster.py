@@ -27,7 +27,7 @@ from vsync import (
     RingConfig,
     TransportError,
 )
-from vsync.api.group import Told
+from vsync.api.group import Received
 from vsync.io.driver import Driver
 from vsync.io.transport import ZmqTransport
 from vsync.totem.node import Node
@@ -71,7 +71,7 @@ async def kill(one: Cluster) -> None:
     await one.close(0)
 
 
-async def read(group: Group, count: int) -> list[Told]:
+async def read(group: Group, count: int) -> list[Received]:
     """The next events."""
     return [await anext(group) for _ in range(count)]
 
@@ -149,7 +149,7 @@ def test_members_that_close_or_fail_are_told_apart() -> None:
 
 def test_the_callback_style_is_the_same_thing() -> None:
     async def main() -> None:
-        heard: list[Told] = []
+        heard: list[Received] = []
         async with together("ab") as (a, b):
             group = await a.join("g", heard.append)
             assert isinstance(heard[0], GroupView)
@@ -166,7 +166,7 @@ def test_the_callback_style_is_the_same_thing() -> None:
 
 
 def test_a_callback_that_raises_ends_the_member_with_its_reason() -> None:
-    def stumble(event: Told) -> None:
+    def stumble(event: Received) -> None:
         if isinstance(event, GroupMessage):
             raise RuntimeError("no such key")
 

@@ -65,7 +65,7 @@ def test_what_a_group_left_unread_counts_no_more_when_it_is_left() -> None:
 
 
 def test_a_reader_that_never_reads_ends_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vsync.api.cluster.PATIENCE_S", 0.05)
+    monkeypatch.setattr("vsync.api.cluster.PAUSE_S_MAX", 0.05)
 
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG, unread_bytes_max=1000) as alone:
