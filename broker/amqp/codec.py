@@ -34,8 +34,8 @@ DELIVER_INDEX = b"\x00\x3c\x00\x3c"
 ACK_INDEX = b"\x00\x3c\x00\x50"
 NACK_INDEX = b"\x00\x3c\x00\x78"
 
-_FRAME = struct.Struct(">BHI")
-_HEADER = struct.Struct(">BHIHHQ")  # a header frame up to its property flags
+FRAME_HEAD = struct.Struct(">BHI")
+HEADER_HEAD = struct.Struct(">BHIHHQ")  # a header frame up to its property flags
 _ACK = struct.Struct(">BHI4sQBB")
 _TAG_BITS = struct.Struct(">QB")
 
@@ -59,7 +59,7 @@ def split_frames(
     frames: list[Frame] = []
     size = len(data)
     while size - at >= FRAME_OVERHEAD_BYTES:
-        kind, channel, length = _FRAME.unpack_from(data, at)
+        kind, channel, length = FRAME_HEAD.unpack_from(data, at)
         end = at + 7 + length
         if length > frame_max - FRAME_OVERHEAD_BYTES:
             raise ProtocolFault(FRAME_ERROR, f"frame of {length} bytes on channel {channel}")
@@ -73,7 +73,7 @@ def split_frames(
 
 
 def append_frame(out: bytearray, kind: int, channel: int, payload: bytes) -> None:
-    out += _FRAME.pack(kind, channel, len(payload))
+    out += FRAME_HEAD.pack(kind, channel, len(payload))
     out += payload
     out.append(FRAME_END)
 
@@ -88,7 +88,7 @@ def append_content(
 ) -> None:
     """Content header and body frames. `properties` are the flags and the list, verbatim."""
     size = len(body)
-    out += _HEADER.pack(HEADER, channel, 12 + len(properties), 60, 0, size)
+    out += HEADER_HEAD.pack(HEADER, channel, 12 + len(properties), 60, 0, size)
     out += properties
     room = frame_max - FRAME_OVERHEAD_BYTES
     if 0 < size <= room:
@@ -147,17 +147,17 @@ def append_deliver(
     key) are encoded short strings that the caller keeps, since they repeat."""
     size = len(body)
     tag_size = len(consumer_tag)
-    out += _FRAME.pack(METHOD, channel, 13 + tag_size + len(address))
+    out += FRAME_HEAD.pack(METHOD, channel, 13 + tag_size + len(address))
     out += DELIVER_INDEX
     out += consumer_tag
     out += _TAG_BITS.pack(delivery_tag, redelivered)
     out += address
     if 0 < size <= frame_max - FRAME_OVERHEAD_BYTES:
         out.append(FRAME_END)
-        out += _HEADER.pack(HEADER, channel, 12 + len(properties), 60, 0, size)
+        out += HEADER_HEAD.pack(HEADER, channel, 12 + len(properties), 60, 0, size)
         out += properties
         out.append(FRAME_END)
-        out += _FRAME.pack(BODY, channel, size)
+        out += FRAME_HEAD.pack(BODY, channel, size)
         out += body
         out.append(FRAME_END)
     else:

@@ -19,8 +19,6 @@ from broker.amqp.events import Event, Oversized, Published
 from broker.amqp.fields import Value
 from broker.amqp.handshake import Limits
 
-_FRAME = struct.Struct(">BHI")
-_HEADER = struct.Struct(">BHIHHQ")
 _BODY_PREFIX = struct.Struct(">BBHI")  # the header's end octet, then the body's frame header
 _CACHE_MAX = 512
 _CACHED_BYTES_MAX = 256  # what is longer hardly repeats
@@ -67,9 +65,8 @@ class FrameReader(ABC):
     def on_frames(self, data: bytes, at: int) -> int:
         """All whole frames from `at`, and where the first incomplete one starts."""
         size = len(data)
-        unpack, channels, addresses, seen = (
-            _FRAME.unpack_from, self.channels, self._addresses, self._seen,
-        )  # fmt: skip
+        unpack, unpack_header = codec.FRAME_HEAD.unpack_from, codec.HEADER_HEAD.unpack_from
+        channels, addresses, seen = self.channels, self._addresses, self._seen
         events = self.events
         while size - at >= 8:
             kind, number, length = unpack(data, at)
@@ -99,7 +96,7 @@ class FrameReader(ABC):
                     continue
                 # Is this all of it: header, then one body frame?
                 if size - at > 28:
-                    kind, other, length, class_id, _, announced = _HEADER.unpack_from(data, at)
+                    kind, other, length, class_id, _, announced = unpack_header(data, at)
                     end = at + 7 + length
                     last = end + 8 + announced
                     if (

@@ -69,8 +69,6 @@ class ClientHistory:
 class Session:
     """One connection of a client with one channel."""
 
-    __slots__ = ("_history", "_published", "_received", "number", "ops", "queue")
-
     def __init__(self, history: ClientHistory, number: int, queue: str) -> None:
         self.number = number
         self.queue = queue

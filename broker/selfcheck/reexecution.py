@@ -1,4 +1,4 @@
-"""Re-executing the own store up to a position, beside a member that runs: who am I to trust?
+"""Re-execution of a member's own store up to a position, beside the running member.
 
 Runs on a worker thread, from the store alone; the machine in memory is not looked at.
 """

@@ -1,9 +1,10 @@
-"""The scrubber: reads again what lies at rest, in memory and on disk, at a set pace.
+"""The scrubbers: read again what is at rest, in memory and on disk, at a set pace.
 
 Decision: docs/decisions/0017-digests-are-voted-on.md.
 
-Votes and leaving messages find what is used. What nobody uses rots unseen until it is needed, and
-by then the other copies may be gone: so everything is read again, a little at a time.
+Votes and messages that leave check what is in use. What is not in use may be corrupted unnoticed
+until it is needed, and by then the other copies may be gone: so everything is read again, a little
+at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from store.errors import StoreError, StoreFailed
 SLICE_MESSAGES_MAX = 500
 """About a millisecond."""
 PAUSE_S = 10.0
-"""Between two passes over a state that is small."""
+"""Between two passes."""
 DISK_SLICE_BYTES = 4 << 20
 
 
@@ -37,12 +38,12 @@ class MemoryScrubber:
         self._woken_at = now
 
     def wake(self, machine: Machine, now: float) -> Fault | None:
-        """Do what the pace allows since the last call; return a fault."""
+        """Read as many messages as the pace allows since the last call; return a fault."""
         budget = min(int((now - self._woken_at) * self.rate), SLICE_MESSAGES_MAX)
         if budget < 1:
             return None
         self._woken_at = now
-        if self._pass is None or self._machine is not machine:  # another's state is in force
+        if self._pass is None or self._machine is not machine:  # a transferred state is in force
             if now < self._resume_at:
                 return None
             self._pass, self._machine = Scrub(machine), machine
@@ -60,7 +61,7 @@ class MemoryScrubber:
 
 
 class DiskFault(NamedTuple):
-    """What cannot be read from the store as it was written."""
+    """What of the store cannot be read as it was written."""
 
     what: str
 
@@ -94,7 +95,7 @@ class DiskScrubber:
                     return None
         except StoreFailed:
             self._pass = None
-            return None  # it was closed, or another's state took its place
+            return None  # it was closed, or a transferred state took its place
         except StoreError as error:
             self._pass = None
             if self._checkpoint() != self._base:
