@@ -21,8 +21,7 @@ from broker.machine.state import BODY
 from broker.selfcheck.reexecution import reexecute
 from store.api import Meta
 from store.memory import MemoryDisk, MemoryStore
-from tests.support.scripted_views import Bus, RigShell
-from tests.unit.replication.test_controller import hello, publish
+from tests.support.scripted_views import Bus, RigShell, hello, publish
 
 NAMES = ("a", "b", "c", "d", "e")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from tests.scenarios.engine import Stage
+from tests.scenarios.names import expand, runs
 from tests.support.ring.virtual_network import Net
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Deliver, Marks, Note, Output, Transitional, View
@@ -323,27 +324,3 @@ def seconds(text: str) -> float:
     if match is None:
         raise ValueError(f"'{text}' is no time such as 300ms or 2s")
     return float(match[1]) * (0.001 if match[2] == "ms" else 1.0)
-
-
-def expand(words: list[str]) -> list[str]:
-    """Write m1..m3 out as m1 m2 m3."""
-    found = []
-    for word in words:
-        match = re.fullmatch(r"(\D+)(\d+)\.\.\1(\d+)(\*\d+)?", word)
-        if match is None:
-            found.append(word)
-        else:
-            numbers = range(int(match[2]), int(match[3]) + 1)
-            found += [f"{match[1]}{number}{match[4] or ''}" for number in numbers]
-    return found
-
-
-def runs(words: list[str]) -> str:
-    """The reverse of `expand`: m1 m2 m3 becomes m1..m3."""
-    found: list[list[str]] = []
-    for word in words:
-        if found and expand([f"{found[-1][-1]}..{word}"]) == [found[-1][-1], word]:
-            found[-1].append(word)
-        else:
-            found.append([word])
-    return " ".join(f"{r[0]}..{r[-1]}" if len(r) > 2 else " ".join(r) for r in found)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.engine import ScenarioError, Stage, compare, help_text, run
-from tests.scenarios.ring_stage import expand, runs
+from tests.scenarios.names import expand, runs
 from tests.scenarios.test_stories import README, STAGES
 
 

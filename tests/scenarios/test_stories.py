@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.scenarios.broker_stage import BrokerStage
 from tests.scenarios.engine import Stage, compare
 from tests.scenarios.primary_stage import PrimaryStage
 from tests.scenarios.ring_stage import RingStage
 
-STAGES: dict[str, type[Stage]] = {stage.subject: stage for stage in (RingStage, PrimaryStage)}
+STAGES: dict[str, type[Stage]] = {
+    stage.subject: stage for stage in (RingStage, PrimaryStage, BrokerStage)
+}
 HERE = Path(__file__).parent
 README = HERE / "README.md"
 STORIES = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("*/*.txt"))

@@ -134,14 +134,20 @@ class ViewStage(Stage):
         ring.log[at:] = [entry for entry in ring.log[at:] if entry[0].name != name]
 
     def do_hold(self, what: str, *names: str) -> None:
-        """disk|transfer NAME...: these do nothing until `free`."""
+        """disk|transfer|queue|... NAME...: these do nothing until `free`.
+
+        disk: nothing is written.  transfer: no state arrives.  queue: what the member multicasts
+        waits, perhaps for a later view.  lease: it is over, so the member may not reply.  silence:
+        others may still reply in an older view, so that no promise is given.
+        """
         self.held |= {(what, name) for name in names}
 
     def do_free(self, what: str, *names: str) -> None:
-        """disk|transfer NAME...: end what `hold` began."""
+        """WHAT NAME...: end what `hold` began."""
         self.held -= {(what, name) for name in names}
         for name in names:
             self.settle(name)
+            self.order(name)
 
     def _companions(self, names: tuple[str, ...]) -> list[list[str]]:
         groups: dict[int, list[str]] = {}
@@ -165,8 +171,14 @@ class ViewStage(Stage):
         before = len(ring.log)
         for member in ring.members:
             if self.rings.get(member.name) is ring:
-                ring.log += [(member, payload) for payload in self.outgoing(member.name)]
+                self.order(member.name)
         return len(ring.log) > before
+
+    def order(self, name: str) -> None:
+        """Give what a member multicasts its place in the present view, unless its queue is held."""
+        ring = self.rings.get(name)
+        if ring is not None and ("queue", name) not in self.held:
+            ring.log += [(self.member(name), payload) for payload in self.outgoing(name)]
 
     def _show_marks(self, ring: ScriptedRing) -> None:
         here = [name for name in ring.delivered if self.rings.get(name) is ring]

@@ -8,6 +8,17 @@ from __future__ import annotations
 
 from broker.divergence.digest_vote import DigestVerdict
 from broker.exit_codes import Exit
+from broker.machine.commands import (
+    CHANNEL_OPEN,
+    CONNECTION_OPEN,
+    PUBLISH,
+    QUEUE_DECLARE,
+    ChannelOpen,
+    Command,
+    ConnectionOpen,
+    Publish,
+    QueueDeclare,
+)
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
 from broker.replication.catch_up import HELD_BYTES_MAX
@@ -212,3 +223,35 @@ class Bus:
         marks = {n: self.shells[n].disk_history.position for n in names.split()}
         for name in names.split():
             self.give(name, Marks(marks))
+
+
+def hello() -> list[Command]:
+    """A connection, a channel and a queue q."""
+    return [
+        ConnectionOpen(CONNECTION_OPEN, 1, "/", "guest", "p:1"),
+        ChannelOpen(CHANNEL_OPEN, 1, 1),
+        QueueDeclare(QUEUE_DECLARE, 1, 1, "q", False, True, False, False, False, {}),
+    ]
+
+
+def publish(number: int) -> Command:
+    """A persistent message to q."""
+    return Publish(PUBLISH, 1, 1, number, "", "q", 4, b"", b"m%d" % number)
+
+
+def formed(size: int = 3) -> Bus:
+    """Three members in a primary view."""
+    bus = Bus()
+    names = "a b c"
+    for name in names.split():
+        bus.start(name, size=size)
+    bus.view(names)
+    bus.run(names)
+    return bus
+
+
+def same_everywhere(bus: Bus, names: str) -> None:
+    points = {str(bus.cores[n].replica.history) for n in names.split()}
+    roots = {bus.cores[n].replica.machine.root() for n in names.split()}
+    assert len(points) == 1
+    assert len(roots) == 1

@@ -23,9 +23,8 @@ from broker.machine.state import BODY
 from broker.selfcheck.reexecution import reexecute
 from store.memory import MemoryDisk, MemoryStore
 from tests.support.poisoned_store import META, Author, publish, raising
-from tests.support.scripted_views import Bus
-from tests.unit.replication.test_controller import formed, hello, same_everywhere
-from tests.unit.replication.test_controller import publish as publish_q
+from tests.support.scripted_views import Bus, formed, hello, same_everywhere
+from tests.support.scripted_views import publish as publish_q
 from vsync.quorum.voter_set import parse
 
 GOOD = (1, b"c" * 16, 7)
