@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import textwrap
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -156,15 +157,21 @@ def picture(_old: str) -> str:
     """All rooms; an arrow that follows from others is left out."""
     graph = reduced(arrows())
     ids = {one: re.sub(r"\W+", "_", one).strip("_") for one in graph}
-    lines = ["```mermaid", "flowchart TD"]
     down = list(reversed(ordered(arrows())))
+    lines = ["```mermaid", "flowchart TD"]
     for name in reversed(PRODUCT):
-        lines.append(f"    subgraph {name}_ [{name}]")
-        lines += [f'        {ids[one]}["{label(one)}"]' for one in down if package(one) == name]
-        lines.append("    end")
-    for one in down:
-        lines += [f"    {ids[one]} --> {ids[other]}" for other in sorted(graph[one])]
+        inside = [f'{ids[one]}["{label(one)}"]' for one in down if package(one) == name]
+        lines += [f"    subgraph {name}_ [{name}]", *packed(inside), "    end"]
+    below = {one: " & ".join(ids[other] for other in sorted(graph[one])) for one in down}
+    lines += packed([f"{ids[one]} --> {others}" for one, others in below.items() if others])
     return "\n".join([*lines, "```", ""])
+
+
+def packed(statements: list[str]) -> list[str]:
+    """Many short statements in few lines."""
+    text = "; ".join(statement.replace(" ", "\0") for statement in statements)
+    lines = textwrap.wrap(text, 96, break_long_words=False, break_on_hyphens=False)
+    return [f"    {line}".replace("\0", " ") for line in lines]
 
 
 def label(one: str) -> str:

@@ -1,0 +1,55 @@
+"""ARCHITECTURE.md shows the rooms as they are, and follows calls through functions that exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.architecture import (
+    PAGE,
+    ROOT,
+    arrows,
+    culprits,
+    cycles,
+    functions,
+    paths,
+    reduced,
+    renewed,
+)
+
+PAGE_LINES = 250
+
+
+def test_arrows_between_rooms_go_one_way() -> None:
+    found = cycles(arrows())
+    back = [f"{' and '.join(rooms)}: {', '.join(culprits(rooms))}" for rooms in found]
+    assert not back, "\n".join(["rooms that need each other:", *back])
+
+
+def test_a_cycle_is_seen_and_a_shortcut_left_out() -> None:
+    graph = {"a": {"b", "c"}, "b": {"c"}, "c": set[str]()}
+    assert cycles(graph) == []
+    assert reduced(graph) == {"a": {"b"}, "b": {"c"}, "c": set()}
+    graph["c"].add("a")
+    assert cycles(graph) == [["a", "b", "c"]]
+
+
+def test_the_picture_is_up_to_date() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert renewed(text) == text, "make docs, or python -m tests.architecture --write"
+
+
+def test_the_page_stays_short() -> None:
+    assert len(PAGE.read_text(encoding="utf-8").splitlines()) <= PAGE_LINES
+
+
+@pytest.mark.parametrize("what", ["a publish", "a view change", "a join"])
+def test_the_page_follows_functions_that_exist(what: str) -> None:
+    """In which order they are called says `tests/system/test_paths.py`."""
+    steps = paths()[what]
+    assert len(steps) >= 10
+    gone = [
+        f"{step.path}: {step.function}"
+        for step in steps
+        if not (ROOT / step.path).exists() or step.function not in functions(ROOT / step.path)
+    ]
+    assert not gone, "\n".join(["not there any more:", *gone])
