@@ -39,7 +39,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
 
 
 def fill(store: Store, *sizes: int) -> None:
-    """Commit one entry per size; an entry's bytes say which positions it holds."""
+    """Commit one entry per size; an entry's bytes name the positions it holds."""
     for size in sizes:
         first = store.meta.position + 1
         last = first + size - 1

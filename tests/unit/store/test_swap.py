@@ -17,7 +17,7 @@ FRESH = Meta(cluster_name="prod", member="b", store_id="b-store")
 
 
 def make(path: Path, note: str) -> None:
-    """Make a store that can be told apart."""
+    """Make a store that can be recognised."""
     LmdbStore(path, replace(FRESH, note=note)).close()
 
 

@@ -24,7 +24,7 @@ class SlowStore(MemoryStore):
         super().__init__(disk, FRESH)
         self.gate = threading.Semaphore(0)
         self.commits: list[tuple[int, int]] = []
-        self.broken = ""  # the method that meets a full disk
+        self.broken = ""  # the method that finds the disk full
 
     def put_meta(self, meta: Meta) -> None:
         self._break("put_meta")
@@ -162,7 +162,7 @@ def test_closing_commits_what_was_submitted() -> None:
     run(story)
 
 
-def test_the_first_failure_is_told_once_and_stops_everything() -> None:
+def test_the_first_failure_is_reported_once_and_stops_everything() -> None:
     async def story(rig: Rig) -> None:
         rig.disk.fail_next_commit = True
         rig.submit(1, 1)
@@ -201,7 +201,7 @@ def test_commits_go_on_while_a_checkpoint_waits_for_its_chunks() -> None:
     run(story)
 
 
-def test_gaps_are_our_bug() -> None:
+def test_gaps_are_a_bug() -> None:
     async def story(rig: Rig) -> None:
         with pytest.raises(AssertionError):
             rig.submit(2, 2)
@@ -230,7 +230,7 @@ def test_the_lag_is_what_is_not_durable_and_since_when() -> None:
     run(story)
 
 
-def test_closing_does_not_wait_for_a_dead_disk_for_ever() -> None:
+def test_closing_does_not_wait_for_a_blocked_disk_for_ever() -> None:
     async def story(rig: Rig) -> None:
         rig.submit(1, 1)
         with pytest.raises(StoreStuck, match="2 bytes"):

@@ -66,7 +66,7 @@ async def together(
 
 
 async def kill(one: Cluster) -> None:
-    """End a member without a word, as a process that is killed."""
+    """End a member without a leave notice, like a killed process."""
     one._driver.stop()
     await one.close(0)
 
@@ -112,7 +112,7 @@ def test_positions_are_the_same_everywhere_and_groups_are_apart() -> None:
             assert (message.group, message.payload) == ("h", b"to h")
             assert set(members[2].groups) == {"g", "h"}
             assert groups[2].members == groups[0].members
-            # A leave ends the iteration, behind everything that was said before.
+            # A leave ends the iteration, behind everything that was sent before.
             last = asyncio.ensure_future(groups[2].mcast(b"last"))
             await groups[2].leave()
             assert last.done()
@@ -126,7 +126,7 @@ def test_positions_are_the_same_everywhere_and_groups_are_apart() -> None:
     run(main)
 
 
-def test_members_that_close_or_fail_are_told_apart() -> None:
+def test_members_that_close_or_fail_are_distinguished() -> None:
     async def main() -> None:
         async with together("abc") as (a, b, c):
             group = await a.join("g")
@@ -147,7 +147,7 @@ def test_members_that_close_or_fail_are_told_apart() -> None:
     run(main)
 
 
-def test_the_callback_style_is_the_same_thing() -> None:
+def test_callbacks_get_the_same_events() -> None:
     async def main() -> None:
         heard: list[Received] = []
         async with together("ab") as (a, b):
@@ -209,7 +209,7 @@ def test_durable_needs_the_disks_of_a_majority() -> None:
     run(main)
 
 
-def test_what_is_left_at_close_is_told() -> None:
+def test_results_that_are_left_at_close_are_reported() -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG) as alone:
             group = await alone.join("g")
@@ -232,7 +232,7 @@ def test_what_is_left_at_close_is_told() -> None:
     run(main)
 
 
-def test_what_has_no_end_fails_at_close() -> None:
+def test_calls_without_a_result_fail_at_close() -> None:
     async def main() -> None:
         async with together("ab") as (a, b):
             group = await a.join("g")
@@ -301,7 +301,7 @@ def test_quorate_counts_the_voters() -> None:
     run(main)
 
 
-def test_wrong_uses_are_refused_in_words() -> None:
+def test_wrong_uses_are_refused_with_a_reason() -> None:
     async def main() -> None:
         for cluster, member in (("", "a"), ("test", ""), ("test", "\0")):
             with pytest.raises(ConfigError, match="need names that can be printed"):

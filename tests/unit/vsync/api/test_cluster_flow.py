@@ -10,7 +10,7 @@ from tests.unit.vsync.api.test_cluster import CONFIG, read_messages, run, togeth
 from vsync import AGREED, Cluster, ClusterClosed, PayloadTooLarge
 
 
-def test_a_full_member_refuses_or_lets_wait_in_turn() -> None:
+def test_a_full_member_refuses_or_queues_in_turn() -> None:
     async def main() -> None:
         async with together("ab") as (a, b):
             group = await a.join("g")
@@ -34,7 +34,7 @@ def test_a_full_member_refuses_or_lets_wait_in_turn() -> None:
     run(main)
 
 
-def test_a_reader_that_lags_makes_the_member_stand_still_and_go_on() -> None:
+def test_a_slow_reader_pauses_and_resumes_the_member() -> None:
     async def main() -> None:
         async with together("ab", unread_bytes_max=300_000) as (a, b):
             group = await a.join("g", lambda _: None)
@@ -48,7 +48,7 @@ def test_a_reader_that_lags_makes_the_member_stand_still_and_go_on() -> None:
     run(main)
 
 
-def test_what_a_group_left_unread_counts_no_more_when_it_is_left() -> None:
+def test_unread_events_of_a_left_group_count_no_more() -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG, unread_bytes_max=2000) as alone:
             for _ in range(10):

@@ -1,4 +1,4 @@
-"""Keys, strangers and misfits through `vsync.Cluster`, over real sockets."""
+"""Keys, foreign members and incompatible ones through `vsync.Cluster`, over real sockets."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ async def company(members: Sequence[Cluster]) -> None:
 
 async def lonely(newcomer: Cluster) -> str:
     """Why it is alone, as soon as it knows."""
-    while not (said := await newcomer.why_alone()):  # noqa: ASYNC110 - the product's own state
+    while not (reason := await newcomer.why_alone()):  # noqa: ASYNC110 - the product's own state
         await asyncio.sleep(0.01)
-    return said
+    return reason
 
 
 async def unharmed(members: Sequence[Cluster], groups: Sequence[Group], rings: set[object]) -> None:
@@ -86,9 +86,9 @@ async def unharmed(members: Sequence[Cluster], groups: Sequence[Group], rings: s
 
 
 @pytest.mark.slow
-def test_members_with_keys_talk_and_whoever_does_not_fit_is_told_why(tmp_path: Path) -> None:
+def test_members_with_keys_form_a_ring_and_others_learn_why_not(tmp_path: Path) -> None:
     """G15: wrong keys, wrong cluster, other protocol version, settings and mechanism: each newcomer
-    hears both values, and those that run do not notice."""
+    gets both values, and running members are not disturbed."""
     keys = Keys(tmp_path)
     stranger = make_pair(keys.addresses[3])
     elsewhere = Warden(tmp_path / "elsewhere")  # it expects other keys of the members
@@ -136,7 +136,7 @@ def test_members_with_keys_talk_and_whoever_does_not_fit_is_told_why(tmp_path: P
 
 @pytest.mark.slow
 def test_keys_rotate_one_member_at_a_time_and_nothing_is_lost(tmp_path: Path) -> None:
-    """Every member gets a new key while the others talk; then no old key lets anybody in."""
+    """Every member gets a new key while the others send; then no old key is accepted."""
     keys = Keys(tmp_path)
     old = list(keys.pairs[:3])
 
@@ -165,7 +165,7 @@ def test_keys_rotate_one_member_at_a_time_and_nothing_is_lost(tmp_path: Path) ->
     run(main)
 
 
-def test_who_serves_alone_knows_no_reason() -> None:
+def test_a_running_member_that_is_alone_has_no_reason() -> None:
     async def main() -> None:
         async with Cluster("test", "a", config=CONFIG) as one:
             assert one.members == (Member("a", one.me.incarnation, one.address),)

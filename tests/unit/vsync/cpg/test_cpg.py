@@ -144,7 +144,7 @@ def test_groups_are_apart_and_one_may_be_in_several() -> None:
     assert {g: len(m) for g, m in office.layers["a"].views().items()} == {"g": 2, "h": 1}
 
 
-def test_a_member_that_leaves_dies_or_restarts_is_told_apart() -> None:
+def test_a_leave_a_crash_and_a_restart_are_distinguished() -> None:
     office = Office("abcd")
     office.join("abcd")
     office.run(0.1)
@@ -153,8 +153,8 @@ def test_a_member_that_leaves_dies_or_restarts_is_told_apart() -> None:
     office.net.crash("b")
     office.settle("acd")
     assert office.changes("a")[-2:] == ["-d leave", "-b node down"]
-    # If a new life is there before the old one was missed, the process went down, not its node.
-    # Which comes first is a race of joins: it is run until the new life won.
+    # If a new incarnation joins before the old one is missed, the process went down, not its node.
+    # Which is first is a race of joins: it is repeated until the new incarnation wins.
     told: list[str] = []
     while told[-1:] != ["-c process down"]:
         assert len(told) < 20
@@ -193,7 +193,7 @@ def test_after_a_merge_all_have_the_same_list_at_the_same_place() -> None:
     for name in "abc":
         fresh = office.events[name][before[name] :]
         kinds = [type(e) for e in fresh if not isinstance(e, GroupSent)]
-        # One change of the list, and only then a message: whatever the other side had to say.
+        # One change of the list, and only then a message, also of the other side.
         assert kinds == [GroupView, Synced, GroupMessage]
         view = fresh[0]
         assert isinstance(view, GroupView)
@@ -205,7 +205,7 @@ def test_after_a_merge_all_have_the_same_list_at_the_same_place() -> None:
     assert office.data("a")[-1] == office.data("c")[-1] == b"to all"
 
 
-def test_who_was_away_went_and_came() -> None:
+def test_a_member_that_was_away_has_left_and_joined() -> None:
     """A short cut of one member: it missed messages, so the others must not think it was there."""
     office = Office("abc")
     office.join("abc")
@@ -251,7 +251,7 @@ def test_what_crosses_a_merge_is_void_and_sent_again() -> None:
         for name in "abcd":
             office.mcast(name, b"%s %d" % (name.encode(), round_))
         if round_ < 50:
-            office.net.run(0.0001)  # the rings meet within a few round trips
+            office.net.run(0.0001)  # the rings merge within a few round trips
         else:
             office.run(0.01)
     office.settle("abcd")
@@ -263,8 +263,8 @@ def test_what_crosses_a_merge_is_void_and_sent_again() -> None:
     assert sum(layer.counters["sent_again"] for layer in office.layers.values())
 
 
-def test_no_ghost_of_a_node_that_came_and_died() -> None:
-    """Pitfall 29: a node dies right after it told its list."""
+def test_a_node_that_joined_and_crashed_leaves_nothing_behind() -> None:
+    """Pitfall 29: a node crashes right after it sent its list."""
     office = Office("abc")
     office.join("a")
     office.net.boot("d")
@@ -348,7 +348,7 @@ def test_a_mark_of_the_other_side_of_a_partition_proves_nothing() -> None:
     assert waiting.on_marks({"a": 10, "b": 10}) == [GroupSent(2, 10)]
 
 
-def test_who_left_the_group_and_came_back_votes_on_what_is_ordered_afterwards() -> None:
+def test_a_member_that_rejoined_votes_only_on_later_messages() -> None:
     """Found by the simulator: both lists have the same names."""
     a, c = (Member(name, 1, "") for name in "ac")
     waiting = Durability()

@@ -76,7 +76,7 @@ def test_an_event_handler_may_submit() -> None:
     run(story)
 
 
-def test_an_event_handler_may_stop_and_hears_no_more() -> None:
+def test_an_event_handler_may_stop_and_gets_no_more() -> None:
     async def story(bench: Bench) -> None:
         bench.on_note = lambda _: bench.driver.stop(5)
         bench.node.reactions["start"] = [note("first"), note("second")]
@@ -182,7 +182,7 @@ def test_broadcasts_reach_configured_present_and_former_members() -> None:
         assert set(bench.transport.peers) == {extra, A.address, B.address}
         bench.node.become(A)
         bench.driver.set_mark(2)
-        assert B.address in bench.transport.peers  # somebody must call it after a partition
+        assert B.address in bench.transport.peers  # some member must send to it after a partition
         moved = Member("b", 2, "127.0.0.1:7003")
         bench.node.become(A, moved)
         bench.driver.set_mark(3)
@@ -235,7 +235,7 @@ def test_a_failure_ends_the_member_with_its_reason(where: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["submit", "set_mark"])
-def test_a_bug_met_by_a_call_ends_the_member_and_a_refusal_does_not(call: str) -> None:
+def test_a_bug_in_a_call_ends_the_member_and_a_refusal_does_not(call: str) -> None:
     async def story(bench: Bench) -> None:
         def do() -> None:
             if call == "submit":

@@ -78,7 +78,7 @@ def test_what_is_no_key_file_is_refused(tmp_path: Path, text: str, says: str) ->
         read_secret(path)
 
 
-def test_other_troubles_of_a_secret(tmp_path: Path) -> None:
+def test_other_errors_of_a_secret(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match="cannot be read: No such file"):
         read_secret(tmp_path / "none")
     noise = tmp_path / "noise"
@@ -116,7 +116,7 @@ def test_the_list_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert told == []
 
 
-def test_a_slip_leaves_the_list_as_it_was_and_is_told_once(tmp_path: Path) -> None:
+def test_a_mistake_leaves_the_list_as_it_was_and_is_logged_once(tmp_path: Path) -> None:
     told: list[str] = []
     a = make_pair("a:1")
     path = make_public(tmp_path, a)
@@ -157,7 +157,7 @@ def test_what_no_list_may_be(tmp_path: Path) -> None:
         Allowed(tmp_path / "none", pytest.fail)
 
 
-# -- what a connection may say -------------------------------------------------------------------
+# -- names on a connection -----------------------------------------------------------------------
 
 
 def frame(name: str) -> bytes:
@@ -181,7 +181,7 @@ def test_a_frame_counts_only_under_the_name_of_its_key(tmp_path: Path) -> None:
     assert curve.expects(a.public)
 
 
-def test_who_is_let_in(tmp_path: Path) -> None:
+def test_which_keys_are_admitted(tmp_path: Path) -> None:
     a = make_pair("a:1")
     make_public(tmp_path, a)
     curve = Curve(a, Allowed(tmp_path, pytest.fail))

@@ -1,4 +1,4 @@
-"""Links that break, over real sockets: what the transport tells, and what the ring makes of it."""
+"""Links that break, over real sockets: what the transport reports, and what the ring does then."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Hints = list[tuple[str, bool]]
 
 
 class Relay:
-    """Passes bytes on to a port until it is told to hang up; listens on, like a middlebox."""
+    """Relays bytes to a port until `hang_up`; goes on listening, like a middlebox."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -85,7 +85,7 @@ def test_a_peer_that_is_gone_is_broken_and_then_refused() -> None:
     watched(story)
 
 
-def test_a_reset_connection_to_a_living_peer_is_never_refused() -> None:
+def test_a_reset_connection_to_a_running_peer_is_never_refused() -> None:
     async def story(a: ZmqTransport, b: ZmqTransport, hints: Hints) -> None:
         relay = Relay(int(b.address.rpartition(":")[2]))
         server = await relay.start()
@@ -110,8 +110,8 @@ def test_a_reset_connection_to_a_living_peer_is_never_refused() -> None:
     watched(story)
 
 
-def test_a_break_between_two_looks_is_told_and_each_one_anew() -> None:
-    """A loaded process looks late: what it finds then is up and broken, or broken and up, again."""
+def test_each_break_is_reported_also_one_between_two_reads() -> None:
+    """A loaded process reads events late: it may find up and broken, or broken and up, at once."""
 
     async def main() -> None:
         hints: Hints = []
@@ -133,7 +133,7 @@ def test_a_break_between_two_looks_is_told_and_each_one_anew() -> None:
     asyncio.run(main())
 
 
-def test_a_link_that_broke_twice_between_two_looks_broke_twice() -> None:
+def test_a_link_that_broke_twice_between_two_reads_broke_twice() -> None:
     async def main() -> None:
         b = ZmqTransport("127.0.0.1:0", 1_000)
         relay = Relay(int(b.address.rpartition(":")[2]))
@@ -178,7 +178,7 @@ def test_a_host_that_does_not_answer_is_silent_and_a_listener_answers() -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
             port = full.getsockname()[1]
             assert await probe("127.0.0.1", port) == "knocks_answered"
-            # A listener whose queue is full answers nobody, and does not refuse.
+            # A listener whose queue is full neither accepts nor refuses.
             held = [await _connect(port) for _ in range(4)]
             assert await probe("127.0.0.1", port) == "knocks_silent"
             for one in held:
@@ -196,7 +196,7 @@ def test_a_host_that_does_not_answer_is_silent_and_a_listener_answers() -> None:
 
 
 def test_a_ring_over_sockets_goes_on_without_a_killed_member_and_misses_no_token() -> None:
-    """The token timeout is far away: only the broken links can have told."""
+    """The token timeout is far away: only the broken links can be the reason."""
 
     async def main() -> None:
         transports = {name: ZmqTransport("127.0.0.1:0", 70_000) for name in "abc"}

@@ -8,7 +8,7 @@ from tests.support.ring.ring_over_sockets import ANYWHERE, Life, together, until
 from vsync.types import Guarantee
 
 
-def test_members_form_a_ring_lose_one_and_take_its_next_life() -> None:
+def test_members_form_a_ring_lose_one_and_take_its_next_incarnation() -> None:
     async def main() -> None:
         a = Life(ANYWHERE, None, name="a")
         b = Life(ANYWHERE, None, [a.address], name="b")
@@ -47,7 +47,7 @@ def test_members_form_a_ring_lose_one_and_take_its_next_life() -> None:
 
 
 def test_one_known_address_is_enough() -> None:
-    """The seed knows nobody, the others know only the seed: each learns of all from the ring."""
+    """The seed knows no address, the others only the seed's: each learns of all from the ring."""
 
     async def main() -> None:
         seed = Life(ANYWHERE, None, name="a")

@@ -60,7 +60,7 @@ def notes(net: Net, name: str) -> list[Note]:
     return [o for o in net.seen[name] if isinstance(o, Note)]
 
 
-def test_off_it_says_what_is_rare_and_on_it_says_everything() -> None:
+def test_off_only_rare_facts_are_noted_and_on_all() -> None:
     net = Net("abc")
     net.settle("abc")
     quiet = {n.code for n in notes(net, "a")}

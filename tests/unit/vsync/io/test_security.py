@@ -1,4 +1,4 @@
-"""Who gets into a ring, and who is heard in it: real nodes, drivers and sockets in one process."""
+"""Which members are admitted, and whose frames count: real nodes, drivers and sockets."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ async def ring_of(folder: Path, count: int) -> tuple[Warden, list[Life]]:
 
 
 async def exchange(*lives: Life) -> None:
-    """Each says something that all hear."""
+    """Each sends a payload that all deliver."""
     words = [f"{life.me} in view {life.views}".encode() for life in lives]
     for life, word in zip(lives, words, strict=True):
         assert life.driver.submit(word)
     await until(lambda: all(set(words) <= set(life.delivered) for life in lives))
 
 
-def test_members_with_keys_form_a_ring_and_take_a_next_life(tmp_path: Path) -> None:
+def test_members_with_keys_form_a_ring_and_take_a_next_incarnation(tmp_path: Path) -> None:
     async def story(folder: Path) -> None:
         _, (a, b, c) = await ring_of(folder, 3)
         await exchange(a, b, c)
@@ -73,7 +73,7 @@ def test_members_with_keys_form_a_ring_and_take_a_next_life(tmp_path: Path) -> N
     play(story, tmp_path)
 
 
-def test_a_stranger_with_keys_of_its_own_stays_outside_and_knows_why(tmp_path: Path) -> None:
+def test_a_member_with_foreign_keys_is_refused_and_knows_why(tmp_path: Path) -> None:
     """It allows the members, they do not allow it: refused, named, and no view changes."""
 
     async def story(folder: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_stranger_with_keys_of_its_own_stays_outside_and_knows_why(tmp_path: P
         assert (a.views, b.views) == before
         assert stranger.members == (stranger.me,) or not stranger.members
 
-        warden.allow(pair)  # an operator lets it in: nobody is restarted
+        warden.allow(pair)  # an operator allows it: no member is restarted
         await until(together(a, b, stranger))
         for life in (a, b, stranger):
             life.stop()
@@ -206,8 +206,8 @@ def test_a_member_whose_key_is_removed_is_out_although_it_is_connected(tmp_path:
     play(story, tmp_path)
 
 
-def test_a_member_cannot_speak_as_another_one(tmp_path: Path) -> None:
-    """The key is good, the name in the frame is somebody else's: dropped and counted."""
+def test_a_member_cannot_send_as_another_one(tmp_path: Path) -> None:
+    """The key is good, the name in the frame is another member's: dropped and counted."""
 
     async def story(folder: Path) -> None:
         warden = Warden(folder / "public")
@@ -289,7 +289,7 @@ def test_hammering_at_the_port_changes_no_view(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_handshakes_that_failed_twice_before_anybody_looked_count_once(tmp_path: Path) -> None:
+def test_handshakes_that_failed_twice_before_they_were_read_count_once(tmp_path: Path) -> None:
     """A socket is given up once: a second report of it came from before that."""
 
     async def story(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A member that cannot keep up slows the whole ring down, and loses nobody.
+"""A member that cannot keep up slows the whole ring down, and stays in it.
 
 Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
 """

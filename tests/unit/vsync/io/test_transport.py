@@ -105,7 +105,7 @@ def test_a_send_to_nobody_is_a_counted_loss_and_does_not_wait(make: Make) -> Non
     assert a.counters["frames_sent"] == 0
 
 
-def test_what_was_refused_does_not_reach_the_next_life_of_a_peer(make: Make) -> None:
+def test_what_was_refused_does_not_reach_the_next_incarnation_of_a_peer(make: Make) -> None:
     a, b = make(), make()
     link(a, b)
     address = b.address
@@ -177,7 +177,7 @@ def test_a_frame_over_the_limit_from_outside_is_refused(make: Make) -> None:
     assert set(got) == {b"ok"}
 
 
-def test_an_own_frame_over_the_limit_is_our_bug(make: Make) -> None:
+def test_an_own_frame_over_the_limit_is_a_bug(make: Make) -> None:
     small, other = make(max_frame_bytes=1_000), make()
     with pytest.raises(AssertionError, match="1001"):
         small.send(other.address, bytes(1_001))
@@ -198,7 +198,7 @@ def test_an_address_of_another_machine_cannot_be_bound(make: Make) -> None:
         make("192.0.2.1:0")
 
 
-def test_bound_everywhere_a_member_must_say_where_it_is_called(make: Make) -> None:
+def test_bound_to_all_interfaces_a_member_needs_its_host(make: Make) -> None:
     with pytest.raises(TransportError, match=r"0\.0\.0\.0:0: bind to one address"):
         make("0.0.0.0:0")
     b = ZmqTransport("0.0.0.0:0", 1_000, host="localhost")
@@ -220,7 +220,7 @@ def test_a_name_is_resolved_for_binding(make: Make) -> None:
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":5", "host:x", "host:65536", "host:-1", "a b:1", "::1:5", "[]:5"]
 )
-def test_what_is_no_address_is_said_so(make: Make, text: str) -> None:
+def test_malformed_addresses_are_named(make: Make, text: str) -> None:
     with pytest.raises(TransportError, match="ring address"):
         parse_address(text)
     a = make()

@@ -34,7 +34,7 @@ def test_a_patient_member_delays_the_first_start() -> None:
     assert make_plan((A,), {A: empty}).verdict is PlanVerdict.FORM
 
 
-def test_members_at_the_same_point_are_level_and_another_chain_is_not() -> None:
+def test_members_at_the_same_point_have_caught_up_and_another_chain_has_not() -> None:
     states = {A: state_report(9, 2), B: state_report(9, 2), C: state_report(9, 2, chain=b"z" * 16)}
     plan = make_plan((A, B, C), states)
     assert plan.caught_up == {A, B}

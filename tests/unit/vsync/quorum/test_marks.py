@@ -31,13 +31,13 @@ def test_it_is_what_looking_at_all_subsets_finds() -> None:
         names = "abcde"[: rng.randrange(1, 6)]
         voters = parse(tuple(f"{n}={rng.randrange(1, 4)}" for n in names))
         marks = {n: rng.randrange(6) for n in names}
-        level = frozenset(n for n in names if rng.random() < 0.8)
+        caught_up = frozenset(n for n in names if rng.random() < 0.8)
         best = 0
         for size in range(1, len(names) + 1):
             for some in combinations(names, size):
-                if set(some) <= level and all(one.quorate(set(some)) for one in voters.sets):
+                if set(some) <= caught_up and all(one.quorate(set(some)) for one in voters.sets):
                     best = max(best, min(marks[n] for n in some))
-        assert voters.durable(marks, level, 0) == best, (seed, marks, level)
+        assert voters.durable(marks, caught_up, 0) == best, (seed, marks, caught_up)
 
 
 def test_broker_and_group_agree_where_both_ask() -> None:
@@ -85,7 +85,7 @@ class InstantDisks(Net):
         super().__init__(names, seed)
 
     def flush(self, name: str) -> None:
-        """Look at what came out of the node, and tell it its mark."""
+        """Count the node's deliveries, and set its mark."""
         known = len(self.seen[name])
         super().flush(name)
         for output in self.seen[name][known:]:
@@ -101,8 +101,8 @@ class InstantDisks(Net):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_mark_is_told_when_everybody_delivered_what_it_stands_for(seed: int) -> None:
-    """G8: so who is confirmed to others is never undecided at a member of the view that lives on.
+def test_a_mark_is_sent_when_all_have_delivered_what_it_covers(seed: int) -> None:
+    """G8: so what is confirmed elsewhere is never unstable at a member of the view that goes on.
 
     The primary layer prefers a state with its undecided messages to one that comes from a disk, and
     would give up what only the disk has.  A mark that came by a shorter way than the token would

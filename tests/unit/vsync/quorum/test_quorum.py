@@ -119,11 +119,11 @@ def test_seven_members_and_an_arbitrator_are_checked_exactly() -> None:
     assert all(left & right for left in quorate for right in quorate)
 
 
-def durable(terms: str, marks: dict[str, int], level: str, epoch: int = 0) -> int:
-    return parse(tuple(terms.split())).durable(marks, frozenset(level.split()), epoch)
+def durable(terms: str, marks: dict[str, int], caught_up: str, epoch: int = 0) -> int:
+    return parse(tuple(terms.split())).durable(marks, frozenset(caught_up.split()), epoch)
 
 
-def test_what_is_durable_at_a_quorate_set_of_level_voters_is_durable() -> None:
+def test_what_is_durable_at_a_quorate_set_of_caught_up_voters_is_durable() -> None:
     """G9."""
     assert durable("a b c", {"a": 10, "b": 7, "c": 3}, "a b c") == 7
     assert durable("a b c", {"a": 10, "d": 9}, "a b c d") == 0
@@ -136,7 +136,7 @@ def test_what_is_durable_at_a_quorate_set_of_level_voters_is_durable() -> None:
     assert [majority(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
 
 
-def test_an_arbitrator_counts_for_durability_only_beside_every_level_voter() -> None:
+def test_an_arbitrator_counts_for_durability_only_beside_every_caught_up_voter() -> None:
     """G8: it may later form with any of them."""
     marks = {"a": 10, "b": 4, "x": 3}
     assert durable("a b @arbitrator=x", marks, "a b x", epoch=3) == 4
@@ -146,7 +146,7 @@ def test_an_arbitrator_counts_for_durability_only_beside_every_level_voter() -> 
 
 
 def test_an_arbitrator_forms_only_with_a_holder_of_the_last_epoch() -> None:
-    """G8: a member that was not there must not form with somebody who knows nothing of data."""
+    """G8: a member that was away must not form with one that has no data."""
     one = parse(("a", "b", "@arbitrator=x"))
     record = {"x": EpochRecord(5, frozenset("a"))}
     assert not one.quorate(one.credible({"b": 4}, record))
@@ -168,8 +168,8 @@ def test_during_a_change_both_sets_must_agree() -> None:
     assert joint.durable({"a": 9, "b": 8, "c": 9, "d": 7}, frozenset("abcd"), 0) == 7
 
 
-def test_any_change_one_step_at_a_time_meets_what_was_before_and_after() -> None:
-    """G7: a set that is quorate during the change meets every set quorate before, and after."""
+def test_every_quorum_of_a_change_overlaps_those_before_and_after() -> None:
+    """G7: a set that is quorate during the change overlaps every set quorate before, and after."""
     names = ("a", "b", "c", "d")
     old = ("a", "b", "c", "@auto_tie_breaker=a")
     for new in (
@@ -231,7 +231,7 @@ def wish(**given: object) -> Terms:
     return change.requested_terms(**{**plain, **given})  # type: ignore[arg-type]
 
 
-def test_a_first_start_takes_who_is_there_and_what_all_asked_for() -> None:
+def test_a_first_start_takes_the_members_present_and_the_requested_options() -> None:
     asked = wish(votes={"a": 2}, arbitrator="x", wait_for_all=True)
     assert asked == ("a=2", "@arbitrator=x", "@wait_for_all")
     terms = change.first_voters("abc", asked)

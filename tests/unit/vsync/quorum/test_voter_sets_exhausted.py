@@ -117,9 +117,9 @@ def change_counted_by_the_old_voters_alone(patches: ExitStack) -> None:
     """During a change the old voters alone make durable what is confirmed."""
 
     def old_alone(
-        self: Electorate, marks: dict[str, int], level: Collection[str], epoch: int
+        self: Electorate, marks: dict[str, int], caught_up: Collection[str], epoch: int
     ) -> int:
-        return self.sets[0].durable(marks, level, epoch) if self.sets else 0
+        return self.sets[0].durable(marks, caught_up, epoch) if self.sets else 0
 
     patches.enter_context(patch.object(Electorate, "durable", old_alone))
 

@@ -41,7 +41,7 @@ Mistake = Callable[[ExitStack], Case]
 
 
 def unfenced_pair(patches: ExitStack) -> Case:
-    """two_node is accepted without anybody who decides."""
+    """two_node is accepted without a tie breaker."""
     patches.enter_context(patch.object(VoterSet, "flaw", lambda _self: ""))
     return Case(("a", "b", "@two_node"))
 
@@ -63,7 +63,7 @@ def either_half(patches: ExitStack) -> Case:
 
 
 def believing_arbitrator(patches: ExitStack) -> Case:
-    """The arbitrator votes beside anybody."""
+    """The arbitrator votes beside any member."""
 
     def all_of_them(
         _self: Electorate, epochs: Mapping[str, int], records: Mapping[str, EpochRecord]
@@ -75,14 +75,16 @@ def believing_arbitrator(patches: ExitStack) -> Case:
 
 
 def arbitrator_counts_as_disk(patches: ExitStack) -> Case:
-    """One disk and the arbitrator make durable what another level voter does not have."""
+    """One disk and the arbitrator make durable what another caught up voter does not have."""
     durable = VoterSet.durable
 
-    def early(self: VoterSet, marks: Mapping[str, int], level: Collection[str], epoch: int) -> int:
-        best = max((marks.get(name, 0) for name in self.counted if name in level), default=0)
-        if self.arbitrator in level and marks.get(self.arbitrator, 0) >= epoch:
+    def early(
+        self: VoterSet, marks: Mapping[str, int], caught_up: Collection[str], epoch: int
+    ) -> int:
+        best = max((marks.get(name, 0) for name in self.counted if name in caught_up), default=0)
+        if self.arbitrator in caught_up and marks.get(self.arbitrator, 0) >= epoch:
             return best
-        return durable(self, marks, level, epoch)
+        return durable(self, marks, caught_up, epoch)
 
     patches.enter_context(patch.object(VoterSet, "durable", early))
     return CASES["arbitrated"]
@@ -92,8 +94,10 @@ def record_comes_later(patches: ExitStack) -> Case:
     """The arbitrator's vote counts before its record of the epoch is on disk."""
     durable = VoterSet.durable
 
-    def now(self: VoterSet, marks: Mapping[str, int], level: Collection[str], _epoch: int) -> int:
-        return durable(self, marks, level, 0)
+    def now(
+        self: VoterSet, marks: Mapping[str, int], caught_up: Collection[str], _epoch: int
+    ) -> int:
+        return durable(self, marks, caught_up, 0)
 
     patches.enter_context(patch.object(VoterSet, "durable", now))
     return CASES["arbitrated"]
@@ -125,9 +129,9 @@ def change_before_it_is_durable(patches: ExitStack) -> Case:
     """During a change the new voters alone make durable what is confirmed."""
 
     def new_alone(
-        self: Electorate, marks: Mapping[str, int], level: Collection[str], epoch: int
+        self: Electorate, marks: Mapping[str, int], caught_up: Collection[str], epoch: int
     ) -> int:
-        return self.sets[-1].durable(marks, level, epoch) if self.sets else 0
+        return self.sets[-1].durable(marks, caught_up, epoch) if self.sets else 0
 
     patches.enter_context(patch.object(Electorate, "durable", new_alone))
     return CASES["moved"]
@@ -157,7 +161,7 @@ def made(mistake: Mistake) -> Iterator[Case]:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_about_votes_is_found(mistake: Mistake) -> None:
-    """G7, G8: the exploration can tell."""
+    """G7, G8: the exploration finds it."""
     with made(mistake) as case, pytest.raises(Broken, match=r"G[78]"):
         search(case)
 

@@ -19,8 +19,8 @@ from tests.sim.mutation.by_hand import Patches
 from tests.support.ring import totem_mistakes as mistakes
 from tests.unit.vsync.membership import test_membership as membership
 from tests.unit.vsync.membership import test_recovery as recoveries
-from tests.unit.vsync.primary import test_leaves as leaves
 from tests.unit.vsync.totem import test_node as nodes
+from tests.unit.vsync.totem import test_ordering as leaves
 from tests.unit.vsync.totem import test_pitfalls as pitfalls
 from tests.unit.vsync.totem import test_pitfalls_views as views
 from tests.unit.vsync.wire import test_codec as codec_tests
