@@ -107,6 +107,24 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     assert not broken, "\n".join(["links to nowhere:", *broken])
 
 
+def test_the_modules_that_moved_are_where_the_changelog_says() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^  \| `(vsync[.\w]*)` \| (.*) \|$", text, re.MULTILINE)
+    assert len(rows) >= 10
+    named = [
+        (room, module)
+        for room, modules in rows
+        for entry in modules.split(", ")
+        for module in entry.rpartition(" -> ")[2].split(" and ")
+    ]
+    gone = [
+        f"{room}.{module}"
+        for room, module in named
+        if not (ROOT / room.replace(".", "/") / f"{module}.py").exists()
+    ]
+    assert not gone, f"the changelog says that these exist: {', '.join(gone)}"
+
+
 def test_every_file_that_a_page_names_exists() -> None:
     """But the changelog's, which names what was."""
     found = []
