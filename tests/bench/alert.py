@@ -1,21 +1,21 @@
-"""How soon `qpid-cluster-verify --follow` tells a lie in live logs, and what following costs.
+"""How soon `qpid-cluster-verify --follow` reports a fault in live logs, and what following costs.
 
     python -m tests.bench.alert [--messages-per-second 1000,100] [--lies 5] [--idle-seconds 20]
 
 Three members' logs are written by the member log's own writer as members write them: publishes and
 acknowledgements, MESSAGES of each a batch, at a steady rate; the follower is a process of its own
-with `--json`.  At random moments one member lies once, and is honest again:
+with `--json`.  At random moments a fault is written into one member's log, once:
 
     confirm  a publish is confirmed that is above the durable mark it names (G9)
     chain    the chain after a batch is another one (G14)
     twice    a message is delivered once more than at the others (G14)
 
-For each rate, as JSON: seconds from when the lie's bytes are in the file to when its line could be
-read, p50 and max, by kind; `lag_s`, how old the newest position was that a look had verified, when
-its line came; `lag_positions` and `unread_bytes`, the figures that the line itself shows;
-`start_s`, from the start of the process to its first look; CPU of the follower, all its processes,
-as a share of one core: with the traffic, and with none.  Exit status 1 when a lie is not told, or
-something else is.
+For each rate, as JSON: seconds from when the fault's bytes are in the file to when its line could
+be read, p50 and max, by kind; `lag_s`, how old the newest position was that a micro-batch had
+verified, when its line came; `lag_positions` and `unread_bytes`, the figures in the line itself;
+`start_s`, from the start of the process to its first micro-batch; CPU of the follower, all its
+processes, as a share of one core: with the traffic, and with none.  Exit status 1 when a fault is
+not reported, or anything else is.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from tools.demo.local_cluster import ROOT
 from tools.verify.live.progress import KEPT
 
 TURN_S = 0.02  # between writes, as of a member's loop under light load
-PAUSE_S = 3.0  # between lies, at most
-REPORTED_S = 120.0  # a lie that is not told by then is missed
+PAUSE_S = 3.0  # between faults, at most
+REPORTED_S = 120.0  # a fault that is not reported by then is missed
 TICKS = os.sysconf("SC_CLK_TCK")
-SESSION = 3  # among the fields of /proc/PID/stat behind the name
+SESSION = 3  # among the fields of /proc/PID/stat after the name
 CPU = slice(11, 13)  # user and system time
 
 
 class Fault(NamedTuple):
-    """What the follower must say, and when the bytes of it were in the file."""
+    """A fault: the finding that must be reported, and when its bytes were in the file."""
 
     kind: str
     promise: str
@@ -59,14 +59,14 @@ class Fault(NamedTuple):
     at: float
 
     def matches(self, document: dict[str, Any]) -> bool:
-        """Whether a finding is of this lie: the batch behind hangs on a chain, too."""
+        """Whether a finding is of this fault: the chain of the next batch depends on it, too."""
         who = self.promise, self.member
         near = range(self.position, self.position + 2 * len(COMMANDS))
         return (document["property"], document["member"]) == who and document["position"] in near
 
 
 class Follower:
-    """The command, in a session of its own so that its processes can be told from others."""
+    """The command, in a session of its own so that its processes can be told apart from others."""
 
     def __init__(self, directory: Path) -> None:
         words = [sys.executable, "-m", "tools.commands.qpid_cluster_verify", "--follow", "--json"]
@@ -135,7 +135,7 @@ class Run:
             self._unread.clear()
             began, cpu = time.monotonic(), self._follower.cpu()
             for kind in self._chance.sample(FAULTS * lies, len(FAULTS) * lies):
-                # What is near a lie is compared again, and no news.
+                # Positions near a fault are compared again, and not reported again.
                 near = KEPT / max(self._per_second * len(COMMANDS), 1)
                 self._pause(min(near, 10.0) + self._chance.uniform(0, PAUSE_S))
                 self._inject(kind)
@@ -171,7 +171,7 @@ class Run:
             self._turn(self._per_second if per_second is None else per_second)
 
     def _inject(self, kind: str) -> None:
-        """Lie, and go on until it was told."""
+        """Write a fault, and go on until it is reported."""
         document = self._members.step(kind, self._chance.choice(MEMBERS))
         fault = Fault(kind, *document, self._members.flush())
         self._faults.append(fault)
@@ -179,7 +179,7 @@ class Run:
             self._turn(self._per_second)
 
     def _turn(self, per_second: float) -> None:
-        """Write what is due, and hear what is said."""
+        """Write what is due, and read what is reported."""
         now = time.monotonic()
         self._due += (now - self._turned) * per_second
         self._turned = now
@@ -209,7 +209,7 @@ class Run:
             if not lies:
                 self._others.append(document)
         elif "error" in document:
-            raise SystemExit(f"the follower says: {document['error']}")
+            raise SystemExit(f"the follower failed: {document['error']}")
 
 
 def _spread(values: list[float]) -> dict[str, float]:
@@ -227,7 +227,7 @@ def main() -> int:
     parser.add_argument("--messages-per-second", default="1000", help="rates with commas")
     parser.add_argument("--lies", type=int, default=5, help="of each kind, at each rate")
     parser.add_argument("--idle-seconds", type=float, default=20.0)
-    parser.add_argument("--seed", type=int, default=0, help="of the lies; 0 = from the clock")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults; 0 = from the clock")
     options = parser.parse_args()
     seed = options.seed or time.time_ns() % 1_000_000
     chance = random.Random(seed)

@@ -3,7 +3,7 @@
     python -m tests.bench.verify --records 1000000,10000000 [--engines fast,plain,check]
 
 For each size logs of about that many records of each of three members are written, with one
-randomly planted lie: a record is a row of the log, so a batch, a confirm, a move of a message.  A
+randomly planted fault: a record is a row of the log, so a batch, a confirm, a move of a message.  A
 hundred million need 11 GB below --scratch.  Each engine runs in a process of its own, over the same
 files, so that none is warm:
 
@@ -14,9 +14,9 @@ files, so that none is warm:
     check    all checks of qpid-cluster-verify, in Spark
 
 CPU time and memory are of all processes of an engine, as the kernel accounts them (Linux), and the
-peak is that of Java and of Python, resident; on a busy machine CPU time tells more than wall time.
-The wall time of an engine is without the start of Spark and of Python.  Exit status 1 when an
-engine that looks at every record does not find the lie.
+peak is that of Java and of Python, resident; on a busy machine CPU time is more telling than wall
+time.  The wall time of an engine is without the start of Spark and of Python.  Exit status 1 when
+an engine that reads every record does not find the fault.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ Fact = tuple[int, bytes, bytes, int, int, int]
 
 
 class Outcome(NamedTuple):
-    """What an engine says: positions that differ (first, how many), and its own seconds."""
+    """What an engine found: positions that differ, and its own seconds."""
 
     found: list[int]
     seconds: float  # without the start of the process and of Spark
-    coverage: tuple[str, ...] = ()  # by check: over how much it went
+    coverage: tuple[str, ...] = ()  # by check: how much it examined
 
 
 class Cost(NamedTuple):
@@ -211,8 +211,9 @@ def _usage(root: int) -> Iterator[_Used]:
 
 
 def measure(directory: Path, records: int, seed: int, engines: list[str]) -> dict[str, float]:
-    """Write logs, run the engines over them, print a table; return their records per second, of
-    those which saw the lie or did not look for it.
+    """Write logs, run the engines over them, print a table; return records per second by engine.
+
+    Engines that missed the fault are left out.
     """
     began = time.perf_counter()
     planted = write_logs(directory, records, seed)

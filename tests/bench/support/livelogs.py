@@ -1,4 +1,4 @@
-"""Three members' logs as they grow, right in all but the lies that are asked for."""
+"""Three members' logs as they grow, correct in all but the faults that are asked for."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Members:
         self.flush()
 
     def step(self, fault: str = "", member: str = "") -> tuple[str, str, int]:
-        """Write a batch; return the promise that the lie in it breaks, who lies, and where."""
+        """Write a batch; return the promise that its fault breaks, the member, and the position."""
         origin = MEMBERS[self._number % 3]
         batch = self._next(COMMANDS, self._moves())
         first, last = batch.first_position, self._history.position
         confirmed = ConfirmRecord(1, last, tuple(range(first, last, 2)), ())
-        if fault == "confirm":  # who confirms is the one who may lie about it
+        if fault == "confirm":  # only the member that confirms can have this fault
             member = origin
             confirmed = confirmed._replace(durable_mark=first - 1)
         for name, log in self._logs.items():

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""Makes large member logs, right in all but one planted place.
+"""Makes large member logs, correct in all but one planted place.
 
 Three members run one primary view from beginning to end: each batch publishes four messages to one
 queue, which go to a consumer and are acked at once; it is applied by all, durable at all, and
@@ -61,7 +61,7 @@ _CONFIRM = struct.Struct(">3sI2sI2s")
 
 
 class Planted(NamedTuple):
-    """The one lie in the logs: the promise that it breaks, where, and by whom."""
+    """The one fault in the logs: the promise that it breaks, the member, and the position."""
 
     promise: str
     member: str
@@ -69,7 +69,7 @@ class Planted(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What all members write, and who lies where; the same for each of them."""
+    """What all members write, and the fault in one of them; the same for each process."""
 
     directory: Path
     rounds: int
@@ -82,9 +82,7 @@ class Plan(NamedTuple):
 def write_logs(
     directory: Path, records: int, seed: int, segment_bytes: int = SEGMENT_BYTES
 ) -> Planted:
-    """Write about `records` rows a member below `directory`, moves among them; return what is
-    wrong in them.
-    """
+    """Write about `records` rows a member below `directory`, moves among them; return the fault."""
     chance = random.Random(seed)
     rounds = max(int(records / ROWS_PER_ROUND), 10)
     plan = Plan(

@@ -1,4 +1,4 @@
-"""qpid-cluster-verify as people and scripts meet it: text, JSON, exit codes, and what it needs."""
+"""qpid-cluster-verify as a command: text, JSON, exit codes, and what it needs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TestVerdicts:
         assert "takes the state at position" in text
         assert "epoch 3" in text
 
-    def test_checking_on_from_a_verified_point(self, tmp_path: Path) -> None:
+    def test_checking_continues_from_a_saved_checkpoint(self, tmp_path: Path) -> None:
         logs, point, export = tmp_path / "logs", tmp_path / "point", tmp_path / "export"
         maker = good_history(12)
         c = "c", 2  # a and b are a majority without it

@@ -1,7 +1,7 @@
-"""What clients wrote down against what members did: lies of either side, and what is no lie.
+"""Clients' histories against members' logs: faults of either side, and what is no fault.
 
-Spark takes seconds for each check, so all lies are told in one history, each by clients and in
-queues of its own, and then looked for one by one.
+Spark takes seconds for each check, so all faults are in one history, each with clients and queues
+of its own, and are then looked up one by one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def send_four(pair: ClientPair) -> None:
 
 
 def be_refused_and_unroutable(pair: ClientPair) -> None:
-    """What was refused is in no queue, and what found none is nowhere."""
+    """A refused publish is in no queue, and an unroutable one nowhere."""
     pair.writer.published(5, pair.body("too much"))
     pair.servers.publish(pair.body("too much"), 5, pair.queue)
     pair.servers.without_last(Op.ENQUEUED)
@@ -53,7 +53,7 @@ def lose_the_connection(pair: ClientPair) -> None:
 
 
 def redeliver_flagged(pair: ClientPair) -> None:
-    """What came back is delivered again, and says so."""
+    """A returned message is delivered again, flagged."""
     pair.send_twice("twice")
 
 
@@ -86,7 +86,7 @@ def lose_all_members(pair: ClientPair) -> None:
 
 
 def begin_with_a_full_queue(pair: ClientPair) -> None:
-    """Of messages that are older than the logs nobody knows the body."""
+    """The body of messages that are older than the logs is not known."""
     (message,) = pair.servers.publish(pair.body("older"), 1, pair.queue)
     pair.servers.without_last(Op.ENQUEUED)
     pair.servers.without_last(Op.PUBLISHED)
@@ -103,7 +103,7 @@ CORRECT = [
 
 
 def confirm_what_is_not_there(pair: ClientPair) -> None:
-    """A client was told yes, and no member has it."""
+    """A publish was confirmed to a client, and no member has it."""
     pair.writer.published(9, pair.body("nowhere"))
     pair.writer.confirmed(9)
 
@@ -148,20 +148,20 @@ def double_a_publish(pair: ClientPair) -> None:
 
 
 def refuse_what_is_there(pair: ClientPair) -> None:
-    """A client was told no, and the message is in the queue."""
+    """A publish was refused to a client, and the message is in the queue."""
     pair.writer.published(9, pair.body("refused"))
     pair.servers.publish(pair.body("refused"), 9, pair.queue)
     pair.writer.refused(9)
 
 
 def call_unroutable_what_is_there(pair: ClientPair) -> None:
-    """A client was told that there is no queue, and the message is in one."""
+    """A publish was returned as unroutable, and the message is in a queue."""
     pair.publish("routed", pair.queue)
     pair.writer.unroutable(pair.body("routed"))
 
 
 def receive_what_nobody_sent(pair: ClientPair) -> None:
-    """A client has a message that no member knows."""
+    """A client has a message that no member logged."""
     pair.receive("from nowhere")
 
 
@@ -172,7 +172,7 @@ def receive_what_nobody_delivered(pair: ClientPair) -> None:
 
 
 def receive_again_what_was_acked(pair: ClientPair) -> None:
-    """What was acked and settled comes back, though no member says that it sent it."""
+    """A message that was acked and settled comes back, though no member logged the delivery."""
     pair.send("acked")
     pair.receive("acked", redelivered=True)
 
@@ -184,7 +184,7 @@ def receive_twice_unflagged(pair: ClientPair) -> None:
 
 
 def deliver_twice_unflagged(pair: ClientPair) -> None:
-    """The same, and the servers say so themselves."""
+    """The same, and the servers log it so themselves."""
     (message,) = pair.publish("acked", pair.queue)
     for _ in range(2):
         pair.servers.deliver(message)
@@ -192,7 +192,7 @@ def deliver_twice_unflagged(pair: ClientPair) -> None:
 
 
 def lose_the_flag(pair: ClientPair) -> None:
-    """What was delivered again with the flag came without it."""
+    """A redelivery with the flag arrived without it."""
     (message,) = pair.publish("flagged", pair.queue)
     pair.servers.deliver(message)
     pair.servers.give_back(message)
@@ -202,14 +202,14 @@ def lose_the_flag(pair: ClientPair) -> None:
 
 
 def invent_a_flag(pair: ClientPair) -> None:
-    """What was delivered for the first time came with the flag."""
+    """A first delivery arrived with the flag."""
     (message,) = pair.publish("flagged", pair.queue)
     pair.servers.deliver(message)
     pair.receive("flagged", redelivered=True)
 
 
 def receive_from_another_queue(pair: ClientPair) -> None:
-    """What was delivered from one queue came from another."""
+    """A delivery from one queue arrived from another."""
     (message,) = pair.servers.publish(pair.body("astray"), 9, pair.servers.queue("third"))
     pair.servers.deliver(message)
     pair.receive("astray")
@@ -247,7 +247,7 @@ FAULTS: dict[Callable[[ClientPair], None], tuple[str, str]] = {
 
 @cache
 def everything() -> ClientReport:
-    """Return what is found when all of these are told at once."""
+    """Return what is found with all cases in one history."""
     servers, clients = Servers(), Clients()
     for scenario in (*CORRECT, *FAULTS):
         scenario(ClientPair(scenario.__name__, servers, clients))
@@ -255,7 +255,7 @@ def everything() -> ClientReport:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_lie_is_named(fault: Callable[[ClientPair], None]) -> None:
+def test_each_fault_is_named(fault: Callable[[ClientPair], None]) -> None:
     """G8, G11, G20: with the client, the body, the queue, and a sentence."""
     promise, text = FAULTS[fault]
     found = [one for one in everything().findings if f" of {fault.__name__} " in one.what]
@@ -286,7 +286,7 @@ def test_what_was_looked_at_is_counted() -> None:
     assert str(report.outcomes).startswith("26 confirmed by clients, 4 NOT accounted for")
 
 
-def test_logs_that_tell_a_part() -> None:
+def test_incomplete_logs() -> None:
     """What a client did before they begin and after they end is not looked up."""
     servers, clients = Servers(), Clients()
     early, late, between = (

@@ -1,4 +1,4 @@
-"""The queue contract as Spark judges it: the same findings as without, in words (G11-G13, G20)."""
+"""The queue contract in Spark: the same findings as without, explained (G11-G13, G20)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is not the point."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
-def test_an_honest_story_is_judged_in_all_its_parts(tmp_path: Path) -> None:
+def test_every_check_examines_a_correct_history(tmp_path: Path) -> None:
     plain_history().write_all(tmp_path)
     report = verify(shared_session(), [tmp_path], CheckOptions(replay=None))
     assert report.findings == []
@@ -41,7 +41,7 @@ def test_an_honest_story_is_judged_in_all_its_parts(tmp_path: Path) -> None:
     assert not any("second model" in note for note in report.notes)
 
 
-def test_violations_that_all_members_tell_are_found_and_told(tmp_path: Path) -> None:
+def test_violations_in_all_logs_are_found_and_explained(tmp_path: Path) -> None:
     maker = plain_history()
     expected = {
         violation(maker)

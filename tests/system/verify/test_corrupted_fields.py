@@ -1,10 +1,10 @@
-"""The check against generated lies: each field and each record of a member's log, changed.
+"""The check against generated corruptions: each field and each record of a member's log, changed.
 
-A lie that the check finds must be named: the liar, or the place.  A lie that it cannot see stands
-in UNSEEN or PARTLY with the reason, and the test fails when it is seen after all, so that the
+A corruption that the check finds must be named: the member, or the place.  One that it cannot find
+is in UNSEEN or PARTLY with the reason, and the test fails when it is found after all, so that the
 list, which docs/reference/memberlog-blind-spots.md repeats, stays true.  A new field or kind of
-record is lied about without anybody asking; it fails here until the check sees it or the list says
-why not.
+record is corrupted automatically; the test fails until the check finds it or the list has the
+reason.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 SEED = 20_261_121
-SAMPLE = 8  # lies that go through Spark in the everyday run
+SAMPLE = 8  # corruptions that go through Spark in the everyday run
 SLOW_SAMPLE = 24  # in the slow one; a whole check takes seconds, so all of them only when asked for
 ALL = "ALL_LIES" in os.environ
-SEGMENT_BYTES = 1800  # a and b write two segments, the lives of c one each
+SEGMENT_BYTES = 1800  # a and b write two segments, the incarnations of c one each
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "memberlog-blind-spots.md"
 
 CLOCK = "a clock may say anything; it draws the pictures of the report and proves nothing"
@@ -111,7 +111,7 @@ PARTLY: dict[str, str] = {
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> CorruptibleLogs:
-    """A short story without lies."""
+    """Logs of a short correct history."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)  # the disk is not the point
         return CorruptibleLogs(good_history(3), tmp_path_factory.mktemp("stage"), SEGMENT_BYTES)
@@ -119,7 +119,9 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> CorruptibleLogs:
 
 @pytest.fixture(scope="module")
 def unproven(logs: CorruptibleLogs) -> dict[str, list[FieldCorruption]]:
-    """By key, the lies that show only in Spark, if at all; what shows before must be named."""
+    """By key, the corruptions that only Spark can find, if at all; what is found before must be
+    named.
+    """
     assert logs.uncorrupted() == []
     left: dict[str, list[FieldCorruption]] = defaultdict(list)
     caught: set[str] = set()
@@ -135,7 +137,7 @@ def unproven(logs: CorruptibleLogs) -> dict[str, list[FieldCorruption]]:
 
 
 def seen(logs: CorruptibleLogs, corruption: FieldCorruption) -> bool:
-    """Whether the whole check sees a lie; it must then be named."""
+    """Whether the full check finds a corruption; it must then be named."""
     try:
         found: list[Finding] = verify(shared_session(), logs.write(corruption)).findings
     except BadInput:
@@ -145,7 +147,7 @@ def seen(logs: CorruptibleLogs, corruption: FieldCorruption) -> bool:
 
 
 def unexpected(logs: CorruptibleLogs, corruptions: list[FieldCorruption]) -> Iterator[str]:
-    """Yield what is not as the lists say."""
+    """Yield what contradicts the lists."""
     for corruption in corruptions:
         if corruption.key in UNSEEN and seen(logs, corruption):
             yield f"{corruption} is seen after all: take it off the list"
@@ -157,12 +159,12 @@ def unexpected(logs: CorruptibleLogs, corruptions: list[FieldCorruption]) -> Ite
             yield f"{corruption} is not seen"
 
 
-def test_every_field_of_every_kind_is_lied_about(logs: CorruptibleLogs) -> None:
+def test_every_field_of_every_kind_is_corrupted(logs: CorruptibleLogs) -> None:
     kinds = set(get_args(Record)) - set(ELSEWHERE)
     fields = {f"{kind.__name__}.{field}" for kind in kinds for field in kind._fields}
     keys = {corruption.key for corruption in logs.corruptions()}
     assert fields - {key.split(" ")[0] for key in keys} == set()
-    assert (UNSEEN.keys() | PARTLY.keys()) - keys == set(), "nobody lies like that any more"
+    assert (UNSEEN.keys() | PARTLY.keys()) - keys == set(), "no such corruption any more"
     assert UNSEEN.keys() & PARTLY.keys() == set()
 
 
@@ -171,7 +173,7 @@ def test_the_list_is_the_documents(logs: CorruptibleLogs) -> None:
     assert [key for key in (*UNSEEN, *PARTLY) if f"`{key}`" not in text] == []
 
 
-def test_a_sample_of_lies(
+def test_a_sample_of_corruptions(
     logs: CorruptibleLogs, unproven: dict[str, list[FieldCorruption]]
 ) -> None:
     chance = random.Random(SEED)
@@ -180,7 +182,7 @@ def test_a_sample_of_lies(
 
 
 @pytest.mark.slow
-def test_each_kind_of_lie(
+def test_each_kind_of_corruption(
     logs: CorruptibleLogs, unproven: dict[str, list[FieldCorruption]]
 ) -> None:
     chance = random.Random(SEED)

@@ -1,8 +1,8 @@
-"""Generated lies about each thing that a client can say: which are found, and which nobody can see.
+"""Generated corruptions of each operation in a client's history: which are found, and which cannot
+be.
 
-The survivors stand in docs/reference/memberlog-blind-spots.md with the reason; a lie that is not in
-this list must be
-found, and one that is must not be.
+The survivors are in docs/reference/memberlog-blind-spots.md with the reason; a corruption that is
+not in this list must be found, and one that is must not be.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SURVIVORS = {
 
 
 def truth(pair: ClientPair) -> None:
-    """One of each thing that a client can say."""
+    """One operation of each kind."""
     pair.writer.published(8, pair.body("full"))
     pair.servers.publish(pair.body("full"), 8)
     pair.servers.rows[-1] = pair.servers.rows[-1]._replace(seq=10_000 + pair.queue)
@@ -53,7 +53,7 @@ def truth(pair: ClientPair) -> None:
 
 
 def change_first(session: Session, did: ClientOp, operator: Operator) -> bool:
-    """Change the first thing of this kind that the session says; False: it says none."""
+    """Change the first operation of this kind in the session; False: there is none."""
     operations = list(CLIENT_ROW.iter_unpack(bytes(session.ops)))
     for place, operation in enumerate(operations):
         if operation[0] & ~REDELIVERED == did:
@@ -64,7 +64,7 @@ def change_first(session: Session, did: ClientOp, operator: Operator) -> bool:
 
 
 def corruptions() -> Iterator[tuple[str, ClientOp, Operator]]:
-    """Yield every lie; the flag says something of RECEIVED only."""
+    """Yield every corruption; the flag is meaningful in RECEIVED only."""
     for did in ClientOp:
         for name, operator in OPERATORS.items():
             if name != "flag negated" or did is ClientOp.RECEIVED:
@@ -73,7 +73,9 @@ def corruptions() -> Iterator[tuple[str, ClientOp, Operator]]:
 
 @cache
 def found() -> frozenset[str]:
-    """Return the lies that are found when all are told at once, each in a corner of its own."""
+    """Return the corruptions that are found when all are in one history, each with a pair of its
+    own.
+    """
     servers, clients = Servers(), Clients()
     truth(ClientPair("the truth", servers, clients))
     for key, did, operator in corruptions():
@@ -101,7 +103,7 @@ def found() -> frozenset[str]:
     return frozenset(named)
 
 
-def test_each_lie_is_found_or_known_to_be_invisible() -> None:
+def test_each_corruption_is_found_or_listed_as_invisible() -> None:
     """G8, G11, G20."""
     every = {key for key, _, _ in corruptions()}
     assert every - found() == SURVIVORS

@@ -1,7 +1,7 @@
-"""The check against logs spoiled in every way we could think of: each is named rightly.
+"""The check against corrupted logs: each corruption gives the right finding.
 
-A checker that never fails proves nothing, so each case here says which promise must be reported,
-for which member, and at which position.
+A checker that never fails proves nothing, so each case states which promise must be reported, for
+which member, and at which position.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def has(report: Report, promise: str, member: str, position: int) -> bool:
     )
 
 
-# The rest of what can be spoiled shows without Spark, see test_verify_segments.
+# The other corruptions are found without Spark, see test_segments.
 CORRUPTIONS = [
     *ACROSS_MEMBERS,
     *(swap_two_batches, apply_a_batch_twice, miss_a_view, second_primary_in_one_epoch),
@@ -88,7 +88,7 @@ def test_each_broken_promise_is_named(
 
 
 class TestGood:
-    def test_a_good_story_is_consistent_and_counted(
+    def test_a_correct_history_is_consistent_and_counted(
         self, spark: SparkSession, tmp_path: Path
     ) -> None:
         maker = good_history()
@@ -208,7 +208,7 @@ class TestNoVerdict:
             verify(spark, [tmp_path])
 
 
-def test_the_story_covers_what_a_member_can_say() -> None:
+def test_the_history_has_every_kind_of_record() -> None:
     found_in_log = {type(r) for records in good_history().logs.values() for r in records}
     assert found_in_log == {
         Start, ViewSeen, Active, Inactive, Decided, Batch, ConfirmRecord, Snapshot, Durable,

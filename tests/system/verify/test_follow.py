@@ -1,4 +1,4 @@
-"""Following live logs with Spark: differences between members are told while they are written."""
+"""Following live logs with Spark: differences are reported while members write."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def follow_writers(
     return seen
 
 
-def test_a_good_story_is_followed_to_its_end(tmp_path: Path) -> None:
+def test_a_correct_history_is_followed_to_its_end(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     maker = good_history()
@@ -65,7 +65,7 @@ def test_a_good_story_is_followed_to_its_end(tmp_path: Path) -> None:
     assert document["newest"] == document["verified"] == maker.history.position
 
 
-def test_a_divergence_is_told_while_the_members_go_on(tmp_path: Path) -> None:
+def test_a_divergence_is_reported_while_the_members_go_on(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     maker = good_history()
@@ -74,7 +74,7 @@ def test_a_divergence_is_told_while_the_members_go_on(tmp_path: Path) -> None:
     seen = follow_writers(writers, logs, tmp_path / "scratch", maker.history.position)
     found: list[Finding] = [finding for result in seen for finding in result.findings]
     assert (promise, member, position) in [(f.property, f.member, f.position) for f in found]
-    assert not seen[-1].findings  # told before the end, and once
+    assert not seen[-1].findings  # reported before the end, and once
     assert len(found) == len(set(found))
     assert {finding.member for finding in found} == {member}
 
@@ -102,7 +102,7 @@ def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path
                     if after
                     else []
                 )
-                if ends and min(ends) <= read:  # the one behind it is being read
+                if ends and min(ends) <= read:  # the one after it is being read
                     path.unlink()
                     deleted += 1
                 elif path.suffix == SUFFIX:
@@ -120,7 +120,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_tells_and_ends_with_the_verdict(tmp_path: Path) -> None:
+def test_the_command_reports_findings_and_ends_with_the_verdict(tmp_path: Path) -> None:
     """A script reads what it writes, and stops it as Ctrl-C does."""
     logs = tmp_path / "logs"
     maker = good_history()

@@ -1,4 +1,4 @@
-"""Real members, one of them killed, and real clients: what they were told is in the logs."""
+"""Real members, one of them killed, and real clients: their operations are in the members' logs."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def stream(cluster: LocalCluster, root: Path, histories: Path) -> None:
     cluster.wait_active(timeout_seconds=SECONDS)
 
 
-def test_what_clients_were_told_is_in_the_logs_of_members(tmp_path: Path) -> None:
-    """G8, G11, G20: all of it is found, and the one confirm that nobody gave is not."""
+def test_confirms_and_deliveries_of_clients_are_in_the_logs_of_members(tmp_path: Path) -> None:
+    """G8, G11, G20: all of it is found, and the one made-up confirm is not."""
     from tools.verify.job import verify
 
     histories = tmp_path / "clients"

@@ -1,4 +1,4 @@
-"""What lives did together, in stories that real faults told: none of them may be accused."""
+"""Incarnations compared with each other, in histories of real faults: there must be no finding."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def findings_of(maker: LogMaker, directory: Path) -> list[Finding]:
 
 
 def given_a_state_on_the_way(given: bool) -> LogMaker:
-    """b and c miss a primary; c also missed the end of the one before, and is given a state.
+    """b and c miss a primary; c also missed the end of the one before, and receives a state.
 
-    The oracle's seed 215: what c was given is before the base of the primary that it then enters,
-    because more of the missed primary's items were decided on the way into that one.
+    The oracle's seed 215: the state that c received is before the base of the primary that it then
+    enters, because more of the missed primary's items were decided on the way into that one.
     """
     maker = LogMaker()
     for incarnation in (A, B, C):
@@ -52,16 +52,16 @@ def given_a_state_on_the_way(given: bool) -> LogMaker:
     return maker
 
 
-def test_who_was_given_what_it_lacked_did_not_go_along(tmp_path: Path) -> None:
+def test_a_member_with_a_transferred_state_did_not_move_together(tmp_path: Path) -> None:
     assert findings_of(given_a_state_on_the_way(True), tmp_path) == []
 
 
-def test_who_was_given_nothing_is_still_accused(tmp_path: Path) -> None:
+def test_without_a_transfer_what_is_missing_is_a_finding(tmp_path: Path) -> None:
     found = findings_of(given_a_state_on_the_way(False), tmp_path)
     assert "G2" in {f.property for f in found if f.member == "c"}
 
 
-def test_who_shares_two_views_but_came_by_another_did_not_come_along(tmp_path: Path) -> None:
+def test_a_member_that_was_in_another_view_between_did_not_move_together(tmp_path: Path) -> None:
     maker = given_a_state_on_the_way(True)
     i = at(maker, C, ViewSeen, 1)
     maker.logs[C][i] = ViewSeen(1, "a", False, (A, B, C))

@@ -1,7 +1,7 @@
-"""Following live logs, without Spark: what is new in files, and what is known so far.
+"""Following live logs, without Spark: what is new in files, and the progress of members.
 
-Members write at different paces, rotate, crash and return; whoever reads along must neither accuse
-them of what it has not read yet, nor read anything twice.
+Members write at different paces, rotate, crash and return; a reader must neither report what it has
+not read yet, nor read anything twice.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ A, B, C = ("a", 1), ("b", 1), ("c", 1)
 
 
 @pytest.fixture(autouse=True)
-def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 class Reader:
-    """Looks at logs as the stream does, and remembers the rows."""
+    """Reads logs as the stream does, and keeps the rows."""
 
     def __init__(self, *places: Path, saved: list[Row] | None = None) -> None:
         self._places = list(places)
@@ -73,7 +73,7 @@ class Reader:
         return bool(rows)
 
     def to_the_end(self) -> None:
-        """Look until there is nothing new, and once more."""
+        """Poll until there is nothing new, and once more."""
         while self.poll():
             pass
         self.poll()
@@ -90,7 +90,7 @@ def records(rows: list[Row]) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_pace_shows_the_same_and_accuses_nobody(tmp_path: Path, seed: int) -> None:
+def test_any_pace_gives_the_same_rows_and_no_finding(tmp_path: Path, seed: int) -> None:
     """Members are read at other places each time, segments end anywhere."""
     random = Random(seed)
     maker = good_history()
@@ -113,7 +113,7 @@ def test_any_pace_shows_the_same_and_accuses_nobody(tmp_path: Path, seed: int) -
 
 @pytest.mark.parametrize("corrupt", WITHIN_INCARNATIONS, ids=lambda corrupt: corrupt.__name__)
 @pytest.mark.parametrize("seed", range(3))
-def test_what_shows_without_spark_is_told_while_it_is_written(
+def test_what_needs_no_spark_is_reported_while_it_is_written(
     tmp_path: Path, corrupt: Corruption, seed: int
 ) -> None:
     random = Random(seed)
@@ -128,7 +128,7 @@ def test_what_shows_without_spark_is_told_while_it_is_written(
     assert len(set(reader.found)) == len(reader.found)
 
 
-def test_what_is_not_whole_waits(tmp_path: Path) -> None:
+def test_an_incomplete_record_is_read_later(tmp_path: Path) -> None:
     """A reader may come between two halves of a write."""
     maker = good_history()
     maker.write(tmp_path / "whole", 1 << 20)
@@ -160,7 +160,7 @@ def test_a_torn_tail_is_cut_off_and_written_on(tmp_path: Path) -> None:
     assert reader.found == []
 
 
-def test_a_tail_that_is_torn_before_a_later_segment_is_told(tmp_path: Path) -> None:
+def test_a_tail_that_is_torn_before_a_later_segment_is_reported(tmp_path: Path) -> None:
     good_history().write(tmp_path, 700)
     path = sorted((tmp_path / "a").iterdir())[1]
     path.write_bytes(path.read_bytes()[:-9])
@@ -205,12 +205,12 @@ def test_what_was_read_may_be_deleted_by_retention(tmp_path: Path) -> None:
     assert reader.progress.verified() == maker.history.position
 
 
-def test_a_member_that_returns_with_a_new_life_is_taken_up(tmp_path: Path) -> None:
-    """Its old life ends anywhere; the verified position goes on with those who are left."""
+def test_a_new_incarnation_of_a_member_is_followed(tmp_path: Path) -> None:
+    """The old one ends anywhere; the verified position goes on with the remaining members."""
     maker = good_history()
     writers = LiveWriters(maker, tmp_path)
     reader = Reader(tmp_path)
-    seen: list[tuple[int, bool]] = []  # lives of c, and whether the newest primary has it
+    seen: list[tuple[int, bool]] = []  # incarnations of c, and whether the newest primary has it
     first = len(maker.logs[C])
     for number in count():
         if not writers.step(1, *((A, B, C) if number < first else ())):
@@ -225,7 +225,7 @@ def test_a_member_that_returns_with_a_new_life_is_taken_up(tmp_path: Path) -> No
 
 
 def test_what_was_not_read_yet_is_counted(tmp_path: Path) -> None:
-    """A follower that is itself behind must not look as if it were not."""
+    """A follower that lags must report it."""
     maker = good_history()
     maker.write(tmp_path, 900)
     sizes = sum(path.stat().st_size for path in tmp_path.rglob("*.qml"))
@@ -243,8 +243,8 @@ def test_what_was_not_read_yet_is_counted(tmp_path: Path) -> None:
     assert unread_after == sizes - sum(path.stat().st_size for path in firsts)
 
 
-def test_a_difference_is_told_once_and_the_next_one_too() -> None:
-    """Looks overlap, and what follows a difference differs too."""
+def test_a_difference_is_reported_once_and_the_next_one_too() -> None:
+    """Micro-batches overlap, and what follows a difference differs too."""
     progress = ClusterProgress()
     polls = [[10, 20], [10, 20], [20], [], [90], [90], [90]]
     found = [
@@ -257,7 +257,7 @@ def test_a_difference_is_told_once_and_the_next_one_too() -> None:
     assert found == [[10], [], [], [], [90], [], []]
 
 
-def test_a_segment_that_was_deleted_before_it_was_read_is_told(tmp_path: Path) -> None:
+def test_a_segment_that_was_deleted_before_it_was_read_is_reported(tmp_path: Path) -> None:
     writers = LiveWriters(good_history(), tmp_path, 300)
     writers.step(9)
     reader = Reader(tmp_path)
@@ -318,7 +318,7 @@ def test_a_member_that_is_behind_holds_the_verified_position(tmp_path: Path) -> 
     assert progress.unverified == lag["c"]
 
 
-def test_what_clients_wrote_is_no_members(tmp_path: Path) -> None:
+def test_logs_of_clients_are_not_those_of_members(tmp_path: Path) -> None:
     good_history().write(tmp_path)
     log = MemberLogWriter(tmp_path, "", "", "spout-1@host", 7, lambda: 1, role=ROLE_CLIENT)
     log.append(Client(1, "q", 1, b""))
@@ -330,7 +330,7 @@ def test_what_clients_wrote_is_no_members(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 2, 4])
-def test_following_goes_on_from_a_verified_point(tmp_path: Path, kept: int) -> None:
+def test_following_continues_from_a_saved_checkpoint(tmp_path: Path, kept: int) -> None:
     maker = good_history(12)
     maker.write(tmp_path, 700)
     paths = [path for name in "abc" for path in sorted((tmp_path / name).iterdir())[:kept]]

@@ -1,4 +1,4 @@
-"""What a life shows must not depend on where its segments end.
+"""Findings must not depend on where segments end.
 
 No Spark here: segments are parsed and joined in this process, with a cut after every record, after
 some, and after none.
@@ -22,7 +22,7 @@ SIZES = [1, 700, 1 << 20]
 
 
 @pytest.fixture(autouse=True)
-def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -38,7 +38,7 @@ def findings_of(maker: LogMaker, directory: Path, segment_bytes: int) -> list[Fi
 
 
 @pytest.mark.parametrize("segment_bytes", SIZES)
-def test_a_good_story_shows_nothing(tmp_path: Path, segment_bytes: int) -> None:
+def test_a_correct_history_has_no_findings(tmp_path: Path, segment_bytes: int) -> None:
     assert findings_of(good_history(), tmp_path, segment_bytes) == []
 
 

@@ -1,4 +1,4 @@
-"""The demo's judge: it must see every way in which a stream can be wrong."""
+"""The demo's check of its stream: it must notice every way in which a stream can be wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""spout and drain with --history: what they write down is what happened to them."""
+"""spout and drain with --history: the history has what happened to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load generator measures what it should, and notices what it must."""
+"""The load generator measures what it should, and notices faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_everything_sent_arrives_once_and_in_order(producers: int, consumers: in
         assert not toy.queues, "the generator takes its queues away"
 
 
-def test_a_history_says_all_of_it(tmp_path: Path) -> None:
+def test_a_history_has_every_operation(tmp_path: Path) -> None:
     with ToyCluster(2) as toy:
         report = run_load(small(toy), str(tmp_path))
     (path,) = tmp_path.iterdir()
@@ -101,7 +101,7 @@ def test_quantiles() -> None:
     assert quantiles([0.001] * 99 + [0.5]) == {"p50": 1.0, "p99": 500.0, "max": 500.0}
 
 
-def test_a_message_is_as_long_as_it_says() -> None:
+def test_a_message_has_the_length_in_its_header() -> None:
     with ToyCluster() as toy:
         load = small(toy)
         run = Run(load)

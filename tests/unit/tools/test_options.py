@@ -1,4 +1,4 @@
-"""Options of a broker: who wins, what is refused, and what the refusal says."""
+"""Options of a broker: precedence, refusals, and their messages."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_bad_value_names_its_option(option: str, text: str) -> None:
     assert "\n" not in caught.value.reason
 
 
-def test_the_member_log_is_kept_for_ever_unless_told_otherwise() -> None:
+def test_the_member_log_is_kept_for_ever_by_default() -> None:
     wish = broker_options({}).memberlog
     assert (wish.segment_bytes, wish.segment_us) == (64 << 20, 3_600_000_000)
     assert wish.policy == Policy(True, 0, 0, False)

@@ -1,4 +1,4 @@
-"""qpid-cluster against a small fake of the management protocol: layout, prompts, words, codes."""
+"""qpid-cluster against a small fake of the management protocol: layout, prompts, texts, codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answerer = Callable[[dict[str, Json]], bytes]
 
 
 def member(name: str, port: int, **more: Json) -> dict[str, Json]:
-    """One member of an answer, ACTIVE and voting unless told otherwise."""
+    """One member of an answer, ACTIVE and voting by default."""
     url = f"amqp:tcp:127.0.0.1:{port}"
     usual: dict[str, Json] = {
         "id": name, "url": url, "state": "ACTIVE", "voter": True, "position": 7, "local": False
@@ -37,7 +37,7 @@ STATUS: dict[str, Json] = {
 
 
 class FakeBroker:
-    """Accepts management connections on a loopback port and answers as the test says."""
+    """Accepts management connections on a loopback port and gives prepared answers."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Json]] = []
@@ -111,7 +111,7 @@ def test_the_overview_has_the_classic_layout(broker: FakeBroker) -> None:
     assert broker.requests == [{"op": "status", "user": "guest", "password": "guest"}]
 
 
-def test_alarms_stand_below_the_members(broker: FakeBroker) -> None:
+def test_alarms_are_listed_below_the_members(broker: FakeBroker) -> None:
     status = json.loads(broker.answers["status"]) | {"alarms": ["the disk lags"]}
     broker.answers["status"] = json.dumps(status).encode() + b"\n"
     assert broker.run().stdout.endswith("5674\n         Alarm: the disk lags\n")
@@ -128,7 +128,7 @@ def test_json_is_the_answer_itself(broker: FakeBroker) -> None:
     assert json.loads(ended.stdout) == STATUS
 
 
-def test_not_active_says_why_and_fails(broker: FakeBroker) -> None:
+def test_not_active_gives_the_reason_and_fails(broker: FakeBroker) -> None:
     answer = {
         **STATUS, "status": "INQUORATE", "size": 1, "reason": "1 of 3 voters is here",
         "members": [member("a", 5672, state="JOINING", voter=False), member("b", 1, state="DOWN")],
@@ -205,7 +205,7 @@ def test_a_change_of_the_voters_ends_when_it_is_in_force(
     assert tuple(request[key] for key in ("action", "id", "by", "votes")) == asked
 
 
-def test_a_change_that_is_not_in_force_in_time_is_said_to_be_ordered(broker: FakeBroker) -> None:
+def test_a_change_that_is_not_in_force_in_time_is_reported_as_ordered(broker: FakeBroker) -> None:
     broker.answers["voters"] = b'{"ok": true, "voter_set": ["a"]}\n'
     ended = broker.run("-t", "0.3", "--remove-voter", "b")
     assert ended.returncode == 1

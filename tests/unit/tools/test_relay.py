@@ -43,7 +43,7 @@ def test_what_is_not_zmtp_goes_through_as_it_comes() -> None:
     assert cutter.cut(b"\0\5") == [(b"\0\5", False)]
 
 
-def test_frames_come_twice_and_overtake_each_other_and_all_come() -> None:
+def test_frames_are_duplicated_and_reordered_and_none_is_lost() -> None:
     """Over real sockets, as members use them."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     ports = free_ports(2)

@@ -1,4 +1,4 @@
-"""cpgtool and quorumtool against real members, over both kinds of place, and their words."""
+"""cpgtool and quorumtool against real members, over both kinds of address, and their output."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
     run(main)
 
 
-def test_whoever_says_something_else_is_shown_out() -> None:
+def test_another_protocol_is_disconnected() -> None:
     async def main() -> None:
         async with Cluster("shop", "a", config=CONFIG, manage="127.0.0.1:0") as a:
             host, _, port = a.manage.partition(":")

@@ -114,7 +114,7 @@ def test_no_broker_and_wrong_usage(tmp_path: Path) -> None:
         assert run("drain", "-b", toy.brokers, "-q", "q", "--output", missing)[0] == 73
 
 
-def test_a_wrong_password_is_said_once() -> None:
+def test_a_wrong_password_is_reported_once() -> None:
     with ToyCluster(2) as toy:
         code, _, err = run("drain", "-b", toy.brokers, "-q", "q", "--password", "wrong")
         assert code == 1
@@ -146,7 +146,7 @@ def test_count_returns_the_rest() -> None:
         assert "70 of 71 messages came before the timeout" in err
 
 
-def test_json_says_everything(tmp_path: Path) -> None:
+def test_json_has_every_figure(tmp_path: Path) -> None:
     output = tmp_path / "out"
     body = b"caf\xe9\r\n\xe2\x82\xac"
     with ToyCluster() as toy:

@@ -1,1 +1,1 @@
-"""Logs and histories that are made to lie, and what must be found in them."""
+"""Corrupted logs and histories, and the findings that they must give."""

@@ -1,7 +1,7 @@
-"""Ways to break the queue contract, told alike by all members: so only the contract can say it.
+"""Violations of the queue contract in the logs of all members: only the contract can find them.
 
-Each is a function of a story (`plain_story`) that has been lived; it changes what all members wrote
-down, or what their machines hold, and returns the rule that must be named and the position.
+Each is a function of a history (`plain_history`): it changes what all members recorded, or what
+their machines hold, and returns the rule that must be named and the position.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def enters_a_deleted_queue(maker: MoveMaker) -> tuple[str, int]:
 
 
 def message_vanishes(maker: MoveMaker) -> tuple[str, int]:
-    """It entered the queue, and the log forgets to say so: what is there later says otherwise."""
+    """An enqueue is missing in the log: the next checkpoint counts one message more."""
     _, last = first_move(maker, lambda row: is_a(row, Op.ENQUEUED, queue=1), -1)
     at, _ = first_move(maker, lambda row: row == last)
     rewrite_at(maker, at, lambda rows: [row for row in rows if row != last])
@@ -292,14 +292,14 @@ def late_command_moves(maker: MoveMaker) -> tuple[str, int]:
 
 
 def newest_of_those_that_came_back(maker: MoveMaker) -> tuple[str, int]:
-    """Of the two that were flagged and ready, the newer one is delivered first."""
+    """Of two that are flagged and ready, the newer one is delivered first."""
     at, got = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=1), -1)
     rewrite_at(maker, at, lambda rows: [put(got, seq=got[3] + 1)])
     return "wrong message", at
 
 
 def moves_in_another_order(maker: MoveMaker) -> tuple[str, int]:
-    """Two commands share a batch, and the second one's moves stand first."""
+    """Two commands share a batch, and the moves of the second come first."""
     at, _ = first_move(maker, lambda row: is_a(row, Op.ENQUEUED, queue=1), 2)
     for incarnation in INCARNATIONS:
         records = maker.logs[incarnation]

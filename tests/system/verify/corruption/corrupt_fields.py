@@ -1,7 +1,7 @@
-"""Generated lies: one field or one record of one member's log changed, and all of it linked anew.
+"""Generated corruptions: one field or record of one member's log changed, and all links made anew.
 
-Checksums, numbers and links hold, so that a reader sees no damage: a lie can be found only by what
-it contradicts, in the same log or in those of others.
+Checksums, numbers and links hold, so that a reader finds no damage: a corruption can be found only
+by what it contradicts, in the same log or in those of others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FieldCorruption(NamedTuple):
     incarnation: IncarnationId
     segment: int
     place: int  # in the segment; 0 is its header
-    records: tuple[Record, ...]  # what stands there instead
+    records: tuple[Record, ...]  # what replaces it
     replaced: int  # how many records they replace
     positions: range  # where it may be reported, if not by the member
 
@@ -42,7 +42,9 @@ class FieldCorruption(NamedTuple):
         return f"{self.key} ({name}, life {incarnation}, record {self.segment}.{self.place})"
 
     def is_named(self, findings: list[Finding]) -> bool:
-        """Whether a finding names the liar, as culprit or as witness, or the place."""
+        """Whether a finding names the corrupted member, as the culprit or in its text, or the
+        place.
+        """
         names = {self.incarnation[0], *(r.member for r in self.records if isinstance(r, Header))}
         phrases = [way for name in names for way in (f" at {name}", f" {name} says ")]
         return any(
@@ -54,16 +56,16 @@ class FieldCorruption(NamedTuple):
 
 
 class CorruptibleLogs:
-    """A story as written by honest members, on which lies are then told one at a time."""
+    """Logs of a correct history, to which one corruption at a time is applied."""
 
     def __init__(self, maker: LogMaker, directory: Path, segment_bytes: int = 3000) -> None:
-        self._directory = directory / "lie"
+        self._directory = directory / "corrupted"
         self._directory.mkdir(parents=True)
-        maker.write(directory / "truth", segment_bytes)
+        maker.write(directory / "correct", segment_bytes)
         self.logs: dict[IncarnationId, Segments] = {}
         self._paths: dict[IncarnationId, list[Path]] = {}
         self._rows: dict[IncarnationId, list[Row]] = {}
-        for path in sorted((directory / "truth").rglob("*.qml")):
+        for path in sorted((directory / "correct").rglob("*.qml")):
             records = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
             header = records[0]
             assert isinstance(header, Header)
@@ -73,11 +75,11 @@ class CorruptibleLogs:
             self._rows.setdefault(incarnation, []).extend(rows_in([path]))
 
     def uncorrupted(self) -> list[Finding]:
-        """Return what the check without Spark finds before anybody lies."""
+        """Return what the check without Spark finds in the uncorrupted logs."""
         return findings_without_spark([row for rows in self._rows.values() for row in rows])
 
     def without_spark(self, corruption: FieldCorruption) -> list[Finding] | None:
-        """Return what the check finds before Spark compares members; None: it takes no such log."""
+        """Return what the check finds before Spark compares members; None: it refuses the logs."""
         others = [
             row
             for incarnation, rows in self._rows.items()
@@ -95,7 +97,7 @@ class CorruptibleLogs:
             return None
 
     def write(self, corruption: FieldCorruption) -> list[Path]:
-        """Write the liar's log; return all segments, the honest ones of the others among them."""
+        """Write the corrupted log; return all segments, those of the other members among them."""
         paths = [
             p
             for incarnation, others in self._paths.items()
@@ -111,7 +113,7 @@ class CorruptibleLogs:
         return paths
 
     def corruptions(self) -> Iterator[FieldCorruption]:
-        """Yield every lie that an operator makes of any record of any life."""
+        """Yield every corruption that an operator makes of any record of any incarnation."""
         for incarnation, segments in self.logs.items():
             for number, records in enumerate(segments):
                 for index, record in enumerate(records):
@@ -122,7 +124,7 @@ class CorruptibleLogs:
                         )  # fmt: skip
 
     def _written(self, corruption: FieldCorruption) -> Iterator[bytes]:
-        """Yield the bytes of the liar's segments, with numbers and links that hold."""
+        """Yield the bytes of the corrupted segments, with numbers and links that hold."""
         link, lsn = NO_LINK, count()
         for number, uncorrupted in enumerate(self.logs[corruption.incarnation]):
             records = list(uncorrupted)
@@ -134,11 +136,11 @@ class CorruptibleLogs:
             totals = SegmentTotals()
             for record in records:
                 if isinstance(record, End) and not corruption.key.startswith("End"):
-                    record = totals.end()  # who lies does not contradict itself so plainly
+                    record = totals.end()  # a corrupted member keeps its totals consistent
                 if isinstance(record, Header) and not corruption.key.startswith("Header.prev_link"):
                     record = record._replace(prev_link=link)
                 payload = encode(next(lsn), record)
-                # The link is of what the header says, so that even a wrong one is no damage here.
+                # The link is of the header as written, so that even a wrong one is no damage here.
                 link = next_link(record.prev_link if isinstance(record, Header) else link, payload)
                 out += frame(payload, link)
                 totals.take(record)
@@ -173,7 +175,7 @@ def _corruptions_of(
 
 
 def _others(value: object) -> Iterator[tuple[str, Any]]:
-    """Yield what may stand in a field instead of what does."""
+    """Yield other values for a field."""
     for kind, operator, change in _OPERATORS:
         if type(value) is kind:
             changed = change(value)
@@ -198,7 +200,7 @@ _OPERATORS: list[tuple[type, str, Callable[..., object]]] = [
 
 
 def _places(*records: Record) -> range:
-    """Return the positions that the records speak of."""
+    """Return the positions that the records are about."""
     spans = [
         range(record.first_position, record.first_position + record.commands)
         for record in records

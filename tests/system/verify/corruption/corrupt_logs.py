@@ -1,4 +1,4 @@
-"""Ways to spoil a good log; each returns which promise, member and position must be reported."""
+"""Ways to corrupt a correct log; each returns the promise, member and position of the finding."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Corruption = Callable[[LogMaker], tuple[str, str, int]]
 
 
 def at(maker: LogMaker, incarnation: tuple[str, int], kind: type[Record], number: int = 0) -> int:
-    """Return the index of the n-th record of a kind in a life."""
+    """Return the index of the n-th record of a kind."""
     found = [i for i, record in enumerate(maker.logs[incarnation]) if isinstance(record, kind)]
     return found[number]
 
 
 def batch(maker: LogMaker, incarnation: tuple[str, int], number: int) -> Batch:
-    """Return the n-th batch of a life."""
+    """Return the n-th batch of an incarnation."""
     record = maker.logs[incarnation][at(maker, incarnation, Batch, number)]
     assert isinstance(record, Batch)
     return record
 
 
 def position_before(maker: LogMaker, incarnation: IncarnationId, index: int) -> int:
-    """Return the position that a life had reached before its record of that index."""
+    """Return the position that was applied before the record of that index."""
     before = [r for r in maker.logs[incarnation][:index] if isinstance(r, Batch)]
     return before[-1].first_position + before[-1].commands - 1
 
@@ -180,7 +180,7 @@ def omit_itself(maker: LogMaker) -> tuple[str, str, int]:
 
 
 def change_transitional(maker: LogMaker, writer: IncarnationId, *members: IncarnationId) -> int:
-    """Tell otherwise who came along from the first view; return where the teller stood then."""
+    """Change the members of the first transitional view; return the position at that view."""
     i = at(maker, writer, ViewSeen, 1)
     maker.logs[writer][i] = ViewSeen(1, "a", False, members)
     return position_before(maker, writer, i)
@@ -254,8 +254,8 @@ def confirm_before_durable(maker: LogMaker) -> tuple[str, str, int]:
     return "G9", "b", old.positions[-1]
 
 
-def take_too_much_for_durable(maker: LogMaker) -> tuple[str, str, int]:
-    """c crashed in that primary, so only of a and b it is known what they had; each kept all."""
+def raise_the_durable_mark(maker: LogMaker) -> tuple[str, str, int]:
+    """c crashed in that primary, so it is known of a and b only what was on disk."""
     old, reached = last_of_epoch(maker, B, ConfirmRecord, 1), last_of_epoch(maker, B, Durable, 1)
     assert isinstance(old, ConfirmRecord)
     assert isinstance(reached, Durable)
@@ -267,7 +267,7 @@ def take_too_much_for_durable(maker: LogMaker) -> tuple[str, str, int]:
 def last_of_epoch(
     maker: LogMaker, incarnation: IncarnationId, kind: type[Record], epoch: int
 ) -> Record:
-    """Return the last record of a kind that a life wrote in a primary before it left it."""
+    """Return the last record of a kind that was written in a primary."""
     found: list[Record] = []
     now = 0
     for record in maker.logs[incarnation]:
@@ -328,7 +328,7 @@ ACROSS_MEMBERS: list[Corruption] = [
     deliver_at_another_place, minority_goes_on, confirm_what_is_no_publish,
     confirm_what_was_refused, confirm_what_another_published, note_another_verdict,
 ]  # fmt: skip
-"""What shows only when the batches of all members, or of all segments of a life, meet."""
+"""Found only by comparing the batches of all members, or of all segments of an incarnation."""
 
 WITHIN_INCARNATIONS: list[Corruption] = [
     swap_two_batches, drop_a_batch, apply_a_batch_twice, change_a_chain, batch_of_another_epoch,
@@ -336,6 +336,6 @@ WITHIN_INCARNATIONS: list[Corruption] = [
     miss_the_end_of_a_view, see_another_membership, second_primary_in_one_epoch,
     primary_without_majority, forget_what_was_confirmed, omit_member,
     add_crashed_member, add_member_of_no_view, omit_itself, hide_the_end_of_a_view,
-    end_another_view, end_a_view_twice, take_too_much_for_durable,
+    end_another_view, end_a_view_twice, raise_the_durable_mark,
 ]  # fmt: skip
-"""What the control records and each life for itself show."""
+"""Found in control records and in each incarnation by itself."""

@@ -1,13 +1,13 @@
-"""Run the check over the logs of simulated clusters under faults: it must accuse none of them.
+"""Run the check over the logs of simulated clusters under faults: there must be no finding.
 
     python -m tests.system.verify.corruption.false_alarms --seeds 1-1000 [--stack oracle] [--spark]
     [--keep DIR]
 
-Each seed's brokers write their member logs.  They are judged by everything that needs no Spark, in
-this process; with --spark by the whole check, in one session for all of them.  A seed that the
-simulator itself finds wrong does not count.  Prints what was accused, and the number of clusters,
-lives, records, publishes and confirms looked at, and without Spark of positions that the queue
-contract was judged at, and that no log was a witness of; exit status 1 when there was an alarm.
+Each seed's brokers write their member logs.  They are checked in this process by everything that
+needs no Spark; with --spark by the full check, in one session for all of them.  A seed whose
+simulation fails does not count.  Prints the findings, and the number of clusters, incarnations,
+records, publishes and confirms; without Spark also of positions that the queue contract examined,
+and of those without a source.  Exit status 1 when there was a finding.
 """
 
 from __future__ import annotations

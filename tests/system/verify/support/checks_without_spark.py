@@ -28,12 +28,12 @@ def rows_in(files: Iterable[Path]) -> list[Row]:
 
 
 def findings_without_spark(rows: list[Row]) -> list[Finding]:
-    """Return what shows without comparing the batches of members; `BadInput` as the check says."""
+    """Return the findings that need no comparison of batches; `BadInput` as the check raises it."""
     return check_control_rows(rows).findings
 
 
 def contract_findings(rows: list[Row], primaries: dict[int, PrimaryView]) -> list[Finding]:
-    """Return what the queue contract says; all segments are walked through and replayed."""
+    """Return the findings of the queue contract; all segments are checked and replayed."""
     stretches = plan(rows, primaries)
     tasks = tasks_for(rows, stretches, None)
     breaches_found: list[tuple[Breach, int]] = []

@@ -1,7 +1,7 @@
-"""What clients wrote against what members did, without Spark: counts in dictionaries.
+"""Clients' histories against members' logs, without Spark: counts in dictionaries.
 
-A second, simpler form of `tools.verify.clients.check` for logs that fit into memory: it knows
-confirms and receipts only, and judges logs that tell the whole history.
+A second, simpler form of `tools.verify.clients.check` for logs that fit into memory: it compares
+confirms and received messages only, and needs logs of the whole history.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.verify.input.segments import find_segments
 
 
 class ClientComparison(NamedTuple):
-    """What was compared, and what did not fit, in sentences."""
+    """What was compared, and the mismatches, in sentences."""
 
     confirmed: int
     received: int
@@ -32,7 +32,7 @@ class ClientComparison(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One move of the one history."""
+    """One move of the canonical history."""
 
     position: int
     op: int

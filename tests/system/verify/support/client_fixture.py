@@ -1,7 +1,7 @@
-"""A place in the tests of clients' histories, and what judges it.
+"""Fixture of the tests of clients' histories: pairs of clients, and the check over all of them.
 
-A corner has a publisher and a consumer at a queue of their own, so that many can be told in one
-history and judged at once.
+A pair has a publisher and a consumer at a queue of their own, so that many cases fit into one
+history and are checked at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class ClientPair:
         self._tag = self._number = 0
 
     def body(self, text: str) -> bytes:
-        """Return a body that nobody else has."""
+        """Return a body that no other pair has."""
         return f"{self.name}: {text}".encode()
 
     def publish(self, text: str, *queues: int) -> list[Message]:
-        """The writer publishes, and it is confirmed; both say so."""
+        """Publish, and confirm it; both sides record it."""
         self._number += 1
         self.writer.published(self._number, self.body(text))
         held = self.servers.publish(self.body(text), self._number, *queues)
@@ -38,14 +38,14 @@ class ClientPair:
         return held
 
     def receive(self, text: str, *, redelivered: bool = False, acks: bool = True) -> None:
-        """The reader says that it got it."""
+        """Record that the reader received it."""
         self._tag += 1
         self.reader.received(self._tag, self.body(text), redelivered=redelivered)
         if acks:
             self.reader.acked(self._tag)
 
     def send(self, text: str) -> Message:
-        """Publish, deliver and settle; each side says so."""
+        """Publish, deliver and settle; each side records it."""
         (message,) = self.publish(text, self.queue)
         self.servers.deliver(message)
         self.receive(text)
@@ -53,7 +53,7 @@ class ClientPair:
         return message
 
     def send_twice(self, text: str) -> None:
-        """Publish, deliver, give back, deliver again flagged, and settle; each side says so."""
+        """Publish, deliver, return, deliver again flagged, and settle; each side records it."""
         (message,) = self.publish(text, self.queue)
         self.servers.deliver(message)
         self.receive(text, acks=False)

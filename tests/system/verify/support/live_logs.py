@@ -1,4 +1,4 @@
-"""Members that write their logs while somebody follows them."""
+"""Members that write their logs while they are followed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.system.verify.support.make_logs import LogMaker
 
 
 class LiveWriters:
-    """Writes the lives of a made story, a step at a time, as their members would."""
+    """Writes the logs of a made history step by step, as their members would."""
 
     def __init__(self, maker: LogMaker, directory: Path, segment_bytes: int = 3000) -> None:
         self._left: dict[tuple[str, int], list[Record]] = {
@@ -22,7 +22,9 @@ class LiveWriters:
         self._logs: dict[tuple[str, int], MemberLogWriter] = {}
 
     def step(self, records: int, *incarnations: tuple[str, int]) -> bool:
-        """Write so many more records of each life (of all, by default); False when all are out."""
+        """Write so many more records of each incarnation (of all, by default); False when all are
+        written.
+        """
         for key in incarnations or tuple(self._left):
             left = self._left[key]
             if left and key not in self._logs:
@@ -39,12 +41,12 @@ class LiveWriters:
         return any(self._left.values())
 
     def path(self, name: str, incarnation: int) -> Path:
-        """Return the segment that a life writes now."""
+        """Return the segment that an incarnation writes now."""
         return self._logs[name, incarnation].path
 
 
 class InBackground(Thread):
-    """Steps on until all is written or it is stopped."""
+    """Thread that steps until all is written or it is stopped."""
 
     def __init__(self, writers: LiveWriters, records: int, pause_seconds: float) -> None:
         super().__init__(daemon=True)

@@ -1,5 +1,6 @@
-"""Makes what members and clients would write of a few messages, as rows of the tables "moves" and
-"clients", for tests that then spoil either side.
+"""Makes members' moves and clients' operations as rows of the tables "moves" and "clients".
+
+Tests then corrupt either side.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CHANNEL, CONSUMER = 11, 22
 
 
 class MoveRow(NamedTuple):
-    """One row of the table of moves, as far as it is looked at."""
+    """One row of the table of moves, in the columns that the check of clients uses."""
 
     epoch: int
     position: int
@@ -47,7 +48,7 @@ class Message(NamedTuple):
 
 
 class Servers:
-    """The moves of one history.  Each call is a command, but for `also`."""
+    """Moves of one history.  Each call is a command, unless `also` is set."""
 
     def __init__(self) -> None:
         self.rows: list[MoveRow] = []
@@ -114,7 +115,7 @@ class Servers:
         self._move(Op.PURGED, False, 0, queue, self._next_seq[queue], ready, 0)
 
     def cold_start(self, queue: int, kept: list[Message]) -> list[Message]:
-        """Start the cluster anew; return what was kept, at its new places."""
+        """Cold start of the cluster; return what was kept, at its new places."""
         self._command()
         first = self._next_seq[queue]
         self._move(Op.RECOVERED, False, 0, queue, first, len(kept), 0)
@@ -122,7 +123,7 @@ class Servers:
         return [one._replace(seq=first + at) for at, one in enumerate(kept)]
 
     def without_last(self, op: Op) -> None:
-        """Take the last move of this kind away."""
+        """Remove the last move of this kind."""
         self.rows.remove([row for row in self.rows if row.op == op][-1])
 
     def table(self, spark: SparkSession) -> DataFrame:

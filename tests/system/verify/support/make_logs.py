@@ -1,7 +1,7 @@
-"""Makes the logs of a small cluster that did everything right, for tests that then spoil them.
+"""Makes the logs of a small cluster that did everything right, for tests that then corrupt them.
 
-The records of each life are plain lists until `write`, so that a test can change, drop or swap any
-of them; what is written is linked and numbered anew, as a broken member would do it.
+The records of each incarnation are plain lists until `write`, so that a test can change, drop or
+swap any of them; what is written is linked and numbered anew, as a broken member would do it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IncarnationId = tuple[str, int]
 
 
 class LogMaker:
-    """A cluster of three members; what each of them would write is in `lives`."""
+    """A cluster of three members; the records that each of them would write are in `logs`."""
 
     def __init__(self) -> None:
         self.logs: dict[IncarnationId, list[Record]] = {}
@@ -46,25 +46,25 @@ class LogMaker:
         self.blob_no = 0
 
     def start(self, incarnation: IncarnationId, history: History | None = None) -> None:
-        """A life begins with what its store held."""
+        """An incarnation begins with the state in its store."""
         found = history or History()
         self.logs[incarnation] = [Start(found.epoch, found.position, found.chain, root_of(found))]
 
     def view(self, ring_seq: int, *logs: IncarnationId) -> None:
-        """The ring of these lives forms."""
+        """A ring of these incarnations forms."""
         self.ring = (ring_seq, logs[0][0])
         self.seq = 0
         for incarnation in logs:
             self.logs[incarnation].append(ViewSeen(*self.ring, True, tuple(logs)))
 
     def leave(self, *logs: IncarnationId) -> None:
-        """The view ends for these lives."""
+        """The view ends for these incarnations."""
         for incarnation in logs:
             self.logs[incarnation].append(ViewSeen(*self.ring, False, tuple(logs)))
             self.logs[incarnation].append(Inactive("view ended"))
 
     def activate(self, *logs: IncarnationId, fresh: tuple[IncarnationId, ...] = ()) -> None:
-        """The view of `lives` becomes primary; the fresh ones get their state later."""
+        """The view becomes primary; the fresh members receive their state later."""
         self.epoch += 1
         members = tuple((*incarnation, incarnation in fresh) for incarnation in logs)
         base = self.history
@@ -80,7 +80,7 @@ class LogMaker:
         )
 
     def item(self, origin: str, kinds: bytes, *logs: IncarnationId, refuse: int = 0) -> Batch:
-        """One ordered item is applied by `lives`; its first `refuse` commands get a 404."""
+        """One item is applied by these incarnations; its first `refuse` commands get a 404."""
         self.seq += 1
         self.blob_no += 1
         codes = [404] * refuse + [UNROUTABLE if kind == PUBLISH else OK for kind in kinds[refuse:]]
@@ -123,7 +123,7 @@ class LogMaker:
             self.logs[incarnation].append(stop)
 
     def copy(self) -> LogMaker:
-        """Return a copy whose lists can be spoiled; the records themselves cannot change."""
+        """Return a copy whose lists can be changed; the records themselves cannot change."""
         twin = copy.copy(self)
         twin.logs = {incarnation: list(records) for incarnation, records in self.logs.items()}
         return twin
@@ -160,8 +160,8 @@ def root_of(history: History) -> int:
 def good_history(rounds: int = 6) -> LogMaker:
     """Start, run, lose c, go on without it, take it back by a snapshot, stop.
 
-    b learns late that a message before the loss was safe, and another one is undecided at both:
-    they are applied on the way into the next primary view.
+    b learns late that a message before the loss was safe, and another one is unstable at both: they
+    are applied on the way into the next primary view.
     """
     a, b, c, c2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
     maker = LogMaker()

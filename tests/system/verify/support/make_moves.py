@@ -1,8 +1,8 @@
-"""Makes the member logs of three members whose machines really run: clients talk to them through
-the rig of the unit tests, and what they would write down is kept as records that a test can spoil.
+"""Makes the member logs of three members with real machines.
 
-A test may also break a machine's state between two commands, the same at all members: then the logs
-agree with one another, and only the queue contract can say what is wrong.
+Clients use the rig of the unit tests, and what the members would record is kept as records that a
+test can corrupt.  A test may also break a machine's state between two commands, the same at all
+members: then the logs agree with one another, and only the queue contract can find the fault.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Row = tuple[int, int, int, int, int, int]
 
 
 class MoveMaker(LogMaker):
-    """The logs of a rig, and the rig: `rig.client()` and its methods are what happens."""
+    """The logs of a rig, and the rig: `rig.client()` and its methods make the history."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class MoveMaker(LogMaker):
             records.append(record)
 
     def checkpoint(self) -> None:
-        """Every log says how the queues stand here."""
+        """Every log gets a checkpoint of the queues."""
         self.checkpoint_of(self.machine)
 
     def checkpoint_of(self, machine: Machine | None) -> None:
@@ -130,11 +130,11 @@ class MoveMaker(LogMaker):
         self._add(Checkpoint(self.history.position, machine.root(), machine.next_message, rows))
 
     def end(self) -> None:
-        """An orderly end, with a last look at the queues."""
+        """Orderly end, with a last checkpoint."""
         self.checkpoint()
         self.stop(*INCARNATIONS)
 
-    # Lies that all members tell alike.
+    # Changes of all logs alike.
 
     def edit(self, change: Callable[[Row], Row | None], number: int = 0) -> int:
         """Change the n-th move for which `change` returns another one; return its position."""
@@ -172,7 +172,7 @@ class MoveMaker(LogMaker):
     # The check without Spark.
 
     def breaches(self, *, replay: bool = True) -> list[Breach]:
-        """Return what the contract says about the first member's log."""
+        """Return the breaches in the first member's log."""
         records = self.logs[INCARNATIONS[0]]
         return contract_breaches([records], replay=replay)
 
@@ -182,7 +182,7 @@ class MoveMaker(LogMaker):
 
 
 def contract_breaches(segments: list[list[Record]], *, replay: bool = True) -> list[Breach]:
-    """Judge the segments of one life, which begins at position 1, as the whole history."""
+    """Check the segments of one incarnation, which begins at position 1, as the whole history."""
     changed: list[Breach] = []
     lifecycles = LifecycleCheck()
     high_waters = []
@@ -213,7 +213,7 @@ def _queue_row(queue: Queue) -> tuple[int, str, str, bool, int]:
 
 
 class _TapedRig(Rig):
-    """Hands out what each command did."""
+    """Passes on what each command did."""
 
     def __init__(self, maker: MoveMaker) -> None:
         self._maker = maker
@@ -221,7 +221,7 @@ class _TapedRig(Rig):
         super().__init__()
 
     def apply(self, session: int, command: Command) -> int:
-        """Apply a command at all members; their tapes must agree."""
+        """Apply a command at all members; their move logs must agree."""
         before = {queue.number: queue for queue in self.queues()}
         outcome = super().apply(session, command)
         self.gone |= before

@@ -1,4 +1,4 @@
-"""A story of clients and queues that machines really lived, and tools to spoil what was written."""
+"""A history of clients and queues from real machines, and helpers to change its logs."""
 
 from __future__ import annotations
 

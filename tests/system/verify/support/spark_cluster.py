@@ -61,7 +61,7 @@ class SparkCluster:
         self._stop()
 
     def work(self, place: int) -> Path:
-        """Return where the worker at this place keeps what its executors say."""
+        """Return the directory where the worker at this place keeps the logs of its executors."""
         return self._scratch / f"work{place}"
 
     def tasks(self, place: int) -> int:
@@ -107,7 +107,7 @@ class SparkCluster:
             )
 
     def _wait(self, name: str, words: str, times: int) -> None:
-        """Until a log has said these words so often."""
+        """Wait until a log has these words so often."""
         log = self._scratch / f"{name}.log"
         deadline = time.monotonic() + PATIENCE_S
         while (said := log.read_text(errors="replace")).count(words) < times:

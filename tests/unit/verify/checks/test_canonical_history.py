@@ -1,6 +1,7 @@
-"""Which file tells what happened where: one history out of logs of which some tell another one.
+"""Canonical history: which file is the source of which positions, where logs hold several
+histories.
 
-Each was found in the logs of a simulated cluster that had kept its promises, and was accused.
+Each case was a false finding in the logs of a simulated cluster.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ LONG, SHORT = b"l" * 16, b"s" * 16
 def segment(
     member: str, *runs: tuple[int, ...], ordered: dict[int, int] | None = None, incarnation: int = 1
 ) -> Row:
-    """Return the row of a segment with these runs, and by epoch the first position of what was
-    ordered in it where that is not who decided.
+    """Return the row of a segment with these runs, and by epoch the first position that was ordered
+    in it where another epoch decided that.
     """
     ends = empty_ends()
     ends["runs"] = [Run(*run) for run in runs]
@@ -56,7 +57,7 @@ def segment(
 
 
 def start(member: str, position: int, chain: bytes, epoch: int) -> Row:
-    """Return the row of a life that began with this state."""
+    """Return the row of an incarnation that began with this state."""
     row = Row(f"{member}.2.qml", member, 2, 0, 1, RecordKind.START, epoch=epoch, position=position)
     return row._replace(chain=chain)
 
@@ -66,9 +67,9 @@ def primary(epoch: int, base: int, chain: bytes) -> PrimaryView:
     return PrimaryView(epoch, epoch, "a", base, chain, ("a/2",), ("a", "b", "c"), False)
 
 
-def test_an_epoch_that_was_passed_over_is_no_witness() -> None:
-    """Oracle seed 267: a went on to 74 alone, b and c began again from 48, then a's history was
-    taken up.
+def test_a_bypassed_epoch_is_no_source() -> None:
+    """Oracle seed 267: a went on to 74 alone, b and c began again from 48, then a's history
+    survived.
     """
     primaries = {8: primary(8, 46, b""), 10: primary(10, 48, SHORT), 11: primary(11, 74, LONG)}
     rows = [segment("a", (1, 48, 8), (75, 80, 11)), segment("b", (1, 48, 8), (49, 49, 10))]
@@ -82,7 +83,7 @@ def test_an_epoch_that_was_passed_over_is_no_witness() -> None:
     assert plan(rows, primaries) == unknown
 
 
-def test_an_epoch_of_which_nobody_wrote_active_began_before_its_activation() -> None:
+def test_an_epoch_without_active_records_began_before_its_activation() -> None:
     """Oracle seed 1228: b went on alone to 564 in epoch 9.  a and c, which had 556, ordered the
     activation of epoch 11 at 557 and lost their view; the primary of epoch 18 decided it.
     """
@@ -102,9 +103,9 @@ def test_an_epoch_of_which_nobody_wrote_active_began_before_its_activation() -> 
     assert cutoffs(rows, {9: 474, 18: 557}) == {9: 557}
 
 
-def test_a_last_batch_that_was_not_on_disk_is_no_witness() -> None:
-    """Oracle seed 324: life 3 applied 43 in epoch 8 and lost it; life 5 ordered the activation of
-    epoch 11 there, and epoch 12 decided that.
+def test_a_last_batch_that_was_not_on_disk_is_no_source() -> None:
+    """Oracle seed 324: incarnation 3 applied 43 in epoch 8 and lost it; incarnation 5 ordered the
+    activation of epoch 11 there, and epoch 12 decided that.
     """
     primaries = {8: primary(8, 41, SHORT), 12: primary(12, 43, LONG)}
     rows = [
@@ -116,7 +117,7 @@ def test_a_last_batch_that_was_not_on_disk_is_no_witness() -> None:
     assert gaps(planned) == []
 
 
-def test_what_was_decided_by_an_epoch_of_which_nothing_else_is_told_is_cut_too() -> None:
+def test_what_an_epoch_without_other_records_decided_is_superseded_too() -> None:
     """Oracle seed 2443: c applied 221 to 223, as epoch 41 had decided, and crashed before its
     activation; a and b had 179 on their disks.
     """
@@ -132,16 +133,16 @@ def test_what_was_decided_by_an_epoch_of_which_nothing_else_is_told_is_cut_too()
     assert gaps(planned) == [Gap(1, 86)]
 
 
-def test_who_received_its_state_says_when_an_epoch_began_at_the_latest() -> None:
-    """Only who had the state before knows the base; of others the first batch is taken."""
+def test_the_first_batch_after_a_transfer_bounds_the_base_of_an_epoch() -> None:
+    """Only members that had the state before record the base; of others the first batch is used."""
     late = primary(9, 0, b"")
     assert epoch_bases([segment("a", (30, 40, 9)), segment("b", (20, 40, 9))], {9: late}) == {9: 19}
     assert epoch_bases([segment("a", (1, 40, 9))], {9: late}) == {9: 0}
 
 
-def passed_over(first: int) -> LogMaker:
-    """Epoch 1 confirmed some, then a's second life and c ordered from the `first` state on what is
-    of epoch 2 and decided in epoch 3, of which alone there is an ACTIVE.
+def bypassed_epoch(first: int) -> LogMaker:
+    """Epoch 1 confirmed some; then a's second incarnation and c ordered from the `first` state on
+    what is of epoch 2 and was decided in epoch 3, of which alone there is an ACTIVE.
     """
     a, b, c1, a2 = ("a", 1), ("b", 1), ("c", 1), ("a", 2)
     maker = LogMaker()
@@ -184,20 +185,20 @@ def findings_of(maker: LogMaker, directory: Path) -> list[Finding]:
     return findings_without_spark(rows) + contract_findings(rows, check_control_rows(rows).epochs)
 
 
-def test_what_one_member_alone_had_is_not_lost(tmp_path: Path) -> None:
-    assert findings_of(passed_over(2), tmp_path) == []
+def test_what_one_member_alone_had_applied_is_not_lost(tmp_path: Path) -> None:
+    assert findings_of(bypassed_epoch(2), tmp_path) == []
 
 
-def test_what_is_lost_in_an_epoch_of_which_nobody_wrote_active_is_told(tmp_path: Path) -> None:
+def test_a_loss_in_an_epoch_without_active_records_is_found(tmp_path: Path) -> None:
     """G8: the base of epoch 3 is beyond what epoch 1 confirmed; that of epoch 2, which it decided,
     is before it.
     """
-    (found,) = [f for f in findings_of(passed_over(1), tmp_path) if f.property == "G8"]
+    (found,) = [f for f in findings_of(bypassed_epoch(1), tmp_path) if f.property == "G8"]
     assert "confirmed in epoch 1, but the primary of epoch 2 starts before it" in found.what
 
 
-def goes_back() -> MoveMaker:
-    """a applies an ack, is given the state before it, and applies the ack again, in one segment."""
+def state_before_the_last_ack() -> MoveMaker:
+    """a applies an ack, receives the state before it, and applies the ack again, in one segment."""
     maker = MoveMaker()
     one, two = maker.rig.client("a"), maker.rig.client("b")
     one.queue("q")
@@ -223,11 +224,11 @@ def goes_back() -> MoveMaker:
     return maker
 
 
-def test_what_a_life_applied_again_behind_a_state_that_it_was_given_happened_once(
+def test_what_is_applied_again_after_a_transferred_state_counts_once(
     tmp_path: Path,
 ) -> None:
     """Oracle seed 1484: a had applied 269, c's view ended before; c was the donor with 268."""
-    maker = goes_back()
+    maker = state_before_the_last_ack()
     assert findings_of(maker, tmp_path) == []
     rows = rows_in(sorted(tmp_path.rglob("*.qml")))
     planned = plan(rows, check_control_rows(rows).epochs)

@@ -1,4 +1,4 @@
-"""Segments that were closed say so, and nothing stands behind that (LOG)."""
+"""Closed segments have a closing record, and no record follows it (LOG)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tools.verify.findings import Finding
 
 
 @pytest.fixture(autouse=True)
-def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -33,8 +33,8 @@ def findings_of(logs: Path) -> list[Finding]:
     return findings_without_spark(rows_in(sorted(logs.rglob("*.qml"))))
 
 
-def corrupt(paths: list[Path], number: int, *more: Record) -> Path:
-    """Write a life anew, without the END of one segment, or with more records behind it."""
+def rewrite(paths: list[Path], number: int, *more: Record) -> Path:
+    """Write a log anew, without the END of one segment, or with more records after it."""
     link, lsn = NO_LINK, 0
     for at, path in enumerate(paths):
         records = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
@@ -54,23 +54,23 @@ def corrupt(paths: list[Path], number: int, *more: Record) -> Path:
 
 def test_a_segment_that_another_follows_was_closed(logs: Path) -> None:
     paths = sorted((logs / "b").iterdir())
-    path = corrupt(paths, 0)
+    path = rewrite(paths, 0)
     found = findings_of(logs)
     assert [f[:3] for f in found] == [("LOG", "b", 1)]
     assert found[0].what == f"{path} has no closing record, but {paths[1]} follows it"
 
 
-def test_who_stopped_in_order_closed_its_last_segment(logs: Path) -> None:
+def test_an_orderly_stop_closes_the_last_segment(logs: Path) -> None:
     paths = sorted((logs / "b").iterdir())
-    path = corrupt(paths, len(paths) - 1)
+    path = rewrite(paths, len(paths) - 1)
     found = findings_of(logs)
     assert [f[:3] for f in found] == [("LOG", "b", 1)]
     assert found[0].what == f"stopped in order, but {path} has no closing record"
 
 
-def test_who_crashed_closed_nothing(logs: Path) -> None:
+def test_a_crash_leaves_no_closing_record(logs: Path) -> None:
     paths = sorted((logs / "c").glob("c.1.*"))
-    corrupt(paths, len(paths) - 1)
+    rewrite(paths, len(paths) - 1)
     assert findings_of(logs) == []
 
 
@@ -81,9 +81,9 @@ def test_a_torn_closing_record_is_unknown(logs: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1])
-def test_nothing_stands_behind_a_closing_record(logs: Path, number: int) -> None:
+def test_no_record_follows_a_closing_record(logs: Path, number: int) -> None:
     paths = sorted((logs / "b").iterdir())
-    path = corrupt(paths, range(len(paths))[number], Durable(1))
+    path = rewrite(paths, range(len(paths))[number], Durable(1))
     found = findings_of(logs)
     assert [f[:3] for f in found] == [("LOG", "b", 1)]
     assert found[0].what == f"{path} goes on behind its closing record"

@@ -1,4 +1,4 @@
-"""Verdicts of votes that do not follow from the states that the logs show (G10)."""
+"""Verdicts of digest votes that do not follow from the states in the logs (G10)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A, B, C, C2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
 
 
 @pytest.fixture(autouse=True)
-def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -29,7 +29,7 @@ def findings_of(maker: LogMaker, directory: Path, segment_bytes: int = 1 << 20) 
 
 
 def set_verdict(maker: LogMaker, verdict: str, *logs: IncarnationId, number: int = 0) -> int:
-    """Let these note another verdict in their n-th vote; return the vote's position."""
+    """Set the verdict of the n-th vote of these incarnations; return the vote's position."""
     position = -1
     for incarnation in logs:
         i = at(maker, incarnation, Vote, number)
@@ -42,7 +42,7 @@ def set_verdict(maker: LogMaker, verdict: str, *logs: IncarnationId, number: int
 
 @pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("word", ["divergent", "undecided"])
-def test_the_one_that_notes_another_verdict(tmp_path: Path, word: str, segment_bytes: int) -> None:
+def test_one_member_records_another_verdict(tmp_path: Path, word: str, segment_bytes: int) -> None:
     maker = good_history()
     position = set_verdict(maker, word, B)
     found = findings_of(maker, tmp_path, segment_bytes)
@@ -50,7 +50,7 @@ def test_the_one_that_notes_another_verdict(tmp_path: Path, word: str, segment_b
 
 
 @pytest.mark.parametrize("word", ["divergent", "undecided"])
-def test_all_note_a_difference_where_there_was_none(tmp_path: Path, word: str) -> None:
+def test_all_record_a_difference_where_there_was_none(tmp_path: Path, word: str) -> None:
     maker = good_history()
     position = set_verdict(maker, word, A, B, C)
     found = findings_of(maker, tmp_path)
@@ -58,22 +58,22 @@ def test_all_note_a_difference_where_there_was_none(tmp_path: Path, word: str) -
     assert all("held the same state" in f.what for f in found)
 
 
-def test_who_was_given_its_state_is_compared_with_the_states(tmp_path: Path) -> None:
+def test_a_member_with_a_transferred_state_is_compared_with_the_states(tmp_path: Path) -> None:
     """It did not count all votes, but what all of them held is known."""
     maker = good_history()
     position = set_verdict(maker, "divergent", C2, number=0)
     assert [f[:4] for f in findings_of(maker, tmp_path)] == [("G10", "c", 2, position)]
 
 
-def test_a_word_that_there_is_not(tmp_path: Path) -> None:
+def test_an_unknown_verdict(tmp_path: Path) -> None:
     maker = good_history()
     position = set_verdict(maker, "fine", A, B, C)
     found = findings_of(maker, tmp_path)
     assert {f[:4] for f in found} == {("G10", incarnation, 1, position) for incarnation in "abc"}
 
 
-def test_a_difference_that_there_was_is_not_disputed(tmp_path: Path) -> None:
-    """c held something else, and all say so: what is wrong is c's state, which Spark compares."""
+def test_a_real_difference_is_no_finding_about_votes(tmp_path: Path) -> None:
+    """c had another state, and all record it: the fault is c's state, which Spark compares."""
     maker = good_history()
     set_verdict(maker, "divergent", A, B, C)
     for i, record in enumerate(maker.logs[C]):
@@ -83,7 +83,7 @@ def test_a_difference_that_there_was_is_not_disputed(tmp_path: Path) -> None:
 
 
 def test_a_crash_may_cut_verdicts_off(tmp_path: Path) -> None:
-    """a and b note an agreement and then who came late with another value; c died in between."""
+    """a and b record an agreement, then a late voter with another value; c crashed in between."""
     maker = good_history()
     for incarnation in (A, B):
         i = at(maker, incarnation, Vote)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("numpy")
 
 from broker.memberlog.records import Durable, Inactive
-from tests.system.verify.corruption.corrupt_logs import at, last_of_epoch, take_too_much_for_durable
+from tests.system.verify.corruption.corrupt_logs import at, last_of_epoch, raise_the_durable_mark
 from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
 from tests.system.verify.support.make_logs import LogMaker, good_history
 from tools.verify.findings import Finding
@@ -19,7 +19,7 @@ A, B = ("a", 1), ("b", 1)
 
 
 @pytest.fixture(autouse=True)
-def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -32,30 +32,30 @@ def findings_of(paths: list[Path]) -> list[Finding]:
     return findings_without_spark(rows_in(paths))
 
 
-def test_it_says_from_where_to_where_and_what_was_on_disk(tmp_path: Path) -> None:
+def test_the_finding_has_the_range_and_what_was_on_disk(tmp_path: Path) -> None:
     maker = good_history()
     reached = last_of_epoch(maker, B, Durable, 1)
     assert isinstance(reached, Durable)
     at_most = reached.position
-    take_too_much_for_durable(maker)
+    raise_the_durable_mark(maker)
     (found,) = findings_of(write(maker, tmp_path))
     assert found[:4] == ("G9", "b", 1, at_most + 1)
     assert found.until == at_most + 3
     assert f"is {at_most} at a, {at_most} at b, unknown at c" in found.what
 
 
-def test_who_crashed_in_that_primary_may_have_had_it(tmp_path: Path) -> None:
+def test_a_member_that_crashed_in_that_primary_may_have_had_it(tmp_path: Path) -> None:
     maker = good_history()
-    take_too_much_for_durable(maker)
+    raise_the_durable_mark(maker)
     del maker.logs[A][at(maker, A, Inactive) - 1 :]  # the end of its view, too
     found = findings_of(write(maker, tmp_path))
     assert [f for f in found if f.property == "G9"] == []
 
 
-def test_who_crashed_when_that_view_was_over_had_said_all(tmp_path: Path) -> None:
-    """A mark rides on the token, and there is none of that ring any more."""
+def test_a_member_that_crashed_after_that_view_had_recorded_all(tmp_path: Path) -> None:
+    """A mark rides on the token, and the token of that ring is gone."""
     maker = good_history()
-    take_too_much_for_durable(maker)
+    raise_the_durable_mark(maker)
     ends = at(maker, A, Inactive)
     reached = last_of_epoch(maker, A, Durable, 1)
     assert isinstance(reached, Durable)
@@ -64,16 +64,16 @@ def test_who_crashed_when_that_view_was_over_had_said_all(tmp_path: Path) -> Non
     assert f"is {reached.position} at a, {reached.position} at b, unknown at c" in found.what
 
 
-def test_who_is_not_shown_from_its_beginning_may_have_had_it(tmp_path: Path) -> None:
-    """What a said to be on disk may stand in the segment that was archived."""
+def test_a_log_without_its_beginning_may_have_had_it(tmp_path: Path) -> None:
+    """The durable record of a may be in the archived segment."""
     maker = good_history()
-    take_too_much_for_durable(maker)
+    raise_the_durable_mark(maker)
     paths = write(maker, tmp_path)
     assert paths[0].name == "a.1.000000.qml"
     assert findings_of(paths[1:]) == []
 
 
-def test_a_member_that_lacks_what_it_said_it_had(tmp_path: Path) -> None:
+def test_a_member_without_the_durable_record_that_it_reported(tmp_path: Path) -> None:
     """Of two that remain, each must have what both confirm."""
     maker = good_history()
     last = last_of_epoch(maker, B, Durable, 2)

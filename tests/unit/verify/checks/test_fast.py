@@ -1,4 +1,4 @@
-"""The fast path: what it compares, what it says it did not, and where it sends the reader."""
+"""The fast comparison: what it compares, what it reports as not compared, what to check in full."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tools.verify.input.rows import FAULT
 
 
 @pytest.fixture(autouse=True)
-def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -65,7 +65,7 @@ class TestTally:
         assert all(every[position] == chain for position, chain in marks_of(end))
         assert len(encode(1 << 60, end)) < ENDS_BYTES // 2
 
-    def test_the_parser_holds_the_closing_record_to_the_segment(self, tmp_path: Path) -> None:
+    def test_the_parser_compares_the_closing_record_with_the_segment(self, tmp_path: Path) -> None:
         log = MemberLogWriter(tmp_path, "prod", "c1", "a", 1, lambda: 1)
         log.append(batch(1, 3))
         log.append(End(1, 3, bytes(16), 3, 1, 3, 0, 0, STEP, b""))  # of another chain
@@ -75,7 +75,7 @@ class TestTally:
 
 
 class TestEnds:
-    def test_they_are_what_the_whole_segment_says(self, tmp_path: Path) -> None:
+    def test_they_equal_those_of_the_whole_segment(self, tmp_path: Path) -> None:
         good_history().write(tmp_path, segment_bytes=1500)
         for path in tmp_path.rglob("*.qml"):
             with path.open("rb") as file:
@@ -102,7 +102,7 @@ class TestCompare:
         assert report.compared >= 2
         assert report.alone == []
 
-    def test_a_difference_sends_to_the_segments_around_it(self, tmp_path: Path) -> None:
+    def test_a_difference_names_the_segments_around_it(self, tmp_path: Path) -> None:
         maker = good_history(400)
         a = ("a", 1)
         batches = [i for i, r in enumerate(maker.logs[a]) if isinstance(r, Batch)]
@@ -130,14 +130,14 @@ class TestCompare:
         with pytest.raises(BadInput, match="more than one cluster"):
             compare_ends([tmp_path])
 
-    def test_it_does_not_see_what_leaves_the_ends_alone(self, tmp_path: Path) -> None:
+    def test_it_does_not_find_what_leaves_the_ends_unchanged(self, tmp_path: Path) -> None:
         planted = write_logs(tmp_path, 3000, seed=1, segment_bytes=1 << 16)
         assert planted.position > 0
         assert compare_ends([tmp_path]).agree  # and that is why it is not called consistent
 
 
 class TestCommand:
-    def test_it_never_says_consistent(self, tmp_path: Path) -> None:
+    def test_it_never_claims_consistency(self, tmp_path: Path) -> None:
         good_history().write(tmp_path)
         for extra in ([], ["--json"]):
             done = CliRunner().invoke(main, ["--fast", *extra, str(tmp_path)])

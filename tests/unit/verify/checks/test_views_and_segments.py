@@ -1,6 +1,4 @@
-"""Who tells of a view or a primary what most do not is named, also when he is the first to tell it
-(G6, G7).
-"""
+"""The minority about a view or a primary is named, also if it was recorded first (G6, G7)."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def findings_of(maker: LogMaker, directory: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("incarnation", [A, C])
-def test_the_odd_teller_of_a_view(
+def test_the_minority_about_a_view_is_named(
     incarnation: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     maker = good_history(3)
@@ -41,7 +39,7 @@ def test_the_odd_teller_of_a_view(
 
 
 @pytest.mark.parametrize("incarnation", [A, C])
-def test_the_odd_teller_of_a_primary(
+def test_the_minority_about_a_primary_is_named(
     incarnation: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     maker = good_history(3)

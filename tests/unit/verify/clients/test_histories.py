@@ -1,4 +1,4 @@
-"""Which logs are clients', and how much of the history the members' logs tell."""
+"""Which logs are clients', and how much of the history the members' logs hold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def a_member(directory: Path) -> Path:
     return next(directory.glob("client*"))
 
 
-def test_the_header_says_whose_log_it_is(tmp_path: Path) -> None:
+def test_the_header_has_the_role(tmp_path: Path) -> None:
     client, member = a_client(tmp_path), a_member(tmp_path)
     packed = tmp_path / "packed.qml.gz"
     packed.write_bytes(gzip.compress(client.read_bytes()))
@@ -54,7 +54,7 @@ def row(member: str, incarnation: int, kind: RecordKind) -> Row:
     return Row("file", member, incarnation, 0, 0, int(kind))
 
 
-def test_the_end_is_known_when_the_last_life_of_each_member_stopped() -> None:
+def test_the_end_is_known_when_the_last_incarnation_of_each_member_stopped() -> None:
     a1, a2 = row("a", 1, RecordKind.START), row("a", 2, RecordKind.START)
     stopped = [row("a", 2, RecordKind.STOP), row("b", 1, RecordKind.STOP)]
     assert extent_of([a1, a2, *stopped], []).end

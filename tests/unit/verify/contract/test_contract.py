@@ -1,4 +1,4 @@
-"""The queue contract over logs of machines that really ran, without Spark (G11, G12, G13, G20)."""
+"""The queue contract over logs of real machines, without Spark (G11, G12, G13, G20)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _recorded() -> MoveMaker:
 
 
 def history() -> MoveMaker:
-    """Return the logs of the story, to be spoiled."""
+    """Return the logs of the history, to be corrupted."""
     twin = _recorded().copy()
     assert isinstance(twin, MoveMaker)
     return twin
 
 
-def test_an_honest_story_keeps_the_contract() -> None:
+def test_a_correct_history_keeps_the_contract() -> None:
     maker = history()
     assert maker.breaches() == []
     result = check_segment(maker.logs[INCARNATIONS[0]], [], EVERYTHING, replay=True)
@@ -63,7 +63,7 @@ def test_each_rule_is_broken_by_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nothing_is_accused_that_a_machine_does(seed: int) -> None:
+def test_what_a_machine_does_gives_no_finding(seed: int) -> None:
     maker = wander(random.Random(seed), 150)
     assert maker.breaches() == []
 
@@ -112,7 +112,7 @@ def test_bins_give_the_same_verdict_as_a_single_one() -> None:
     assert all(one == outcome[0] for one in outcome)
 
 
-def test_what_is_missing_is_unknown_and_not_wrong() -> None:
+def test_what_is_missing_gives_no_finding() -> None:
     maker = wander(random.Random(3), 150)
     records = maker.logs[INCARNATIONS[0]]
     half = len(records) // 2
@@ -128,7 +128,7 @@ def test_what_is_missing_is_unknown_and_not_wrong() -> None:
     assert outcome.breaches == []
 
 
-def test_segments_of_a_life_are_joined() -> None:
+def test_segments_of_an_incarnation_are_joined() -> None:
     maker = history()
     records = maker.logs[INCARNATIONS[0]]
     cuts = [i for i, record in enumerate(records) if isinstance(record, Checkpoint)][1:]
@@ -152,7 +152,7 @@ def test_segments_of_a_life_are_joined() -> None:
 
 
 def _connect(maker: MoveMaker, member: str, conn: int) -> Client:
-    """Return a client of a connection that was never there before."""
+    """Return a client with a new connection."""
     session = maker.machine.sessions[member].session
     opened = c.ConnectionOpen(c.CONNECTION_OPEN, conn, "/", "guest", f"{member}:1")
     maker.rig.apply(session, opened)
@@ -160,7 +160,7 @@ def _connect(maker: MoveMaker, member: str, conn: int) -> Client:
 
 
 def wander(chance: random.Random, steps: int) -> MoveMaker:
-    """Clients that do anything; members that are lost; now and then the whole cluster."""
+    """Random operations of clients; members that are lost; now and then the whole cluster."""
     maker = MoveMaker()
     rig = maker.rig
     clients: list[Client] = []
@@ -242,7 +242,7 @@ def test_a_log_that_is_wrong_throughout_does_not_fill_the_memory(
     assert len(lifecycles.breaches) == 2
 
 
-def test_a_wish_for_replays_that_is_none() -> None:
+def test_an_invalid_number_of_replays() -> None:
     outcome = CliRunner().invoke(main, ["--replay", "some", "."])
     assert outcome.exit_code == 2
     assert "give a number of segments, or all" in outcome.output

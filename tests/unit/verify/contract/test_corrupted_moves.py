@@ -1,9 +1,9 @@
-"""Generated lies about moves that all members tell alike, so that only the contract can see them.
+"""Generated corruptions of moves in the logs of all members, which only the contract can find.
 
-Each field of each kind of move is changed, each kind of move left out, told twice, or told before
-the one that stood before it; the same for what names queues and says how they stand.  What cannot
-be seen then stands in UNSEEN with the reason, and the test fails when it is seen after all.  (One
-member that lies about any of it differs from the others: G14.)
+Each field of each kind of move is changed, each kind of move left out, duplicated, or swapped with
+the one before it; the same for names and figures of queues.  What cannot be found is in UNSEEN with
+the reason, and the test fails when it is found after all.  (If only one member is corrupted, it
+differs from the others: G14.)
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PARTLY: dict[str, str] = {
 
 
 def corruptions_in(records: list[Record]) -> Iterator[Corruption]:
-    """Yield every lie about moves, names and figures."""
+    """Yield every corruption of moves, names and figures."""
     for at, record in enumerate(records):
         match record:
             case Batch():
@@ -109,22 +109,22 @@ def _about_moves(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
 
 @pytest.fixture(scope="module")
 def records() -> list[Record]:
-    """One honest log."""
+    """One correct log."""
     return plain_history().logs[INCARNATIONS[0]]
 
 
 def is_seen(records: list[Record], corruption: Corruption) -> bool:
-    """Whether the contract sees a lie."""
+    """Whether the contract finds a corruption."""
     _, at, changed = corruption
     return bool(contract_breaches([[*records[:at], changed, *records[at + 1 :]]]))
 
 
-def test_a_lie_that_all_tell_is_seen_or_listed(records: list[Record]) -> None:
+def test_each_corruption_of_all_logs_is_found_or_listed(records: list[Record]) -> None:
     by_key: dict[str, list[Corruption]] = {}
     for corruption in corruptions_in(records):
         by_key.setdefault(corruption[0], []).append(corruption)
     assert len(by_key) > 90
-    assert (UNSEEN.keys() | PARTLY.keys()) - by_key.keys() == set(), "nobody lies like that"
+    assert (UNSEEN.keys() | PARTLY.keys()) - by_key.keys() == set(), "no such corruption"
     chance = random.Random(SEED)
     for key, corruptions in by_key.items():
         if key not in PARTLY:
@@ -133,7 +133,7 @@ def test_a_lie_that_all_tell_is_seen_or_listed(records: list[Record]) -> None:
 
 
 @pytest.mark.slow
-def test_every_lie_that_all_tell(records: list[Record]) -> None:
+def test_every_corruption_of_all_logs(records: list[Record]) -> None:
     seen: dict[str, set[bool]] = {}
     for corruption in corruptions_in(records):
         seen.setdefault(corruption[0], set()).add(is_seen(records, corruption))

@@ -34,7 +34,7 @@ def test_directories_files_and_globs_each_file_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["no", "no*", "empty"])
-def test_nothing_there_is_said(tmp_path: Path, place: str) -> None:
+def test_a_place_without_logs_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match=r"does not exist|there is no member log"):
         find_segments([tmp_path / place])

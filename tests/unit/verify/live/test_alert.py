@@ -1,4 +1,4 @@
-"""What --follow says: lines for people, JSON lines for scripts, and what it refuses."""
+"""Output of --follow: lines for people, JSON lines for scripts, and refused options."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def test_people_get_lines() -> None:
         "note: e (life 1) is in the primary view, but no log of it is here",
     ]
     calm = FollowResult(RESULT.progress, [], 5000)
-    assert list(result_lines(calm, RESULT, as_json=False)) == []  # said once
+    assert list(result_lines(calm, RESULT, as_json=False)) == []  # noted once
 
 
-def test_the_status_names_who_is_behind() -> None:
+def test_the_status_names_the_members_that_lag() -> None:
     assert status(RESULT) == "verified 900, 100 behind 1,000: a =, c -100 (1.2 s)"
     late = FollowResult(RESULT.progress, [], 5000, unread_bytes=12_345)
     assert status(late).startswith("verified 900, 100 behind 1,000, 12,345 bytes to read: a =")
@@ -53,7 +53,7 @@ def test_scripts_get_a_document_a_line() -> None:
     assert (end["event"], end["consistent"], end["verified"]) == ("end", False, 900)
 
 
-def test_the_last_line_says_how_far_it_holds() -> None:
+def test_the_last_line_has_the_verified_position() -> None:
     line = final_line(RESULT, consistent=True, as_json=False)
     assert line.startswith("consistent so far: 5,000 records, verified up to position 900;")
     assert final_line(RESULT, consistent=False, as_json=False).startswith("NOT CONSISTENT")

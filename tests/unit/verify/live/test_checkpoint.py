@@ -1,4 +1,4 @@
-"""The verified point: which segments it settles, and that checking on from it sees the same."""
+"""The saved checkpoint: which segments it settles, and that a check from there finds the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tools.verify.live import checkpoint
 
 
 @pytest.fixture(autouse=True)
-def _disk_is_not_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -31,7 +31,7 @@ def control_rows(directory: Path) -> list[Row]:
     return [row for row in rows_of(directory) if row.kind in views_and_segments.CONTROL_KINDS]
 
 
-def test_checking_on_collects_what_checking_all_does(tmp_path: Path) -> None:
+def test_continuing_collects_the_same_rows_as_a_full_check(tmp_path: Path) -> None:
     maker = good_history(40)
     a = "a", 1
     maker.logs[a] = [r for r in maker.logs[a] if not (isinstance(r, Durable) and r.position > 200)]
@@ -54,7 +54,7 @@ def test_checking_on_collects_what_checking_all_does(tmp_path: Path) -> None:
     assert lifetimes.join_segments(again)[:2] == lifetimes.join_segments(everything)[:2]
 
 
-def test_what_one_member_has_not_on_disk_is_not_settled(tmp_path: Path) -> None:
+def test_what_one_member_lacks_on_disk_is_not_settled(tmp_path: Path) -> None:
     maker = good_history(40)
     b = "b", 1
     maker.logs[b] = [r for r in maker.logs[b] if not isinstance(r, Durable)]
@@ -62,7 +62,7 @@ def test_what_one_member_has_not_on_disk_is_not_settled(tmp_path: Path) -> None:
     assert checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs")) == (0, 0)
 
 
-def test_an_archived_segment_needs_not_be_there(tmp_path: Path) -> None:
+def test_an_archived_segment_may_be_missing(tmp_path: Path) -> None:
     good_history(40).write(tmp_path / "logs", segment_bytes=2000)
     checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs"))
     saved = checkpoint.load(tmp_path / "point")
@@ -72,7 +72,7 @@ def test_an_archived_segment_needs_not_be_there(tmp_path: Path) -> None:
     assert checkpoint.unread(kept, saved) == kept
 
 
-def test_what_a_saved_point_settles_a_member_may_drop_and_nothing_else(tmp_path: Path) -> None:
+def test_a_member_may_drop_what_a_checkpoint_settles_and_nothing_else(tmp_path: Path) -> None:
     maker, a = good_history(40), ("a", 1)
     maker.logs[a] = [r for r in maker.logs[a] if not (isinstance(r, Durable) and r.position > 200)]
     maker.write(tmp_path / "logs", segment_bytes=2000)
@@ -116,7 +116,7 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
         checkpoint.load(tmp_path / "x")
 
 
-def test_a_point_of_the_future_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_later_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_text('{"version": 2, "rows": []}')
     with pytest.raises(BadInput, match="version 2; this release reads version 1"):
         checkpoint.load(tmp_path / "x")
@@ -124,7 +124,7 @@ def test_a_point_of_the_future_is_refused(tmp_path: Path) -> None:
         checkpoint.load(tmp_path / "no")
 
 
-def test_lives_that_are_not_read_from_their_beginning(tmp_path: Path) -> None:
+def test_incarnations_that_are_not_read_from_their_beginning(tmp_path: Path) -> None:
     good_history(40).write(tmp_path, segment_bytes=2000)
     rows = control_rows(tmp_path)
     assert lifetimes.first_positions(rows) == {}

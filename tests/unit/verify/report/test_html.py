@@ -1,4 +1,4 @@
-"""The page of the report: whole, self-contained, and safe whatever the logs say."""
+"""The page of the report: complete, self-contained, and safe whatever the logs hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def timeline() -> Timeline:
-    """Three members; b dies and comes back with a state from a."""
+    """Three members; b crashes and comes back with a state from a."""
     a = IncarnationTimeline("a", 1, BEGIN, BEGIN + 60 * SECOND)
     a.spans = [Span(BEGIN, BEGIN + 20 * SECOND, 1), Span(BEGIN + 22 * SECOND, a.end_us, 2)]
     b = IncarnationTimeline("b", 1, BEGIN, BEGIN + 20 * SECOND)
@@ -54,7 +54,7 @@ def report(*findings: Finding) -> Report:
 DIVERGED = Finding("G14", "b", 2, 5000, "another chain after <script>alert(1)</script>")
 
 
-def test_the_verdict_and_what_was_looked_at_are_on_it() -> None:
+def test_verdict_and_counts_are_on_it() -> None:
     text = page(report(), "Consistency of logs")
     assert 'class="verdict good"' in text
     assert "77,001" in text
@@ -70,7 +70,7 @@ def test_findings_are_listed_and_marked_in_the_pictures() -> None:
     assert timeline().time_of(5000) == BEGIN + 50 * timeline().slice_us
 
 
-def test_what_logs_say_cannot_become_markup() -> None:
+def test_text_from_logs_cannot_become_markup() -> None:
     text = page(report(DIVERGED), "<b>title</b>")
     assert "<script" not in text
     assert "<b>" not in text
@@ -93,7 +93,7 @@ def test_the_pictures_are_well_formed_and_inside_their_frame() -> None:
             assert 0 <= float(box.attrib["y"]) <= height
 
 
-def test_redeliveries_are_told_by_cause() -> None:
+def test_redeliveries_are_counted_by_cause() -> None:
     text = page(report(), "t")
     assert "its member was lost" in text
     assert ">400</text>" in text
@@ -102,7 +102,7 @@ def test_redeliveries_are_told_by_cause() -> None:
     assert f"Of {delivered:,} deliveries 403 were of messages" in text
 
 
-def test_nothing_redelivered_is_said() -> None:
+def test_no_redelivery_is_reported() -> None:
     calm = report()
     assert calm.timeline is not None
     calm.timeline.move_counts = [MoveCount(3, DELIVERED, 7)]
@@ -111,7 +111,7 @@ def test_nothing_redelivered_is_said() -> None:
 
 @pytest.mark.slow
 def test_large_logs_stay_small_pages() -> None:
-    """A week with a life and a view every few seconds draws no more than can be seen."""
+    """A week with a restart and a view every few seconds draws no more than can be seen."""
     large = report(*(Finding("G14", "b", 2, n, "differs") for n in range(5_000)))
     assert large.timeline is not None
     for n in range(2_000):
@@ -125,7 +125,7 @@ def test_large_logs_stay_small_pages() -> None:
     assert "earlier lives are not drawn" in text
 
 
-def test_what_was_around_a_finding_and_how_much_was_looked_at() -> None:
+def test_context_of_a_finding_and_coverage() -> None:
     detailed = report(DIVERGED._replace(around=("4999: PUBLISH", "5000: <ACK>")))
     detailed.checks = [Coverage("G11", "redeliveries", 1234, "deliveries")]
     text = page(detailed, "t")
@@ -133,7 +133,7 @@ def test_what_was_around_a_finding_and_how_much_was_looked_at() -> None:
     assert '<td>redeliveries</td><td class="n">1,234</td><td>deliveries</td>' in text
 
 
-def test_a_report_without_a_story_has_no_pictures() -> None:
+def test_a_report_without_a_timeline_has_no_pictures() -> None:
     bare = report()
     bare.timeline = None
     assert "<svg" not in page(bare, "t")

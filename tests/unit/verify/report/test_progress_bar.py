@@ -1,4 +1,4 @@
-"""The bar on the terminal: what it says, and that nothing is left of it."""
+"""The progress bar on the terminal: its text, and that nothing is left of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 class Spark:
-    """As much of a session as the bar asks: one stage with 3 of 12 tasks done, one that is gone."""
+    """As much of a session as the bar uses: one stage with 3 of 12 tasks done, one that is gone."""
 
     numCompletedTasks, numTasks = 3, 12
 
@@ -51,7 +51,7 @@ def test_spark_is_asked() -> None:
     assert progress_bar.Stages(spark)() == (2, 3, 12)
 
 
-def test_it_is_taken_away_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_erased_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_bar, "EVERY_SECONDS", 0.001)
     out = Terminal()
     with redrawing(lambda: (1, 2, 4), out):
