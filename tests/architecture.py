@@ -16,6 +16,7 @@ import ast
 import re
 import textwrap
 from collections import defaultdict
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -45,20 +46,31 @@ def modules() -> dict[str, Path]:
     return found
 
 
-@cache
-def imported(module: str) -> frozenset[str]:
-    """The modules of the product that a module imports."""
+def imports_of(source: str, known: Collection[str]) -> set[str]:
+    """The modules among those known that a source imports.
+
+    The package of an imported module does not count: its `__init__` runs first, but nothing of it
+    is used by name.
+    """
     found: set[str] = set()
-    for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
                 found.update(alias.name for alias in names)
             case ast.ImportFrom(module=str(origin), names=names):
-                inner = {f"{origin}.{alias.name}" for alias in names}
-                found |= (inner & modules().keys()) or {origin}
+                for alias in names:
+                    inner = f"{origin}.{alias.name}"
+                    found.add(inner if inner in known else origin)
             case _:
                 pass
-    return frozenset(found & modules().keys() - {module})
+    return found & set(known)
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
+    """The modules of the product that a module imports."""
+    source = modules()[module].read_text(encoding="utf-8")
+    return frozenset(imports_of(source, modules().keys()) - {module})
 
 
 @cache
@@ -114,7 +126,7 @@ def package(one: str) -> str:
 
 
 def cycles(graph: Arrows) -> list[list[str]]:
-    """Sets of rooms that need each other; empty in a house whose arrows go one way."""
+    """Sets of rooms or modules that need each other; none where arrows go one way."""
     needs = {one: reachable(graph, one) for one in graph}
     found = {tuple(sorted({o for o in needs[one] if one in needs[o]})) for one in graph}
     return [list(one) for one in sorted(found) if one]

@@ -11,6 +11,9 @@ from tests.architecture import (
     culprits,
     cycles,
     functions,
+    imported,
+    imports_of,
+    modules,
     paths,
     reduced,
     renewed,
@@ -25,12 +28,31 @@ def test_arrows_between_rooms_go_one_way() -> None:
     assert not back, "\n".join(["rooms that need each other:", *back])
 
 
+def test_no_two_modules_import_each_other_however_far_around() -> None:
+    """Imports inside functions and under TYPE_CHECKING count: a reader has to know both."""
+    graph = {module: set(imported(module)) for module in modules()}
+    assert len(graph) > 200
+    found = [", ".join(group) for group in cycles(graph)]
+    assert not found, "\n".join(["these import each other:", *found])
+
+
+def test_every_import_is_seen() -> None:
+    source = (
+        "from typing import TYPE_CHECKING\nimport broker.exit_codes\n"
+        "if TYPE_CHECKING:\n    from broker.amqp import codec\n"
+        "def f() -> None:\n    from store.errors import StoreError\n"
+    )
+    known = frozenset({"broker.exit_codes", "broker.amqp", "broker.amqp.codec", "store.errors"})
+    assert imports_of(source, known) == known - {"broker.amqp"}
+
+
 def test_a_cycle_is_seen_and_a_shortcut_left_out() -> None:
     graph = {"a": {"b", "c"}, "b": {"c"}, "c": set[str]()}
     assert cycles(graph) == []
     assert reduced(graph) == {"a": {"b"}, "b": {"c"}, "c": set()}
     graph["c"].add("a")
     assert cycles(graph) == [["a", "b", "c"]]
+    assert cycles({"d": {"d"}, "e": {"d"}}) == [["d"]]
 
 
 def test_the_picture_is_up_to_date() -> None:
