@@ -211,8 +211,10 @@ class Outbox:
 
     def _settled(self, position: int, confirm: _Confirm) -> None:
         client, number, channel, publish_no, ack = confirm
-        channel.confirms.fresh.append((publish_no, ack))
-        self._fresh[channel] = client, number
+        fresh = channel.confirms.fresh
+        if not fresh:
+            self._fresh[channel] = client, number
+        fresh.append((publish_no, ack))
         if ack and client.channels.get(number) is channel:
             self._confirmed.append(position)
 
