@@ -1,12 +1,11 @@
-"""What operators may ask of a member: its half of `broker/frontend/management`."""
+"""The operations that operators may request of a member, behind `broker/frontend/management`."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
 
-from broker.admin.ring_queries import groups_of, primary_fact, quorum_of
-from broker.admin.status import status_of
+from broker.admin.status import groups_of, primary_fact, quorum_of, status_of
 from broker.exit_codes import Exit
 from broker.frontend.management import Json, QueryRefused
 from broker.machine.commands import SHUTDOWN, Shutdown
@@ -16,13 +15,13 @@ from vsync.io.traced_driver import Tracer, trace_op
 from vsync.types import Member
 
 STOP_DATAGRAM = b"S"
-"""Asks a member to leave.  It may be lost, so it is sent a few times; the answer is a view."""
+"""Requests a member to leave.  It may be lost, so it is sent a few times; the reply is a view."""
 STOP_REPEATS = 3
 STOP_INTERVAL_S = 0.1
 
 
 class Operations:
-    """Answers operators for one member."""
+    """Carries out the requests of operators at one member."""
 
     def __init__(
         self,
@@ -39,7 +38,7 @@ class Operations:
         progress: Callable[[], str],
         watchdogs: Callable[[], Json],
     ) -> None:
-        self._core, self._cluster = controller, cluster
+        self._controller, self._cluster = controller, cluster
         self._tracer, self._voter_changes = tracer, voter_changes
         self._later, self._send_direct, self._stop = later, send_direct, stop
         self._progress, self._watchdogs = progress, watchdogs
@@ -47,29 +46,29 @@ class Operations:
         tracer.watch(lambda: primary_fact(controller))
 
     def status(self) -> Json:
-        """Return the answer to `status`."""
-        return status_of(self._core, self._cluster, self._progress(), self._watchdogs())
+        """Return the reply to `status`."""
+        return status_of(self._controller, self._cluster, self._progress(), self._watchdogs())
 
     def groups(self) -> Json:
-        """Return the answer to `groups`."""
-        return groups_of(self._core, self._cluster)
+        """Return the reply to `groups`."""
+        return groups_of(self._controller, self._cluster)
 
     def quorum(self) -> Json:
-        """Return the answer to `quorum`."""
-        return quorum_of(self._core, self._cluster)
+        """Return the reply to `quorum`."""
+        return quorum_of(self._controller, self._cluster)
 
     def trace(self, request: Json) -> Json:
-        """Return the answer to `trace`; switch it when the request says so."""
+        """Return the reply to `trace`; switch it when the request demands it."""
         return trace_op(self._tracer)(request)
 
     def stop_member(self, name: str) -> None:
         """Make a member leave."""
         self._demand_active()
-        if name == self._core.me.name:
-            # The answer leaves first.
+        if name == self._controller.me.name:
+            # The reply is sent first.
             self._later(STOP_INTERVAL_S, lambda: self._stop(Exit.OK, "stopped by an operator"))
             return
-        for member in self._core.primary.members:
+        for member in self._controller.primary.members:
             if member.name == name:
                 for again in range(STOP_REPEATS):
                     self._later(
@@ -83,15 +82,14 @@ class Operations:
         """Order the clean stop of all."""
         self._demand_active()
         shutdown_id = uuid.uuid4().hex
-        self._core.admit([Shutdown(SHUTDOWN, shutdown_id)])
+        self._controller.admit([Shutdown(SHUTDOWN, shutdown_id)])
         return shutdown_id
 
     def stop_members_without_state(self) -> None:
-        """All were shut down; who was still joining gets no state any more, and is to stop too.
-
-        So is an arbitrator, which does not read what is ordered.
+        """After the shutdown of all: stop the members that were still joining, as they get no state
+        any more, and arbitrators, which do not read what is ordered.
         """
-        controller = self._core
+        controller = self._controller
         with_state = controller.primary.caught_up_names - controller.primary.mark.without_data
         for member in controller.primary.members:
             if member.name not in with_state:
@@ -121,6 +119,6 @@ class Operations:
             raise QueryRefused("refused", str(refused)) from None
 
     def _demand_active(self) -> None:
-        if not self._core.serving:
-            reason = self._core.halted or self._core.primary.reason
+        if not self._controller.serving:
+            reason = self._controller.halted or self._controller.primary.reason
             raise QueryRefused("not-active", f"this member is not active: {reason}")

@@ -1,4 +1,5 @@
-"""What a member says of itself and its cluster to operators (see `tools/commands/qpid_cluster`)."""
+"""The replies of a member to the queries of operators: status, groups, quorum (see
+`tools/commands/qpid_cluster`, `cpgtool` and `quorumtool`)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from broker.release import version
 from broker.replication.controller import Controller
 from vsync.admin.protocol import Json
+from vsync.admin.views import groups_reply, quorum_reply
 from vsync.primary.events import PrimaryPhase
 from vsync.quorum.voter_set import parse
 
@@ -17,7 +19,7 @@ def counters_of(**parts: Mapping[str, int]) -> dict[str, int]:
 
 
 def status_of(controller: Controller, cluster_name: str, progress: str, watchdogs: Json) -> Json:
-    """Return the answer to `status`: the cluster as this member sees it."""
+    """Return the reply to `status`: the cluster as this member sees it."""
     primary = controller.primary
     labels, marks = primary.labels(), primary.marks()
     here = {m.name: m for m in primary.members}
@@ -27,8 +29,8 @@ def status_of(controller: Controller, cluster_name: str, progress: str, watchdog
     for name in sorted({*here, *electorate.names}):
         state = "DOWN"
         if name in here:
-            level = primary.active and name in primary.caught_up_names
-            state = "ACTIVE" if level else "JOINING"
+            caught_up = primary.active and name in primary.caught_up_names
+            state = "ACTIVE" if caught_up else "JOINING"
         position = (
             controller.replica.history.position
             if name == controller.me.name
@@ -48,11 +50,11 @@ def status_of(controller: Controller, cluster_name: str, progress: str, watchdog
                 "local": name == controller.me.name,
             }
         )
-    word, reason = _status_word(controller)
+    status, reason = _status(controller)
     return {
         "cluster": cluster_name,
         "cluster_id": controller.promise.cluster_id,
-        "status": word,
+        "status": status,
         "size": sum(1 for m in members if m["state"] != "DOWN"),
         "epoch": controller.replica.history.epoch,
         "position": controller.replica.history.position,
@@ -81,7 +83,7 @@ def _quorum(controller: Controller) -> Json:
     }
 
 
-def _status_word(controller: Controller) -> tuple[str, str]:
+def _status(controller: Controller) -> tuple[str, str]:
     primary = controller.primary
     if controller.halted:
         return "INQUORATE", controller.halted
@@ -91,3 +93,46 @@ def _status_word(controller: Controller) -> tuple[str, str]:
         waiting = not controller.promise.cluster_id
         return ("WAITING" if waiting else "INQUORATE"), primary.reason
     return "JOINING", primary.reason
+
+
+def groups_of(controller: Controller, cluster: str) -> Json:
+    """Return the reply to `groups`: brokers are one group, of those that have the state."""
+    primary = controller.primary
+    caught_up = [m for m in primary.members if primary.active and m.name in primary.caught_up_names]
+    return groups_reply(
+        cluster,
+        controller.me,
+        primary.ring,
+        primary.members,
+        {cluster or "stand-alone": caught_up} if caught_up else {},
+        controller.replica.history.position,
+        settled=primary.active,
+    )
+
+
+def quorum_of(controller: Controller, cluster: str) -> Json:
+    """Return the reply to `quorum`: a broker may act in a primary view once it has caught up."""
+    primary = controller.primary
+    present = {m.name for m in primary.members}
+    return quorum_reply(
+        cluster,
+        controller.me.name,
+        primary.ring,
+        present,
+        parse(controller.promise.voters),
+        acting=controller.serving and not controller.halted,
+        reason=controller.halted or primary.reason,
+    )
+
+
+def primary_fact(controller: Controller) -> dict[str, str | int | float]:
+    """Return the state of the primary layer, as the trace records it."""
+    primary = controller.primary
+    return {
+        "ring": str(primary.ring),
+        "now": primary.phase.value,
+        "why": primary.reason,
+        "epoch": primary.epoch,
+        "level": ",".join(sorted(primary.caught_up_names)),
+        "speaking": int(controller.serving),
+    }

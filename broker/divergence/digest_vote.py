@@ -1,6 +1,6 @@
 """Digest votes: which members computed something else, decided at one position of the order.
 
-At each activation and every `interval` positions each member that is level multicasts (epoch,
+At each activation and every `interval` positions each member that has caught up multicasts (epoch,
 position, chain, root) as an ordered command.  All members count the same votes at the same
 positions, so they reach the same verdict without another message:
 

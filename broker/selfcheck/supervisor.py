@@ -1,7 +1,7 @@
-"""What a member does about its own failures: the shell around quarantine, disputes and scrubbing.
+"""The supervisor of a member's own failures: the shell around quarantine, split votes, scrubbing.
 
-It decides nothing about the history; it keeps evidence, re-executes the own store when votes are
-split, and says what happened in one sentence.
+It decides nothing about the history; it keeps evidence, re-executes this member's store when votes
+are split, and logs what happened in one sentence.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ DISPUTE, SCRUB = "dispute", "scrub"
 DISK_PERIOD_S = 1.0
 """Between two slices that the disk scrubber reads."""
 ROWS_MAX = 1000
-"""So many queues are listed in a piece of evidence."""
+"""At most so many queues are listed in a piece of evidence."""
 DISK_FAULTS_MAX = 3
-"""A disk that rots so often is not written to any more."""
+"""A disk that is found corrupt so often is not written to any more."""
 
 
 class Supervisor:
-    """One member's evidence, and what it does to find out whether to trust itself."""
+    """Keeps one member's evidence, and checks whether its memory and its disk can be trusted."""
 
     def __init__(self, data_dir: Path, member: str) -> None:
         self.member = member
@@ -48,7 +48,7 @@ class Supervisor:
             "executions_failed": 0, "disputes": 0, "reexecuted": 0, "convictions": 0,
         }  # fmt: skip
         self._disputed: DigestVerdict | None = None  # to be re-executed when it is durable
-        self._looked_into = 0
+        self._last_reexecuted = 0
 
     def start(
         self, controller: Controller, persister: LmdbPersister,
@@ -56,7 +56,7 @@ class Supervisor:
         loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
         """Begin, once the member is put together."""
-        self._core, self._persister, self._loop = controller, persister, loop
+        self._controller, self._persister, self._loop = controller, persister, loop
         self._record_vote = record_vote
         self._memory = MemoryScrubber(scrub_rate, loop.time())
         self._disk = DiskScrubber(persister.store)
@@ -64,9 +64,9 @@ class Supervisor:
         self._disk_faults = self._disk_waits_for = 0
 
     def failed(self, error: BaseException) -> str:
-        """Something of ours raised while a turn of work was done; return the reason to stop."""
+        """Our own code raised in a turn of work; return the reason to stop."""
         log.critical("applying failed here", exc_info=error)
-        self._core.stop_serving()
+        self._controller.stop_serving()
         if isinstance(error, ExecutionFailed):
             self.counters["executions_failed"] += 1
             return self.quarantine.add(error, ORDERED, self.member)
@@ -76,14 +76,14 @@ class Supervisor:
 
     def wake(self) -> None:
         """Do what is due."""
-        self._persister.hold_checkpoints = bool(self._core.halted)
+        self._persister.hold_checkpoints = bool(self._controller.halted)
         self._scrub()
         verdict = self._disputed
         if verdict is not None and self._persister.store.meta.position >= verdict.position:
             self._reexecute(verdict)
-        for outcome in self._core.judgement.take_outcomes():
+        for outcome in self._controller.judgement.take_outcomes():
             log.critical("%s", outcome.reason)
-            self._looked_into = 0
+            self._last_reexecuted = 0
             self.counters["convictions"] += len(outcome.diverged)
             self.evidence.keep(DISPUTE, {"member": self.member, "settlement": outcome.as_facts()})
 
@@ -99,7 +99,7 @@ class Supervisor:
     # -- scrubbing -------------------------------------------------------------------------------
 
     def _scrub(self) -> None:
-        controller, now = self._core, self._loop.time()
+        controller, now = self._controller, self._loop.time()
         if controller.replica.broken or not controller.filled:
             return
         fault = self._memory.wake(controller.replica.machine, now)
@@ -113,18 +113,18 @@ class Supervisor:
             done.add_done_callback(self._disk_read)
 
     def _on_memory_fault(self, fault: Fault) -> None:
-        """The own memory is not trusted any more: stop, and start again from the disk."""
-        history = self._core.replica.history
+        """This member's memory is not trusted any more: stop, and start again from the disk."""
+        history = self._controller.replica.history
         facts: Facts = {
             "member": self.member, "where": fault.where, "what": fault.what,
-            "now": str(history), "agreed": self._core.judgement.agreed,
-            "root": f"{self._core.replica.machine.root():016x}",
-            "queues": _rows(self._core.replica.machine.queue_rows()),
+            "now": str(history), "agreed": self._controller.judgement.agreed,
+            "root": f"{self._controller.replica.machine.root():016x}",
+            "queues": _rows(self._controller.replica.machine.queue_rows()),
         }  # fmt: skip
         path = self.evidence.keep(SCRUB, facts)
-        self._core.distrusted(
-            f"memory rots here: {fault.where}: {fault.what} (at {history}); the evidence is in "
-            f"{path}; the next start takes the state from the disk",
+        self._controller.distrusted(
+            f"memory is corrupt here: {fault.where}: {fault.what} (at {history}); the evidence is "
+            f"in {path}; the next start takes the state from the disk",
             disk=False,
         )
 
@@ -140,13 +140,13 @@ class Supervisor:
         }  # fmt: skip
         path = self.evidence.keep(SCRUB, facts)
         log.critical(
-            "the disk rots here: %s; the evidence is in %s; a checkpoint of the state in memory "
-            "takes the place of what cannot be read", fault.what, path,
+            "the disk is corrupt here: %s; the evidence is in %s; a checkpoint of the state in "
+            "memory takes the place of what cannot be read", fault.what, path,
         )  # fmt: skip
-        others = len(voter_names(self._core.promise.voters)) > 1
+        others = len(voter_names(self._controller.promise.voters)) > 1
         if others and self._disk_faults >= DISK_FAULTS_MAX:
-            self._core.distrusted(
-                f"the disk rots here again and again ({self._disk_faults} times): {fault.what}",
+            self._controller.distrusted(
+                f"the disk is corrupt here, {self._disk_faults} times by now: {fault.what}",
                 disk=True,
             )
         else:
@@ -156,7 +156,7 @@ class Supervisor:
     # -- votes -----------------------------------------------------------------------------------
 
     def voted(self, verdict: DigestVerdict) -> None:
-        """Note a verdict; find out more where it is split."""
+        """Record a verdict; re-execute where it is split."""
         if verdict.divergent:
             log.critical(
                 "digest vote at position %d: %s computed something else than the majority",
@@ -164,35 +164,35 @@ class Supervisor:
             )  # fmt: skip
         if self.member in verdict.divergent:
             self.evidence.keep(DISPUTE, self._facts(verdict))
-        word = "undecided" if verdict.split else "divergent" if verdict.divergent else "agreed"
+        result = "undecided" if verdict.split else "divergent" if verdict.divergent else "agreed"
         _, chain, root = verdict.value or (0, bytes(16), 0)
-        self._record_vote(verdict.position, chain, root, word)
+        self._record_vote(verdict.position, chain, root, result)
         if verdict.split:
             self._on_split(verdict)
 
     def _on_split(self, verdict: DigestVerdict) -> None:
-        split_vote = self._core.judgement.split_vote
-        said = {name: _words(value) for name, value in verdict.votes.items()}
-        log.critical("digest vote at position %d is split: %s", verdict.position, said)
+        split_vote = self._controller.judgement.split_vote
+        votes = {name: _as_facts(value) for name, value in verdict.votes.items()}
+        log.critical("digest vote at position %d is split: %s", verdict.position, votes)
         if split_vote is None or split_vote.position != verdict.position:
             return  # an earlier one is being settled
         self._persister.hold_checkpoints = True
-        if self.member in verdict.votes and self._looked_into != verdict.position:
+        if self.member in verdict.votes and self._last_reexecuted != verdict.position:
             self.counters["disputes"] += 1
-            self._disputed, self._looked_into = verdict, verdict.position
+            self._disputed, self._last_reexecuted = verdict, verdict.position
 
     def _reexecute(self, verdict: DigestVerdict) -> None:
         """On a worker thread, while the ring runs on."""
         self._disputed = None
         future = self._loop.run_in_executor(
             None, reexecute, self.member, self._persister.store, verdict.position,
-            self._core.judgement.agreed,
+            self._controller.judgement.agreed,
         )  # fmt: skip
         future.add_done_callback(lambda done: self._reexecuted(verdict, done))
 
     def _reexecuted(self, verdict: DigestVerdict, done: asyncio.Future[Reexecution]) -> None:
         position, error = verdict.position, done.exception()
-        if error is not None:  # whatever it was: this member cannot reproduce itself
+        if error is not None:  # whatever it was: this member cannot reproduce its state
             log.critical("re-executing the own store failed", exc_info=error)
             found = Reexecution(position, 0, FAILED, bytes(16), 0, [], repr(error))
         else:
@@ -200,17 +200,17 @@ class Supervisor:
         self.counters["reexecuted"] += 1
         path = self.evidence.keep(DISPUTE, self._facts(verdict, found))
         log.critical("%s; the evidence is in %s", found.reason, path)
-        self._core.admit([report_of(position, found.verdict, found.chain, found.root)])
+        self._controller.admit([report_of(position, found.verdict, found.chain, found.root)])
 
     def _facts(self, verdict: DigestVerdict, found: Reexecution | None = None) -> Facts:
         facts: Facts = {
             "member": self.member,
             "position": verdict.position,
-            "votes": {name: _words(value) for name, value in verdict.votes.items()},
-            "majority": _words(verdict.value),
-            "agreed": self._core.judgement.agreed,
-            "now": str(self._core.replica.history),
-            "queues_now": _rows(self._core.replica.machine.queue_rows()),
+            "votes": {name: _as_facts(value) for name, value in verdict.votes.items()},
+            "majority": _as_facts(verdict.value),
+            "agreed": self._controller.judgement.agreed,
+            "now": str(self._controller.replica.history),
+            "queues_now": _rows(self._controller.replica.machine.queue_rows()),
         }
         if found is not None:
             facts["reexecuted"] = {
@@ -223,7 +223,7 @@ class Supervisor:
         return facts
 
 
-def _words(value: Value | None) -> Facts | None:
+def _as_facts(value: Value | None) -> Facts | None:
     if value is None:
         return None
     epoch, chain, root = value

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from broker.replication.controller import Controller
 
 
-class FakeCore:
-    """What care looks at of a core, and what it is told."""
+class FakeController:
+    """What the supervisor reads of a controller, and what it calls."""
 
     def __init__(self, author: Author, voters: tuple[str, ...] = VOTERS) -> None:
         self.replica = author.replica
@@ -56,30 +56,30 @@ class FakeCore:
 
 
 class FakePersister:
-    """What care looks at of a persister."""
+    """What the supervisor reads of a persister."""
 
     def __init__(self, store: LmdbStore) -> None:
         self.store, self.meta = store, store.meta
         self.checkpoints = 0
         self.hold_checkpoints = False
-        self.wishes = 0
+        self.requests = 0
 
     def request_checkpoint(self) -> None:
-        self.wishes += 1
+        self.requests += 1
 
 
 class FakeLog:
     """Remembers the verdicts."""
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self.verdicts: list[str] = []
 
     def vote(self, position: int, chain: bytes, root: int, verdict: str) -> None:
-        self.words.append(verdict)
+        self.verdicts.append(verdict)
 
 
-class Patient:
-    """A care over fakes, and a store with a history of its own."""
+class Supervised:
+    """A supervisor over fakes, and a store with a history of its own."""
 
     def __init__(
         self, data: Path, loop: asyncio.AbstractEventLoop, voters: tuple[str, ...], rate: int
@@ -88,7 +88,7 @@ class Patient:
         self.author.submit(publish(1, b"one"))
         self.store = LmdbStore(data / "store", META)
         self.author.keep(self.store)
-        self.core, self.persister = FakeCore(self.author, voters), FakePersister(self.store)
+        self.core, self.persister = FakeController(self.author, voters), FakePersister(self.store)
         self.recorder, self.loop = FakeLog(), loop
         self.supervisor = Supervisor(data, "a")
         self.supervisor.start(
@@ -119,14 +119,14 @@ def test_a_failure_is_kept_before_anything_more_is_sent(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
     """G16."""
-    patient = Patient(tmp_path, loop, VOTERS, 0)
+    member = Supervised(tmp_path, loop, VOTERS, 0)
     with raising(), pytest.raises(ExecutionFailed) as caught:
-        patient.author.submit(publish(2, POISON))
-    assert "it is quarantined" in patient.supervisor.failed(caught.value)
-    assert not patient.core.serving
-    assert len(patient.supervisor.evidence.all(KIND)) == 1
-    assert "KeyError" in patient.supervisor.failed(KeyError("x"))
-    assert patient.supervisor.all_counters()["executions_failed"] == 1
+        member.author.submit(publish(2, POISON))
+    assert "it is quarantined" in member.supervisor.failed(caught.value)
+    assert not member.core.serving
+    assert len(member.supervisor.evidence.all(KIND)) == 1
+    assert "KeyError" in member.supervisor.failed(KeyError("x"))
+    assert member.supervisor.all_counters()["executions_failed"] == 1
 
 
 def test_corrupt_memory_ends_the_member_and_its_disk_is_believed(
@@ -134,17 +134,17 @@ def test_corrupt_memory_ends_the_member_and_its_disk_is_believed(
 ) -> None:
     """G10."""
     monkeypatch.setattr("broker.selfcheck.scrubber.PAUSE_S", 0.0)
-    patient = Patient(tmp_path, loop, VOTERS, 10_000)
-    patient.beat(5)
-    assert not patient.core.distrust
-    ready = patient.author.replica.machine.vhosts["/"].queues["q"].ready
+    member = Supervised(tmp_path, loop, VOTERS, 10_000)
+    member.beat(5)
+    assert not member.core.distrust
+    ready = member.author.replica.machine.vhosts["/"].queues["q"].ready
     ready[0] = (*ready[0][:8], b"0ne")
-    while not patient.core.distrust:
-        patient.beat(1)
-    reason, disk = patient.core.distrust[0]
+    while not member.core.distrust:
+        member.beat(1)
+    reason, disk = member.core.distrust[0]
     assert "queue 'q' in vhost '/'" in reason
     assert not disk
-    assert patient.supervisor.evidence.all(SCRUB)
+    assert member.supervisor.evidence.all(SCRUB)
 
 
 @pytest.mark.parametrize("voters", [VOTERS, ("a",)])
@@ -152,66 +152,66 @@ def test_a_corrupt_disk_is_rewritten_twice_and_then_left(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, voters: tuple[str, ...]
 ) -> None:
     """G10: where others have the state; a sole voter goes on with what it has in memory."""
-    patient = Patient(tmp_path, loop, voters, 0)
+    member = Supervised(tmp_path, loop, voters, 0)
     done: asyncio.Future[DiskFault | None] = loop.create_future()
     done.set_result(DiskFault("the checksum of an entry does not hold"))
     for time in (1, 2):
-        patient.supervisor._disk_read(done)
-        assert patient.persister.wishes == time
-        assert not patient.core.distrust
-    patient.supervisor._disk_read(done)
-    assert bool(patient.core.distrust) is (len(voters) > 1)
-    assert all(disk for _, disk in patient.core.distrust)
+        member.supervisor._disk_read(done)
+        assert member.persister.requests == time
+        assert not member.core.distrust
+    member.supervisor._disk_read(done)
+    assert bool(member.core.distrust) is (len(voters) > 1)
+    assert all(disk for _, disk in member.core.distrust)
 
 
 def test_after_a_fault_the_disk_is_read_again_behind_the_fresh_checkpoint(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.selfcheck.supervisor.DISK_PERIOD_S", 0.0)
-    patient = Patient(tmp_path, loop, VOTERS, 1)
-    flip_on_disk(patient.store, b"l")
-    while not patient.persister.wishes:
-        patient.beat(1)
-    patient.beat(10)
-    counters = patient.supervisor.all_counters()
+    member = Supervised(tmp_path, loop, VOTERS, 1)
+    flip_on_disk(member.store, b"l")
+    while not member.persister.requests:
+        member.beat(1)
+    member.beat(10)
+    counters = member.supervisor.all_counters()
     assert (counters["disk_faults"], counters["disk_passes"]) == (1, 0)
-    flip_on_disk(patient.store, b"l")  # which turns it back
-    patient.persister.checkpoints = 1
-    while not patient.supervisor.all_counters()["disk_passes"]:
-        patient.beat(1)
-    assert patient.supervisor.all_counters()["disk_faults"] == 1
+    flip_on_disk(member.store, b"l")  # which turns it back
+    member.persister.checkpoints = 1
+    while not member.supervisor.all_counters()["disk_passes"]:
+        member.beat(1)
+    assert member.supervisor.all_counters()["disk_faults"] == 1
 
 
 def test_a_split_vote_is_re_executed_when_its_position_is_durable(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
     """G10: on another thread, from the store, and the result is reported and kept."""
-    patient = Patient(tmp_path, loop, VOTERS, 0)
-    patient.author.submit(publish(2, b"two"))
-    history = patient.author.replica.history
-    right = (history.epoch, history.chain, patient.author.replica.machine.root())
+    member = Supervised(tmp_path, loop, VOTERS, 0)
+    member.author.submit(publish(2, b"two"))
+    history = member.author.replica.history
+    right = (history.epoch, history.chain, member.author.replica.machine.root())
     votes: dict[str, Value] = {"a": right, "b": (history.epoch, b"w" * 16, 1)}
     verdict = DigestVerdict(history.position, None, (), True, votes)
-    patient.core.judgement._open(verdict)
-    patient.core.halted = patient.core.judgement.fenced
-    patient.supervisor.voted(verdict)
-    patient.supervisor.voted(verdict)
-    patient.beat(5)
-    assert patient.persister.hold_checkpoints
-    assert not patient.core.admitted
-    patient.author.keep(patient.store)
-    while not patient.core.admitted:
-        patient.beat(1)
-    patient.beat(5)
-    (report,) = patient.core.admitted
+    member.core.judgement._open(verdict)
+    member.core.halted = member.core.judgement.fenced
+    member.supervisor.voted(verdict)
+    member.supervisor.voted(verdict)
+    member.beat(5)
+    assert member.persister.hold_checkpoints
+    assert not member.core.admitted
+    member.author.keep(member.store)
+    while not member.core.admitted:
+        member.beat(1)
+    member.beat(5)
+    (report,) = member.core.admitted
     assert isinstance(report, Reexecuted)
     assert tuple(report)[1:] == (history.position, PROVEN, *right[1:])
-    (_, facts), *_ = patient.supervisor.evidence.all(DISPUTE)
+    (_, facts), *_ = member.supervisor.evidence.all(DISPUTE)
     assert "checkpoint at position 0" in str(facts["reexecuted"])
-    assert patient.recorder.words == ["undecided", "undecided"]
-    patient.core.judgement.report("a", report)
-    patient.core.judgement.report("b", report)
-    patient.core.halted = patient.core.judgement.fenced
-    patient.beat(1)
-    assert patient.supervisor.counters["convictions"] == 1
-    assert not patient.persister.hold_checkpoints
+    assert member.recorder.verdicts == ["undecided", "undecided"]
+    member.core.judgement.report("a", report)
+    member.core.judgement.report("b", report)
+    member.core.halted = member.core.judgement.fenced
+    member.beat(1)
+    assert member.supervisor.counters["convictions"] == 1
+    assert not member.persister.hold_checkpoints
