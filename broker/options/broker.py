@@ -105,7 +105,7 @@ class BrokerOptions:
     """When a segment of the member log ends, and what becomes of it then."""
     bounds: Bounds
     """How far this member's clock and disk may be off before it may not join, or leaves."""
-    wish: Terms
+    requested: Terms
     """The terms requested for the voter set of a new cluster (`vsync.quorum.voter_set`)."""
     arbitrator: bool
     """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
@@ -167,7 +167,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         ),
         trace=Path(text["trace"]).expanduser().absolute() if text["trace"] else None,
         log_level=choice("log-level", text["log-level"].lower(), LOG_LEVELS),
-        wish=read_quorum_options(text, size),
+        requested=read_quorum_options(text, size),
         arbitrator=arbitrator == str(bind),
         security=read_security_options(text, bind.host, bind.port) if cluster_name else OPEN,
     )

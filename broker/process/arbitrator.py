@@ -127,7 +127,7 @@ class Arbitrator:
             cluster_id=record.cluster_id, proposal="", voters=record.voters,
             size=self._options.cluster_size, promised_epoch=record.promised_epoch,
             state_epoch=record.epoch, position=0, chain=ZERO_CHAIN, order=ZERO_CHAIN, label="",
-            requested=self._options.wish, arbitrator=True, holders=record.holders,
+            requested=self._options.requested, arbitrator=True, holders=record.holders,
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:

@@ -152,13 +152,13 @@ def open_books(
     loop: asyncio.AbstractEventLoop,
 ) -> tuple[Recorder, LogArchiver]:
     """Open the log of this life, and have closed segments seen to.  Raises LogWriteFailed."""
-    wish = options.memberlog
+    memberlog = options.memberlog
     # A name that was promised to before anything was held may be of a start that came to nothing.
     cluster_id = meta.cluster_id if meta.position else ""
     writer = MemberLogWriter(
         identity.log_dir, options.cluster_name, cluster_id, identity.name,
-        identity.incarnation, wall_us, wish.segment_bytes, segment_us=wish.segment_us,
+        identity.incarnation, wall_us, memberlog.segment_bytes, segment_us=memberlog.segment_us,
     )  # fmt: skip
-    archiver = LogArchiver(identity.log_dir, lambda: writer.path, wish.policy, loop)
+    archiver = LogArchiver(identity.log_dir, lambda: writer.path, memberlog.policy, loop)
     writer.closed = archiver.closed
     return Recorder(writer), archiver

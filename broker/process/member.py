@@ -122,7 +122,8 @@ class BrokerMember:
         def make_controller(shell: Shell, promise: Promise) -> Controller:
             return Controller(
                 ring.me, shell, replica, promise, filled=filled, size=options.cluster_size,
-                proposal=uuid.uuid4().hex, patient=options.clustered, label=url, wish=options.wish,
+                proposal=uuid.uuid4().hex, patient=options.clustered, label=url,
+                wish=options.requested,
             )  # fmt: skip
 
         self._member = ReplicatedMember(

@@ -39,23 +39,23 @@ def discovery_for(
 
 def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Security:
     """Read this member's keys and the allow list.  Raises KeyFileError."""
-    wish = options.security
-    if wish.mechanism == "PLAIN":
-        return Plain(wish.username, wish.password)
-    if wish.mechanism == "ANONYMOUS":
+    security = options.security
+    if security.mechanism == "PLAIN":
+        return Plain(security.username, security.password)
+    if security.mechanism == "ANONYMOUS":
         return Anonymous()
-    assert wish.key is not None
-    assert wish.allow is not None
-    own, me = read_secret(wish.key), str(options.cluster_bind)
+    assert security.key is not None
+    assert security.allow is not None
+    own, me = read_secret(security.key), str(options.cluster_bind)
     if own.name != me:
         raise KeyFileError(
-            f"{wish.key} holds the key of member {own.name}, and this is member {me} by its "
+            f"{security.key} holds the key of member {own.name}, and this is member {me} by its "
             "--cluster-bind; each member needs a key of its own"
         )
-    allowed = Allowed(wish.allow, warn)
+    allowed = Allowed(security.allow, warn)
     if allowed.names.get(own.public) != me:
         warn(
-            f"{wish.allow} does not hold the public key of this member, {me} "
+            f"{security.allow} does not hold the public key of this member, {me} "
             f"({own.public}); the other members will refuse it unless their lists do"
         )
     return Curve(own, allowed)

@@ -13,7 +13,7 @@ def options(size: int = 3, **given: str) -> dict[str, str]:
 
 
 def test_without_them_a_cluster_requests_a_plain_majority() -> None:
-    assert broker_options(options()).wish == ()
+    assert broker_options(options()).requested == ()
     assert not broker_options(options()).arbitrator
 
 
@@ -25,7 +25,7 @@ def test_everything_that_can_be_requested() -> None:
             last_man_standing_window="5000",
         )
     )  # fmt: skip
-    assert found.wish == (
+    assert found.requested == (
         "10.0.0.1:25672=2", "10.0.0.2:25672", "@expected_votes=4", "@wait_for_all",
         "@auto_tie_breaker=highest", "@last_man_standing=5000",
     )  # fmt: skip
@@ -36,7 +36,7 @@ def test_the_arbitrator_is_the_process_at_its_address() -> None:
     assert broker_options({**given, "cluster-bind": "127.0.0.1:7003"}).arbitrator
     member = broker_options({**given, "cluster-bind": "127.0.0.1:7001"})
     assert not member.arbitrator
-    assert member.wish == ("@arbitrator=127.0.0.1:7003", "@two_node")
+    assert member.requested == ("@arbitrator=127.0.0.1:7003", "@two_node")
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,9 @@ def test_a_bad_value_names_its_option(option: str, text: str) -> None:
 
 
 def test_the_member_log_is_kept_for_ever_by_default() -> None:
-    wish = broker_options({}).memberlog
-    assert (wish.segment_bytes, wish.segment_us) == (64 << 20, 3_600_000_000)
-    assert wish.policy == Policy(True, 0, 0, False)
+    memberlog = broker_options({}).memberlog
+    assert (memberlog.segment_bytes, memberlog.segment_us) == (64 << 20, 3_600_000_000)
+    assert memberlog.policy == Policy(True, 0, 0, False)
     given = {"memberlog-keep-days": "2", "memberlog-drop-unverified": "yes"}
     more = {"memberlog-keep-size": "3", "memberlog-compress": "no"}
     assert broker_options(given | more).memberlog.policy == Policy(False, 172_800, 3 << 20, True)
