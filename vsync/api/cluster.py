@@ -132,15 +132,12 @@ class Cluster:
             self._driver.closed.add_done_callback(self._on_driver_closed)
             self._driver.start()
             self._discovery.start(self.add_peer)
-        except BaseException:
-            if self._endpoint is not None:
-                self._endpoint.close()
-            self._transport.close()
-            raise
-        try:
             await self.until(lambda: self.core.synced)
         except BaseException:
-            self._finish(ClusterClosed("the start was given up"))
+            if self._core is None:
+                self._transport.close()
+            else:
+                self._finish(ClusterClosed("the start was given up"))
             raise
 
     def _find(self) -> Discovery:

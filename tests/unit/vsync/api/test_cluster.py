@@ -264,7 +264,8 @@ def test_a_payload_of_many_frames_survives_a_merge() -> None:
     run(main)
 
 
-def test_a_start_that_is_given_up_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("seconds", [0.0, 0.01], ids=["opening", "opened"])
+def test_a_start_that_is_given_up_leaves_nothing_behind(seconds: float) -> None:
     """Nor does a ring of another kind, of the same name, hold it up at the barrier."""
 
     async def main() -> None:
@@ -274,7 +275,7 @@ def test_a_start_that_is_given_up_leaves_nothing_behind() -> None:
         other.start()
         impatient = Cluster("test", "a", manage="127.0.0.1:0", config=CONFIG)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
+            async with asyncio.timeout(seconds):
                 await impatient.start()
         assert impatient._driver.closed.done()
         with pytest.raises(ClusterClosed, match="closed here"):
