@@ -164,7 +164,7 @@ class Clients(ClientHistory):
         self._made.append(Session(self, 1, queue))
         return self._made[-1]
 
-    def has_news(self, session: Session) -> None:
+    def mark_fresh(self, session: Session) -> None:
         """Keep everything."""
 
     def flush(self) -> None:
