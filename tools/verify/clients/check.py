@@ -150,20 +150,20 @@ def check_unroutable(
     answers = (
         clients.filter(f.col("op") == int(ClientOp.UNROUTABLE))
         .groupBy("body")
-        .agg(f.count("*").alias("told"), f.min(who()).alias("who"))
+        .agg(f.count("*").alias("returned"), f.min(who()).alias("who"))
     )
     there = published.filter("cause < 2").groupBy("body").agg(
         f.count("*").alias("there"), f.count(f.when(f.col("number") == 0, 1)).alias("nowhere"),
         f.min("position").alias("position"),
     )  # fmt: skip
     compared = answers.join(there, "body", "left").na.fill(0, ["there", "nowhere"])
-    mismatches = compared.filter("told > nowhere")
+    mismatches = compared.filter("returned > nowhere")
     if not extent.end:
-        mismatches = mismatches.filter("there >= told")
+        mismatches = mismatches.filter("there >= returned")
     return [
         finding(
             "G20", row.who, row.body, row.position,
-            f"was told {times(row.answers)} that it is unroutable, but {row.nowhere} of "
+            f"was told {times(row.returned)} that it is unroutable, but {row.nowhere} of "
             f"{row.there} publishes of it reached no queue",
         )
         for row in mismatches.limit(FINDINGS_MAX).collect()

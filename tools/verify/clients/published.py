@@ -52,7 +52,7 @@ def trace_publishes(
         )
         lifecycles = entered.join(_lifecycles(history), ["queue", "content"], "left")
         dead_lettered = published.filter(f.col("cause") == _DEAD_LETTERED).select(
-            f.col("position").alias("until"), "body", f.lit(1).alias("buried")
+            f.col("position").alias("until"), "body", f.lit(1).alias("dead_lettered")
         )
         lifecycles = lifecycles.join(dead_lettered.distinct(), ["until", "body"], "left").persist()
         try:
@@ -172,7 +172,7 @@ def _end() -> Column:
     discarded = (f.col("ended.op") == int(Op.SETTLED)) & (f.col("ended.cause") == _DISCARDED)
     ended = f.col("ends") > 0
     return (
-        f.when(ended & (dropped | discarded) & f.col("buried").isNotNull(), "dead-lettered")
+        f.when(ended & (dropped | discarded) & f.col("dead_lettered").isNotNull(), "dead-lettered")
         .when(ended & dropped, "dropped")
         .when(ended, "settled")
         .when(f.col("purged"), "purged")
