@@ -58,7 +58,7 @@ def settings(old: str) -> str:
 
 def relations(_old: str) -> str:
     """What is asserted between the settings when the record is built."""
-    rows = [f"| {r.name} | {r.words} |" for r in RingConfig().relations()]
+    rows = [f"| {r.name} | {r.required} |" for r in RingConfig().relations()]
     return "\n".join(["| relation | asserted |", "| --- | --- |", *rows, ""])
 
 

@@ -1,10 +1,10 @@
-"""What can go wrong, in families that are never mixed.
+"""The errors of the package, by who caused them.
 
-`FrameError`: what a peer or the wire did; always counted and dropped, never let out of the node.
-`ConfigError`: what the operator did; raised while the configuration record is built.
-`PayloadTooLarge`, `GroupError`: what the caller did; raised by the call, which took nothing.
-`NotDurable`, `ClusterClosed`: what became of a message that was accepted.
-`ProtocolBug`: what we did; the member must stop.
+`FrameError`: a peer or the network; always counted and dropped, never raised by the node.
+`ConfigError`: the operator; raised while the configuration record is built.
+`PayloadTooLarge`, `GroupError`: the caller; raised by the call, which had no effect.
+`NotDurable`, `ClusterClosed`: the outcome of a message that was accepted.
+`ProtocolBug`: a bug of this package; the member must stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class VsyncError(Exception):
 
 
 class FrameError(VsyncError):
-    """A received frame that is not what it must be; `code` names the counter that it bumps."""
+    """A received frame that is invalid; `code` names the counter for it."""
 
     def __init__(self, code: str, text: str = "") -> None:
         super().__init__(f"{code}: {text}" if text else code)
@@ -23,24 +23,24 @@ class FrameError(VsyncError):
 
 
 class ConfigError(VsyncError, ValueError):
-    """A configuration value, or a relation between two of them, that cannot work."""
+    """A configuration value, or a relation between two of them, that is invalid."""
 
 
 class PayloadTooLarge(VsyncError, ValueError):
-    """A payload above the configured limit: it could never be ordered, whatever the load."""
+    """A payload above the configured limit."""
 
 
 class ProtocolBug(VsyncError, AssertionError):
-    """The core reached a state that its own rules exclude."""
+    """The core reached a state that its rules exclude."""
 
 
 class GroupError(VsyncError, ValueError):
-    """A call that makes no sense now: a second join, a message to a group that I am not in."""
+    """A call in the wrong state: a second join, a message to a group that was not joined."""
 
 
 class NotDurable(VsyncError):
-    """The message was ordered, but too few members are left that could have it on disk."""
+    """The message was ordered, but too few members are left that may have it on disk."""
 
 
 class ClusterClosed(VsyncError):
-    """This member is closed: what had no place in the order by then will never get one."""
+    """This member is closed: what was not ordered by then will not be."""

@@ -1,7 +1,7 @@
-"""Small value types of the ring: who, which ring, how sure.
+"""Value types of the ring: members, ring ids, delivery guarantees.
 
-This module knows no protocol.  Names are Totem's: a *member* is one life of one process, a *ring*
-is one regular configuration, identified by a sequence number and the representative that formed it.
+A *member* is one incarnation of one process; a *ring* is one regular configuration, identified by a
+sequence number and the representative that formed it (Totem).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def record(cls: type[T]) -> type[T]:
 
 
 class Member(NamedTuple):
-    """One life of one member: its stable name, its boot incarnation, its ring socket's address."""
+    """One incarnation of a process: its stable name, its incarnation, its ring socket's address."""
 
     name: str
     incarnation: int
@@ -35,7 +35,7 @@ class Member(NamedTuple):
 
 
 class RingId(NamedTuple):
-    """Identity of a ring.  Only `seq` orders; the representative's life makes it unique."""
+    """Identity of a ring.  `seq` alone orders; the representative's incarnation makes it unique."""
 
     seq: int
     rep: str
@@ -49,10 +49,10 @@ NO_RING = RingId(0, "", 0)
 
 
 class Guarantee(IntEnum):
-    """How much must be known before a message may be delivered.
+    """What must hold before a message may be delivered.
 
     AGREED: everything ordered before it was delivered.  SAFE: in addition, every member of the
-    configuration is known to hold it.
+    configuration is known to have received it.
     """
 
     AGREED = 1

@@ -1,6 +1,6 @@
 """Every number of the ring, with its unit in its name and the relations between them asserted.
 
-Milliseconds in the record (what an operator writes), seconds in the derived properties (what the
+Milliseconds in the record (what an operator writes), seconds in what the methods return (what the
 core computes with).  All members of a cluster must run the same values; only time limits may differ
 without harm.
 """
@@ -18,11 +18,11 @@ _MAY_BE_ZERO = ("accelerated_frames", "lead_frames", "token_timeout_per_member_m
 
 
 class Relation(NamedTuple):
-    """One rule between settings: its name, whether it holds, and what to do when it does not."""
+    """One rule between settings: its name, whether it holds, and what is required."""
 
     name: str
     holds: bool
-    words: str
+    required: str
 
 
 @record
@@ -31,26 +31,26 @@ class RingConfig:
 
     # failure detection
     token_timeout_ms: int = 600
-    token_timeout_per_member_ms: int = 50  # for each member above two
+    token_timeout_per_member_ms: int = 50  # more, for each member above two
     token_retransmit_ms: int = 0  # token_timeout / 4.2
     consensus_timeout_ms: int = 0  # 1.2 * token_timeout
     join_timeout_ms: int = 50
-    probe_ms: int = 0  # token_timeout / 10: how long a member is checked whose link broke
+    probe_ms: int = 0  # token_timeout / 10: length of the check of a member whose link broke
     lease_ms: int = 0  # token_timeout / 3: how long a member acts without the token; see lease
-    lonely_wait_ms: int = 200  # a starting member that hears nobody forms its own ring after this
+    lonely_wait_ms: int = 200  # then a starting member that found nobody forms its own ring
     merge_interval_ms: int = 300
-    hearing_ms: int = 0  # 3 * merge_interval, at most consensus: so long a member counts as heard
-    merge_backoff_max_ms: int = 0  # 3 * token_timeout; see membership.Shunned
+    hearing_ms: int = 0  # 3 * merge_interval, at most consensus: memory of receptions
+    merge_backoff_max_ms: int = 0  # 3 * token_timeout; see merge.BackedOff
     receive_failure_visits: int = 50
     receive_failure_ms: int = 0  # token_timeout / 2
     # idle
     hold_ms: int = 65
-    idle_visits_before_hold: int = 10  # some 5 ms of spinning after the last work
+    idle_visits_before_hold: int = 10  # some 5 ms of rotations after the last frame
     # flow
     window_frames: int = 64
     personal_frames: int = 24
-    accelerated_frames: int = 16  # how many new frames may follow the token; 0: the plain ring
-    lead_frames: int = 2  # how many at least precede it: the next member then acknowledges them now
+    accelerated_frames: int = 16  # new frames that may follow the token; 0: the plain ring
+    lead_frames: int = 2  # that precede it at least: the next member acknowledges them now
     wanted_max: int = 256
     store_frames_max: int = 1024
     # sizes
@@ -60,7 +60,7 @@ class RingConfig:
     queue_messages_max: int = 10000
     members_max: int = 64
     # meaning
-    payload_version: int = 1  # what payloads mean to those who read them; the same at all members
+    payload_version: int = 1  # format of the payloads, the same at all members
 
     def __post_init__(self) -> None:
         consensus_ms = self.consensus_timeout_ms or int(self.token_timeout_ms * 1.2)
@@ -82,78 +82,78 @@ class RingConfig:
                 raise ConfigError(f"{name} must be at least {floor}")
         for relation in self.relations():
             if not relation.holds:
-                raise ConfigError(f"{relation.name}: {relation.words}")
+                raise ConfigError(f"{relation.name}: {relation.required}")
 
     def relations(self) -> tuple[Relation, ...]:
-        """What must hold between the numbers, in the words that the operator gets to read."""
+        """What must hold between the settings; the operator reads these texts."""
         return (
             Relation(
-                "held is not lost",
+                "a held token is not lost",
                 self.hold_ms * 2 <= self.token_retransmit_ms,
                 "hold_ms must be at most half of token_retransmit_ms",
             ),
             Relation(
-                "resent before lost",
+                "a token is resent before it is lost",
                 self.token_retransmit_ms * 3 <= self.token_timeout_ms,
                 "token_retransmit_ms must fit three times into token_timeout_ms",
             ),
             Relation(
-                "agree longer than lose",
+                "consensus outlasts the loss of a token",
                 self.consensus_timeout_ms > self.token_timeout_ms,
                 "consensus_timeout_ms must exceed token_timeout_ms: members notice a loss apart",
             ),
             Relation(
-                "asked again before failed",
+                "joins are repeated before a member is failed",
                 self.join_timeout_ms * 4 <= self.consensus_timeout_ms,
                 "join_timeout_ms must fit four times into consensus_timeout_ms",
             ),
             Relation(
-                "checked before lost",
+                "a check ends before the token is lost",
                 self.probe_ms * 4 <= self.token_timeout_ms,
-                "probe_ms must fit four times into token_timeout_ms: a check comes early or never",
+                "probe_ms must fit four times into token_timeout_ms: a check is early or useless",
             ),
             Relation(
-                "held within the lease",
+                "a token is held within the lease",
                 self.hold_ms * 3 <= self.lease_ms,
-                "hold_ms must fit three times into lease_ms: an idle ring is still one's own",
+                "hold_ms must fit three times into lease_ms: an idle ring keeps its lease",
             ),
             Relation(
-                "silent before lost",
+                "the lease ends before the token is lost",
                 self.lease_ms < self.token_timeout_ms,
                 "lease_ms must be less than token_timeout_ms",
             ),
             Relation(
-                "stuck before lost",
+                "failure to receive is found before the token is lost",
                 self.receive_failure_ms < self.token_timeout_ms,
                 "receive_failure_ms must be less than token_timeout_ms",
             ),
             Relation(
-                "lonely after asking",
+                "a ring of one after two joins",
                 self.join_timeout_ms * 2 <= self.lonely_wait_ms,
-                "join_timeout_ms must fit twice into lonely_wait_ms: who starts must ask twice",
+                "join_timeout_ms must fit twice into lonely_wait_ms: two joins go first",
             ),
             Relation(
-                "heard if it speaks",
+                "reception outlasts missed announcements",
                 max(self.merge_interval_ms * 2, self.join_timeout_ms * 4) <= self.hearing_ms,
                 "hearing_ms must hold two of merge_interval_ms and four of join_timeout_ms",
             ),
             Relation(
-                "not heard if it is gone",
+                "reception expires before the decision",
                 self.hearing_ms <= self.consensus_timeout_ms,
-                "hearing_ms must not exceed consensus_timeout_ms: who decides must know by then",
+                "hearing_ms must not exceed consensus_timeout_ms: who is gone has expired by then",
             ),
             Relation(
-                "shunned for a while",
+                "backing off begins with one interval",
                 self.merge_interval_ms <= self.merge_backoff_max_ms,
                 "merge_interval_ms must not exceed merge_backoff_max_ms",
             ),
             Relation(
-                "a share of the window",
+                "a visit is a share of the window",
                 self.personal_frames <= self.window_frames,
                 "personal_frames must not exceed window_frames",
             ),
             Relation(
-                "behind the token is a share",
+                "what follows the token is a share of the visit",
                 self.accelerated_frames <= self.personal_frames,
                 "accelerated_frames must not exceed personal_frames",
             ),
@@ -163,7 +163,7 @@ class RingConfig:
                 "store_frames_max must hold four windows",
             ),
             Relation(
-                "marks go round before rest",
+                "marks go round before the token is held",
                 self.idle_visits_before_hold >= 3,
                 "idle_visits_before_hold must be at least 3",
             ),
@@ -173,12 +173,12 @@ class RingConfig:
                 "frame_bytes_max must be at least 1024",
             ),
             Relation(
-                "a frame is one breath",
+                "a frame is sent at once",
                 self.frame_bytes_max <= 1 << 20,
                 "frame_bytes_max must be at most 1 MiB",
             ),
             Relation(
-                "a frame is a payload",
+                "a message may fill a frame",
                 self.message_bytes_max >= self.frame_bytes_max,
                 "message_bytes_max must be at least frame_bytes_max",
             ),

@@ -1,4 +1,4 @@
-"""What leaves the core: everything that a shell, or a layer above, may see of the ring.
+"""The outputs of the node: everything that the shell, or a layer above, sees of the ring.
 
 The order of the outputs is the order in which things happened.  Within one turn (one `drained` or
 `wake`) every Send and Broadcast of a token visit comes before the first Deliver, so that a shell
@@ -13,20 +13,20 @@ from vsync.types import Guarantee, Member, RingId
 
 
 class Send(NamedTuple):
-    """Put one frame on its way to one member; it may be lost."""
+    """Send one frame to one member; it may be lost."""
 
     to: Member
     frame: bytes
 
 
 class Broadcast(NamedTuple):
-    """Put one frame on its way to every known peer, ring member or not, but never to oneself."""
+    """Send one frame to every known peer, ring member or not, but not to this member."""
 
     frame: bytes
 
 
 class Hail(NamedTuple):
-    """Tell one address, which may be nobody's, and keep no way to it; it may be lost."""
+    """Send one frame to an address that may be no member's, and keep no connection to it."""
 
     address: str
     frame: bytes
@@ -50,7 +50,10 @@ class Deliver(NamedTuple):
 
 
 class Transitional(NamedTuple):
-    """The members that come along from the old ring `ring`; what follows is known to them only."""
+    """Transitional configuration: the members that come along from the old ring `ring`.
+
+    What is delivered next, until the view, is delivered to these members only.
+    """
 
     ring: RingId
     members: tuple[Member, ...]

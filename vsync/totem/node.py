@@ -61,8 +61,8 @@ class Node:
         self._connectivity = self.membership.connectivity
         self._failure_detector = self.membership.prober.detector
         self._newest = {me.name: me.incarnation}
-        self._late = False  # I was away for long: what queued up meanwhile is history
-        self._fresh = False  # heard somebody anew since the receive queue was empty
+        self._late = False  # this process was stopped: frames that queued up are outdated
+        self._fresh = False  # a member was received from anew since the receive queue was empty
 
     # -- the public face ---------------------------------------------------------------------
 
@@ -83,12 +83,12 @@ class Node:
         return True
 
     def set_mark(self, mark: int, now: float) -> None:
-        """Change my own mark; it goes round with the token."""
+        """Change this member's mark; it goes round with the token."""
         if self.intake.set_mark(mark):
             self._work_arrived(now)
 
     def set_throttle(self, hold_s: float) -> None:
-        """Keep each token so long before the visit, so that nobody sends more than I can take."""
+        """Keep each token so long before the visit, which slows down the whole ring."""
         self.intake.set_throttle(hold_s)
 
     def send_direct(self, to: Member, payload: bytes) -> None:
@@ -105,7 +105,7 @@ class Node:
         self.membership.prober.suspect(address, now, refused=refused)
 
     def leave(self, now: float) -> None:
-        """Go cleanly: the others need not wait for a timeout.  What is still queued is dropped."""
+        """Leave: the others need not wait for a timeout.  What is still queued is dropped."""
         if self.phase is not Phase.LEFT:
             self.membership.leave(now)
 
@@ -147,10 +147,9 @@ class Node:
         return self.membership.members
 
     def acquaintances(self) -> tuple[Member, ...]:
-        """Whom the shell must be able to reach: the members, those I try to form a ring with, and
-        those that somebody hears.
+        """Members that the shell must be able to reach: of the ring, candidates, known otherwise.
 
-        News only with a `phase` or `met` note among the outputs.
+        They change only with a `phase` or `met` note among the outputs.
         """
         return self.membership.acquaintances()
 
@@ -173,12 +172,12 @@ class Node:
     # -- reception ---------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> None:
-        """Take one frame as it came off the wire; anything wrong with it is counted, no more."""
+        """Handle one received frame; anything wrong with it is only counted."""
         try:
             envelope = self.codec.open(frame)
             sender = envelope.sender
             self.context.receiving(sender.name)
-            if self._newest.get(sender.name) != sender.incarnation and not self._knows(sender):
+            if self._newest.get(sender.name) != sender.incarnation and not self._is_newer(sender):
                 return
             if sender == self.me:
                 self.context.count("own_echo")
@@ -190,8 +189,8 @@ class Node:
                 self._on_misfit(frame, now)
             return
         if self._failure_detector:
-            self._failure_detector.heard(sender, now)
-        if self._connectivity.heard(sender, now):
+            self._failure_detector.on_frame(sender, now)
+        if self._connectivity.on_frame(sender, now):
             self._fresh = True
         kind, operational = envelope.kind, self.membership.operational
         if kind is _DATA:
@@ -246,8 +245,8 @@ class Node:
             self.membership.turn_while_forming(now)
         self._deliver()
 
-    def _knows(self, sender: Member) -> bool:
-        """An incarnation of `sender` that I have not met: is it news, or the past?"""
+    def _is_newer(self, sender: Member) -> bool:
+        """Is this unknown incarnation of `sender` newer than the known one?"""
         if sender.name == self.me.name:
             self.context.count("name_of_mine")
             return False
@@ -261,20 +260,20 @@ class Node:
         return True
 
     def _was_away(self, now: float) -> bool:
-        """Was this process stopped?  Then joins in its receive queue are history (pitfall 28)."""
+        """Was this process stopped?  Then joins in its receive queue are outdated (pitfall 28)."""
         self._notice_absence(now)
         if self._late:
             self.context.count("control_while_late")
         return self._late
 
     def _notice_absence(self, now: float) -> None:
-        """A timer that is very late shows it, whether frames or `wake` come first."""
+        """A timer that is very late shows that this process was stopped."""
         due = self.next_timer()
         if due is not None and now - due > self.config.token_timeout_ms / 2000:
             self._late = True
 
     def _on_misfit(self, frame: bytes, now: float) -> None:
-        """A frame of another version, cluster or configuration: tell its sender who I am."""
+        """A frame of another version, cluster or configuration: send a hello if one is due."""
         if frame[0] == HELLO_VERSION:
             code, hello = self.handshake.on_hello(frame, now)
             self.context.count(code)

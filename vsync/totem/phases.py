@@ -1,7 +1,7 @@
 """The legal phase moves, as a table: `(phase, reason) -> phase`.
 
-A move that is not in the table is our bug and stops the member.  A message that a phase does not
-expect is the network's doing and never gets here: it is counted and dropped by its handler.
+A move that is not in the table is a bug and stops the member.  A message that a phase does not
+expect is not one: it is counted and dropped by its handler.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vsync.errors import ProtocolBug
 
 
 class Phase(Enum):
-    """Where a member stands in the membership protocol (Totem's four, and both ends)."""
+    """Phase of a member in the membership protocol: Totem's four, one before and one after."""
 
     IDLE = "idle"
     GATHER = "gather"
@@ -24,7 +24,7 @@ class Phase(Enum):
 
 
 class Reason(Enum):
-    """Why a phase was left; the word appears in the trace."""
+    """Why a phase was left; the value appears in the trace."""
 
     START = "start"
     TOKEN_LOST = "token lost"
@@ -75,7 +75,7 @@ MOVES: MappingProxyType[tuple[Phase, Reason], Phase] = MappingProxyType(
 
 
 def after(phase: Phase, reason: Reason) -> Phase:
-    """The phase that follows; a move that is not in the table is a bug of ours."""
+    """The phase that follows.  Raises `ProtocolBug` for a move that is not in the table."""
     found = MOVES.get((phase, reason))
     if found is None:
         raise ProtocolBug(f"no move from {phase.name} because of {reason.name}")

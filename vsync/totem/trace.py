@@ -1,9 +1,9 @@
 """The trace of a member: one record for each fact, as a kind and its fields.
 
-Nothing here reads a clock or writes a file; `tracefile` does.  What happens seldom (moves of the
-phase, views, commits, recoveries) the core says always, as a `Note`; what may happen with every
-frame (drops, retransmissions, joins) it says only while it is traced, and a `TraceDigest` draws
-alike facts of one moment together.
+Nothing here reads a clock or writes a file; `vsync.io.traced_driver` does.  Rare facts (phase
+moves, views, commits, recoveries) are always noted, as a `Note`; what may happen with every frame
+(drops, retransmissions, joins) only while tracing is on, and a `TraceDigest` merges equal facts of
+one moment.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ Fact = tuple[float, str, Fields]
 """When, what kind, and the fields."""
 
 KINDS = {
-    "trace": "a trace begins: who writes it",
+    "trace": "a trace begins: which member writes it",
     "phase": "the phase moved, and why",
-    "join_sent": "whom I consider and whom I gave up",
-    "join_heard": "the same of another member",
+    "join_sent": "candidates and failed members",
+    "join_heard": "the same, of another member",
     "failed": "members given up",
-    "stuck": "a member that does not receive",
+    "stuck": "a member that failed to receive",
     "suspect": "the link to a member broke",
-    "checked": "what came of asking it",
+    "checked": "how the check of it ended",
     "meet": "a merge with another ring begins",
-    "met": "members heard of that are not in my ring",
+    "met": "members known, in the ring or not, have changed",
     "commit": "a ring is agreed on",
-    "recovery": "what is missing of the old ring, and who comes along",
+    "recovery": "what is to be sent of the old ring, and who comes along",
     "closing": "how the old ring ended",
     "transitional": "the members that come along",
     "view": "a ring was installed",
     "token_lost": "the token did not come in time",
     "token_resent": "the token was sent again",
     "token_slowed": "the token was kept back, as the application is behind",
-    "retransmitted": "frames sent again, as somebody asked",
+    "retransmitted": "frames sent again on request",
     "asked": "frames asked for",
     "recovered_sent": "frames of the old ring sent again",
     "fragments_sent_again": "a payload was begun again",
     "fragment_restarted": "a sender began its payload again",
-    "drop": "something was not used: why, and who it came from",
-    "marks": "what each member has on its disk",
+    "drop": "a frame was not used: why, and who it came from",
+    "marks": "the mark (durable position) of each member",
     "primary": "the primary layer moved",
 }
 """Every kind of record."""
@@ -51,7 +51,7 @@ _ALIKE = frozenset(
 
 
 def fact(output: Output) -> tuple[str, Fields] | None:
-    """What one output of a node is in the trace; None: nothing."""
+    """The record of one output of a node; None if there is none."""
     if isinstance(output, Note):
         return output.code, output.fields
     if isinstance(output, Marks):
@@ -62,7 +62,7 @@ def fact(output: Output) -> tuple[str, Fields] | None:
 
 
 class TraceDigest:
-    """Facts in order; alike ones between two `take`s are one, with `times` and when it began."""
+    """Facts in order; equal ones between two `take`s are one, with `times` and when it began."""
 
     def __init__(self) -> None:
         self._facts: list[Fact] = []

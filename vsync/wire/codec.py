@@ -1,13 +1,13 @@
-"""Bytes both ways.  Lengths first; every fault is one `FrameError`.
+"""Encoding and decoding of frames.  Lengths are checked first; every fault is one `FrameError`.
 
 Envelope of every frame: version, kind, checksum over all the rest, cluster tag and settings
 (4 bytes each), incarnation of the sender, lengths of its name and address, name, address.  It is
 checked before anything else is looked at.  Then comes the ring block (seq, incarnation and name of
 the representative) for the kinds that belong to a ring.  Token and data use fixed struct headers;
-join and commit are msgpack under strict limits (`control`).
+join, merge and commit are msgpack under strict limits (`membership_codec`).
 
-The codec keeps two bounded memos (envelopes and ring blocks seen), because the same few come with
-every frame.
+The codec keeps two bounded caches (envelopes and ring blocks), because the same few come with every
+frame.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from vsync.wire.messages import (
 )
 
 WIRE_VERSION = 2
-HELLO_VERSION = 0  # of the one frame that every version can read, see `hello`
+HELLO_VERSION = 0  # of the one frame that every version can read, see `compatibility`
 WANTED_MAX = 1024
 CONTROL_BYTES_MAX = 1 << 20
 """What joins, commits and tokens of a ring at its limits may need, however small its frames are: a
-commit in which each of 64 members owes frames to all has a quarter of it."""
+commit in which each of 64 members is obliged to all has a quarter of it."""
 COUNT_MAX = 1 << 62
-"""No honest hop, sequence number or backlog gets there; what lies beyond would, one step later, not
-fit the frame that we ourselves must send."""
+"""No correct hop, sequence number or backlog reaches it; a larger one would, one step later, not
+fit the frame that this member must send."""
 SENT_MAX = 1 << 31
 ITEMS_MAX = 65536
 _MEMO_MAX = 1024
@@ -84,7 +84,7 @@ _START_CRCS = {kind: crc32(bytes((WIRE_VERSION, kind))) for kind in FrameKind}
 
 
 class Envelope(NamedTuple):
-    """The checked head of a frame: what it is, who sent it, where its body starts."""
+    """The checked head of a frame: its kind, its sender, where its body starts."""
 
     kind: FrameKind
     sender: Member
@@ -101,13 +101,13 @@ def cluster_tag(cluster: str) -> bytes:
 
 
 def claimed_name(frame: bytes) -> bytes:
-    """Whose frame it says it is, unchecked; nothing when it is too short to say."""
+    """The sender's name as the frame has it, unchecked; empty when it is too short."""
     return frame[_HEAD.size : _HEAD.size + frame[_NAME_BYTES]] if len(frame) > _HEAD.size else b""
 
 
 @lru_cache(_MEMO_MAX)
 def ring_block(ring: RingId) -> bytes:
-    """How a ring names itself in every frame of it."""
+    """The identity of a ring as it stands in every frame of it."""
     rep = ring.rep.encode()
     return _RING.pack(ring.seq, ring.rep_incarnation, len(rep)) + rep
 
@@ -120,7 +120,7 @@ def data_body(
     guarantee: Guarantee,
     items: Sequence[bytes],
 ) -> bytes:
-    """A data frame without its envelope: what is stored, resent and, in recovery, wrapped."""
+    """A data frame without its envelope, as it is stored, resent and, in recovery, wrapped."""
     count = len(items)
     head = _DATA.pack(seq, origin, content, guarantee, count)
     lengths = _lengths(count).pack(*map(len, items))
@@ -171,8 +171,8 @@ def wire_bytes_max(frame_bytes_max: int) -> int:
 class Codec:
     """Encodes as one member of one cluster, and decodes what others of that cluster sent.
 
-    `settings` is the hash of the member's settings (`hello`); a reader that is no member, and so
-    has none, decodes frames whatever their sender's are.
+    `settings` is the hash of the member's settings (`compatibility`); a reader that is no member
+    has none, and decodes frames whatever their sender's are.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Codec:
         self._rings: dict[bytes, RingId] = {}
 
     def accept(self, settings: bytes) -> None:
-        """From now on read frames of members with these settings, too: they go with mine."""
+        """Decode frames of members with these settings, too: they are compatible."""
         if self._accepted is not None and len(self._accepted) < _MEMO_MAX:
             self._accepted.add(settings)
 
@@ -236,7 +236,7 @@ class Codec:
     # -- in ----------------------------------------------------------------------------------
 
     def open(self, frame: bytes) -> Envelope:
-        """Check the envelope.  Nothing behind it has been looked at when this returns."""
+        """Check the envelope.  Raises `FrameError`.  The body is not looked at."""
         size = len(frame)
         if size < _HEAD.size:
             raise FrameError("frame_short")

@@ -1,6 +1,6 @@
-"""Join and commit frames: msgpack finds the borders, every shape is checked by hand.
+"""Bodies of the membership frames (join, merge, commit): msgpack, with every shape checked.
 
-Only the control plane comes here, a few frames for each change of the ring; `codec` has the rest.
+There are few of them for each change of the ring; `codec` has the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vsync.wire.messages import CommitEntry, CommitToken, Join, Merge
 
 MEMBERS_MAX = 128
 U64 = (1 << 64) - 1
-RING_SEQ_MAX = 1 << 62  # no cluster gets there; a larger one would stop all from counting on
+RING_SEQ_MAX = 1 << 62  # no cluster reaches it; a forged larger one would leave no next number
 
 
 def join_body(join: Join) -> bytes:
@@ -24,14 +24,14 @@ def join_body(join: Join) -> bytes:
         [list(m) for m in join.failed],
         join.ring_seq,
         join.leaving,
-        [list(m) for m in join.hears],
+        [list(m) for m in join.reception],
     ]
     return bytes(msgpack.packb(packed))
 
 
 def merge_body(merge: Merge) -> bytes:
     """What follows the ring block."""
-    packed = [[list(m) for m in merge.members], [list(m) for m in merge.hears]]
+    packed = [[list(m) for m in merge.members], [list(m) for m in merge.reception]]
     return bytes(msgpack.packb(packed))
 
 
@@ -46,21 +46,21 @@ def commit_body(commit: CommitToken) -> bytes:
     return bytes(msgpack.packb([[list(m) for m in commit.members], commit.hop, entries]))
 
 
-@lru_cache(256)  # they are said again and again
+@lru_cache(256)  # the same few come again and again
 def read_join(packed: bytes) -> Join:
-    proc, failed, ring_seq, leaving, hears = _list(_unpack(packed), 5)
+    proc, failed, ring_seq, leaving, reception = _list(_unpack(packed), 5)
     if type(leaving) is not bool or _number(ring_seq) > RING_SEQ_MAX:
         raise FrameError("control_shape")
     proc_members, failed_members = _members(proc), _members(failed)
     if not leaving and not set(failed_members) <= set(proc_members):
         raise FrameError("join_failed")
-    return Join(proc_members, failed_members, _number(ring_seq), leaving, _members(hears))
+    return Join(proc_members, failed_members, _number(ring_seq), leaving, _members(reception))
 
 
 @lru_cache(256)
 def read_merge(ring: RingId, packed: bytes) -> Merge:
-    members, hears = _list(_unpack(packed), 2)
-    return Merge(ring, _members(members), _members(hears))
+    members, reception = _list(_unpack(packed), 2)
+    return Merge(ring, _members(members), _members(reception))
 
 
 def read_commit(ring: RingId, packed: bytes) -> CommitToken:

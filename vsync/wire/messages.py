@@ -1,4 +1,4 @@
-"""The wire vocabulary: what members say to each other, as values.
+"""The messages of the ring protocol, as values.
 
 The envelope (cluster tag, version, the sender's identity with its incarnation) is the codec's
 business and is checked before any of these is built.  Members of a ring are named by their index in
@@ -43,19 +43,19 @@ class Token(NamedTuple):
     """The regular token: order, reliability, flow control, and the members' marks."""
 
     ring: RingId
-    hop: int  # grows by one per forwarding; tells a resent token from a new one
+    hop: int  # grows by one per forwarding, so a resent token is recognised
     seq: int  # last sequence number given out on this ring
-    aru: int  # everyone has all up to here, as far as this rotation knows
+    aru: int  # all received up to: every member holds everything up to here
     aru_by: int  # index of the member that lowered aru, or NOBODY
     sent: int  # frames multicast during the last rotation (Totem's fcc)
     backlog: int  # frames that wait at all members
-    recovering: bool  # somebody still has frames of its old ring to send (retrans_flg)
+    recovering: bool  # a member still has frames of its old ring to send (retrans_flg)
     marks: tuple[int, ...]  # one per member, in ring order
     wanted: tuple[int, ...]  # sequence numbers asked for again (rtr)
 
 
 class Data(NamedTuple):
-    """One multicast frame as it is stored: `body` are its bytes behind the envelope."""
+    """One multicast frame as it is stored; `body`: its bytes behind the envelope."""
 
     ring: RingId
     seq: int
@@ -67,24 +67,24 @@ class Data(NamedTuple):
 
 
 class Join(NamedTuple):
-    """What one member considers: candidates, the failed, and the highest ring seq it knows."""
+    """One member's candidate and failed sets, and the highest ring seq that it knows."""
 
     proc: tuple[Member, ...]
     failed: tuple[Member, ...]
     ring_seq: int
     leaving: bool
-    hears: tuple[Member, ...] = ()  # whom it heard lately; who leaves need not say
+    reception: tuple[Member, ...] = ()  # its reception report; () from one that leaves
 
 
 class CommitEntry(NamedTuple):
-    """What one member brings from its old ring; frozen from the moment that it is written."""
+    """State of one member's old ring; it must not change once it is written."""
 
     old_ring: RingId
     aru: int
     high: int
     safe: int
     mark: int
-    obliged: tuple[Member, ...]  # senders whose frames it promised to deliver (EVS obligation set)
+    obliged: tuple[Member, ...]  # senders whose frames it must deliver (EVS obligation set)
 
 
 class CommitToken(NamedTuple):
@@ -97,25 +97,25 @@ class CommitToken(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """A member of a ring tells the world that the ring exists, and whom it hears."""
+    """Announcement of an installed ring, with the sender's reception report."""
 
     ring: RingId
     members: tuple[Member, ...]
-    hears: tuple[Member, ...]
+    reception: tuple[Member, ...]
 
 
 class Wake(NamedTuple):
-    """Somebody has work while the representative holds the token of `ring` (token hold cancel)."""
+    """A member has work while the representative holds the token of `ring` (token hold cancel)."""
 
     ring: RingId
 
 
 class Probe(NamedTuple):
-    """Are you there?  The link to you broke."""
+    """Request for an `Alive`: the link to the receiver broke."""
 
 
 class Alive(NamedTuple):
-    """I am; the answer to a probe."""
+    """Answer to a probe."""
 
 
 class Datagram(NamedTuple):

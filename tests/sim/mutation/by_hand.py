@@ -211,7 +211,7 @@ def never_looks_for_others() -> Patches:
 
 def never_fails_the_silent() -> Patches:
     """Whoever does not answer is waited for, for ever."""
-    yield GatherSets, "silent", lambda self: ()
+    yield GatherSets, "not_agreed", lambda self: ()
 
 
 def old_life_lives_on() -> Patches:
@@ -316,7 +316,7 @@ def half_safe() -> Patches:
 
 def hears_nobody() -> Patches:
     """Members do not say whom they hear, so nobody is linked with anybody."""
-    yield Connectivity, "ears", lambda self, now: ()
+    yield Connectivity, "reception", lambda self, now: ()
 
 
 def wants_much_more() -> Patches:

@@ -231,7 +231,7 @@ def stale_joins_count() -> Patches:
 
 def tries_strangers_for_ever() -> Patches:
     def anybody(self: Connectivity, *_: object) -> tuple[Member, ...]:
-        return self.ears(max(self._at.values(), default=0.0))
+        return self.reception(max(self._last_frame.values(), default=0.0))
 
     yield Connectivity, "gain", anybody
     yield BackedOff, "has", lambda self, member, now: False

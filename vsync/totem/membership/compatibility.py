@@ -1,11 +1,11 @@
-"""What members say to those that do not fit: one frame that every version can read.
+"""Compatibility of members: the HELLO frame, which every version can read.
 
 Members must agree on the cluster, on the version of the frames, on sizes, and their time limits
-must go together.  The envelope of every frame carries a hash of the cluster's name and one of the
-sender's settings, so what does not fit is dropped before anything else is looked at, and members
-that run never suffer from one that comes.  But a hash names no values.  So whoever drops such a
-frame says *hello* to where it says it is from, a few times a second at most: version, cluster and
-settings in clear.  A newcomer reads it and can tell its operator what differs, with both values;
+must be compatible.  The envelope of every frame carries a hash of the cluster's name and one of the
+sender's settings, so an incompatible frame is dropped before anything else is looked at, and a
+joining member cannot disturb a running ring.  But a hash names no values.  So a member that drops
+such a frame sends a *hello* to the address in it, a few times a second at most: version, cluster
+and settings in clear.  The joining member reads it and can report what differs, with both values;
 or, when the settings differ without harm, either side accepts the other's hash from then on.
 
 The layout is frozen for all versions: the envelope with zeros for version and tag, kind 1 when it
@@ -31,16 +31,16 @@ from vsync.wire.codec import WIRE_VERSION, Codec
 
 HELLO_EVERY_S: Final = 0.25
 HELLOS_MAX: Final = 32
-"""Within that time, to different addresses: enough for a ring that meets another one."""
+"""Within that time, to different addresses: enough for a ring that finds another one."""
 HELLO_BYTES_MAX: Final = 8_192
 SETTINGS_MAX: Final = 128
-STRANGERS_MAX: Final = 64
+FOREIGN_MEMBERS_MAX: Final = 64
 
 SAME_EVERYWHERE: Final = (
     "frame_bytes_max", "message_bytes_max", "window_frames", "store_frames_max", "wanted_max",
     "members_max", "payload_version",
 )  # fmt: skip
-"""What one member's frames impose on another; all others may differ where they fit."""
+"""Settings that one member's frames impose on another; others may differ where compatible."""
 
 _DERIVED: Final = frozenset(field.name for field in fields(RingConfig) if field.default == 0)
 _HEAD: Final = Struct("<BBI8sQBB")
@@ -50,11 +50,11 @@ _NAME_BYTES: Final = 22  # where the length of the name stands; that of the addr
 
 
 FOREIGN: Final = frozenset(("frame_hello", "frame_version", "frame_cluster", "frame_settings"))
-"""Drops after which the sender is told with what it would fit."""
+"""Drops after which a hello is sent to the sender."""
 
 
 class Hello(NamedTuple):
-    """One member's word about itself."""
+    """The content of a hello: a member, its version, cluster and settings."""
 
     sender: Member
     version: int
@@ -62,7 +62,7 @@ class Hello(NamedTuple):
     settings: Mapping[str, int]
 
     def encode(self, *, asks: bool = False) -> bytes:
-        """The frame; one that `asks` is answered with the receiver's own."""
+        """The frame; one that `asks` is answered with the receiver's own hello."""
         name, address = self.sender.name.encode(), self.sender.address.encode()
         head = _HEAD.pack(0, asks, 0, bytes(8), self.sender.incarnation, len(name), len(address))
         body = msgpack.packb([self.version, self.cluster, sorted(self.settings.items())])
@@ -71,7 +71,7 @@ class Hello(NamedTuple):
 
 
 def read_hello(frame: bytes) -> Hello | None:
-    """What a frame of version 0 says, or None when it is none or is damaged.  Lengths first."""
+    """Decode a frame of version 0; None when it is another one or damaged.  Lengths first."""
     if not _HEAD.size < len(frame) <= HELLO_BYTES_MAX or frame[0] or frame[1] > 1:
         return None
     _, _, crc, _, incarnation, name_size, address_size = _HEAD.unpack_from(frame)
@@ -93,14 +93,14 @@ def read_hello(frame: bytes) -> Hello | None:
     good = type(version) is int and type(cluster) is str and bool(sender.name)
     if not good or not all(type(k) is str and type(v) is int for k, v in settings.items()):
         return None
-    # These words end up in a log, and they are a stranger's.
+    # These texts end up in a log, and anybody may have sent them.
     if not all(map(str.isprintable, (cluster, sender.name, sender.address, *settings))):
         return None
     return Hello(sender, version, cluster, settings)
 
 
 def settings_hash(settings: Mapping[str, int]) -> bytes:
-    """The four bytes that stand for a member's settings in each of its frames."""
+    """Hash of a member's settings, four bytes, as each of its frames carries it."""
     text = "\n".join(f"{name}={value}" for name, value in sorted(settings.items()))
     return hashlib.blake2b(text.encode(), digest_size=4, person=b"vsync.set").digest()
 
@@ -110,30 +110,30 @@ def settings_of(config: RingConfig) -> dict[str, int]:
 
 
 class Handshake:
-    """Tells members that do not fit apart from those that do.  Pure: frames and times go in."""
+    """Exchanges hellos with incompatible members, and finds what differs.  No I/O."""
 
     def __init__(self, me: Member, cluster: str, config: RingConfig, codec: Codec) -> None:
         self.mine = Hello(me, WIRE_VERSION, cluster, settings_of(config))
         self.refused: dict[str, tuple[Member, str]] = {}
-        """By name: the stranger, and in one sentence why it and I do not go together."""
+        """By name: an incompatible member, and in one sentence what differs."""
         self.foreign_version = 0
-        """That of the last frame that I cannot read."""
+        """Version of the last frame of another version."""
         self._codec = codec
         self._frames = self.mine.encode(), self.mine.encode(asks=True)
-        self._said: dict[tuple[str, bool], float] = {}
+        self._sent_until: dict[tuple[str, bool], float] = {}
 
     def on_foreign(self, frame: bytes, now: float) -> Hail | None:
-        """A frame was dropped for version, cluster or settings; the hello to say, if any."""
+        """A frame was dropped for version, cluster or settings; the hello to send, if any."""
         if frame[0] != WIRE_VERSION:
             self.foreign_version = frame[0]
         start = _HEAD.size + frame[_NAME_BYTES]
         address = frame[start : start + frame[_NAME_BYTES + 1]]
-        return self._say(address.decode("ascii", "replace"), now, asks=True)
+        return self._hello(address.decode("ascii", "replace"), now, asks=True)
 
     def on_hello(self, frame: bytes, now: float) -> tuple[str, Hail | None]:
-        """Take a stranger's word: the counter for what came of it, and the hello to say, if any.
+        """A hello came in: the counter for the result, and the hello to send, if any.
 
-        Who asks is answered: it dropped frames of mine.
+        A hello that asks is answered: its sender dropped frames of this member.
         """
         hello = read_hello(frame)
         if hello is None:
@@ -141,30 +141,32 @@ class Handshake:
         if hello.sender.name == self.mine.sender.name:
             return "name_of_mine", None
         self.refused.pop(hello.sender.name, None)
-        answer = self._say(hello.sender.address, now, asks=False) if frame[1] else None
+        answer = self._hello(hello.sender.address, now, asks=False) if frame[1] else None
         reason = self.difference(hello)
         if reason:
-            if len(self.refused) >= STRANGERS_MAX:
+            if len(self.refused) >= FOREIGN_MEMBERS_MAX:
                 self.refused.clear()
             self.refused[hello.sender.name] = hello.sender, reason
             return "hello_refused", answer
         self._codec.accept(settings_hash(hello.settings))
         return "hello_accepted", answer
 
-    def _say(self, address: str, now: float, *, asks: bool) -> Hail | None:
-        """To each address at a pace of its own, and to few in all: most may be forged."""
-        said, whom = self._said, (address, asks)
-        if now < said.get(whom, 0.0):
+    def _hello(self, address: str, now: float, *, asks: bool) -> Hail | None:
+        """Rate limit, per address and in all: most addresses may be forged."""
+        sent_until, whom = self._sent_until, (address, asks)
+        if now < sent_until.get(whom, 0.0):
             return None
-        if whom not in said and len(said) >= HELLOS_MAX:
-            self._said = said = {one: until for one, until in said.items() if now < until}
-            if len(said) >= HELLOS_MAX:
+        if whom not in sent_until and len(sent_until) >= HELLOS_MAX:
+            self._sent_until = sent_until = {
+                one: until for one, until in sent_until.items() if now < until
+            }
+            if len(sent_until) >= HELLOS_MAX:
                 return None
-        said[whom] = now + HELLO_EVERY_S
+        sent_until[whom] = now + HELLO_EVERY_S
         return Hail(address, self._frames[asks])
 
     def difference(self, theirs: Hello) -> str:
-        """The first thing in which `theirs` does not go with mine, with both values; "" if none."""
+        """The first incompatibility, as a sentence with both values; "" if there is none."""
         mine, who = self.mine, f"the member at {theirs.sender.address}"
         if theirs.cluster != mine.cluster:
             return (
@@ -173,7 +175,7 @@ class Handshake:
             )
         if theirs.version != mine.version:
             return (
-                f"{who} speaks another version of the ring protocol ({theirs.version}) than this "
+                f"{who} runs another version of the ring protocol ({theirs.version}) than this "
                 f"one (version {mine.version}); run the same release on all members"
             )
         if theirs.settings.keys() != mine.settings.keys():
@@ -205,7 +207,7 @@ class Handshake:
 
 
 def _clash(settings: Mapping[str, int], name: str, value: int) -> str:
-    """What rule breaks when `settings` meet one value of somebody else."""
+    """The rule that one value of another member breaks among `settings`; "" if none."""
     if not value and name in _DERIVED:
         return f"{name} must be more than 0"  # the record would take it for "derive it"
     try:

@@ -1,11 +1,13 @@
-"""Who hears whom: my own ears, and what others say of theirs.
+"""Which members receive each other's frames, and the cliques of those that do.
 
-Members tell in each JOIN and MERGE whom they heard lately (a *row*).  Two members are *linked* when
-each says that it hears the other.  A new view is always a clique of linked members, and a ring is
-given up for a larger one only if all of that are linked already: so links that are broken, in one
-direction or both, exclude a member once and not again and again.
+Each JOIN and MERGE carries a *reception report*: the members that its sender received frames from
+lately.  Two members are *linked* when each reports the other.  A new view is always a clique of
+linked members, and a ring is given up for a larger one only if the members of that are all linked
+already: so links that are broken, in one direction or both, exclude a member once and not again and
+again.
 
-Only cliques that contain me matter here, and all rows of those I have first hand.
+Only cliques that contain this member matter here, and it has the reports of their members first
+hand.
 """
 
 from __future__ import annotations
@@ -16,113 +18,113 @@ from typing import NamedTuple
 from vsync.types import Member
 
 STEPS_MAX = 2000
-"""Of the search for the largest clique; after that the best so far.  Only networks with dozens of
-broken links get there, and what they lose is size, never agreement."""
+"""Limit of the search for the largest clique; then the best so far is taken.  Only networks with
+dozens of broken links reach it, and it costs them view size, never agreement."""
 KNOWN_MAX = 256
 
 
 class ReceptionReport(NamedTuple):
-    """What one member said last."""
+    """The last report of one member."""
 
-    hears: frozenset[Member]
+    reception: frozenset[Member]
     size: int  # members of its view; 1 while it has none
     at: float
 
 
 class Connectivity:
-    """All that I know about links, each fact for `memory` seconds."""
+    """What one member knows about links, each fact for `memory` seconds."""
 
     def __init__(self, me: Member, memory: float) -> None:
         self._me = me
         self._memory = memory
-        self._at: dict[Member, float] = {}
-        self._rows: dict[Member, ReceptionReport] = {}
-        self._announced: tuple[Member, ...] = ()
-        self.reachable: tuple[Member, ...] = ()
+        self._last_frame: dict[Member, float] = {}
+        self._reports: dict[Member, ReceptionReport] = {}
+        self._announced: tuple[Member, ...] = ()  # my own report as it was sent last
+        self.reachable: tuple[Member, ...] = ()  # as `newly_known` returned it last
 
-    def heard(self, member: Member, now: float) -> bool:
-        """A frame of that life came; True if that is news."""
-        last = self._at.get(member)
-        self._at[member] = now
+    def on_frame(self, member: Member, now: float) -> bool:
+        """A frame of this incarnation came in; True if there was none within `memory`."""
+        last = self._last_frame.get(member)
+        self._last_frame[member] = now
         if last is not None and now - last <= self._memory:
             return False
-        # A newer life ends the older ones; the receiver has checked that this is the newest.
-        older = [m for m in self._at if m.name == member.name and m != member]
+        # A newer incarnation replaces the older ones; the caller checked that this is the newest.
+        older = [m for m in self._last_frame if m.name == member.name and m != member]
         self.forget(older)
-        while len(self._at) > KNOWN_MAX:
-            self.forget([next(iter(self._at))])
+        while len(self._last_frame) > KNOWN_MAX:
+            self.forget([next(iter(self._last_frame))])
         return True
 
-    def told(self, member: Member, hears: Iterable[Member], size: int, now: float) -> bool:
-        """Take the row of a member that was heard; True if it says something new."""
-        if member not in self._at:
+    def on_report(self, member: Member, reception: Iterable[Member], size: int, now: float) -> bool:
+        """Take a member's report; True if it differs from the last one, or that expired."""
+        if member not in self._last_frame:
             return False
-        row = ReceptionReport(frozenset(hears), size, now)
-        last = self._rows.get(member)
-        self._rows[member] = row
-        return last is None or last[:2] != row[:2] or now - last.at > self._memory
+        report = ReceptionReport(frozenset(reception), size, now)
+        last = self._reports.get(member)
+        self._reports[member] = report
+        return last is None or last[:2] != report[:2] or now - last.at > self._memory
 
     def forget(self, members: Iterable[Member]) -> None:
-        """These are gone for good, or said farewell."""
+        """These are gone for good, or left."""
         for member in members:
-            self._at.pop(member, None)
-            self._rows.pop(member, None)
+            self._last_frame.pop(member, None)
+            self._reports.pop(member, None)
 
-    def ears(self, now: float) -> tuple[Member, ...]:
-        """Whom I hear: my own row."""
-        return tuple(sorted(m for m, at in self._at.items() if now - at <= self._memory))
+    def reception(self, now: float) -> tuple[Member, ...]:
+        """The members that frames came from lately: this member's own report."""
+        return tuple(sorted(m for m, at in self._last_frame.items() if now - at <= self._memory))
 
     def announce(self, now: float) -> tuple[Member, ...]:
-        """My own row, to be sent to all now."""
-        self._announced = self.ears(now)
+        """This member's own report, which the caller sends to all."""
+        self._announced = self.reception(now)
         return self._announced
 
-    def news(self, now: float) -> bool:
-        """Is my own row another one than all were sent last?"""
-        return self.ears(now) != self._announced
+    def changed(self, now: float) -> bool:
+        """Does this member's own report differ from the one announced last?"""
+        return self.reception(now) != self._announced
 
     def linked(self, now: float) -> dict[Member, ReceptionReport]:
-        """My neighbours: members that I hear, and that say that they hear me."""
+        """Members linked with this one: received from, and their reports name this member."""
         found = [
-            (member, row)
-            for member, row in self._rows.items()
-            if now - row.at <= self._memory
-            and now - self._at[member] <= self._memory
-            and self._me in row.hears
+            (member, report)
+            for member, report in self._reports.items()
+            if now - report.at <= self._memory
+            and now - self._last_frame[member] <= self._memory
+            and self._me in report.reception
         ]
         return dict(sorted(found))
 
     def complete(self, members: Iterable[Member], now: float) -> bool:
         """Is each of these linked with each other, as far as I know?"""
-        rows, wanted = self.linked(now), frozenset(members)
+        reports, wanted = self.linked(now), frozenset(members)
         others = wanted - {self._me}
-        return all(m in rows and wanted <= rows[m].hears | {m} for m in others)
+        return all(m in reports and wanted <= reports[m].reception | {m} for m in others)
 
     def witnessed(self, members: Iterable[Member], now: float) -> bool:
-        """Is each of these alive by somebody's word, mine or that of one whom I hear?"""
-        heard = {m for m, at in self._at.items() if now - at <= self._memory}
-        missing = set(members) - heard - {self._me}
-        for member in heard & self._rows.keys() if missing else ():
-            row = self._rows[member]
-            if now - row.at <= self._memory:
-                missing -= row.hears
+        """Was each of these received from, by this member or by one that it receives from?"""
+        on_frame = {m for m, at in self._last_frame.items() if now - at <= self._memory}
+        missing = set(members) - on_frame - {self._me}
+        for member in on_frame & self._reports.keys() if missing else ():
+            report = self._reports[member]
+            if now - report.at <= self._memory:
+                missing -= report.reception
         return not missing
 
     def clique(self, members: Iterable[Member], now: float) -> tuple[Member, ...]:
-        """The largest part of these that are all linked, with me; the first such in order."""
-        rows, wanted = self.linked(now), frozenset(members)
-        return largest_clique(self._me, [m for m in rows if m in wanted], _among(rows))
+        """The largest clique among these that contains this member; of equals, the first."""
+        reports, wanted = self.linked(now), frozenset(members)
+        return largest_clique(self._me, [m for m in reports if m in wanted], _among(reports))
 
     def known(self, now: float) -> tuple[Member, ...]:
-        """Everybody that I hear, or that somebody whom I hear hears."""
-        found = set(self.ears(now))
-        for row in self._rows.values():
-            if now - row.at <= self._memory:
-                found |= row.hears
+        """Members received from, by this member or by one that it receives from."""
+        found = set(self.reception(now))
+        for report in self._reports.values():
+            if now - report.at <= self._memory:
+                found |= report.reception
         return tuple(sorted(found - {self._me}))
 
     def newly_known(self, now: float) -> tuple[Member, ...] | None:
-        """Everybody known now, if that changed since the last call: the shell must reach them."""
+        """The known members if they changed since the last call: the shell must reach them."""
         known = self.known(now)
         if known == self.reachable:
             return None
@@ -132,27 +134,29 @@ class Connectivity:
     def gain(
         self, size: int, size_max: int, without: Iterable[Member], now: float
     ) -> tuple[Member, ...]:
-        """A clique with me that is larger than the present view of each of its members, or ().
+        """A clique with this member that is larger than the present view of each of its members.
 
-        My own view has `size` members.  So each view that is given up for another is given up for
-        a larger one, and while links stay as they are this ends.
+        Or (), if there is none.  This member's own view has `size` members.  Each view is thus
+        given up for a larger one only, and while links stay as they are this ends.
         """
         skipped = frozenset(without)
-        rows = {m: row for m, row in self.linked(now).items() if m not in skipped}
-        if len(rows) < size:
+        reports = {m: report for m, report in self.linked(now).items() if m not in skipped}
+        if len(reports) < size:
             return ()
-        sizes = {size, *(row.size for row in rows.values() if row.size > size)}
+        sizes = {size, *(report.size for report in reports.values() if report.size > size)}
         for bound in sorted((s for s in sizes if s < size_max), reverse=True):
             found = largest_clique(
-                self._me, [m for m, row in rows.items() if row.size <= bound], _among(rows)
+                self._me,
+                [m for m, report in reports.items() if report.size <= bound],
+                _among(reports),
             )
             if len(found) > bound:
                 return found
         return ()
 
 
-def _among(rows: dict[Member, ReceptionReport]) -> Callable[[Member, Member], bool]:
-    return lambda a, b: b in rows[a].hears and a in rows[b].hears
+def _among(reports: dict[Member, ReceptionReport]) -> Callable[[Member, Member], bool]:
+    return lambda a, b: b in reports[a].reception and a in reports[b].reception
 
 
 def largest_clique(

@@ -1,12 +1,12 @@
-"""Early checks of members whose connection broke.
+"""Failure detection ahead of the token timeout: short checks of members whose connection broke.
 
-A check lasts one short window.  It begins with a hint, asks the member (PROBE) several times, and
-ends in one of three ways: the member was heard, it *refused* (its host answered that nobody listens
-at its address) and was not heard, or neither.  Only the second counts as proof of its death; the
-third leaves the matter to the token timeout.
+A check lasts one short window.  It begins with a hint of the transport, probes the member several
+times, and ends in one of three ways: a frame of the member came in, its host *refused* a connection
+(nobody listens at its address) and no frame came, or neither.  Only the second counts as proof that
+it failed; the third is left to the token timeout.
 
-What came in before the middle of the window does not count as hearing: the last frames of a dead
-process may still sit in a socket.  A check whose owner overslept proves nothing and begins anew.
+What came in before the middle of the window does not count: the last frames of a failed process may
+still sit in a socket.  A check that this process was stopped during proves nothing and begins anew.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRIES = 3
 
 
 class ProbeResult(Enum):
-    """How a check ended; the word is its counter."""
+    """How a check ended; the value is its counter."""
 
     ALIVE = "suspect_alive"
     GONE = "suspect_gone"
@@ -37,7 +37,7 @@ class _Check:
         self.began = now
         self.again_at = now
         self.refused = False
-        self.heard = False
+        self.received = False
 
 
 class FailureDetector:
@@ -54,7 +54,7 @@ class FailureDetector:
         return member in self._checks
 
     def hint(self, member: Member, now: float, refused: bool) -> bool:
-        """Its link broke, or its host refused a new one.  True: a check begins."""
+        """Its link broke, or its host refused a new one; True when that begins a check."""
         check = self._checks.get(member)
         fresh = check is None
         if check is None:
@@ -62,24 +62,24 @@ class FailureDetector:
         check.refused |= refused
         return fresh
 
-    def heard(self, member: Member, now: float) -> None:
-        """A frame of that life came."""
+    def on_frame(self, member: Member, now: float) -> None:
+        """A frame of this incarnation came in."""
         check = self._checks.get(member)
         if check is not None and now >= check.began + self._window / 2:
-            check.heard = True
+            check.received = True
 
     def answered(self, member: Member) -> None:
-        """It answered a probe of this check: there is no better sign of life."""
+        """It answered a probe of this check, which counts at any time."""
         check = self._checks.get(member)
         if check is not None:
-            check.heard = True
+            check.received = True
 
     def next_at(self) -> float | None:
-        """When `probes` or `findings` have something to say."""
+        """When `probes` or `findings` are due next."""
         return min((check.again_at for check in self._checks.values()), default=None)
 
     def probes(self, now: float) -> list[Member]:
-        """Whom to ask now; each is asked `TRIES` times in a window, the first time at once."""
+        """Members to probe now; each is probed `TRIES` times a window, the first time at once."""
         due = [m for m, c in self._checks.items() if now >= c.again_at < c.began + self._window]
         for member in due:
             self._checks[member].again_at = now + self._window / TRIES
@@ -90,12 +90,14 @@ class FailureDetector:
         over: list[tuple[Member, ProbeResult]] = []
         for member, check in list(self._checks.items()):
             late = now - check.began - self._window
-            if check.heard:
+            if check.received:
                 over.append((member, ProbeResult.ALIVE))
             elif late < -1e-9:
                 continue
             elif late > self._window / 2:
-                self._checks[member] = _Check(now)  # I was away: what did I miss meanwhile?
+                self._checks[member] = _Check(
+                    now
+                )  # this process was stopped, and may have missed frames
                 continue
             else:
                 over.append((member, ProbeResult.GONE if check.refused else ProbeResult.OPEN))
@@ -103,7 +105,7 @@ class FailureDetector:
         return over
 
     def keep(self, members: tuple[Member, ...]) -> None:
-        """Only these are still a concern: the others are out, or known to be dead."""
+        """End the checks of all but these: the others are out of the ring already."""
         for member in [m for m in self._checks if m not in members]:
             del self._checks[member]
 
@@ -111,25 +113,25 @@ class FailureDetector:
 class Prober:
     """Runs the checks: takes the transport's hints, sends probes, gives members up.
 
-    A hint is never proof.  `concern`: the members of the ring, or of the next one.
+    A hint is never proof.  `watched`: the members of the ring, or the candidates of the next one.
     """
 
     def __init__(
         self,
         context: Context,
         connectivity: Connectivity,
-        concern: Callable[[], tuple[Member, ...]],
+        watched: Callable[[], tuple[Member, ...]],
         enter_gather: EnterGather,
     ) -> None:
         self.detector = FailureDetector(context.config.probe_ms / 1000)
         self._context = context
         self._connectivity = connectivity
-        self._concern = concern
+        self._watched = watched
         self._enter_gather = enter_gather
 
     def suspect(self, address: str, now: float, *, refused: bool) -> None:
         """The link to `address` broke; or, `refused`, nobody listens there any more."""
-        member = next((m for m in self._concern() if m.address == address), None)
+        member = next((m for m in self._watched() if m.address == address), None)
         if member is None or member == self._context.me:
             self._context.count("suspect_stranger")
             return
@@ -139,8 +141,8 @@ class Prober:
         self.check(now)
 
     def check(self, now: float) -> None:
-        """Ask, conclude, and come back in time."""
-        self.detector.keep(self._concern())
+        """Send the probes that are due, act on what was found, and arm the timer."""
+        self.detector.keep(self._watched())
         for member in self.detector.probes(now):
             self._context.send(member, Probe())
         gone: list[Member] = []

@@ -1,6 +1,7 @@
 """The gather phase: from the loss of a ring to the agreement on the next one.
 
-Who is asked, who is believed, when it is enough; the sets themselves are in `gather_sets`.
+Joins are exchanged until all candidates agree on the same sets (`gather_sets`) and are linked with
+each other (`connectivity`); then the lowest of them makes the commit token.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from vsync.types import Member
 from vsync.wire.messages import CommitToken, Join
 
 BRIEF_JOINS = 6
-"""So many join intervals are waited for a link of which it is known that it is broken."""
+"""Join intervals to wait for a link that is known to be broken."""
 
 
-CROWD = 8
-"""With more members than this a change of the sets is sent with the next join, a moment later."""
+IMMEDIATE_JOINS_MAX = 8
+"""Up to this many members a change of the sets is sent at once; with more, a moment later."""
 
 
 class GatherPhase:
     """One gather episode; it lasts until a ring is installed.
 
-    `move` is called when the phase begins anew for a reason, `commit` when a ring is agreed on.
+    `move` is called when the phase begins anew, with the reason; `commit` when a ring is agreed on.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class GatherPhase:
         }
 
     def again(self, also: tuple[Member, ...]) -> None:
-        """The attempt at a ring was aborted: all have to agree anew."""
+        """Gather again after an aborted attempt: all have to agree anew."""
         self.sets.restart()
         for member in also:
             self.sets.add(member)
 
     def announce(self, now: float) -> None:
-        """My sets changed: tell everybody, and give everybody time to agree."""
+        """Send the changed sets to all, and give all time to agree."""
         candidates = self.sets.candidates()
         timeout = self._config.consensus_timeout(len(candidates))
         self._context.arm(Timer.CONSENSUS, now + timeout)
@@ -69,24 +70,24 @@ class GatherPhase:
         self._try_form(now)
 
     def join_soon(self, now: float) -> None:
-        """Send my sets: few members at once, many by one join for several changes.
+        """Send a join: at once among few members, among many one join for several changes.
 
-        Each change makes all answer all.  With n members that hear of each other one by one that
+        Each change makes all answer all.  With n members that learn of each other one by one these
         were some n joins of each member, to all others (measured in docs/reference/bench-ring.md).
         """
         sets = self.sets
-        crowd = max(len(sets.proc - sets.failed), len(self._connectivity.ears(now)))
-        if crowd <= CROWD:
+        members = max(len(sets.proc - sets.failed), len(self._connectivity.reception(now)))
+        if members <= IMMEDIATE_JOINS_MAX:
             self._send_join(now)
             return
-        spread = max(0.02, 0.001 * crowd)
+        spread = max(0.02, 0.001 * members)
         if self._context.due.get(Timer.JOIN, now + 2 * spread) > now + spread:
             self._context.arm(Timer.JOIN, now + self._context.rng.uniform(0.0, spread))
 
     def _wait_less(self, now: float) -> None:
-        """Is each candidate known to run, by somebody's report, and are they still not all linked?
+        """Shorten the consensus timeout if all candidates run and yet are not all linked.
 
-        Then some link is broken, and waiting for the whole consensus timeout would not mend it.
+        Then some link is broken, and waiting for the whole timeout would not change that.
         """
         candidates = self.sets.candidates()
         connectivity = self._connectivity
@@ -106,7 +107,7 @@ class GatherPhase:
         self._move(Reason.CONSENSUS_LATE)
         if self._agreed(now):
             # All agreed, but the representative's commit token did not come: ask all again.  If
-            # it is dead it will not answer, and fails at the next expiry.
+            # it has failed it does not answer, and is failed at the next expiry.
             self.sets.restart()
         else:
             candidates = self.sets.candidates()
@@ -114,8 +115,8 @@ class GatherPhase:
             left_out = tuple(m for m in candidates if m not in clique)
             if left_out and self._connectivity.witnessed(left_out, now):
                 self._context.count("clique_chosen")
-            # All linked and yet no agreement: who did not agree is busy elsewhere.
-            failed = left_out or self.sets.silent()
+            # All linked and yet no agreement: those that did not agree are forming another ring.
+            failed = left_out or self.sets.not_agreed()
             self._context.note("failed", members=names(failed), clique=names(clique))
             self.sets.fail(failed)
         self.announce(now)
@@ -124,10 +125,11 @@ class GatherPhase:
 
     def on_join(self, sender: Member, join: Join, now: float) -> None:
         sets = self.sets
-        if sender not in sets.proc and self._context.me not in join.hears and not join.leaving:
-            # My join reports to it that I hear it; until it hears me it is no candidate.
+        if sender not in sets.proc and self._context.me not in join.reception and not join.leaving:
+            # My join reports to it that I receive its frames; until it receives mine it is no
+            # candidate.
             self._context.count("join_deaf")
-            if sets.outlived_by(sender):
+            if sets.fail_former(sender):
                 self._move(Reason.JOIN)
                 self.announce(now)
             return
@@ -142,11 +144,11 @@ class GatherPhase:
             self._context.count(outcome.value)
 
     def on_merge(self, sender: Member, now: float) -> None:
-        """A ring exists while I look for one: its members are candidates if they gain by it."""
+        """Another ring announced itself: its members are candidates if they gain by it."""
         if sender in self.sets.proc:
-            self.sets.heard_from((sender,))
+            self.sets.add_received((sender,))
         elif sender in self._connectivity.gain(1, self._config.members_max, (), now):
-            self.sets.heard_from((sender,))
+            self.sets.add_received((sender,))
             if self.sets.add(sender):
                 self._move(Reason.FOREIGN_RING)
                 self.announce(now)
@@ -154,7 +156,7 @@ class GatherPhase:
             self._context.count("foreign_no_gain")
 
     def on_commit(self, commit: CommitToken, now: float) -> None:
-        """The commit token of a ring that I am in: do I take part?"""
+        """Take part in forming this ring if it is the one that this member agreed to."""
         index = commit.members.index(self._context.me)
         there = [entry is not None for entry in commit.entries]
         if commit.members != self.sets.candidates():
@@ -169,17 +171,17 @@ class GatherPhase:
     # -- agreement ---------------------------------------------------------------------------
 
     def _agreed(self, now: float) -> bool:
-        """Do all want the same, and is each linked with each other?"""
+        """Do all candidates agree, and is each linked with each other?"""
         return self.sets.consensus() and self._connectivity.complete(self.sets.candidates(), now)
 
     def _try_form(self, now: float) -> None:
-        """If all agree and I am the lowest of them, make the commit token."""
+        """Make the commit token if all agree and this member is the lowest of them."""
         members = self.sets.candidates()
         if not self._agreed(now):
             return
         members_max = self._config.members_max
         if len(members) > members_max:
-            # All see the same excess; who is in it sees the others fail it, and forms its own.
+            # All see the same excess; who is in it sees that it is failed, and forms its own ring.
             self._move(Reason.TOO_MANY)
             self.sets.fail(members[members_max:])
             self.announce(now)
@@ -191,7 +193,7 @@ class GatherPhase:
 
 
 class EnterGather(Protocol):
-    """Gives up the ring, or the attempt at one.  The caller announces the sets afterwards."""
+    """Gives up the ring, or the attempt at one; the caller announces the sets afterwards."""
 
     def __call__(
         self, reason: Reason, also: tuple[Member, ...] = (), failed: tuple[Member, ...] = ()

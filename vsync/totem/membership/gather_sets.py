@@ -1,4 +1,4 @@
-"""Who shall be in the next ring: the candidate, failed and agreed sets of one gather episode.
+"""The candidate, failed and agreed sets of one gather episode: who shall be in the next ring.
 
 A pure leaf: it is handed joins and returns what they changed; phases, timers and frames are the
 business of `gather`.
@@ -19,7 +19,7 @@ from vsync.wire.messages import Join
 
 
 class JoinOutcome(Enum):
-    """What a join did to the sets; the word is the counter of those that did nothing."""
+    """What a join did to the sets; the value is the counter of those that did nothing."""
 
     CHANGED = "join_changed"
     AGREED = "join_agreed"
@@ -34,11 +34,13 @@ class GatherSets:
 
     def __init__(self, me: Member, old: Iterable[Member], also: Iterable[Member] = ()) -> None:
         self.me = me
-        self.old = frozenset(old)  # members of my last ring: only their accusations count
+        self.old = frozenset(
+            old
+        )  # members of my last ring: only what these report as failed counts
         self.proc: set[Member] = {me, *self.old, *also}
         self.failed: set[Member] = set()
         self.agreed: set[Member] = {me}
-        self.heard: set[Member] = set()
+        self.received: set[Member] = set()
         self._supersede()
 
     def candidates(self) -> tuple[Member, ...]:
@@ -48,7 +50,7 @@ class GatherSets:
         return self.proc - self.failed <= self.agreed
 
     def add(self, member: Member) -> bool:
-        """A stranger was heard; True if that is news."""
+        """Make a foreign member a candidate; True if it was none."""
         if member in self.proc or len(self.proc) == MEMBERS_MAX:
             return False
         self.proc.add(member)
@@ -57,7 +59,7 @@ class GatherSets:
         return True
 
     def fail(self, members: Iterable[Member]) -> bool:
-        """Give up on members (never on myself, or nobody would be left to form a ring)."""
+        """Mark members as failed (never this one, or nobody would be left to form a ring)."""
         fresh = {m for m in members if m != self.me} - self.failed
         if not fresh:
             return False
@@ -66,22 +68,22 @@ class GatherSets:
         self._changed()
         return True
 
-    def heard_from(self, members: Iterable[Member]) -> None:
-        """A frame of each of these came in during this episode."""
-        self.heard |= set(members)
+    def add_received(self, members: Iterable[Member]) -> None:
+        """Note that a frame of each of these came in during this episode."""
+        self.received |= set(members)
 
-    def outlived_by(self, member: Member) -> bool:
-        """Fail the former lives of a member; True if there were any."""
+    def fail_former(self, member: Member) -> bool:
+        """Fail the former incarnations of a member; True if there were any."""
         return self.fail(
             m for m in self.proc if m.name == member.name and m.incarnation < member.incarnation
         )
 
-    def silent(self) -> tuple[Member, ...]:
+    def not_agreed(self) -> tuple[Member, ...]:
         """Candidates that have not agreed."""
         return tuple(sorted(self.proc - self.failed - self.agreed))
 
     def restart(self) -> None:
-        """Forget who agreed: everyone has to say so again."""
+        """Forget who agreed: all have to agree again."""
         self._changed()
 
     def absorb(self, sender: Member, join: Join) -> JoinOutcome:
@@ -90,14 +92,14 @@ class GatherSets:
         if join.leaving:
             known = sender in self.proc and self.fail((sender,))
             return JoinOutcome.CHANGED if known else JoinOutcome.LEFT_ALREADY
-        self.heard.add(sender)
+        self.received.add(sender)
         if sender in self.failed:
             return JoinOutcome.FROM_FAILED
         if proc == self.proc and failed == self.failed:
             self.agreed.add(sender)
             return JoinOutcome.AGREED
         if proc <= self.proc and failed <= self.failed:
-            return JoinOutcome.SUBSET  # my own join will teach the sender
+            return JoinOutcome.SUBSET  # my own join informs the sender
         if len(self.proc | proc) > MEMBERS_MAX:
             return JoinOutcome.TOO_MANY  # the next join would not fit any frame
         before = (len(self.proc), len(self.failed))
@@ -105,31 +107,33 @@ class GatherSets:
         if self.me in failed:
             self.failed.add(sender)
         elif sender in self.old:
-            # A stranger's accusations are its own affair: they concern another ring's members.
+            # What a foreign member reports as failed concerns its own ring.
             self.failed |= failed
         self._supersede()
         if before == (len(self.proc), len(self.failed)):
             return JoinOutcome.SUBSET
         self._changed()
         if proc == self.proc and failed == self.failed:
-            self.agreed.add(sender)  # it said first what I say now
+            self.agreed.add(sender)  # its sets were those that mine have become
         return JoinOutcome.CHANGED
 
     def _changed(self) -> None:
         self.agreed = {self.me}
 
     def _supersede(self) -> None:
-        """A newer life of a member is proof that the older ones are over."""
+        """A newer incarnation of a member is proof that the older ones are over."""
         newest: dict[str, int] = {}
         for member in sorted(self.proc):
             newest[member.name] = max(newest.get(member.name, 0), member.incarnation)
         self.failed |= {m for m in self.proc if m.incarnation < newest[m.name] and m != self.me}
 
-    def join(self, ring_seq: int, hears: tuple[Member, ...]) -> Join:
-        return Join(tuple(sorted(self.proc)), tuple(sorted(self.failed)), ring_seq, False, hears)
+    def join(self, ring_seq: int, reception: tuple[Member, ...]) -> Join:
+        return Join(
+            tuple(sorted(self.proc)), tuple(sorted(self.failed)), ring_seq, False, reception
+        )
 
     def invariants(self) -> None:
-        assert self.me in self.proc, "not a candidate of my own"
+        assert self.me in self.proc, "no candidate myself"
         assert self.me not in self.failed, "failed myself"
-        assert self.me in self.agreed, "disagree with myself"
-        assert self.failed <= self.proc, "failed a stranger"
+        assert self.me in self.agreed, "not agreed with myself"
+        assert self.failed <= self.proc, "failed a member that was no candidate"

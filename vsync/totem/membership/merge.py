@@ -1,9 +1,9 @@
-"""Merge detection: for which foreign members a ring that works is given up.
+"""Merge detection: for which foreign members a working ring is given up.
 
-Only if a larger view is in sight: a clique of linked members, each of which gains by it
-(`vsync.totem.membership.connectivity`).  So where some links are broken the members settle in views
-that stay, and heal when the links do.  What a link is worth for data, reception cannot know; a
-foreign member that was tried in vain is therefore backed off from, for a growing while.
+Only for a larger view: a clique of linked members, each of which gains by it (`connectivity`).  So
+where some links are broken the members settle in views that stay, until the links are restored.
+Reception reports do not show whether a link carries data; after an attempt in vain a foreign member
+is therefore ignored for a growing while.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from vsync.wire.messages import Join, Merge
 
 
 class BackedOff:
-    """Foreign members that were heard but could not be merged, each ignored for a growing while.
+    """Foreign members that could not be merged, each ignored for a growing while.
 
     When only some members of a ring receive a foreign member's frames, each attempt to merge breaks
     the ring and ends where it began.  The wait doubles from one merge interval up to a limit, so
-    such a network costs a bounded share of time.  A member that stays in a ring is forgiven after a
-    while.
+    such a network costs a bounded share of time.  The wait of a member that stays in a ring starts
+    afresh after a while.
     """
 
     def __init__(self, first: float, limit: float) -> None:
@@ -41,8 +41,8 @@ class BackedOff:
         if len(self._until) > 256:
             del self._until[next(iter(self._until))]
 
-    def forgive(self, members: Iterable[Member], now: float) -> None:
-        """These made it into the ring; who was no trouble for a while starts afresh."""
+    def reset(self, members: Iterable[Member], now: float) -> None:
+        """These are in the installed ring: drop waits that ended long ago."""
         for member in members:
             until, _ = self._until.get(member, (now, 0.0))
             if now > until + 2 * self._limit:
@@ -53,7 +53,7 @@ class BackedOff:
         return now < until
 
     def has_since(self, member: Member, now: float, least: float) -> bool:
-        """Was it backed off from less than `least` seconds ago?"""
+        """Did its wait begin less than `least` seconds ago?"""
         until, wait = self._until.get(member, (0.0, 0.0))
         return now < until - wait + min(wait, least)
 
@@ -80,7 +80,7 @@ class MergeDetector:
     # -- while a ring is installed -----------------------------------------------------------
 
     def announce(self, ring: Ring, now: float) -> None:
-        """Tell everybody that the ring exists, and again after an interval."""
+        """Announce the ring to all, and again after an interval."""
         reception = self._connectivity.announce(now)
         self._context.broadcast(Merge(ring.id, ring.members, reception))
         self.arm(now)
@@ -90,16 +90,16 @@ class MergeDetector:
         self._context.arm(Timer.MERGE, now + spread * self._config.merge_interval_ms / 1000)
 
     def announce_before_rest(self, ring: Ring, now: float) -> None:
-        """While the token is held: announce now what is due before I am awake for it again."""
+        """While the token is held: announce now what would be due before its next visit."""
         if ring.idle >= self._config.idle_visits_before_hold:
             due = self._context.due.get(Timer.MERGE)
             if due is not None and due - now < self._config.hold_ms / 1000:
                 self.announce(ring, now)
 
     def on_join(self, ring: Ring, sender: Member, join: Join, now: float) -> None:
-        """A member gives up my ring, or a foreign one asks to be let in."""
+        """A member of the ring gives it up, or a foreign one asks to be let in."""
         me = self._context.me
-        outlived = tuple(
+        former = tuple(
             m for m in ring.members if m.name == sender.name and m.incarnation < sender.incarnation
         )
         if join.leaving:
@@ -110,28 +110,28 @@ class MergeDetector:
         elif me in join.failed:
             self._context.count("join_rejects_me")  # pitfall 19: it will form its own ring
         elif sender in ring.members:
-            # Even if its content says nothing new: the sender waits (pitfall 20).
+            # Even if its sets are known already: the sender waits (pitfall 20).
             gather = self._enter_gather(Reason.JOIN)
             gather.sets.absorb(sender, join)
             gather.announce(now)
-        elif outlived:
-            # My ring has a member that is over, whatever becomes of the new one.
-            gather = self._enter_gather(Reason.JOIN, failed=outlived)
+        elif former:
+            # An incarnation in my ring is over, whatever becomes of the new one.
+            gather = self._enter_gather(Reason.JOIN, failed=former)
             gather.on_join(sender, join, now)
             gather.announce(now)
         elif self._ignores(sender, join, now):
             self._context.count("join_shunned")
         elif sender in (also := self._better(ring, now, sender)):
             gather = self._enter_gather(Reason.JOIN, also=also)
-            gather.sets.heard_from(also)
+            gather.sets.add_received(also)
             gather.sets.absorb(sender, join)
             gather.announce(now)
         else:
             self._context.count("join_no_gain")
-            if me not in join.hears:
-                # Its broadcasts come to me, mine perhaps not yet to it: tell it who is here.
+            if me not in join.reception:
+                # Its broadcasts come to me, mine perhaps not yet to it: send it an announcement.
                 self._context.send(
-                    sender, Merge(ring.id, ring.members, self._connectivity.ears(now))
+                    sender, Merge(ring.id, ring.members, self._connectivity.reception(now))
                 )
 
     def on_merge(self, ring: Ring, sender: Member, merge: Merge, now: float) -> None:
@@ -144,7 +144,7 @@ class MergeDetector:
             self._context.count("foreign_past")
         elif also := self._better(ring, now):
             gather = self._enter_gather(Reason.FOREIGN_RING, also=also)
-            gather.sets.heard_from(also)
+            gather.sets.add_received(also)
             self._context.note("meet", members=names(also))
             gather.announce(now)
         elif foreign:
@@ -154,10 +154,9 @@ class MergeDetector:
     def _ignores(self, sender: Member, join: Join, now: float) -> bool:
         """Is this foreign member's join ignored for now?
 
-        One that names me receives my frames and has stopped to back off from me: two that back off
-        from each other in turn would never merge.  It has to wait a little all the same: its joins
-        that are still under way would break each ring as soon as it is there, and each broken ring
-        makes new joins.
+        One that names me receives my frames and ignores me no longer: two that ignore each other
+        in turn would never merge.  It has to wait a little all the same: its joins that are still
+        under way would break each ring as soon as it is installed, and a broken ring makes joins.
         """
         if self._context.me in join.proc:
             least = 4 * self._config.join_timeout_ms / 1000
@@ -167,11 +166,11 @@ class MergeDetector:
     def _better(self, ring: Ring, now: float, asked: Member | None = None) -> tuple[Member, ...]:
         """The foreign members for whom this ring should be given up; () if it should stay.
 
-        `asked`: a member that is not backed off from, whatever was before.
+        `asked`: a member that is not ignored, whatever its wait.
         """
         backed_off = [
             m
-            for m in self._connectivity.ears(now)
+            for m in self._connectivity.reception(now)
             if m != asked and m not in ring.members and self.backed_off.has(m, now)
         ]
         clique = self._connectivity.gain(
@@ -181,15 +180,15 @@ class MergeDetector:
 
     # -- at all times ------------------------------------------------------------------------
 
-    def learn(self, sender: Member, hears: tuple[Member, ...], size: int, now: float) -> None:
-        """Take a member's reception report, and note whom the shell must be able to reach."""
-        if self._connectivity.told(sender, hears, size, now):
+    def learn(self, sender: Member, reception: tuple[Member, ...], size: int, now: float) -> None:
+        """Take a reception report, and note the members that the shell must be able to reach."""
+        if self._connectivity.on_report(sender, reception, size, now):
             known = self._connectivity.newly_known(now)
             if known is not None:
                 self._context.note("met", members=names(known))
 
     def installed(self, ring: Ring, heard: set[Member], now: float) -> None:
-        """`ring` was installed; back off from those that were heard and are not in it."""
+        """`ring` was installed: back off from members that were received from and are not in it."""
         for member in sorted(heard - set(ring.members)):
             self.backed_off.add(member, now)
-        self.backed_off.forgive(ring.members, now)
+        self.backed_off.reset(ring.members, now)

@@ -1,8 +1,8 @@
-"""The membership protocol: which phase a member is in, and the moves from one to the next.
+"""The membership protocol of one member: its phase, and the moves from one phase to the next.
 
-It alone makes and drops the objects of the phases, and routes joins, merges, commit tokens and
-timers to the one that they are for.  A message that a phase does not expect is counted under its
-kind and the phase, and dropped.
+It alone creates and drops the phase objects, and routes joins, merges, commit tokens and timers to
+the present one.  A message that a phase does not expect is counted under its kind and the phase,
+and dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vsync.wire.messages import CommitEntry, CommitToken, Data, Join, Merge, Tok
 
 
 class Membership:
-    """The phase of one member, the ring installed last, and what there is of the next one."""
+    """Phase of one member, the ring installed last, and the phase objects."""
 
     def __init__(
         self, context: Context, intake: Intake, delivery: Delivery, tokens: TokenPassing
@@ -43,7 +43,7 @@ class Membership:
         self.ring_ids = RingIds()
         self.connectivity = Connectivity(context.me, context.config.hearing_ms / 1000)
         self.merges = MergeDetector(context, self.connectivity, self.ring_ids, self._enter_gather)
-        self.prober = Prober(context, self.connectivity, self._concern, self._enter_gather)
+        self.prober = Prober(context, self.connectivity, self._watched, self._enter_gather)
         self._context = context
         self._intake = intake
         self._delivery = delivery
@@ -67,7 +67,7 @@ class Membership:
         return self.current.members if self.current is not None else ()
 
     def acquaintances(self) -> tuple[Member, ...]:
-        """The members, those that I try to form a ring with, and those that somebody hears."""
+        """Members of the ring, candidates of the next one, and members that reports name."""
         ours = self.gather.sets.candidates() if self.gather is not None else self.members
         return tuple(sorted({*ours, *self.connectivity.reachable}))
 
@@ -93,7 +93,7 @@ class Membership:
         self._send_leave_notice(now)
 
     def on_late_join(self, join: Join, now: float) -> None:
-        """A join came in after my leave: the notice may be lost, who counts on me gets another."""
+        """A join came in after the leave: its sender gets another notice if it counts on me."""
         me = self._context.me
         if me in join.proc and me not in join.failed and now >= self._leave_notice_at:
             self._send_leave_notice(now)
@@ -118,7 +118,7 @@ class Membership:
         elif self.recovery is not None:
             self.recovery.on_data(frame)
         else:
-            # In commit: what I hold is already written in the commit token and must not change.
+            # In commit: what this member holds is written in the commit token and must not change.
             self._context.count(f"data_in_{self.phase.value}")
 
     def token_while_forming(self, sender: Member, token: Token, now: float) -> None:
@@ -145,7 +145,7 @@ class Membership:
         if join.leaving:
             self.connectivity.forget((sender,))
         else:
-            self.merges.learn(sender, join.hears, 1, now)
+            self.merges.learn(sender, join.reception, 1, now)
         ring = self.current
         if (
             ring is not None
@@ -170,8 +170,8 @@ class Membership:
             self._context.count("join_while_forming")
 
     def on_merge(self, sender: Member, merge: Merge, now: float) -> None:
-        """A member of my ring, or of another one, announces it and whom it hears."""
-        self.merges.learn(sender, merge.hears, len(merge.members), now)
+        """A member of this ring, or of another one, announced it."""
+        self.merges.learn(sender, merge.reception, len(merge.members), now)
         if self.operational is not None:
             self.merges.on_merge(self.operational.ring, sender, merge, now)
         elif self.gather is not None and self.commit is None:
@@ -201,8 +201,8 @@ class Membership:
             self._context.count("commit_again")
 
     def on_new_reception(self, now: float) -> None:
-        """I receive from somebody for the first time, or again: that is announced at once."""
-        if not self.connectivity.news(now):
+        """Frames come from a member for the first time, or again: announce that at once."""
+        if not self.connectivity.changed(now):
             return
         if self.operational is not None:
             self.merges.announce(self.operational.ring, now)
@@ -237,7 +237,7 @@ class Membership:
     def _enter_gather(
         self, reason: Reason, also: tuple[Member, ...] = (), failed: tuple[Member, ...] = ()
     ) -> GatherPhase:
-        """Give up the ring, or the attempt at one.  The caller announces the sets afterwards."""
+        """Give up the ring, or the attempt at one; the caller announces the sets afterwards."""
         if self.recovery is not None:
             self.recovery.recovery.abort()
             self.ring_ids.past.append(self.recovery.ring.id)
@@ -258,14 +258,14 @@ class Membership:
         self._context.note("stuck", member=member.name)
         self._enter_gather(Reason.MEMBER_STUCK, failed=(member,)).announce(now)
 
-    def _concern(self) -> tuple[Member, ...]:
-        """Whose death matters: who is in my ring, or shall be in the next one."""
+    def _watched(self) -> tuple[Member, ...]:
+        """Members that the failure detector watches: of the ring, or the candidates."""
         if self.gather is not None:
             return self.gather.sets.candidates()
         return self.members if self.operational is not None else ()
 
     def _entry(self) -> CommitEntry:
-        """What I bring from my old ring."""
+        """State of the old ring for the commit token."""
         ring, mark = self.current, self._intake.mark
         if ring is None:
             return CommitEntry(NO_RING, 0, 0, 0, mark, ())
@@ -288,7 +288,7 @@ class Membership:
             forming.pass_on(commit, now)
 
     def _begin_recovery(self, forming: CommitPhase, commit: CommitToken, now: float) -> None:
-        """All entries are there: my old ring is frozen, the new ring's token may come."""
+        """All entries are there: the old ring is frozen, the new ring's token may come."""
         self._move(Reason.COMMIT_FULL)
         entries = tuple(e for e in commit.entries if e is not None)
         assert len(entries) == len(commit.members)
@@ -315,7 +315,7 @@ class Membership:
             forming.pass_on(commit._replace(hop=commit.hop + 1), now)
 
     def _install(self, recovery: RecoveryPhase, now: float) -> None:
-        """Close the old ring and open the new one, as one step."""
+        """Close the old ring and install the new one, as one step."""
         self._move(Reason.RECOVERED)
         old, ring, gather = self.current, recovery.ring, self.gather
         assert gather is not None
@@ -328,7 +328,7 @@ class Membership:
             self._context.count("fragments_forgotten", forgotten)
         if self._intake.queue.restart():
             self._context.count("fragments_sent_again")
-        self.merges.installed(ring, gather.sets.heard, now)
+        self.merges.installed(ring, gather.sets.received, now)
         self.current = ring
         self.recovery = self.commit = self.gather = None
         joined = tuple(m for m in ring.members if m not in came)

@@ -1,8 +1,8 @@
-"""From one ring to the next without a gap in between: extended virtual synchrony.
+"""Recovery: the old ring's messages are completed before the new ring is installed (EVS).
 
-While the new ring's token already turns, the members that come from the same old ring exchange the
-old ring's frames over it, wrapped as frames of the new ring.  When everyone has everything, each
-member closes the old ring in one step (`install`).
+While the new ring's token already circulates, the members that come from the same old ring exchange
+the old ring's frames over it, wrapped as frames of the new ring.  When all of them have all frames,
+each member closes the old ring in one step.
 
 The old ring's own state is not touched until then: what comes in is kept beside it (`found`).  When
 the attempt is aborted, what was found is added to the old ring: another member may have installed
@@ -96,7 +96,7 @@ class Recovery:
     # -- the exchange ------------------------------------------------------------------------
 
     def absorb(self, inner: Data) -> str:
-        """An old frame came over the new ring; "" or the counter for why it is of no use here."""
+        """Take an old frame that came over the new ring; "" or the counter for why not."""
         old = self.old
         if old is None or inner.ring != old.id:
             return "recovered_other_ring"
@@ -112,7 +112,7 @@ class Recovery:
         return ""
 
     def flag(self, token: Token) -> Token:
-        """Say on the token whether I still have frames to send (retrans_flg)."""
+        """Set the token's flag while this member still has frames to send (retrans_flg)."""
         while self._queue and self._queue[0] in self._seen:
             self._queue.popleft()
         if self._queue:
@@ -124,10 +124,10 @@ class Recovery:
         return token
 
     def complete(self, token: Token, aru_before: int) -> bool:
-        """Judge the token that I forwarded (`aru_before`: its aru at arrival): install now?
+        """Is the exchange complete, by the forwarded token?  `aru_before`: its aru at arrival.
 
         Two rotations without anybody having frames to send fix the last frame of the exchange; two
-        successive arrivals with an aru at or above it prove that everybody has everything.
+        successive arrivals with an aru at or above it prove that all members have all frames.
         """
         self._rounds_clear = 0 if token.recovering else self._rounds_clear + 1
         if self._rounds_clear < 2:
@@ -136,7 +136,7 @@ class Recovery:
         if self._rounds_clear == 2:
             self._install_seq = token.seq
         if self.ring.window.aru >= self._install_seq and self.old is not None:
-            # From here on another member may install and rely on me.
+            # From here on another member may install the ring and rely on this one.
             self.old.oblige(self.obliged)
         if self._rounds_clear >= 3 and aru_before >= self._install_seq:
             self._rounds_full += 1
@@ -147,7 +147,7 @@ class Recovery:
     # -- both ends ---------------------------------------------------------------------------
 
     def abort(self) -> None:
-        """Keep what was found with the old ring; nothing else of the attempt remains."""
+        """End the attempt: what was found is kept with the old ring."""
         if self.old is not None:
             for seq in sorted(self.found):
                 self.old.window.add(self.found[seq], self.old.window.limit)
@@ -157,7 +157,7 @@ class Recovery:
 
         Regular part: in order, until the first hole or the first safe frame that is not known to be
         safe in the old ring (the best knowledge among those that come along).  Transitional part:
-        the rest; behind a hole only frames of senders that come along or are owed.
+        the rest; behind a hole only frames of senders in `obliged`.
         """
         old = self.old
         assert old is not None
@@ -191,10 +191,10 @@ class Recovery:
 
 
 class RecoveryPhase:
-    """Token visits on the ring under way; its frames are the old ring's.
+    """Token visits on the ring under way, whose frames carry the old ring's.
 
-    What returns True asks for the installation of the new ring.  `failed_to_receive` is called with
-    a member that holds it back; the attempt is over then.
+    Methods that return a bool return True when the new ring is to be installed.
+    `failed_to_receive` is called with a member that holds it back; the attempt is over then.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class RecoveryPhase:
         self._failed_to_receive = failed_to_receive
 
     def originate(self, now: float) -> bool:
-        """The commit token came round for the second time: make and use the regular token."""
+        """The commit token made its second rotation: make the first regular token and visit it."""
         self.originated = True
         token = self.ring.first_token()
         self._tokens.accepted(self.ring, token, now)
@@ -231,7 +231,7 @@ class RecoveryPhase:
         if frame.ring != self.ring.id:
             code = "data_in_recovery"
         elif token is not None and frame.seq > token.seq:
-            code = "data_beyond_token"  # I have the token: nobody else gave out this number
+            code = "data_beyond_token"  # the token is here: nobody else gave out this number
         else:
             code = self.ring.add(frame)
             if not code and frame.content is Content.RECOVERED:
@@ -248,8 +248,8 @@ class RecoveryPhase:
         if token is None:
             return False
         self.waiting = None
-        if (stuck := self.ring.stuck(token, now)) is not None:
-            self._failed_to_receive(stuck, now)
+        if (late := self.ring.failed_to_receive(token, now)) is not None:
+            self._failed_to_receive(late, now)
             return False
         return self._visit(token, now)
 

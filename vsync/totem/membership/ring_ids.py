@@ -1,4 +1,4 @@
-"""Ring ids that one member knows of: they only rise, and none is committed to twice."""
+"""The ring ids that one member knows of: they only rise, and none is committed to twice."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ class RingIds:
         return RingId(self.highest_seq, representative.name, representative.incarnation)
 
     def commit(self, ring: RingId) -> None:
-        """I take part in forming `ring`, and in none before it any more."""
+        """Take part in forming `ring`, and in no earlier one any more."""
         self.committed_seq = ring.seq
         self.learn(ring.seq)

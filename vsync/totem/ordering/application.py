@@ -11,7 +11,7 @@ from vsync.wire.messages import Content, Data
 
 
 class Intake:
-    """What the application wants of the ring; it outlives each single ring."""
+    """Input of the application: queued payloads, its mark, its throttle.  Kept over all rings."""
 
     def __init__(self, config: RingConfig) -> None:
         self.queue = SendQueue(
@@ -22,19 +22,19 @@ class Intake:
         self._throttle_max_s = config.hold_ms / 1000
 
     def set_mark(self, mark: int) -> bool:
-        """True if that is another one."""
+        """True if that changes it."""
         assert 0 <= mark < 1 << 64, mark
         changed = mark != self.mark
         self.mark = mark
         return changed
 
     def set_throttle(self, hold_s: float) -> None:
-        """Bounded by the time that an idle ring's token may be held: nobody misses it."""
+        """Bounded by the time that an idle ring's token may be held, so that none is missed."""
         self.throttle_s = min(max(hold_s, 0.0), self._throttle_max_s)
 
 
 class Delivery:
-    """Ordered frames on their way out, as whole payloads."""
+    """Output for the application: ordered frames as whole payloads."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -27,8 +27,6 @@ def allowance(
 class Flow:
     """One member's part of the token's sums; reset with every ring."""
 
-    __slots__ = ("sent", "waiting")
-
     def __init__(self) -> None:
         self.sent = 0  # frames of my last visit, still contained in the token's sum
         self.waiting = 0  # what I reported as waiting at my last visit

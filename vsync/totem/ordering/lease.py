@@ -1,17 +1,18 @@
-"""How long a member may act on a view that may be over, and when the others may act without it.
+"""The lease: how long a member may act on a view that may be over, and how long others wait.
 
-A member that is cut off or stopped does not know it.  So it acts (speaks to clients, say) only
-under a *lease*: for `seconds` after its last visit by the token but one.  That the token came
-again proves that it has been everywhere in between; every other member of the ring therefore has
-accepted it *after* the moment from which the lease counts.  Whoever goes on without the member
-waits until `seconds`, and `SLACK` of them more, have passed since the last token that it accepted
-itself on that ring.  Hence, whatever the network did and however long anybody was stopped:
+A member that is partitioned or stopped does not know it.  So it acts (replies to clients, for
+example) only under a *lease*: for `seconds` after the last token but one that it accepted.  That
+the token came again proves that it went all the way round in between; every other member of the
+ring therefore accepted it *after* the moment from which the lease counts.  Members that go on
+without this one wait until `seconds`, and a share of `SLACK` more, have passed since the last token
+that they accepted on that ring themselves.  Hence, whatever the network did and however long any
+process was stopped:
 
-    lease of the one that is left ends <= first act of the others
+    lease of the member left behind ends <= first act of the others
 
 if no clock is slower than another by more than SLACK.  No clock is ever compared with another one,
-and no delay of a frame is assumed.  A new life knows nothing of the rings of the former one, and
-counts from its own start.
+and no delay of a frame is assumed.  A new incarnation knows nothing of the rings of
+the former one, and counts from its own start.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from collections.abc import Collection
 from vsync.types import NO_RING, Member, RingId
 
 SLACK = 0.2
-"""By this share the wait is longer than the lease: drift of clocks, and late timers."""
+"""Share by which the wait is longer than the lease, for clock drift and late timers."""
 
 
 class Lease:
-    """One member's lease, and what it grants to those that it shared a ring with."""
+    """One member's own lease, and the leases of members that it shared a ring with."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -37,11 +38,11 @@ class Lease:
         self._granted: list[tuple[float, frozenset[Member]]] = []
 
     def start(self, now: float) -> None:
-        """A life begins: a former one may have been in any ring until now."""
+        """The process starts: a former incarnation may have been in any ring until now."""
         self._granted = [(now, frozenset())]
 
     def token(self, ring: RingId, members: tuple[Member, ...], now: float) -> None:
-        """Hear that a token of `ring` was accepted."""
+        """A token of `ring` was accepted."""
         if ring == self.ring:
             self._since = self._last
         else:
@@ -67,7 +68,7 @@ class Lease:
         return ring == self.ring and self._since >= after and now - self._since < self.seconds
 
     def silent_at(self, members: Collection[Member]) -> float:
-        """Return when all that I shared a ring with have stopped acting, but for `members`."""
+        """When all members of past rings, except `members`, have stopped acting."""
         times = [
             last + self.wait
             for last, shared in self._granted

@@ -16,7 +16,7 @@ from vsync.wire.messages import Data, Token, Wake
 class OperationalPhase:
     """An installed ring at work: when its token is visited, held or slowed.
 
-    `failed_to_receive` is called with a member that holds the ring back; the phase is over then.
+    `failed_to_receive` is called with a member that holds aru back; the phase is over then.
     `visited` is called after each visit.
     """
 
@@ -65,7 +65,7 @@ class OperationalPhase:
         if frame.ring != ring.id:
             self._context.count("data_other_ring")
         elif token is not None and frame.seq > token.seq:
-            # I have the token: nobody else gave out this number, and I may be about to (fuzzing).
+            # The token is here: nobody else gave out this number, and I may be about to (fuzzing).
             self._context.count("data_beyond_token")
         elif code := ring.add(frame):
             self._context.count(code)
@@ -82,7 +82,7 @@ class OperationalPhase:
         self._end_hold(now)
 
     def work_arrived(self, now: float) -> None:
-        """There is something for the token: make sure that it is not held."""
+        """There is something to send: make sure that the token is not held."""
         ring = self.ring
         if self.solo is not None:
             self._context.due.setdefault(Timer.SOLO, now + self._intake.throttle_s)
@@ -95,7 +95,7 @@ class OperationalPhase:
     # -- the visit ---------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Visit the waiting token, if any, unless I am the one who holds an idle ring's token."""
+        """Visit the waiting token, if any, unless this member holds it while the ring is idle."""
         token, ring = self.waiting, self.ring
         if token is None or self.held:
             return
@@ -119,8 +119,8 @@ class OperationalPhase:
 
     def _visit(self, token: Token, now: float) -> None:
         ring, context, intake = self.ring, self._context, self._intake
-        if (stuck := ring.stuck(token, now)) is not None:
-            self._failed_to_receive(stuck, now)
+        if (late := ring.failed_to_receive(token, now)) is not None:
+            self._failed_to_receive(late, now)
             return
         visit = ring.visit(token, intake.queue, intake.mark, self._config.accelerated_frames)
         framed, out = context.codec.data_frame, context.out

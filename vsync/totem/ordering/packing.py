@@ -30,18 +30,7 @@ Packed = tuple[Content, Guarantee, list[bytes]]
 
 
 class SendQueue:
-    """What was submitted and has no sequence number yet."""
-
-    __slots__ = (
-        "_bytes_max",
-        "_count_max",
-        "_gone",
-        "_index",
-        "_number",
-        "_payload_max",
-        "_queue",
-        "bytes",
-    )
+    """Submitted payloads that have no sequence number yet."""
 
     def __init__(self, bytes_max: int, count_max: int, payload_max: int) -> None:
         self._queue: deque[tuple[bytes, Guarantee]] = deque()
@@ -91,7 +80,7 @@ class SendQueue:
             return self._piece(payload, guarantee, room)
         items: list[bytes] = []
         taken = 0
-        for payload, wanted in islice(queue, ITEMS_MAX):  # the token waits for this loop
+        for payload, wanted in islice(queue, ITEMS_MAX):  # the ring waits for this loop
             size = len(payload)
             room -= size + ITEM_OVERHEAD
             if room < 0 or wanted is not guarantee:
@@ -130,14 +119,12 @@ class SendQueue:
     def invariants(self) -> None:
         if len(self._queue) <= 64:  # a long queue is not summed up after each step
             assert self.bytes == sum(len(p) for p, _ in self._queue), "queue bytes drifted"
-        assert not self._index or self._queue, "half a payload without its other half"
+        assert not self._index or self._queue, "a payload half sent, and not queued"
         assert bool(self._gone) == bool(self._index), "sent pieces drifted"
 
 
 class _Partial:
-    """The beginning of one large payload."""
-
-    __slots__ = ("bytes", "count", "number", "piece_bytes", "pieces")
+    """The first pieces of one large payload."""
 
     def __init__(self, number: int, count: int, first: bytes) -> None:
         self.number = number
@@ -147,7 +134,7 @@ class _Partial:
         self.bytes = bytearray(first)  # not a list: pieces may be small and many
 
     def fits(self, number: int, index: int, count: int, part: bytes) -> bool:
-        """Is this the very next piece, of the size that it must have?"""
+        """Is this the next piece, and of the right size?"""
         last = index + 1 == self.count
         size = len(part)
         return (number, index, count) == (self.number, self.pieces, self.count) and (
@@ -157,8 +144,6 @@ class _Partial:
 
 class Reassembly:
     """Incomplete large payloads: at most one for each sender, none above the limit."""
-
-    __slots__ = ("_limit", "_parts")
 
     def __init__(self, payload_max: int) -> None:
         self._limit = payload_max
@@ -171,7 +156,7 @@ class Reassembly:
         """Take one piece: the payload that it completes (none or one), and a counter name or "".
 
         Pieces come in total order and each ring starts a payload at its first piece, so anything
-        else is a sender that lost its state or lies; all receivers drop it alike.
+        else comes from a faulty sender; all receivers drop it alike.
         """
         number, index, count = read_fragment_head(items[0])
         part = items[1]

@@ -1,8 +1,8 @@
-"""One ring: what one member knows of one configuration, and what it does when the token visits.
+"""One ring at one member: its frames, its sequence numbers, and what a token visit does.
 
 `visit` decides everything of a visit at once (what to resend, what to ask for, what to send before
-and after the token, the new token) and returns it as a plan; sending is the node's business.  The
-ring knows no phases, timers or other rings; delivery order and the safe bound live here.
+and after the token, the new token) and returns it as a plan; sending is the caller's business.  The
+ring knows no phases, timers or other rings; delivery order and the safe bound are decided here.
 
 Invariants: delivered <= aru; released <= min(safe, delivered); everything between released and
 delivered is still readable, because somebody may lack it.
@@ -46,30 +46,6 @@ class Visit(NamedTuple):
 class Ring:
     """The state of one ring at one member."""
 
-    __slots__ = (
-        "aru_seen",
-        "aru_sent",
-        "block",
-        "config",
-        "delivered",
-        "flow",
-        "forwarded",
-        "hop",
-        "id",
-        "idle",
-        "index",
-        "marks",
-        "me",
-        "members",
-        "obliged",
-        "room",
-        "safe",
-        "still_by",
-        "still_since",
-        "still_visits",
-        "window",
-    )
-
     def __init__(
         self,
         ring: RingId,
@@ -96,9 +72,9 @@ class Ring:
         self.idle = 0  # visits in a row that changed nothing
         self.flow = Flow()
         self.marks = marks  # as the token showed them last, my own included
-        self.still_by = NOBODY  # who holds back aru, since when, for how many visits
-        self.still_since = 0.0
-        self.still_visits = 0
+        self.held_back_by = NOBODY  # index of who holds back aru; for how long, below
+        self.held_back_since = 0.0
+        self.held_back_visits = 0
         self.obliged: set[Member] = set()  # see recovery
 
     @property
@@ -116,7 +92,7 @@ class Ring:
     # -- reception ---------------------------------------------------------------------------
 
     def refuses(self, token: Token) -> str:
-        """ "" or the counter for a token that is not this ring's next; touches nothing."""
+        """ "" or the counter for a token that is not this ring's next; changes nothing."""
         if token.ring != self.id:
             return "token_other_ring"
         if token.hop <= self.hop:
@@ -140,7 +116,7 @@ class Ring:
         self.idle = self.idle + 1 if quiet else 0
 
     def work_arrived(self) -> None:
-        """Visits that change nothing are counted anew: the token is not to be held."""
+        """Count idle visits anew, so that the token is not held."""
         self.idle = 0
 
     def oblige(self, members: Iterable[Member]) -> None:
@@ -148,7 +124,7 @@ class Ring:
         self.obliged |= set(members)
 
     def all_safe(self) -> None:
-        """A ring of one: what is here is everywhere."""
+        """A ring of one: what this member holds, all members hold."""
         self.safe = self.window.aru
 
     def add(self, frame: Data) -> str:
@@ -253,24 +229,28 @@ class Ring:
             new.append(body)
         return new, seq
 
-    def stuck(self, token: Token, now: float) -> Member | None:
+    def failed_to_receive(self, token: Token, now: float) -> Member | None:
         """The member that has held back aru for too long, by visits and by time; never myself.
 
         Called once per visit with the token as it arrived.  A member that cannot receive may still
         pass tokens, so only the others can tell (Totem: failure to receive).
         """
         config = self.config
-        if token.aru_by == NOBODY or token.aru != self.aru_seen or token.aru_by != self.still_by:
-            self.still_by, self.still_since, self.still_visits = token.aru_by, now, 0
-            return None
-        self.still_visits += 1
         if (
-            self.still_by == self.index
-            or self.still_visits < config.receive_failure_visits
-            or now - self.still_since < config.receive_failure_ms / 1000
+            token.aru_by == NOBODY
+            or token.aru != self.aru_seen
+            or token.aru_by != self.held_back_by
+        ):
+            self.held_back_by, self.held_back_since, self.held_back_visits = token.aru_by, now, 0
+            return None
+        self.held_back_visits += 1
+        if (
+            self.held_back_by == self.index
+            or self.held_back_visits < config.receive_failure_visits
+            or now - self.held_back_since < config.receive_failure_ms / 1000
         ):
             return None
-        return self.members[self.still_by]
+        return self.members[self.held_back_by]
 
     # -- delivery ----------------------------------------------------------------------------
 
@@ -299,7 +279,7 @@ class Ring:
             self.delivered += 1
 
     def release(self) -> None:
-        """Give back what everyone holds and I delivered."""
+        """Drop frames that all members hold and this one delivered."""
         upto = min(self.safe, self.delivered)
         if upto > self.window.released:
             self.window.release(upto)

@@ -1,6 +1,6 @@
-"""Tokens on their way from member to member: sent, repeated until answered, accepted, missed.
+"""Token passing: a token is sent, repeated until there is an answer, accepted, and timed out.
 
-Used for the regular token and for the commit token alike; the phases decide when.
+The same for the regular token and the commit token; the phases decide when.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TokenPassing:
         if not code and sender != ring.predecessor:
             code = "token_sender"
         if not code and now > self._context.due.get(TOKEN_LOSS, now):
-            # I was away: the others have given the ring up.  New frames on it would be mine alone.
+            # I was away: the others gave the ring up, and would not have frames that I send on it.
             code = "token_late"
         if code:
             # No timer, counter of idleness or bound was touched (pitfalls 5, 6, 7, 37).
@@ -53,7 +53,7 @@ class TokenPassing:
         return True
 
     def accepted(self, ring: Ring, token: Token, now: float) -> None:
-        """`token` is the next one of `ring`: whoever I sent the last one to has it."""
+        """Restart the timers: the token that was sent last has arrived."""
         ring.accept(token)
         self._lease.token(ring.id, ring.members, now)
         self._resend = None

@@ -1,8 +1,8 @@
-"""The frames of one ring that a member holds, and the gaps among them.
+"""Receive window: the frames of one ring that a member holds, and the gaps among them.
 
 Sequence numbers start at 1.  `aru`: everything up to here was received.  `released`: everything up
-to here is held by all members and was given back.  The window never holds more than its limit, so
-an absurd number in a frame costs nothing.
+to here is held by all members and was dropped.  The window never holds more than its limit, so an
+absurd number in a frame costs nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from vsync.wire.messages import Data
 
 class Window:
     """Received frames above `released`."""
-
-    __slots__ = ("_frames", "aru", "high", "limit", "released")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -63,7 +61,7 @@ class Window:
         return found
 
     def release(self, upto: int) -> None:
-        """Give back what everyone holds; the caller also has delivered it."""
+        """Drop frames that all members hold; the caller has delivered them."""
         assert upto <= self.aru, (upto, self.aru)
         frames = self._frames
         for seq in range(self.released + 1, upto + 1):

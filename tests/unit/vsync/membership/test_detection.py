@@ -54,8 +54,8 @@ def test_last_frames_of_the_dead_are_no_sign_of_life_later_ones_and_answers_are(
     checks = FailureDetector(0.06)
     checks.hint(B, 1.0, True)
     checks.hint(C, 1.0, True)
-    checks.heard(B, 1.02)
-    checks.heard(C, 1.04)
+    checks.on_frame(B, 1.02)
+    checks.on_frame(C, 1.04)
     assert checks.findings(1.06) == [(B, ProbeResult.GONE), (C, ProbeResult.ALIVE)]
     checks.hint(B, 2.0, True)
     checks.answered(B)
@@ -230,25 +230,28 @@ def test_a_pause_shorter_than_the_token_timeout_changes_nothing(share: float, bu
 
 def test_each_relation_is_asserted_by_its_name() -> None:
     wrong: dict[str, dict[str, int]] = {
-        "held is not lost": {"hold_ms": 200},
-        "resent before lost": {"token_retransmit_ms": 300},
-        "agree longer than lose": {"consensus_timeout_ms": 600},
-        "asked again before failed": {"join_timeout_ms": 400, "lonely_wait_ms": 900},
-        "checked before lost": {"probe_ms": 151},
-        "held within the lease": {"lease_ms": 149},
-        "silent before lost": {"lease_ms": 600},
-        "stuck before lost": {"receive_failure_ms": 600},
-        "lonely after asking": {"lonely_wait_ms": 90},
-        "heard if it speaks": {"hearing_ms": 399},
-        "not heard if it is gone": {"hearing_ms": 721},
-        "shunned for a while": {"merge_backoff_max_ms": 100},
-        "a share of the window": {"personal_frames": 65},
-        "behind the token is a share": {"accelerated_frames": 25},
+        "a held token is not lost": {"hold_ms": 200},
+        "a token is resent before it is lost": {"token_retransmit_ms": 300},
+        "consensus outlasts the loss of a token": {"consensus_timeout_ms": 600},
+        "joins are repeated before a member is failed": {
+            "join_timeout_ms": 400,
+            "lonely_wait_ms": 900,
+        },
+        "a check ends before the token is lost": {"probe_ms": 151},
+        "a token is held within the lease": {"lease_ms": 149},
+        "the lease ends before the token is lost": {"lease_ms": 600},
+        "failure to receive is found before the token is lost": {"receive_failure_ms": 600},
+        "a ring of one after two joins": {"lonely_wait_ms": 90},
+        "reception outlasts missed announcements": {"hearing_ms": 399},
+        "reception expires before the decision": {"hearing_ms": 721},
+        "backing off begins with one interval": {"merge_backoff_max_ms": 100},
+        "a visit is a share of the window": {"personal_frames": 65},
+        "what follows the token is a share of the visit": {"accelerated_frames": 25},
         "release lags two rotations": {"store_frames_max": 255},
-        "marks go round before rest": {"idle_visits_before_hold": 2},
+        "marks go round before the token is held": {"idle_visits_before_hold": 2},
         "a frame carries something": {"frame_bytes_max": 1023},
-        "a frame is one breath": {"frame_bytes_max": (1 << 20) + 1},
-        "a frame is a payload": {"message_bytes_max": 32767},
+        "a frame is sent at once": {"frame_bytes_max": (1 << 20) + 1},
+        "a message may fill a frame": {"message_bytes_max": 32767},
         "the token fits a frame": {"wanted_max": 1025},
         "the joins fit a frame": {"members_max": 129},
     }

@@ -19,7 +19,7 @@ from vsync.types import Member
 from vsync.wire.messages import Join
 
 Bite = tuple[object, str, object, Callable[[], object]]
-_findings, _heard, _gain = FailureDetector.findings, FailureDetector.heard, Connectivity.gain
+_findings, _on_frame, _gain = FailureDetector.findings, FailureDetector.on_frame, Connectivity.gain
 _absorb = GatherSets.absorb
 
 
@@ -46,14 +46,18 @@ def last_frames_count(self: FailureDetector, member: Member, now: float) -> None
 
 
 def one_word_is_a_link(self: Connectivity, now: float) -> dict[Member, ReceptionReport]:
-    return {m: row for m, row in sorted(self._rows.items()) if now - row.at <= self._memory}
+    return {
+        m: report for m, report in sorted(self._reports.items()) if now - report.at <= self._memory
+    }
 
 
 def anybody_is_a_gain(
     self: Connectivity, size: int, size_max: int, without: Iterable[Member], now: float
 ) -> tuple[Member, ...]:
-    rows = self.linked(now)
-    return largest_clique(self._me, list(rows), lambda _a, _b: True) if len(rows) >= size else ()
+    reports = self.linked(now)
+    return (
+        largest_clique(self._me, list(reports), lambda _a, _b: True) if len(reports) >= size else ()
+    )
 
 
 def nothing_is_a_gain(
@@ -95,7 +99,7 @@ BITES: tuple[Bite, ...] = (
         detection.test_a_check_that_its_owner_slept_through_begins_anew,
     ),
     (
-        FailureDetector, "heard", last_frames_count,
+        FailureDetector, "on_frame", last_frames_count,
         detection.test_last_frames_of_the_dead_are_no_sign_of_life_later_ones_and_answers_are,
     ),
     (
@@ -103,7 +107,7 @@ BITES: tuple[Bite, ...] = (
         detection.test_a_refusal_is_no_proof_against_a_member_that_is_heard,
     ),
     (
-        Membership, "_concern", lambda self: self.members,
+        Membership, "_watched", lambda self: self.members,
         detection.test_a_stranger_that_dies_while_it_is_let_in_is_not_waited_for,
     ),
     (GatherSets, "absorb", agreed_before_all_news, slow_agreement),
@@ -125,7 +129,7 @@ BITES: tuple[Bite, ...] = (
     ),
     (Connectivity, "gain", nothing_is_a_gain, links.test_a_newcomer_that_reaches_all_is_in_at_once),
     (
-        Connectivity, "ears", lambda self, now: (),
+        Connectivity, "reception", lambda self, now: (),
         links.test_a_newcomer_that_reaches_all_is_in_at_once,
     ),
     (

@@ -17,9 +17,9 @@ from vsync.io.diagnosis import read_mechanism
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Hail
 from vsync.totem.membership.compatibility import (
+    FOREIGN_MEMBERS_MAX,
     HELLO_EVERY_S,
     HELLOS_MAX,
-    STRANGERS_MAX,
     Handshake,
     Hello,
     read_hello,
@@ -159,10 +159,10 @@ def test_what_only_speed_depends_on_may_differ_also_by_being_off() -> None:
 
 def test_strangers_are_remembered_within_a_bound_and_answered_at_a_pace() -> None:
     at = handshake()
-    for number in range(3 * STRANGERS_MAX):
+    for number in range(3 * FOREIGN_MEMBERS_MAX):
         stranger = hello(cluster="x")._replace(sender=Member(f"s{number}", 1, "s:1"))
         at.on_hello(stranger.encode(), 0.0)
-        assert len(at.refused) <= STRANGERS_MAX
+        assert len(at.refused) <= FOREIGN_MEMBERS_MAX
     assert at.on_hello(hello()._replace(sender=A).encode(), 0.0)[0] == "name_of_mine"
     said = [at.on_foreign(b"\x09" + bytes(80), 1 + tick / 1000) for tick in range(1_000)]
     assert 1 <= sum(one is not None for one in said) <= 1 + 1 / HELLO_EVERY_S

@@ -265,20 +265,20 @@ def test_flapping_links_cost_a_bounded_share_of_time() -> None:
 # -- the leaf ---------------------------------------------------------------------------------
 
 
-def heard(
+def on_frame(
     connectivity: Connectivity, rows: dict[Member, tuple[Member, ...]], sizes: dict[Member, int]
 ) -> None:
-    for member, hears in rows.items():
-        connectivity.heard(member, 0.0)
-        connectivity.told(member, hears, sizes.get(member, 1), 0.0)
+    for member, reception in rows.items():
+        connectivity.on_frame(member, 0.0)
+        connectivity.on_report(member, reception, sizes.get(member, 1), 0.0)
 
 
 def test_a_link_needs_both_words() -> None:
     connectivity = Connectivity(A, 1.0)
-    heard(connectivity, {B: (A, C), C: (B,)}, {})
+    on_frame(connectivity, {B: (A, C), C: (B,)}, {})
     assert list(connectivity.linked(0.5)) == [B]
-    assert connectivity.ears(0.5) == (B, C)
-    assert connectivity.ears(1.1) == ()
+    assert connectivity.reception(0.5) == (B, C)
+    assert connectivity.reception(1.1) == ()
     assert not connectivity.linked(1.1)
     assert connectivity.complete((A, B), 0.5)
     assert not connectivity.complete((A, B, C), 0.5)
@@ -288,12 +288,12 @@ def test_a_link_needs_both_words() -> None:
 
 def test_a_view_is_given_up_for_a_larger_one_only() -> None:
     connectivity = Connectivity(A, 1.0)
-    heard(connectivity, {B: (A, C, D), C: (A, B, D), D: (A, B, C)}, {B: 1, C: 2, D: 2})
+    on_frame(connectivity, {B: (A, C, D), C: (A, B, D), D: (A, B, C)}, {B: 1, C: 2, D: 2})
     assert connectivity.gain(1, 64, (), 0.0) == (A, B, C, D)
     assert connectivity.gain(4, 64, (), 0.0) == ()
     assert connectivity.gain(1, 64, (C, D), 0.0) == (A, B)
     assert connectivity.gain(2, 2, (), 0.0) == ()
-    heard(connectivity, {B: (A,), C: (A, D), D: (A, C)}, {B: 1, C: 4, D: 4})
+    on_frame(connectivity, {B: (A,), C: (A, D), D: (A, C)}, {B: 1, C: 4, D: 4})
     assert connectivity.gain(1, 64, (), 0.0) == (A, B)
     assert connectivity.gain(2, 64, (), 0.0) == ()
 
@@ -310,15 +310,15 @@ def test_the_largest_clique_is_found_and_of_equals_the_first() -> None:
 
 def test_a_newer_life_ends_the_older_and_what_is_known_is_bounded() -> None:
     connectivity = Connectivity(A, 1.0)
-    assert connectivity.heard(B, 0.0)
-    assert not connectivity.heard(B, 0.5)
-    assert connectivity.heard(B, 2.0)
+    assert connectivity.on_frame(B, 0.0)
+    assert not connectivity.on_frame(B, 0.5)
+    assert connectivity.on_frame(B, 2.0)
     young = B._replace(incarnation=2)
-    assert connectivity.heard(young, 2.1)
-    assert connectivity.ears(2.1) == (young,)
+    assert connectivity.on_frame(young, 2.1)
+    assert connectivity.reception(2.1) == (young,)
     for i in range(1000):
-        connectivity.heard(Member(f"m{i}", 1, ""), 3.0)
-    assert len(connectivity.ears(3.0)) <= 256
+        connectivity.on_frame(Member(f"m{i}", 1, ""), 3.0)
+    assert len(connectivity.reception(3.0)) <= 256
 
 
 def test_the_trace_says_who_was_left_out_and_who_is_met() -> None:

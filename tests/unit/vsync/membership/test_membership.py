@@ -22,9 +22,9 @@ A, B, C, D = (Member(n, 1, f"{n}:1") for n in "abcd")
 
 
 def join(
-    *proc: Member, failed: tuple[Member, ...] = (), seq: int = 1, hears: tuple[Member, ...] = ()
+    *proc: Member, failed: tuple[Member, ...] = (), seq: int = 1, reception: tuple[Member, ...] = ()
 ) -> Join:
-    return Join(tuple(sorted(proc)), failed, seq, False, hears)
+    return Join(tuple(sorted(proc)), failed, seq, False, reception)
 
 
 def test_equal_sets_are_agreement() -> None:
@@ -121,7 +121,7 @@ def test_the_shunned_wait_doubles_up_to_a_limit_and_is_forgiven_after_a_while() 
             now += 0.01
         waits.append(round(now - start, 1))
     assert waits == [0.2, 0.4, 0.8, 1.0, 1.0]
-    backed_off.forgive((B,), now + 3.0)
+    backed_off.reset((B,), now + 3.0)
     backed_off.add(B, now + 3.0)
     assert not backed_off.has(B, now + 3.3)
     for i in range(1000):
@@ -185,7 +185,7 @@ def test_28_also_when_the_late_timers_come_first() -> None:
     tell(net, "a", D, join(D))
     assert node.counters["control_while_late"] == 1
     node.drained(net.now)
-    tell(net, "a", D, join(D, hears=(node.me,)))
+    tell(net, "a", D, join(D, reception=(node.me,)))
     assert D in node.membership.gather.sets.proc  # type: ignore[union-attr]
 
 
@@ -195,18 +195,18 @@ def test_a_shunned_stranger_that_has_heard_me_is_let_in() -> None:
     net.settle("a")
     node = net.nodes["a"]
     node.membership.merges.backed_off.add(D, net.now)
-    hears = (node.me,)
-    tell(net, "a", D, Merge(RingId(4, "d", 1), (D,), hears))
-    tell(net, "a", D, join(D, hears=hears))
+    reception = (node.me,)
+    tell(net, "a", D, Merge(RingId(4, "d", 1), (D,), reception))
+    tell(net, "a", D, join(D, reception=reception))
     assert net.settled()
     assert node.counters["foreign_shunned"] == node.counters["join_shunned"] == 1
-    tell(net, "a", D, join(D, node.me, hears=hears))
+    tell(net, "a", D, join(D, node.me, reception=reception))
     assert node.counters["join_shunned"] == 2
     node.membership.merges.backed_off.add(D, net.now)
     net.now += 0.001 + 4 * net.config.join_timeout_ms / 1000
-    tell(net, "a", D, join(D, hears=hears))
+    tell(net, "a", D, join(D, reception=reception))
     assert node.counters["join_shunned"] == 3
-    tell(net, "a", D, join(D, node.me, hears=hears))
+    tell(net, "a", D, join(D, node.me, reception=reception))
     assert node.phase is not Phase.OPERATIONAL
 
 
@@ -227,11 +227,11 @@ def test_old_joins_on_a_slow_link_do_not_feed_a_storm() -> None:
     net.settle("a")
     me = net.nodes["a"].me
     for _ in range(100):
-        tell(net, "a", D, join(D, me, hears=(me,)))
-        tell(net, "a", D, join(D, me, failed=(me,), hears=(me,)))
+        tell(net, "a", D, join(D, me, reception=(me,)))
+        tell(net, "a", D, join(D, me, failed=(me,), reception=(me,)))
     assert len(net.views("a")) <= 3
     net.run(1.0)
-    tell(net, "a", D, join(D, me, hears=(me,)))
+    tell(net, "a", D, join(D, me, reception=(me,)))
     assert net.nodes["a"].phase is not Phase.OPERATIONAL
 
 

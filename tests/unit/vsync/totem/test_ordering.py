@@ -315,13 +315,13 @@ def test_who_holds_back_aru_is_stuck_after_visits_and_time() -> None:
     held = token(9, 4, by=2)
     found = []
     for i in range(200):
-        found.append(one.stuck(held, i * 0.005))
+        found.append(one.failed_to_receive(held, i * 0.005))
         one.visit(held, empty(), 0, 0)
     assert found.index(C) >= CONFIG.receive_failure_visits
     assert 0.24 < found.index(C) * 0.005 < 0.36
     mine = ring(C)
     for i in range(200):
-        assert mine.stuck(held, i * 0.005) is None
+        assert mine.failed_to_receive(held, i * 0.005) is None
         mine.visit(held, empty(), 0, 0)
     assert "delivered 0" in mine.describe()
 

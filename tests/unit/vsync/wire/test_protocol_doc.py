@@ -54,7 +54,7 @@ def test_the_blocks_hold_every_move_and_every_default() -> None:
     defaults = {r[0]: r[1] for r in rows(3) if r[0] in names}
     assert defaults == {name: str(getattr(config, name)) for name in names}
     relations = {r[0]: r[1] for r in rows(2)}
-    assert all(relations[r.name] == r.words for r in config.relations())
+    assert all(relations[r.name] == r.required for r in config.relations())
 
 
 def test_every_frame_is_in_the_table_of_frames() -> None:
