@@ -100,7 +100,7 @@ class RingStage(Stage):
     def do_submit(self, name: str, *payloads: str) -> None:
         """NAME PAYLOAD... [agreed]: submit payloads, safe unless agreed.
 
-        m1..m9 are nine of them; big*5000 has 5000 bytes.  Those of one guarantee share a frame.
+        m1..m9 are nine of them.  big*5000 has 5000 bytes, and is printed as big.
         """
         guarantee = Guarantee.AGREED if "agreed" in payloads else Guarantee.SAFE
         for payload in expand([p for p in payloads if p != "agreed"]):
@@ -288,7 +288,7 @@ class RingStage(Stage):
     def _line(self, output: Output) -> str:
         match output:
             case Deliver():
-                return " ".join(p.rstrip(b".").decode() for p in output.payloads)
+                return " ".join(p.partition(b"*")[0].decode() for p in output.payloads)
             case Transitional(ring, members):
                 return f"transitional of {self._ring(ring)}: {self._names(members)}"
             case View(ring, members, joined, left):

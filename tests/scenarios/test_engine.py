@@ -125,8 +125,8 @@ def test_a_story_runs_alike_twice(tmp_path: Path) -> None:
 
 
 def test_numbered_words_are_written_short_and_read_back() -> None:
-    words = ["m9", "m10", "m11", "x", "m1", "m2", "big*500"]
-    assert runs(words) == "m9..m11 x m1 m2 big*500"
+    words = ["m9", "m10", "m11", "x", "m1", "m2"]
+    assert runs(words) == "m9..m11 x m1 m2"
     assert expand(["m9..m11", "x"]) == ["m9", "m10", "m11", "x"]
 
 
