@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from broker.admin.status import groups_of, primary_fact, quorum_of, status_of
 from broker.exit_codes import Exit
-from broker.frontend.management import Json, QueryRefused
 from broker.machine.commands import SHUTDOWN, Shutdown
 from broker.replication.controller import Controller
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
+from vsync.admin.protocol import Json, QueryRefused
 from vsync.io.traced_driver import Tracer, trace_op
 from vsync.types import Member
 

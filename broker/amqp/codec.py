@@ -39,7 +39,6 @@ HEADER_HEAD = struct.Struct(">BHIHHQ")  # a header frame up to its property flag
 _ACK = struct.Struct(">BHI4sQBB")
 _TAG_BITS = struct.Struct(">QB")
 
-EMPTY_PROPERTIES = b"\x00\x00"
 PERSISTENT = 4  # of Properties.flags; the bits of basic.publish take 1 and 2
 
 

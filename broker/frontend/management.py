@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from vsync.admin.protocol import PREAMBLE as PREAMBLE
-from vsync.admin.protocol import Json as Json
-from vsync.admin.protocol import Op, QuerySession
-from vsync.admin.protocol import QueryRefused as QueryRefused
+from vsync.admin.protocol import Json, Op, QueryRefused, QuerySession
 
 
 class Managed(Protocol):

@@ -19,8 +19,7 @@ from broker.options import security as security_options
 from broker.options.memberlog import MemberlogOptions, read_memberlog_options
 from broker.options.quorum import read_quorum_options
 from broker.options.security import OPEN, SecurityOptions, read_security_options
-from broker.options.values import OptionError as OptionError
-from broker.options.values import choice, number
+from broker.options.values import OptionError, choice, number
 from vsync.quorum.voter_set import Terms
 from vsync.types import record
 

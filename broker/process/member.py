@@ -121,9 +121,8 @@ class BrokerMember:
 
         def make_controller(shell: Shell, promise: Promise) -> Controller:
             return Controller(
-                ring.me, shell, replica, promise, filled=filled, size=options.cluster_size,
-                proposal=uuid.uuid4().hex, patient=options.clustered, label=url,
-                wish=options.requested,
+                ring.me, shell, replica, promise, size=options.cluster_size, wish=options.requested,
+                filled=filled, proposal=uuid.uuid4().hex, patient=options.clustered, label=url,
             )  # fmt: skip
 
         self._member = ReplicatedMember(

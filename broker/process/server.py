@@ -14,7 +14,7 @@ from typing import cast
 from broker.durability.data_directory import DataDirectory
 from broker.exit_codes import Exit
 from broker.frontend.connections import ClientLink
-from broker.frontend.management import PREAMBLE, ManagementSession
+from broker.frontend.management import ManagementSession
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
@@ -23,6 +23,7 @@ from broker.process.member import BrokerMember
 from broker.process.ring_setup import ring_transport
 from broker.replication.replica import Divergence
 from store.errors import NotWritable, StoreBusy, StoreError
+from vsync.admin.protocol import PREAMBLE
 from vsync.io.keys import KeyFileError
 from vsync.io.traced_driver import TraceError
 from vsync.io.transport import TransportError, ZmqTransport

@@ -15,8 +15,9 @@ from typing import NamedTuple, NoReturn
 import click
 
 from broker.exit_codes import Exit
-from broker.options.broker import DEFAULTS, Address, BrokerOptions, OptionError, broker_options
+from broker.options.broker import DEFAULTS, Address, BrokerOptions, broker_options
 from broker.options.broker import parse_address as parse_address
+from broker.options.values import OptionError
 
 ENVIRONMENT_PREFIX = "QPIDD_"
 SECRET_OPTIONS = frozenset(("cluster-password",))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.options.broker import OptionError, broker_options
+from broker.options.broker import broker_options
+from broker.options.values import OptionError
 
 
 def options(size: int = 3, **given: str) -> dict[str, str]:

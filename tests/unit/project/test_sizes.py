@@ -49,7 +49,6 @@ VOCABULARY = {
 SMALL_LINES = 60
 SMALL_FILES = {
     "vsync/totem/ordering/flow_control.py": "arithmetic with a section of the paper to itself",
-    "broker/admin/ring_queries.py": "what cpgtool and quorumtool ask, not what qpid-cluster asks",
     "broker/amqp/heartbeat.py": "a value that the connection polls; its file is long enough",
     "broker/options/memberlog.py": "options of one subject, as the other files of the room",
     "broker/replication/catch_up.py": "items kept during a transfer; the controller is long enough",

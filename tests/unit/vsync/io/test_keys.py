@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.options.broker import OptionError, broker_options
+from broker.options.broker import broker_options
 from broker.options.security import is_loopback
+from broker.options.values import OptionError
 from broker.process.ring_setup import ring_security
 from vsync.io.keys import (
     REREAD_S,
