@@ -1,4 +1,4 @@
-"""A dictionary that every member of a group holds.  Type `key value`; reads are local.  To start:
+"""A dictionary replicated to every member of a group.  Type `key value`; reads are local.  Start:
 python -m docs.examples.replicated_dict a 127.0.0.1:5401 127.0.0.1:5402   # and b, the other way
 """
 
@@ -12,8 +12,8 @@ from vsync import Cluster, Group, GroupMessage, GroupView
 class ReplicatedDict:
     def __init__(self, group: Group) -> None:
         self.group, self.items = group, dict[str, str]()
-        self.lacking = 0  # the position since which I lack the state: I am new, or was cut off
-        self.late = list[tuple[int, str, str]]()  # changes that came meanwhile
+        self.lacking = 0  # since this position the state is invalid: new, or was cut off
+        self.late = list[tuple[int, str, str]]()  # changes received meanwhile
 
     async def write(self, key: str, value: str) -> None:
         await self.group.mcast(json.dumps([key, value]).encode())
@@ -26,18 +26,18 @@ class ReplicatedDict:
         senior, me = view.members[:1], self.group.me
         if {me, *senior} & {member for member, _ in view.joined}:
             self.lacking = view.position
-        if senior == (me,):  # nobody knows more than I do
+        if senior == (me,):  # the senior member's state counts
             self.catch_up()
             state = json.dumps({"at": view.position, "items": self.items}).encode()
             self.sending = asyncio.create_task(self.group.mcast(state))
 
     def on_message(self, message: GroupMessage) -> None:
-        said = json.loads(message.payload)
-        if isinstance(said, list):
-            self.late.append((message.position, *said))
-        elif self.lacking and said["at"] >= self.lacking:
-            self.items, self.lacking = said["items"], 0
-            self.late = [change for change in self.late if change[0] > said["at"]]
+        body = json.loads(message.payload)
+        if isinstance(body, list):
+            self.late.append((message.position, *body))
+        elif self.lacking and body["at"] >= self.lacking:
+            self.items, self.lacking = body["items"], 0
+            self.late = [change for change in self.late if change[0] > body["at"]]
         if not self.lacking:
             self.catch_up()
 
