@@ -20,7 +20,7 @@ from tests.support.ring import totem_mistakes as mistakes
 from tests.unit.vsync.membership import test_membership as membership
 from tests.unit.vsync.membership import test_recovery as recoveries
 from tests.unit.vsync.totem import test_node as nodes
-from tests.unit.vsync.totem import test_ordering as leaves
+from tests.unit.vsync.totem import test_ordering as ordering
 from tests.unit.vsync.totem import test_pitfalls as pitfalls
 from tests.unit.vsync.totem import test_pitfalls_views as views
 from tests.unit.vsync.wire import test_codec as codec_tests
@@ -74,7 +74,7 @@ BITES = (
     Bite(
         9,
         mistakes.aru_stops_at_64,
-        leaves.test_the_window_advances_over_any_gap_and_names_what_is_missing,
+        ordering.test_the_window_advances_over_any_gap_and_names_what_is_missing,
     ),
     Bite(10, mistakes.small_recovery_store, views.test_10_a_recovery_as_large_as_the_store_ends),
     Bite(
@@ -102,7 +102,7 @@ BITES = (
     Bite(
         17,
         by_hand.fragments_survive,
-        leaves.test_17_a_half_sent_payload_starts_again_and_half_received_ones_are_forgotten,
+        ordering.test_17_a_half_sent_payload_starts_again_and_half_received_ones_are_forgotten,
     ),
     Bite(
         18,
@@ -166,7 +166,7 @@ BITES = (
         StructError,
     ),
     Bite(33, mistakes.lengths_are_trusted, every(codec_tests.test_join_shapes), ValueError),
-    Bite(34, mistakes.pieces_overlap, lambda: leaves.test_pieces_make_the_whole_again(200)),
+    Bite(34, mistakes.pieces_overlap, lambda: ordering.test_pieces_make_the_whole_again(200)),
     Bite(35, mistakes.nothing_is_forgotten, pitfalls.test_35_reconfigurations_leave_nothing_behind),
     Bite(36, mistakes.array_of_16, pitfalls.test_23_36_many_members_in_any_order),
     Bite(37, by_hand.token_of_any_ring, views.test_37_a_token_of_another_ring_touches_nothing),
