@@ -33,21 +33,13 @@ from broker.memberlog.segments import (
     segments_in,
     unpack,
 )
+from broker.options.memberlog import Policy
 from store.directory_lock import sync_directory
 
 VERIFIED = "verified"
 COMPRESSED, DROPPED, DROPPED_UNVERIFIED = "compressed", "dropped", "dropped unverified"
 KEPT_UNVERIFIED, FAILED = "kept unverified", "failed"
 Verified = frozenset[tuple[str, int, int, str]]  # member, incarnation, segment, last link in hex
-
-
-class Policy(NamedTuple):
-    """How long closed segments are kept and in which form; 0 = without a limit."""
-
-    compress: bool = True
-    keep_s: int = 0
-    keep_bytes: int = 0
-    drop_unverified: bool = False
 
 
 class ArchiveResult(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.memberlog.archive import Policy
 from broker.options.values import OptionError, number, yes
 
 DEFAULTS: Mapping[str, str] = {
@@ -25,6 +24,15 @@ _NUMBERS = {  # lowest and highest
     "memberlog-keep-days": (0, 36_500),
     "memberlog-keep-size": (0, 1 << 30),
 }
+
+
+class Policy(NamedTuple):
+    """How long closed segments are kept and in which form; 0 = without a limit."""
+
+    compress: bool = True
+    keep_s: int = 0
+    keep_bytes: int = 0
+    drop_unverified: bool = False
 
 
 class MemberlogOptions(NamedTuple):

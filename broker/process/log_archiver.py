@@ -23,12 +23,12 @@ from broker.memberlog.archive import (
     FAILED,
     KEPT_UNVERIFIED,
     ArchiveResult,
-    Policy,
     command_line,
     is_due,
 )
 from broker.memberlog.recorder import Recorder
 from broker.memberlog.writer import MemberLogWriter
+from broker.options.memberlog import Policy
 
 if TYPE_CHECKING:
     from broker.durability.data_directory import DataDirectory

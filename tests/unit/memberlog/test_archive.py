@@ -18,7 +18,6 @@ import pytest
 from broker.memberlog import archive
 from broker.memberlog.archive import (
     ArchiveResult,
-    Policy,
     archive_segments,
     command_line,
     is_due,
@@ -37,6 +36,7 @@ from broker.memberlog.segments import (
     unpack,
 )
 from broker.memberlog.writer import MemberLogWriter
+from broker.options.memberlog import Policy
 from broker.process.log_archiver import LogArchiver
 
 DAY_S = 86_400

@@ -24,7 +24,7 @@ from broker.machine.move_log import (
     moves_in,
     spelled_out,
 )
-from broker.memberlog.archive import Policy, archive_segments
+from broker.memberlog.archive import archive_segments
 from broker.memberlog.reader import LogError, TornTail, read_segment
 from broker.memberlog.recorder import QUEUES_PER_RECORD
 from broker.memberlog.records import (
@@ -40,6 +40,7 @@ from broker.memberlog.records import (
 )
 from broker.memberlog.segments import open_segment, segments_in
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
+from broker.options.memberlog import Policy
 from broker.replication.chain import History
 from broker.replication.replica import ExecutionFailed, Item, Replica, items_of
 from tests.support.memberlog_writer import RING, Scene

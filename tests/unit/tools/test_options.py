@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
-from broker.memberlog.archive import Policy
 from broker.options.broker import Address, BrokerOptions, broker_options, parse_address
+from broker.options.memberlog import Policy
 from broker.options.values import OptionError
 from tools.cli.options import ToolError, brokers, collect, read_option_file, resolve, run_command
 from tools.commands.qpidd import qpidd as qpidd_command
