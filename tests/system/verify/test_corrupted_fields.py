@@ -19,7 +19,11 @@ from typing import get_args
 import pytest
 
 from broker.memberlog.records import Checkpoint, Client, Queues, Record
-from tests.system.verify.corruption.corrupt_fields import CorruptibleLogs, FieldCorruption
+from tests.system.verify.corruption.corrupt_fields import (
+    CorruptibleLogs,
+    FieldCorruption,
+    kind_name,
+)
 from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.support.spark_session import shared_session
 from tools.verify.findings import BadInput, Finding
@@ -161,7 +165,7 @@ def unexpected(logs: CorruptibleLogs, corruptions: list[FieldCorruption]) -> Ite
 
 def test_every_field_of_every_kind_is_corrupted(logs: CorruptibleLogs) -> None:
     kinds = set(get_args(Record)) - set(ELSEWHERE)
-    fields = {f"{kind.__name__}.{field}" for kind in kinds for field in kind._fields}
+    fields = {f"{kind_name(kind)}.{field}" for kind in kinds for field in kind._fields}
     keys = {corruption.key for corruption in logs.corruptions()}
     assert fields - {key.split(" ")[0] for key in keys} == set()
     assert (UNSEEN.keys() | PARTLY.keys()) - keys == set(), "no such corruption any more"

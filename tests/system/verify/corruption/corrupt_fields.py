@@ -119,7 +119,7 @@ class CorruptibleLogs:
                 for index, record in enumerate(records):
                     for what, changed, replaced in _corruptions_of(records, index):
                         yield FieldCorruption(
-                            f"{type(record).__name__}{what}", incarnation, number, index, changed,
+                            f"{kind_name(type(record))}{what}", incarnation, number, index, changed,
                             replaced, _places(record, *changed),
                         )  # fmt: skip
 
@@ -147,6 +147,11 @@ class CorruptibleLogs:
             yield bytes(out)
 
 
+def kind_name(kind: type[Record]) -> str:
+    """Return the name of a kind of record in keys and documents."""
+    return kind.__name__.removesuffix("Record")
+
+
 def _corruptions_of(
     records: list[Record], index: int
 ) -> Iterator[tuple[str, tuple[Record, ...], int]]:
@@ -171,7 +176,7 @@ def _corruptions_of(
     if isinstance(record, End):
         return
     if index + 1 < len(records) and records[index + 1] != record:
-        yield f" after {type(records[index + 1]).__name__}", (records[index + 1], record), 2
+        yield f" after {kind_name(type(records[index + 1]))}", (records[index + 1], record), 2
 
 
 def _others(value: object) -> Iterator[tuple[str, Any]]:
