@@ -259,17 +259,18 @@ def lines(path: Path) -> int:
 
 
 def sizes() -> str:
-    """Files and lines of each folder, and the long files, which may hold two subjects."""
+    """Files and lines of each package and folder, and long files, which may hold two subjects."""
     found: dict[str, list[int]] = defaultdict(list)
     long = []
     for path in sorted(p for one in (*PRODUCT, "tests") for p in (ROOT / one).rglob("*.py")):
-        count = lines(path)
-        found[path.parent.relative_to(ROOT).as_posix()].append(count)
+        place, count = path.relative_to(ROOT), lines(path)
+        for one in {place.parts[0], f"  {place.parent.as_posix()}"}:
+            found[one].append(count)
         if count > LONG_FILE:
-            long.append(f"{path.relative_to(ROOT)}: {count} lines; which two subjects live here?")
-    rows = [f"{sum(counts):7} lines {len(counts):3} files  {one}" for one, counts in found.items()]
-    total = sum(map(sum, found.values()))
-    return "\n".join([*rows, f"{total:7} lines in all", *long])
+            long.append(f"{place}: {count} lines; which two subjects live here?")
+    rows = sorted((one.strip(), one[0] == " ", one, counts) for one, counts in found.items())
+    table = [f"{sum(counts):7} lines {len(counts):4} files  {one}" for _, _, one, counts in rows]
+    return "\n".join([*table, *long])
 
 
 BLOCKS = {"picture": picture, "rooms": rooms}
