@@ -1,0 +1,96 @@
+"""The frontend of one simulated member: what the machine made for clients, and when it is written.
+
+The real gate for what must be durable first, in front of simulated clients.  What is written is
+held against the judge at that moment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.machine.commands import Command
+from broker.machine.effects import Confirm, DeliverEffect, Effect
+from broker.replication.durable_gate import DurableGate, acknowledges_durable
+from tests.sim.broker.clients import SimClients, message_id
+from tests.sim.broker.judge import BrokerJudge, Heard, Told
+
+if TYPE_CHECKING:
+    from broker.replication.controller import Controller
+
+Entry = tuple[int, bytes, Effect]  # position, chain of the item that made it, effect
+
+
+class SimOutbox:
+    """What `broker.frontend.connections` is to a member (`ports.Clients`)."""
+
+    def __init__(
+        self,
+        clients: SimClients,
+        judge: BrokerJudge,
+        controller: Callable[[], Controller],
+        released: Callable[[int, bytes], None],
+    ) -> None:
+        self.clients, self.judge = clients, judge
+        self._controller, self._on_released = controller, released
+        self._fresh: deque[Entry] = deque()
+        self._gate: DurableGate[Entry] = DurableGate()
+        self._confirmed: list[int] = []
+        self._released_to = 0
+
+    @property
+    def durable_mark(self) -> int:
+        return self._gate.released
+
+    def take_commands(self) -> list[Command]:
+        return self.clients.take_commands()
+
+    def effects(self, effects: list[tuple[int, Effect]]) -> None:
+        chain = self._controller().replica.history.chain
+        self._fresh.extend((position, chain, effect) for position, effect in effects)
+
+    def release(self, position: int) -> None:
+        self._gate.release(position)
+
+    def flush(self, *, speaking: bool, soon: bool) -> list[int]:
+        """Write at once, but for what must be durable first."""
+        if not speaking:
+            return []
+        while self._fresh:
+            entry = self._fresh.popleft()
+            position, _, effect = entry
+            if acknowledges_durable(effect) and not self._gate.is_open(position):
+                self._gate.hold(position, entry)
+            else:
+                self._write(entry)
+        for _, entry in self._gate.take():
+            self._write(entry)
+        confirmed, self._confirmed = self._confirmed, []
+        return confirmed
+
+    def throttle(self, *, full: bool) -> None:
+        """The load asks before each publish."""
+
+    def session_started(self, session: int) -> None:
+        self._fresh.clear()
+        self._gate.clear()
+        self.clients.session_started(session)
+
+    def _write(self, entry: Entry) -> None:
+        position, chain, effect = entry
+        judge, clients, name = self.judge, self.clients, self.clients.member
+        judge.written(name, self._controller().primary.epoch, position, chain)
+        if isinstance(effect, Confirm) and effect.conn == clients.publisher:
+            if effect.durable:
+                self._confirmed.append(position)
+                if position > self._released_to:
+                    self._released_to = position
+                    self._on_released(position, chain)
+            message = (effect.conn, effect.publish_no)
+            if effect.ack:
+                judge.told.append(Told(name, message, position, chain, effect.durable))
+        elif isinstance(effect, DeliverEffect):
+            message_id(effect.body)
+            judge.heard.append(Heard(name, clients.session, position, chain, effect))
+        clients.hear(effect)
