@@ -44,7 +44,7 @@ class MemoryStore:
                 raise StoreMissing("there is no store in memory")
             disk.meta = create
         self._meta = disk.meta
-        self._disk = disk
+        self.disk = disk
         self._failure: StoreFailed | None = None
         disk.owner = self
 
@@ -59,8 +59,8 @@ class MemoryStore:
         self._raise_if_failed()
         check_commit(self._meta, entry, first, last, meta)
         self._commit_point()
-        self._disk.entries[first] = (last, entry)
-        self._disk.meta = self._meta = meta
+        self.disk.entries[first] = (last, entry)
+        self.disk.meta = self._meta = meta
 
     def put_meta(self, meta: Meta) -> None:
         """Keep meta."""
@@ -69,13 +69,13 @@ class MemoryStore:
             "only a commit or a checkpoint moves the position"
         )
         self._commit_point()
-        self._disk.meta = self._meta = meta
+        self.disk.meta = self._meta = meta
 
     def log(self, after: int) -> Iterator[tuple[int, bytes]]:
         """Yield each entry that reaches beyond `after`."""
         self._raise_if_failed()
         expected = after + 1
-        for first, (last, entry) in sorted(self._disk.entries.items()):
+        for first, (last, entry) in sorted(self.disk.entries.items()):
             if last <= after:
                 continue
             if first > expected:
@@ -104,16 +104,16 @@ class MemoryStore:
     def checkpoint(self) -> tuple[int, Iterator[bytes]] | None:
         """Return the present checkpoint's position and chunks."""
         self._raise_if_failed()
-        if self._disk.kept is None:
+        if self.disk.kept is None:
             return None
-        position, chunks = self._disk.kept
+        position, chunks = self.disk.kept
         return position, iter(chunks)
 
     def trim(self, entries_max: int = 256) -> bool:
         """Delete entries that the checkpoint covers."""
         self._raise_if_failed()
-        position = 0 if self._disk.kept is None else self._disk.kept[0]
-        entries = self._disk.entries
+        position = 0 if self.disk.kept is None else self.disk.kept[0]
+        entries = self.disk.entries
         garbage = sorted(first for first, (last, _) in entries.items() if last <= position)
         if not garbage:
             return False
@@ -125,20 +125,20 @@ class MemoryStore:
     def copy_to(self, path: Path) -> None:
         """Keep a copy as another disk, under the path's text."""
         self._raise_if_failed()
-        disk = self._disk
+        disk = self.disk
         copied = MemoryDisk(disk.meta, dict(disk.entries), copy.copy(disk.kept))
         disk.copies[str(path)] = copied
 
     def size_bytes(self) -> int:
         """Bytes of entries and chunks."""
         self._raise_if_failed()
-        chunks = [] if self._disk.kept is None else self._disk.kept[1]
-        return sum(len(entry) for _, entry in self._disk.entries.values()) + sum(map(len, chunks))
+        chunks = [] if self.disk.kept is None else self.disk.kept[1]
+        return sum(len(entry) for _, entry in self.disk.entries.values()) + sum(map(len, chunks))
 
     def close(self) -> None:
         """Close the store.  Idempotent."""
-        if self._disk.owner is self:
-            self._disk.owner = None
+        if self.disk.owner is self:
+            self.disk.owner = None
         self.dropped()
 
     def dropped(self) -> None:
@@ -152,12 +152,12 @@ class MemoryStore:
         meta = self._meta if meta is None else meta
         check_switch(self._meta, position, meta)
         self._commit_point()
-        self._disk.kept = (position, chunks)
-        self._disk.meta = self._meta = meta
+        self.disk.kept = (position, chunks)
+        self.disk.meta = self._meta = meta
 
     def _commit_point(self) -> None:
-        if self._disk.fail_next_commit:
-            self._disk.fail_next_commit = False
+        if self.disk.fail_next_commit:
+            self.disk.fail_next_commit = False
             self._failure = StoreFailed("memory: commit failed on request")
             raise self._failure
 

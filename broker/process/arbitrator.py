@@ -41,7 +41,7 @@ from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Direct, Output, View
 from vsync.totem.node import Node
-from vsync.types import Guarantee, Member
+from vsync.types import Guarantee, Member, RingId
 
 log = logging.getLogger("qpidd")
 
@@ -164,7 +164,8 @@ class Arbitrator:
                 record = replace(
                     self._record, promised_epoch=epoch, cluster_id=cluster_id, voters=voters
                 )
-                self._write(record, lambda: self._promised(epoch))
+                ring = self.primary.ring
+                self._write(record, lambda: self._promised(epoch, ring))
             case Activated():
                 self._ran = True
             case Holders(epoch, names):
@@ -196,14 +197,15 @@ class Arbitrator:
         elif not self._stopping:
             then()
 
-    def _promised(self, epoch: int) -> None:
-        # A promise says, too, that whoever did not come along has fallen silent.
-        self.loop.call_later(self._lease.silent_in(self.primary.members), self._tell_promise, epoch)
+    def _promised(self, epoch: int, ring: RingId) -> None:
+        # A promise is given when whoever did not come along has stopped replying, and only in the
+        # view that asked for it: a later one may ask for the same epoch of another cluster.
+        def acknowledge() -> None:
+            if not self._stopping and self.primary.ring == ring:
+                self.primary.epoch_persisted(epoch)
+                self._work()
 
-    def _tell_promise(self, epoch: int) -> None:
-        if not self._stopping:
-            self.primary.epoch_persisted(epoch)
-            self._work()
+        self.loop.call_later(self._lease.silent_in(self.primary.members), acknowledge)
 
 
 def _wall_us() -> int:

@@ -17,6 +17,6 @@ def why_not(upper: BrokerUpper) -> str:
         f" donor {core.transfer_donor} outstanding {core.submissions.outstanding}"
         f" open {core.submissions.open} halted {core.halted!r}"
         f" unconfirmed {len(upper.clients.unconfirmed)} store {upper.store.meta.position}"
-        f" mark {upper.mark} marks {core.primary.marks()}"
+        f" mark {upper.outbox.durable_mark} marks {core.primary.marks()}"
         f" ticks wanted {core.replica.machine.wants_tick}"
     )

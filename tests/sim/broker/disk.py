@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.durability.recovery import checkpoint_of
+from broker.replication.replica import Replica
 from store.api import Meta
 from store.memory import MemoryStore
 from tests.sim.world.disk_lag import SimLag
@@ -17,7 +19,7 @@ from tests.sim.world.random_tape import Tape
 from vsync.types import record
 
 if TYPE_CHECKING:
-    from tests.sim.world.member import SimMember
+    from tests.sim.broker.shell import BrokerUpper
 
 Call = Callable[[], None]
 POLL_S = 0.01
@@ -35,13 +37,23 @@ class Work:
     checkpoint: tuple[int, list[bytes]] | None
 
 
+class SimCheckpoint:
+    """A checkpoint on its way; with its store it is given up whole."""
+
+    def __init__(self, size: int) -> None:
+        self.bytes = size
+
+    def cancel(self) -> None:
+        """Its writer is about to be closed, which drops it."""
+
+
 class SimWriter:
     """The writing side of one open store."""
 
     def __init__(
-        self, member: SimMember, tape: Tape, store: MemoryStore, on_durable: Callable[[int], None]
+        self, upper: BrokerUpper, tape: Tape, store: MemoryStore, on_durable: Callable[[int], None]
     ) -> None:
-        self.member, self.tape, self.store = member, tape, store
+        self.upper, self.member, self.tape, self.store = upper, upper.member, tape, store
         self._on_durable = on_durable
         self._entries: list[bytes] = []
         self._first = 0
@@ -73,10 +85,18 @@ class SimWriter:
         self._told.append(done)
         self._kick()
 
-    def submit_checkpoint(self, position: int, chunks: list[bytes], done: Call) -> None:
+    def checkpoint(self, replica: Replica, done: Call) -> SimCheckpoint:
+        position, chunks = replica.history.position, checkpoint_of(replica)
         assert position <= self._last
-        self._checkpoints.append((position, chunks, done))
+
+        def counted() -> None:
+            self.upper.judge.counters["checkpoints"] += 1
+            done()
+
+        self.upper.note("checkpoint", str(replica.history))
+        self._checkpoints.append((position, chunks, counted))
         self._kick()
+        return SimCheckpoint(sum(map(len, chunks)))
 
     def close(self) -> None:
         """Commit what was submitted and end; as with the real writer the caller waits for it."""

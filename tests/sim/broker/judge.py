@@ -81,6 +81,8 @@ class BrokerJudge:
         self.confirmed: Node | None = None  # the highest that clients were told will stay
         self.heard: list[Heard] = []
         self.told: list[Told] = []
+        self.logs: dict[str, set[bytes]] = {}  # chains that the present log of each member holds
+        self.latest_epoch = 0  # that anybody has activated
         self.counters: Counter[str] = Counter()
 
     def broken(self, promise: str, text: str) -> None:
@@ -134,10 +136,15 @@ class BrokerJudge:
             self.broken("G14", f"{name} {what} at {history}: not the state that anybody had")
         replica.machine.invariants()
 
-    def activated(self, name: str, event: Activated, base: History, level: frozenset[str]) -> None:
-        """A member is about to apply the activation on top of `base`."""
+    def activated(
+        self, name: str, event: Activated, base: History | None, level: frozenset[str]
+    ) -> None:
+        """A member is about to apply the activation on top of `base`; None: it was in a state."""
         activation = event.activation
         epoch = activation.epoch
+        self.latest_epoch = max(self.latest_epoch, epoch)
+        if base is None:
+            return
         known = self.epochs.setdefault(
             epoch, Epoch(event.ring, base.position, base.chain, activation.voters, set())
         )
@@ -153,6 +160,18 @@ class BrokerJudge:
             if there is None or there.chain != sure.chain:
                 text = f"{name} activates {epoch} at {base}; {sure.position} was confirmed"
                 self.broken("G8", f"{text} in epoch {sure.epoch} and is not in it")
+
+    def written(self, name: str, epoch: int, position: int, chain: bytes) -> None:
+        """A member that is in the view of `epoch` writes to a client what `position` made for it.
+
+        The record of that item must be in its log by then: a crash at this moment may not lose what
+        explains the client's message.  And nobody replies in an older view when another is primary.
+        """
+        if chain not in self.logs[name]:
+            self.broken("log", f"{name} replies at {position}, and its log does not hold it yet")
+        if epoch < self.latest_epoch:
+            text = f"{name} replies at {position} in epoch {epoch}"
+            self.broken("G7", f"{text}, and epoch {self.latest_epoch} is activated")
 
     def released(
         self,

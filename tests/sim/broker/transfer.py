@@ -44,11 +44,6 @@ class SimJoining:
     def abort(self) -> None:
         self._attempt = None
 
-    def failed(self) -> None:
-        """As in the real shell, nothing takes this back: not even a new view."""
-        self._attempt = None
-        self.upper.later(self._length(0.5), self.upper.core.transfer_failed)
-
     def _length(self, part: float) -> float:
         return self.tape.gap(part * self.upper.world.plan.transfer_s)
 
@@ -81,9 +76,10 @@ class SimJoining:
         if self._attempt is not attempt:
             return
         if self._reachable(attempt.donor) is None:
-            self.failed()
+            self._attempt = None
+            self.upper.replicated.transfer_failed("the donor is out of reach")
             return
-        own = self.upper.meta
+        own = self.upper.replicated.persister.meta
         store = MemoryStore(disk)
         store.put_meta(
             replace(
@@ -92,7 +88,6 @@ class SimJoining:
             )
         )  # fmt: skip
         replica = recover(self.upper.name, store)
-        store.close()
         self.upper.judge.recovered(self.upper.name, replica, "joined")
         self._attempt = None
-        self.upper.state_ready(replica, disk)
+        self.upper.replicated.state_received(replica, store)

@@ -71,7 +71,7 @@ class SimHealth:
         serves = upper.core.serving and member.wall_offset_us <= member.wall_lowest_us
         if serves and not self.world.healed and self.tape.chance(self._load):
             self._publish()
-        lag = upper.writer.lag.lag()
+        lag = upper.replicated.persister.writer.lag.lag()
         # Once all is healed nobody leaves for its disk, and a fake ring keeps no token.
         bounded = not self.world.healed or isinstance(upper.tap.core, Node)
         if bounded and lag.bytes > self._bytes_max:

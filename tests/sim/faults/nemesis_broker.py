@@ -21,8 +21,8 @@ OCCASIONS = (
     "transfer",
     "installed",
     "activated",
-    "speak",
-    "hold",
+    "serve",
+    "fence",
     "checkpoint",
 )
 

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest.mock import patch
 
+from broker.replication.chain import Promise
+from broker.replication.durable_gate import DurableGate
+from broker.replication.member import ReplicatedMember
+from broker.replication.persister import Persister
+from broker.replication.replica import Replica
+from store.api import Store
 from vsync.primary import component, state_exchange
 from vsync.primary.events import Ordered, StateReport
 from vsync.primary.unstable import UnstableMessages
@@ -27,10 +34,12 @@ from vsync.totem.ordering.packing import Reassembly, SendQueue
 from vsync.totem.ordering.ring import Ring, Source, Visit
 from vsync.totem.ordering.window import Window
 from vsync.totem.phases import Phase, Reason
-from vsync.types import Guarantee, Member
+from vsync.types import Guarantee, Member, RingId
 from vsync.wire.messages import CommitEntry, CommitToken, Data, Token
 
 Patches = Iterable[tuple[object, str, object]]
+Running = ReplicatedMember[Any, Any]
+Writing = Persister[Any, Any]
 
 
 def safe_on_one_rotation() -> Patches:
@@ -332,6 +341,107 @@ def wants_much_more() -> Patches:
     yield Connectivity, "gain", choosy
 
 
+def replies_before_the_log() -> Patches:
+    """Clients are written to, and then the member log is flushed."""
+
+    def reply(self: Running) -> bool:
+        controller = self.controller
+        confirmed = self._clients.flush(speaking=self.may_reply, soon=controller.may_serve_soon)
+        if confirmed:
+            epoch = controller.primary.epoch
+            self._log.confirmed(epoch, self._clients.durable_mark, confirmed)
+        self._log.flush()
+        return True
+
+    yield ReplicatedMember, "reply", reply
+
+
+def replies_without_a_lease() -> Patches:
+    """A member that does not know that its view is over writes to its clients."""
+
+    def may_reply(self: Running) -> bool:
+        controller = self.controller
+        return bool(controller.serving and controller.primary.active)
+
+    yield ReplicatedMember, "may_reply", property(may_reply)
+
+
+def promises_while_others_reply() -> Patches:
+    """A durable promise is given although the lease of a member that is missing still runs."""
+
+    def at_once(self: Running, epoch: int, ring: RingId) -> None:
+        self._acknowledge_promise(epoch, ring)
+
+    yield ReplicatedMember, "_promise_durable", at_once
+
+
+def promises_before_durable() -> Patches:
+    """A promise is given while it is on its way to the disk."""
+    promise_ = Persister.promise
+
+    def hasty(self: Writing, promise: Promise, done: Callable[[], None]) -> None:
+        promise_(self, promise, lambda: None)
+        done()
+
+    yield Persister, "promise", hasty
+
+
+def promises_behind_nothing() -> Patches:
+    """A promise goes to the disk before what was applied until then."""
+
+    def alone(self: Running, promise: Promise, ring: RingId) -> None:
+        epoch = promise.promised_epoch
+        self.persister.promise(promise, lambda: self._promise_durable(epoch, ring))
+
+    yield ReplicatedMember, "_persist", alone
+
+
+def promise_of_another_view() -> Patches:
+    """A promise that became durable late is taken for the one that the present view asked for."""
+
+    def whatever(self: Running, epoch: int, ring: RingId) -> None:
+        self.controller.epoch_persisted(epoch)
+
+    yield ReplicatedMember, "_acknowledge_promise", whatever
+
+
+def confirms_before_durable() -> Patches:
+    """What acknowledges a change does not wait until a majority has it on disk."""
+    yield DurableGate, "is_open", lambda self, position: True
+
+
+def applied_counts_as_durable() -> Patches:
+    """After a transfer, what was applied behind the received state is reported durable with it."""
+    received_ = ReplicatedMember.state_received
+
+    def hasty(self: Running, replica: Replica, received: Store) -> None:
+        received_(self, replica, received)
+        if self.controller.replica is replica:
+            self._on_durable(replica.history.position)
+
+    yield ReplicatedMember, "state_received", hasty
+
+
+def installs_before_the_log() -> Patches:
+    """A received state goes on before the member log knows that it is there."""
+
+    def early(self: Running, replica: Replica, received: Store) -> None:
+        controller = self.controller
+        if not controller.fits(replica):
+            received.close()
+            self.transfer_failed("it does not fit")
+            return
+        donor, durable, given = controller.transfer_donor, replica.history, replica.machine
+        controller.state_installed(replica)
+        self.persister.adopt(received)
+        self._log.snapshot(durable, given, donor)
+        replica.log = self._log
+        self._on_durable(durable.position)
+        self._host.schedule()
+
+    yield ReplicatedMember, "state_received", early
+
+
 RING_MUTANTS: tuple[Callable[[], Patches], ...] = (
     safe_on_one_rotation,
     agreed_overtakes_safe,
@@ -366,7 +476,19 @@ PRIMARY_MUTANTS: tuple[Callable[[], Patches], ...] = (
     undecided_is_dropped,
     stores_beat_the_living,
 )
-MUTANTS = {mutant.__name__: mutant for mutant in RING_MUTANTS + PRIMARY_MUTANTS}
+MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
+    replies_before_the_log,
+    replies_without_a_lease,
+    promises_while_others_reply,
+    promises_before_durable,
+    promises_behind_nothing,
+    promise_of_another_view,
+    confirms_before_durable,
+    applied_counts_as_durable,
+    installs_before_the_log,
+)
+"""Of the rules of order in `broker.replication.member`: a stack of brokers shows them."""
+MUTANTS = {mutant.__name__: mutant for mutant in RING_MUTANTS + PRIMARY_MUTANTS + MEMBER_MUTANTS}
 
 
 @contextmanager

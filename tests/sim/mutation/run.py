@@ -106,10 +106,13 @@ def _try_seeds(
 
 def _stack_of(module: str, name: str, seed: int) -> str:
     if module == HAND:
-        from tests.sim.mutation.by_hand import PRIMARY_MUTANTS
+        from tests.sim.mutation.by_hand import MEMBER_MUTANTS, PRIMARY_MUTANTS
 
-        above = any(mutant.__name__ == name for mutant in PRIMARY_MUTANTS)
-        kinds: tuple[str, ...] = ("replica", "oracle") if above else ("ring", "replica")
+        kinds: tuple[str, ...] = ("ring", "replica")
+        if any(mutant.__name__ == name for mutant in PRIMARY_MUTANTS):
+            kinds = ("replica", "oracle")
+        elif any(mutant.__name__ == name for mutant in MEMBER_MUTANTS):
+            kinds = ("broker",)
     else:
         kinds = stacks_for(module)
     return kinds[seed % len(kinds)]

@@ -111,6 +111,14 @@ class OracleCore:
     def invariants(self) -> None:
         """The oracle is right by definition."""
 
+    def lease_holds(self, ident: RingId) -> bool:
+        """An ideal lease: it ends the moment another member of the ring goes on, or is gone."""
+        ring = self.current
+        if ring is None or ring.id != ident:
+            return False
+        lives = [self.oracle.life_of(member) for member in ring.members]
+        return all(life is not None and life.current is ring for life in lives)
+
     def deliver(self, ring: Ring, up_to: int, *, transitional: bool) -> None:
         for index in range(self.delivered, up_to):
             sender, payload, guarantee = ring.log[index]
@@ -153,7 +161,7 @@ class Oracle:
             if (tap := members[name].tap) is not None and tap.core is core
         ]
 
-    def _life(self, member: Member) -> OracleCore | None:
+    def life_of(self, member: Member) -> OracleCore | None:
         """This life's core, while it lasts."""
         assert self.world is not None
         core, tap = self.cores[member.name], self.world.members[member.name].tap
@@ -176,7 +184,7 @@ class Oracle:
         if ready > 0:
             core.deliver(ring, core.delivered + tape.number(0, ready), transitional=False)
         # Who has left it says nothing more in this ring.
-        here = [one for m in ring.members if (one := self._life(m)) and one.current is ring]
+        here = [one for m in ring.members if (one := self.life_of(m)) and one.current is ring]
         ring.marks |= {one.me.name: one.mark for one in here}
         if ring.marks != core.shown and tape.chance(0.5):
             core.shown = dict(ring.marks)

@@ -22,13 +22,15 @@ CLOCK_STEP_S = 1e-6  # a timer is looked at after its time: large clocks have co
 def ring_config(plan: Plan) -> RingConfig:
     """The real configuration with the plan's timing and sizes; all else as delivered."""
     token = plan.token_timeout_ms
+    hold_ms = max(5, token // 20)
     return RingConfig(
         token_timeout_ms=token,
         token_timeout_per_member_ms=token // 5,
         join_timeout_ms=max(10, token // 20),
         lonely_wait_ms=max(20, token // 5),
         merge_interval_ms=max(20, token // 5),
-        hold_ms=max(5, token // 20),
+        hold_ms=hold_ms,
+        lease_ms=_lease_ms(plan, hold_ms),
         window_frames=plan.window_frames,
         personal_frames=plan.personal_frames,
         accelerated_frames=plan.accelerated_frames,
@@ -39,6 +41,18 @@ def ring_config(plan: Plan) -> RingConfig:
         queue_bytes_max=plan.queue_bytes_max,
         queue_messages_max=plan.queue_messages_max,
     )
+
+
+def _lease_ms(plan: Plan, hold_ms: int) -> int:
+    """As delivered, or nearly the token timeout: then a lease can outlast the ring it is of.
+
+    A token that takes long to go round in good weather needs the long one, or nobody ever replies.
+    """
+    token = plan.token_timeout_ms
+    hop_s = plan.weather.delay_s * (1 + plan.weather.jitter) + 2 * plan.turn_s
+    rotation_ms = 1000 * hop_s * len(plan.names) + hold_ms
+    short, long = token // 3, token * 19 // 20
+    return Tape(plan.seed, "lease").pick((short, long)) if 3 * rotation_ms < short else long
 
 
 def make_node(me: Member, plan: Plan, chance: random.Random) -> Core:
@@ -56,7 +70,7 @@ class OwnClock:
     def __init__(self, core: Core, rate: float, began: float) -> None:
         self.core, self.rate, self.began = core, rate, began
 
-    def _local(self, now: float) -> float:
+    def local(self, now: float) -> float:
         return self.began + now * self.rate
 
     @property
@@ -80,35 +94,35 @@ class OwnClock:
         return self.core.members
 
     def start(self, now: float) -> None:
-        self.core.start(self._local(now))
+        self.core.start(self.local(now))
 
     def receive(self, frame: bytes, now: float) -> None:
-        self.core.receive(frame, self._local(now))
+        self.core.receive(frame, self.local(now))
 
     def drained(self, now: float) -> None:
-        self.core.drained(self._local(now))
+        self.core.drained(self.local(now))
 
     def next_timer(self) -> float | None:
         due = self.core.next_timer()
         return None if due is None else (due - self.began) / self.rate + CLOCK_STEP_S
 
     def wake(self, now: float) -> None:
-        self.core.wake(self._local(now))
+        self.core.wake(self.local(now))
 
     def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
-        return self.core.submit(payload, self._local(now), guarantee)
+        return self.core.submit(payload, self.local(now), guarantee)
 
     def set_mark(self, mark: int, now: float) -> None:
-        self.core.set_mark(mark, self._local(now))
+        self.core.set_mark(mark, self.local(now))
 
     def send_direct(self, to: Member, payload: bytes) -> None:
         self.core.send_direct(to, payload)
 
     def leave(self, now: float) -> None:
-        self.core.leave(self._local(now))
+        self.core.leave(self.local(now))
 
     def suspect(self, address: str, now: float, *, refused: bool) -> None:
-        self.core.suspect(address, self._local(now), refused=refused)
+        self.core.suspect(address, self.local(now), refused=refused)
 
     def take(self) -> list[Output]:
         return self.core.take()

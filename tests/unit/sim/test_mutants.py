@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.mutation.by_hand import PRIMARY_MUTANTS, broken
+from tests.sim.mutation.by_hand import MEMBER_MUTANTS, PRIMARY_MUTANTS, broken
 from tests.sim.run.campaign import Options, run_seed
 
 # Seeds that were cheap and found it; any of them will do, as the protocol goes on changing.
@@ -20,13 +20,25 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "all_is_regular": (14, 16, 2),
     "minority_is_enough": (3, 4, 7),
     "epoch_stays": (3, 4, 7),
+    "replies_before_the_log": (1, 2, 3),
+    "replies_without_a_lease": (51, 90),
+    "promises_before_durable": (11,),
+    "confirms_before_durable": (1, 2, 3),
+    "applied_counts_as_durable": (13, 29),
+    "installs_before_the_log": (9, 13, 22),
 }
+
+
+def options_of(name: str) -> Options:
+    """On which stack the layer shows that has the bug."""
+    if name in {mutant.__name__ for mutant in MEMBER_MUTANTS}:
+        return Options(stack="broker")
+    return Options(ring_only=name not in {mutant.__name__ for mutant in PRIMARY_MUTANTS})
 
 
 @pytest.mark.parametrize("name", KILLERS)
 def test_a_bug_of_the_protocol_is_found(name: str) -> None:
     """With the bug at least one of the seeds fails; without it all of them pass."""
-    above = {mutant.__name__ for mutant in PRIMARY_MUTANTS}
-    options = Options(ring_only=name not in above)
+    options = options_of(name)
     with broken(name):
         assert any(not run_seed(seed, options).ok for seed in KILLERS[name])
