@@ -38,7 +38,7 @@ PROGRESS_SECONDS = 5.0
 
 
 class Failure(Exception):
-    """What should never happen did; the text says how to see it again."""
+    """A failure, with the command that repeats it."""
 
 
 class Fuzz:
@@ -84,7 +84,7 @@ class Fuzz:
         self.drops.update(node.counters)
 
     def decode(self, node: Node, frame: bytes) -> None:
-        """The decoder alone, which must say `FrameError` or give a message."""
+        """The decoder alone, which must raise `FrameError` or return a message."""
         codec = node.codec
         try:
             envelope = codec.open(frame)
@@ -102,7 +102,7 @@ def resident_mib() -> float:
 
 
 def hang(number: int, frame: FrameType | None) -> NoReturn:
-    """The watchdog: say where it hangs."""
+    """The watchdog: report where it hangs."""
     traceback.print_stack(frame)
     raise Failure(f"a batch took more than {BATCH_SECONDS_MAX} s of processor time")
 
@@ -112,7 +112,7 @@ def campaign(count: int, seed: int) -> Fuzz:
     fuzz = Fuzz(seed)
     # Of processor time: who is stopped for a while does not hang.
     signal.signal(signal.SIGVTALRM, hang)
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     number, before = 0, 0.0
     slowest = 0.0
     while fuzz.frames < count:
@@ -123,9 +123,9 @@ def campaign(count: int, seed: int) -> Fuzz:
         number += 1
         if number == 4 * len(fuzz.victims):
             before = resident_mib()  # memos and caches are full by now
-        if time.monotonic() - told > PROGRESS_SECONDS:
-            told = time.monotonic()
-            rate = fuzz.frames / (told - began)
+        if time.monotonic() - reported > PROGRESS_SECONDS:
+            reported = time.monotonic()
+            rate = fuzz.frames / (reported - began)
             print(
                 f"{fuzz.frames:>12,} frames {rate:>9,.0f}/s {resident_mib():>8.1f} MiB", flush=True
             )
@@ -166,7 +166,7 @@ def main() -> int:
             traceback.print_exception(failure.__cause__ or failure)
         print(f"FAILED {failure}", file=sys.stderr)
         return 1
-    report("what the decoder said:", fuzz.outcomes)
+    report("outcomes of the decoder:", fuzz.outcomes)
     report("what the nodes counted:", fuzz.drops)
     return 0
 

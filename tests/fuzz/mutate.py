@@ -111,7 +111,7 @@ def _branches(tree: object, found: list[list[object]]) -> None:
 
 
 def mutate_token(rng: random.Random, token: Token) -> Token:
-    """A token that can be written, with fields that lie."""
+    """A token that can be encoded, with wrong fields."""
     fields = token._asdict()
     for _ in range(rng.choice((1, 1, 2, 4))):
         match rng.randrange(10):
@@ -145,11 +145,11 @@ class Forger:
     """Writes frames with a good envelope and a bad body, for one victim."""
 
     def __init__(self, victim: Victim, corpus: Corpus) -> None:
-        self._liars, self._corpus = victim.liars, corpus
+        self._codecs, self._corpus = victim.codecs, corpus
 
     def frame(self, rng: random.Random, node: Node) -> bytes:
         """One more; half of them aimed at what `node` waits for now."""
-        codec = rng.choice(self._liars)
+        codec = rng.choice(self._codecs)
         if rng.random() < 0.5:
             kind, body = aimed(rng, node)
             if body and rng.random() < 0.3:

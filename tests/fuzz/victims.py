@@ -19,15 +19,15 @@ FRAMES_A_KIND = 40
 
 
 class Victim(NamedTuple):
-    """A node as it was at one moment of a ring's life, to be copied and maltreated."""
+    """A node as it was at one moment of a run, to be copied and fuzzed."""
 
     label: str
     node: Node
     now: float
-    liars: tuple[Codec, ...]  # of the members it knows: what they seal gets past the envelope
+    codecs: tuple[Codec, ...]  # of the members it knows: their envelopes are accepted
 
     def fresh(self) -> Node:
-        """A copy with a life of its own."""
+        """An independent copy."""
         return copy.deepcopy(self.node)
 
 
@@ -58,8 +58,8 @@ class Recorder(Net):
             self.add(label, copy.deepcopy(node))
 
     def add(self, label: str, node: Node) -> None:
-        liars = tuple(other.codec for name, other in self.nodes.items() if name != "b")
-        self.victims[label] = Victim(label, node, self.now, liars)
+        codecs = tuple(other.codec for name, other in self.nodes.items() if name != "b")
+        self.victims[label] = Victim(label, node, self.now, codecs)
 
 
 def record() -> tuple[list[Victim], Corpus]:

@@ -155,7 +155,7 @@ def installs_early() -> Patches:
 
 
 def data_in_commit() -> Patches:
-    """Frames of the old ring are taken although the commit token already says what I hold."""
+    """Frames of the old ring are taken although the commit token has the state already."""
     on_data = Membership.data_while_forming
 
     def lenient(self: Membership, frame: Data) -> None:
@@ -214,7 +214,7 @@ def gives_up_half_sent() -> Patches:
 
 
 def never_looks_for_others() -> Patches:
-    """Rings do not tell that they exist, so they never merge."""
+    """Rings are not announced, so they never merge."""
     yield MergeDetector, "announce", lambda self, ring, now: None
 
 
@@ -223,8 +223,8 @@ def never_fails_the_silent() -> Patches:
     yield GatherSets, "not_agreed", lambda self: ()
 
 
-def old_life_lives_on() -> Patches:
-    """A restarted member does not replace its former life."""
+def old_incarnation_stays() -> Patches:
+    """A restarted member does not replace its former incarnation."""
     yield GatherSets, "_supersede", lambda self: None
 
 
@@ -300,7 +300,7 @@ def undecided_is_dropped() -> Patches:
 
 
 def stores_beat_the_living() -> Patches:
-    """The longest store is the donor, although its life did not see its last view to the end."""
+    """The longest store is the donor, although its member did not see its last view to the end."""
     worth = state_exchange._worth
 
     def by_position(
@@ -323,13 +323,13 @@ def half_safe() -> Patches:
     yield SendQueue, "put", weak
 
 
-def hears_nobody() -> Patches:
-    """Members do not say whom they hear, so nobody is linked with anybody."""
+def reports_no_reception() -> Patches:
+    """Reception reports are empty, so no two members are linked."""
     yield Connectivity, "reception", lambda self, now: ()
 
 
 def wants_much_more() -> Patches:
-    """A ring is given up only for one with two more members: two single ones never meet."""
+    """A ring is given up only for one with two more members: two single ones never merge."""
     gain = Connectivity.gain
 
     def choosy(
@@ -463,8 +463,8 @@ RING_MUTANTS: tuple[Callable[[], Patches], ...] = (
     gives_up_half_sent,
     never_looks_for_others,
     never_fails_the_silent,
-    old_life_lives_on,
-    hears_nobody,
+    old_incarnation_stays,
+    reports_no_reception,
     wants_much_more,
 )
 PRIMARY_MUTANTS: tuple[Callable[[], Patches], ...] = (

@@ -1,8 +1,8 @@
 """Mutants that no seed will ever kill, and those that none has killed yet, each with the reason.
 
 The key is the mutant's name; `python -m tests.sim.mutation.run --table` drops entries whose mutant
-the code does not have any more.  `EQUIVALENT` says why no promise can depend on the change.
-`UNSEEN` says of a survivor what hides it: another guard behind the one that is gone, a bound that
+the code does not have any more.  `EQUIVALENT`: why no promise can depend on the change.
+`UNSEEN`: what hides a survivor: another guard behind the one that is gone, a bound that
 is wider than the delay it causes, or something that the simulator does not do.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 EQUIVALENT: dict[str, str] = {
     "01b615c9": "only how far a loop looks that ends at `limit` findings; it may look further",
     "4113fa3c": "only skips a loop over an empty range",
-    "00aa7bf6": "one step of a growing waiting time; only how soon a shunned member is tried again",
+    "00aa7bf6": "one step of a growing wait; only how soon a foreign member is tried again",
     "00ec4f39": "the mark is updated again with the next token's marks",
     "02ff0967": "`add` refuses a frame that the window has already, so it is only found twice",
     "3e017277": "only whether a counter is raised",
@@ -27,14 +27,14 @@ EQUIVALENT: dict[str, str] = {
     "03f53acb": (
         "the hop counts the entries, so a token with the entries of another hop is refused by them"
     ),
-    "30c87bd3": "a token on its second way round has all entries; its hop says that it is",
+    "30c87bd3": "a token on its second rotation has all entries; its hop shows that it is",
     "1e620a82": (
         "what is no wrapped frame does not decode as one, and one that was seen is refused"
     ),
     "102278c1": (
         "only candidates are ever failed: each caller names members of the ring or of the sets"
     ),
-    "7dbbf20c": "the first frame of each new life is lost, as any frame may be",
+    "7dbbf20c": "the first frame of each new incarnation is lost, as any frame may be",
     "05d2f729": "an operational member has a ring; `invariants` asserts it after every step",
     "197c2257": "only who moves alone sends its old frames once more, to itself",
     "09459cc0": (
@@ -67,8 +67,8 @@ EQUIVALENT: dict[str, str] = {
         "hops only rise, and a later token never has a lower number: nothing is left to refuse"
     ),
     "05c7ba55": "a token of this ring has a mark for each of its members, whoever made it",
-    "old_life_lives_on": (
-        "the former life cannot agree to sets that name its successor, so it fails in time"
+    "old_incarnation_stays": (
+        "the former incarnation cannot agree to sets that name its successor, so it fails in time"
     ),
     "355c7068": (
         "the token of a ring that is not idle is held for some milliseconds, as an idle one's is"
@@ -88,22 +88,22 @@ UNSEEN: dict[str, str] = {
     "0a66714f": _FORMING,
     "06048bb1": _FORMING,
     "0b187ba8": _FORMING,
-    "3e294a66": "a stranger's join breaks the attempt: time, while strangers go on joining",
-    "0043c8ae": "strangers are not let in while the ring forms, but as soon as it stands: time",
+    "3e294a66": "a foreign member's join breaks the attempt: time, while such joins go on",
+    "0043c8ae": "foreign members are not let in while the ring forms, but after that: time",
     "12e93f4c": "a link known to be broken is waited for as long as any other: time",
     "00553662": "the sets are given up earlier than they need be: time",
     "3685aea7": "a join without news is answered all the same: load",
-    "2a7a7287": "a stranger that is known is announced again: load",
-    "087db49c": "strangers are let in by their joins, and not by what others tell of them: time",
+    "2a7a7287": "a known foreign member is announced again: load",
+    "087db49c": "foreign members are let in by their joins, and not by reports of others: time",
     "06862f60": (
-        "former lives of others are believed again; their ring, or the newer life, refutes them"
+        "former incarnations of others count again; their ring, or the newer one, refutes them"
     ),
-    "0e38eab8": "former lives of others are believed; their ring, or the newer life, refutes them",
+    "0e38eab8": "former incarnations of others count; their ring, or the newer one, refutes them",
     "07be172e": "no network brings a frame back to its sender, neither the simulated one nor TCP",
     "23da508f": (
-        "who was stopped believes old joins and breaks its ring once more: nobody counts rings"
+        "who was stopped uses old joins and breaks its ring once more: no check counts rings"
     ),
-    "037c13dd": "its timer tells strangers a moment later, and wakes an idle member for it: load",
+    "037c13dd": "its timer announces the ring a moment later: load",
     "0660c607": "the token dies with the visit, so the ring breaks a token timeout later: time",
     "0496ed09": "a lost datagram breaks no promise of the ring; state transfer asks again",
     "278ae512": "a slow member is failed on time alone: it comes back, and nobody counts rings",
@@ -133,5 +133,5 @@ UNSEEN: dict[str, str] = {
     "45ad4145": "a state that differs only in its outcomes is no fault that the simulator makes",
     "3d924797": "applied, and then fetched as well: the transfer hides it",
     "1a12c63b": "answers that come after the activation are for nobody any more: time",
-    "22fa3e2a": "a late word on an epoch that is over; who hears it compares epochs",
+    "22fa3e2a": "a late message of an epoch that is over; who receives it compares epochs",
 }

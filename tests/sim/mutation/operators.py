@@ -117,7 +117,7 @@ def _callee(node: ast.expr) -> str:
 
 
 def _silent(node: ast.AST) -> bool:
-    """Whether a statement only tells somebody something."""
+    """Whether a statement only counts, notes or describes."""
     match node:
         case ast.Expr(value=ast.Call(args=arguments) as call):
             return _callee(call) in SILENT_CALLS or any(map(_silent_value, arguments))

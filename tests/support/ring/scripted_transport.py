@@ -22,7 +22,7 @@ def note(code: str) -> Note:
 
 
 class FakeNode:
-    """Does what the test says: `reactions` maps a call to the outputs that follow it."""
+    """Does what the test prescribes: `reactions` maps a call to the outputs that follow it."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

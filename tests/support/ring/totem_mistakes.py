@@ -1,7 +1,7 @@
 """The mistakes of other implementations, as small patches of this one.
 
-Each generator yields (owner, attribute, replacement); `test_vsync_pitfalls_bite` says which pitfall
-each belongs to, and which test must not pass with it.  Those that the simulator is tried with as
+Each generator yields (owner, attribute, replacement); `test_pitfalls_bite` has the pitfall that
+each belongs to, and the test that must not pass with it.  Those that the simulator is tried with as
 well are in `tests.sim.mutation.by_hand`.
 """
 
@@ -155,7 +155,7 @@ def buffers_are_switched_early() -> Patches:
     yield Membership, "_begin_recovery", early
 
 
-def believes_everybody() -> Patches:
+def believes_failed_sets_of_foreign_members() -> Patches:
     absorb = GatherSets.absorb
 
     def naive(self: GatherSets, sender: Member, join: Join) -> object:
@@ -203,7 +203,7 @@ def members_in_another_order() -> Patches:
     yield GatherSets, "candidates", turned
 
 
-def leaves_without_a_word() -> Patches:
+def leaves_without_notice() -> Patches:
     yield Membership, "_send_leave_notice", lambda self, now: None
 
 
@@ -229,7 +229,7 @@ def stale_joins_count() -> Patches:
     yield Node, "_was_away", lambda self, now: False
 
 
-def tries_strangers_for_ever() -> Patches:
+def tries_foreign_members_for_ever() -> Patches:
     def anybody(self: Connectivity, *_: object) -> tuple[Member, ...]:
         return self.reception(max(self._last_frame.values(), default=0.0))
 

@@ -39,7 +39,7 @@ class Net:
         self.paused: dict[str, list[bytes]] = {}
         self.drop: Drop = lambda _from, _to, _frame: False
         self.frames = 0
-        self._lives = 0
+        self._incarnations = 0
         self._heap: list[tuple[float, int, str, int, bytes]] = []
         self._count = 0
         self._last: dict[tuple[str, str], float] = {}
@@ -47,10 +47,10 @@ class Net:
             self.boot(name)
 
     def boot(self, name: str) -> Node:
-        """Start a member, or a new life of it."""
-        self._lives += 1
+        """Start a member, or a new incarnation of it."""
+        self._incarnations += 1
         node = Node(
-            Member(name, self._lives, f"{name}:1"),
+            Member(name, self._incarnations, f"{name}:1"),
             "test",
             self.config,
             random.Random(self.rng.random()),
@@ -75,7 +75,7 @@ class Net:
         self.flush(name)
 
     def split(self, *sides: str) -> None:
-        """Only members of the same side hear each other; no sides: all do."""
+        """Only members of the same side receive each other's frames; no sides: all do."""
         self.cut = {
             (a, b)
             for left in sides
@@ -112,8 +112,8 @@ class Net:
     def push(self, at: float, to: str, frame: bytes) -> None:
         """Let `frame` arrive at `to`, whoever it is from."""
         self._count += 1
-        life = self.nodes[to].me.incarnation
-        heapq.heappush(self._heap, (at, self._count, to, life, frame))
+        incarnation = self.nodes[to].me.incarnation
+        heapq.heappush(self._heap, (at, self._count, to, incarnation, frame))
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> None:
         """Let time pass; `until` ends it early."""
@@ -134,9 +134,9 @@ class Net:
                 self.flush(timer[1])
             elif frame_at is not None and frame_at <= end:
                 self.now = max(self.now, frame_at)
-                _, _, to, life, frame = heapq.heappop(self._heap)
+                _, _, to, incarnation, frame = heapq.heappop(self._heap)
                 node = self.nodes.get(to)
-                if node is None or node.me.incarnation != life:
+                if node is None or node.me.incarnation != incarnation:
                     continue
                 if to in self.paused:
                     self.paused[to].append(frame)

@@ -1,4 +1,4 @@
-"""Failure detection: early checks, timeouts, and members that only hear or only speak."""
+"""Failure detection: early checks, timeouts, and members that only receive or only send."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_broken_link_alone_proves_nothing() -> None:
     assert checks.next_at() is None
 
 
-def test_last_frames_of_the_dead_are_no_sign_of_life_later_ones_and_answers_are() -> None:
+def test_only_late_frames_and_answers_prove_that_a_member_runs() -> None:
     checks = FailureDetector(0.06)
     checks.hint(B, 1.0, True)
     checks.hint(C, 1.0, True)
@@ -62,7 +62,7 @@ def test_last_frames_of_the_dead_are_no_sign_of_life_later_ones_and_answers_are(
     assert checks.findings(2.0) == [(B, ProbeResult.ALIVE)]
 
 
-def test_a_check_that_its_owner_slept_through_begins_anew() -> None:
+def test_a_check_during_which_the_process_was_stopped_begins_anew() -> None:
     checks = FailureDetector(0.06)
     checks.hint(B, 1.0, True)
     assert checks.findings(1.2) == []
@@ -70,7 +70,7 @@ def test_a_check_that_its_owner_slept_through_begins_anew() -> None:
     assert checks.findings(1.26) == [(B, ProbeResult.OPEN)]
 
 
-def test_who_is_no_concern_any_more_is_not_checked() -> None:
+def test_members_that_are_not_watched_are_not_checked() -> None:
     checks = FailureDetector(0.06)
     checks.hint(B, 1.0, True)
     checks.hint(C, 1.0, True)
@@ -81,17 +81,17 @@ def test_who_is_no_concern_any_more_is_not_checked() -> None:
 # -- in the ring ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dead", "abc")
-def test_a_killed_member_is_out_long_before_the_token_is_missed(dead: str) -> None:
+@pytest.mark.parametrize("failed", "abc")
+def test_a_killed_member_is_out_long_before_the_token_is_missed(failed: str) -> None:
     net = Net("abc")
     net.settle("abc")
     net.run(0.5)
-    rest = "abc".replace(dead, "")
+    others = "abc".replace(failed, "")
     began = net.now
-    net.crash(dead, noticed=True)
-    net.settle(rest, within=0.2)
+    net.crash(failed, noticed=True)
+    net.settle(others, within=0.2)
     assert net.now - began < 2 * CONFIG.probe_ms / 1000
-    assert noted(net, rest[0], "checked")[-1] == {"member": dead, "found": "suspect_gone"}
+    assert noted(net, others[0], "checked")[-1] == {"member": failed, "found": "suspect_gone"}
     assert net.count("token_lost") == 0
 
 
@@ -103,7 +103,7 @@ def test_two_of_five_killed_at_once() -> None:
     net.settle("bce", within=0.3)
 
 
-def test_one_witness_is_enough() -> None:
+def test_one_member_that_notices_is_enough() -> None:
     net = Net("abc")
     net.settle("abc")
     address = net.nodes["b"].me.address
@@ -123,7 +123,7 @@ def test_a_reset_connection_changes_nothing() -> None:
     assert net.nodes["a"].counters["suspect_alive"] == 20
 
 
-def test_a_refusal_is_no_proof_against_a_member_that_is_heard() -> None:
+def test_a_refusal_is_no_proof_against_a_member_whose_frames_come_in() -> None:
     net = Net("abc")
     net.settle("abc")
     for _ in range(20):
@@ -147,7 +147,7 @@ def test_a_stopped_member_whose_links_break_is_left_to_the_token_timeout() -> No
     assert net.count("suspect_unproven") == 2
 
 
-def test_a_hint_about_nobody_of_the_ring_is_counted() -> None:
+def test_a_hint_about_a_foreign_address_is_counted() -> None:
     net = Net("abc")
     net.settle("abc")
     net.suspect("a", "elsewhere:1", True)
@@ -169,14 +169,14 @@ def test_a_candidate_that_dies_while_the_ring_forms_is_not_waited_for(after_ms: 
     net.settle("ac", within=0.3)
 
 
-def test_a_stranger_that_dies_while_it_is_let_in_is_not_waited_for() -> None:
+def test_a_foreign_member_that_dies_while_it_joins_is_not_waited_for() -> None:
     net = Net("abc")
     net.settle("abc")
     net.boot("d")
-    stranger = net.nodes["d"].me
+    foreign = net.nodes["d"].me
     # Only while they gather with it, and before a ring is under way.
     net.drop = lambda _s, _t, frame: frame[1] == FrameKind.COMMIT
-    net.run(0.5, lambda: all(stranger in net.nodes[n].acquaintances() for n in "abc"))
+    net.run(0.5, lambda: all(foreign in net.nodes[n].acquaintances() for n in "abc"))
     net.run(0.5, lambda: all(net.nodes[n].phase is not Phase.OPERATIONAL for n in "abc"))
     net.crash("d", noticed=True)
     net.drop = lambda *_: False
@@ -198,13 +198,13 @@ def test_a_quick_restart_at_the_same_address_needs_no_timeout() -> None:
 def test_a_silent_host_is_out_within_token_and_consensus() -> None:
     bound = CONFIG.token_timeout(3) + CONFIG.consensus_timeout(3)
     assert bound < 1.5
-    for dead in "abc":
+    for failed in "abc":
         net = Net("abc")
         net.settle("abc")
         net.run(0.73)
         began = net.now
-        net.crash(dead)
-        net.settle("abc".replace(dead, ""), within=bound + 0.05)
+        net.crash(failed)
+        net.settle("abc".replace(failed, ""), within=bound + 0.05)
         assert net.now - began > CONFIG.token_timeout(3) / 2
 
 

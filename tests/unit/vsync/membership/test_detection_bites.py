@@ -96,19 +96,19 @@ BITES: tuple[Bite, ...] = (
     ),
     (
         FailureDetector, "findings", sleeper_is_right,
-        detection.test_a_check_that_its_owner_slept_through_begins_anew,
+        detection.test_a_check_during_which_the_process_was_stopped_begins_anew,
     ),
     (
         FailureDetector, "on_frame", last_frames_count,
-        detection.test_last_frames_of_the_dead_are_no_sign_of_life_later_ones_and_answers_are,
+        detection.test_only_late_frames_and_answers_prove_that_a_member_runs,
     ),
     (
         Prober, "on_probe", lambda self, sender: None,
-        detection.test_a_refusal_is_no_proof_against_a_member_that_is_heard,
+        detection.test_a_refusal_is_no_proof_against_a_member_whose_frames_come_in,
     ),
     (
         Membership, "_watched", lambda self: self.members,
-        detection.test_a_stranger_that_dies_while_it_is_let_in_is_not_waited_for,
+        detection.test_a_foreign_member_that_dies_while_it_joins_is_not_waited_for,
     ),
     (GatherSets, "absorb", agreed_before_all_news, slow_agreement),
     (

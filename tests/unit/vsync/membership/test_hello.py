@@ -84,7 +84,7 @@ def test_a_hello_of_another_shape_is_none(body: bytes) -> None:
     assert read_hello(seal(frame[: 24 + 1 + 3] + body)) is None
 
 
-def test_words_that_could_forge_a_line_of_a_log_are_no_hello() -> None:
+def test_a_text_that_could_forge_a_log_line_is_no_hello() -> None:
     for odd in (
         hello(cluster="x\nqpidd: all is well"),
         hello()._replace(sender=Member("b\x1b[2J", 2, "b:1")),
@@ -99,7 +99,7 @@ def other(**values: int) -> RingConfig:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "says"),
+    ("theirs", "expected"),
     [
         (hello(cluster="shpo"), ("cluster 'shpo'", "cluster 'test'", "b:1")),
         (hello(version=9), ("another version", "(9)", f"(version {WIRE_VERSION})")),
@@ -127,18 +127,20 @@ def other(**values: int) -> RingConfig:
         ),
     ],
 )
-def test_a_difference_is_told_with_both_values(theirs: Hello, says: tuple[str, ...]) -> None:
+def test_a_difference_is_reported_with_both_values(
+    theirs: Hello, expected: tuple[str, ...]
+) -> None:
     at = handshake()
     assert at.on_hello(theirs.encode(), 0.0)[0] == "hello_refused"
     who, sentence = at.refused["b"]
     assert who == B
-    assert all(word in sentence for word in says), sentence
+    assert all(word in sentence for word in expected), sentence
     assert "\n" not in sentence
     assert at.on_hello(hello().encode(), 0.0)[0] == "hello_accepted"
     assert not at.refused, "what was wrong is right now"
 
 
-def test_time_limits_may_differ_where_they_go_together() -> None:
+def test_compatible_time_limits_may_differ() -> None:
     slower = other(join_timeout_ms=60, hold_ms=40, queue_messages_max=7)
     at = handshake()
     frame = codec(B, slower).encode(Wake(RingId(1, "b", 2)))
@@ -157,15 +159,15 @@ def test_what_only_speed_depends_on_may_differ_also_by_being_off() -> None:
     assert at.on_hello(zero.encode(), 0.0)[0] == "hello_refused"
 
 
-def test_strangers_are_remembered_within_a_bound_and_answered_at_a_pace() -> None:
+def test_hellos_are_kept_within_a_bound_and_answered_at_a_limited_rate() -> None:
     at = handshake()
     for number in range(3 * FOREIGN_MEMBERS_MAX):
-        stranger = hello(cluster="x")._replace(sender=Member(f"s{number}", 1, "s:1"))
-        at.on_hello(stranger.encode(), 0.0)
+        foreign = hello(cluster="x")._replace(sender=Member(f"s{number}", 1, "s:1"))
+        at.on_hello(foreign.encode(), 0.0)
         assert len(at.refused) <= FOREIGN_MEMBERS_MAX
     assert at.on_hello(hello()._replace(sender=A).encode(), 0.0)[0] == "name_of_mine"
-    said = [at.on_foreign(b"\x09" + bytes(80), 1 + tick / 1000) for tick in range(1_000)]
-    assert 1 <= sum(one is not None for one in said) <= 1 + 1 / HELLO_EVERY_S
+    hellos = [at.on_foreign(b"\x09" + bytes(80), 1 + tick / 1000) for tick in range(1_000)]
+    assert 1 <= sum(one is not None for one in hellos) <= 1 + 1 / HELLO_EVERY_S
     assert at.foreign_version == 9
 
 
@@ -187,26 +189,26 @@ class Two:
 
 
 @pytest.mark.parametrize(
-    ("config", "cluster", "says"),
+    ("config", "cluster", "expected"),
     [
         (other(frame_bytes_max=16_384), "test", "frame_bytes_max 32768, and this one with 16384"),
         (other(token_timeout_ms=20_000), "test", "do not go together"),
         (other(), "tset", "of cluster 'test', and this one was started for cluster 'tset'"),
     ],
 )
-def test_a_newcomer_that_does_not_fit_learns_it_and_changes_no_view(
-    config: RingConfig, cluster: str, says: str
+def test_an_incompatible_newcomer_learns_it_and_changes_no_view(
+    config: RingConfig, cluster: str, expected: str
 ) -> None:
     two = Two(config, cluster)
     two.net.run(3.0)
     assert two.shown() == two.views, "members that run suffered from a newcomer"
     refused = two.newcomer.handshake.refused
     assert refused
-    assert all(says in sentence for _, sentence in refused.values()), refused
+    assert all(expected in sentence for _, sentence in refused.values()), refused
     assert two.newcomer.members in ((), (two.newcomer.me,))
 
 
-def test_a_newcomer_with_other_limits_that_fit_is_let_in() -> None:
+def test_a_newcomer_with_compatible_time_limits_joins() -> None:
     two = Two(other(join_timeout_ms=60, hold_ms=40))
     nodes = two.net.nodes.values()
     two.net.run(5.0)
@@ -219,15 +221,15 @@ def test_frames_of_another_cluster_version_or_configuration_do_nothing_but_count
     net = Net("ab")
     net.run(2.0, lambda: all(len(n.members) == 2 for n in net.nodes.values()))
     rings = {name: node.ring for name, node in net.nodes.items()}
-    stranger = Member("s", 5, "s:1")
+    foreign = Member("s", 5, "s:1")
     messages: list[Message] = [
-        Join((stranger, net.nodes["a"].me), (net.nodes["b"].me,), 1 << 40, False),
-        Merge(RingId(99, "s", 5), (stranger,), (net.nodes["a"].me,)),
+        Join((foreign, net.nodes["a"].me), (net.nodes["b"].me,), 1 << 40, False),
+        Merge(RingId(99, "s", 5), (foreign,), (net.nodes["a"].me,)),
     ]
     writers: list[Callable[[Message], bytes]] = [
-        codec(stranger, RingConfig(), "elsewhere").encode,
-        codec(stranger, other(frame_bytes_max=2_048)).encode,
-        lambda message: b"\x63" + codec(stranger, RingConfig()).encode(message)[1:],
+        codec(foreign, RingConfig(), "elsewhere").encode,
+        codec(foreign, other(frame_bytes_max=2_048)).encode,
+        lambda message: b"\x63" + codec(foreign, RingConfig()).encode(message)[1:],
     ]
     for _ in range(200):
         for write in writers:
@@ -241,25 +243,25 @@ def test_frames_of_another_cluster_version_or_configuration_do_nothing_but_count
     assert not counted["token_lost"]
 
 
-def test_a_hello_is_said_at_a_pace_however_many_come() -> None:
+def test_hellos_are_sent_at_a_limited_rate() -> None:
     net = Net("a")
     net.run(1.0)
     node = net.nodes["a"]
     foreign = codec(B, RingConfig(), "elsewhere").encode(Wake(RingId(1, "b", 2)))
     for _ in range(1_000):
         node.receive(foreign, net.now)
-    said = [one for one in node.take() if isinstance(one, Hail)]
-    assert len(said) == 1
+    hellos = [one for one in node.take() if isinstance(one, Hail)]
+    assert len(hellos) == 1
 
 
 def test_forged_addresses_cost_a_bounded_number_of_connections() -> None:
     at = handshake()
-    said = 0
+    hellos = 0
     for tick in range(1_000):
         forger = Member("f", 1, f"f{tick}:1")
         frame = codec(forger, RingConfig(), "elsewhere").encode(Wake(RingId(1, "f", 1)))
-        said += at.on_foreign(frame, 1 + tick / 1000) is not None
-    assert HELLOS_MAX <= said <= HELLOS_MAX * (1 + 1 / HELLO_EVERY_S)
+        hellos += at.on_foreign(frame, 1 + tick / 1000) is not None
+    assert HELLOS_MAX <= hellos <= HELLOS_MAX * (1 + 1 / HELLO_EVERY_S)
 
 
 def test_the_greeting_of_a_listener_names_its_mechanism() -> None:

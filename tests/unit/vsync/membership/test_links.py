@@ -43,7 +43,7 @@ def subsets(pairs: list[tuple[str, str]]) -> list[tuple[tuple[str, str], ...]]:
 
 
 def views(net: Net) -> dict[str, str]:
-    """What each member sees, as a word of sorted names."""
+    """The view of each member, as a string of sorted names."""
     return {n: "".join(m.name for m in node.members) for n, node in net.nodes.items()}
 
 
@@ -123,7 +123,7 @@ def test_one_way_cuts_of_four() -> None:
         story("abcd", set(cut))
 
 
-def test_a_pair_that_cannot_meet_while_a_third_hears_both_settles_for_good() -> None:
+def test_a_pair_without_a_link_and_a_third_linked_to_both_settle() -> None:
     seen = story("abc", both_ways([("a", "b")]))
     assert sorted(seen.values(), key=len) in (["a", "bc", "bc"], ["b", "ac", "ac"])
 
@@ -173,7 +173,7 @@ def test_a_link_known_to_be_broken_is_not_waited_for_as_long_as_a_silent_member(
     )
 
 
-# -- members that only hear or only speak -----------------------------------------------------
+# -- members that only receive or only send ---------------------------------------------------
 
 
 def of(names: str, name: str, incoming: bool) -> set[tuple[str, str]]:
@@ -183,27 +183,27 @@ def of(names: str, name: str, incoming: bool) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("incoming", [True, False])
 @pytest.mark.parametrize("busy", [True, False])
 @pytest.mark.parametrize("name", "abc")
-def test_a_member_that_only_speaks_or_only_hears_is_out_and_stays_out(
+def test_a_member_that_only_sends_or_only_receives_is_excluded_for_good(
     name: str, incoming: bool, busy: bool
 ) -> None:
     net = Net("abc")
     net.settle("abc")
     net.run(0.3)
-    rest = "abc".replace(name, "")
+    others = "abc".replace(name, "")
     net.cut = of("abc", name, incoming)
     began, bound = net.now, net.config.token_timeout(3) + net.config.consensus_timeout(3)
 
     def out() -> bool:
         if busy:
-            net.submit(rest[0], b"x", Guarantee.AGREED)
-        return net.settled(rest)
+            net.submit(others[0], b"x", Guarantee.AGREED)
+        return net.settled(others)
 
     net.run(bound + 0.1, out)
     assert net.now - began <= bound + 0.1
     net.run(bound)
-    changes = [len(net.views(n)) for n in rest]
+    changes = [len(net.views(n)) for n in others]
     net.run(10.0)
-    assert [len(net.views(n)) for n in rest] == changes
+    assert [len(net.views(n)) for n in others] == changes
     net.cut = set()
     net.settle("abc", within=2.0)
 
@@ -212,11 +212,11 @@ def test_a_member_that_only_speaks_or_only_hears_is_out_and_stays_out(
 def test_a_member_that_gets_tokens_and_no_data_is_failed_by_the_others(name: str) -> None:
     net = Net("abc")
     net.settle("abc")
-    rest = "abc".replace(name, "")
+    others = "abc".replace(name, "")
     net.drop = lambda _s, to, frame: to == name and frame[1] == 2
-    net.submit(rest[0], b"x")
+    net.submit(others[0], b"x")
     began = net.now
-    net.run(2.0, lambda: all(len(net.nodes[n].members) == 2 for n in rest))
+    net.run(2.0, lambda: all(len(net.nodes[n].members) == 2 for n in others))
     assert net.now - began < 2 * net.config.receive_failure_ms / 1000 + 0.5
 
 
@@ -273,7 +273,7 @@ def on_frame(
         connectivity.on_report(member, reception, sizes.get(member, 1), 0.0)
 
 
-def test_a_link_needs_both_words() -> None:
+def test_a_link_needs_the_reports_of_both() -> None:
     connectivity = Connectivity(A, 1.0)
     on_frame(connectivity, {B: (A, C), C: (B,)}, {})
     assert list(connectivity.linked(0.5)) == [B]
@@ -308,7 +308,7 @@ def test_the_largest_clique_is_found_and_of_equals_the_first() -> None:
     assert len(rivals) == 33  # and it ends
 
 
-def test_a_newer_life_ends_the_older_and_what_is_known_is_bounded() -> None:
+def test_a_newer_incarnation_replaces_the_older_and_memory_is_bounded() -> None:
     connectivity = Connectivity(A, 1.0)
     assert connectivity.on_frame(B, 0.0)
     assert not connectivity.on_frame(B, 0.5)
@@ -321,7 +321,7 @@ def test_a_newer_life_ends_the_older_and_what_is_known_is_bounded() -> None:
     assert len(connectivity.reception(3.0)) <= 256
 
 
-def test_the_trace_says_who_was_left_out_and_who_is_met() -> None:
+def test_the_trace_shows_failed_members_and_merges() -> None:
     net = Net("abc", config=CONFIG)
     net.settle("abc")
     net.cut = both_ways([("a", "b")])

@@ -1,4 +1,4 @@
-"""The sets of the gather phase: who is asked, who is believed, and that it ends."""
+"""The gather phase: its sets, which joins count, and that it ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_equal_sets_are_agreement() -> None:
     assert gather.candidates() == (A, B)
 
 
-def test_a_subset_teaches_nothing_and_a_superset_starts_over() -> None:
+def test_a_subset_changes_nothing_and_a_superset_starts_over() -> None:
     gather = GatherSets(A, (A, B))
     assert gather.absorb(B, join(B)) is JoinOutcome.SUBSET
     gather.absorb(B, join(A, B))
@@ -44,7 +44,7 @@ def test_a_subset_teaches_nothing_and_a_superset_starts_over() -> None:
     assert not gather.consensus()
 
 
-def test_21_a_stranger_accuses_in_vain_an_old_companion_does_not() -> None:
+def test_21_failed_sets_count_only_from_members_of_the_old_ring() -> None:
     gather = GatherSets(A, (A, B, C))
     assert gather.absorb(D, join(A, B, C, D, failed=(C,))) is JoinOutcome.CHANGED
     assert gather.candidates() == (A, B, C, D)
@@ -52,7 +52,7 @@ def test_21_a_stranger_accuses_in_vain_an_old_companion_does_not() -> None:
     assert gather.candidates() == (A, B, D)
 
 
-def test_who_fails_me_is_failed_by_me_and_not_heard_again() -> None:
+def test_a_member_that_fails_this_one_is_failed_and_ignored() -> None:
     gather = GatherSets(A, (A, B))
     assert gather.absorb(B, join(A, B, failed=(A,))) is JoinOutcome.CHANGED
     assert gather.candidates() == (A,)
@@ -60,7 +60,7 @@ def test_who_fails_me_is_failed_by_me_and_not_heard_again() -> None:
     assert gather.absorb(B, join(A, B, C)) is JoinOutcome.FROM_FAILED
 
 
-def test_22_i_never_fail_myself() -> None:
+def test_22_a_member_never_fails_itself() -> None:
     gather = GatherSets(A, (A, B))
     assert not gather.fail((A,))
     gather.fail((B,))
@@ -69,7 +69,7 @@ def test_22_i_never_fail_myself() -> None:
     assert gather.candidates() == (A,)
 
 
-def test_24_a_farewell_fails_its_sender_and_is_never_agreement() -> None:
+def test_24_a_leave_notice_fails_its_sender_and_is_never_agreement() -> None:
     gather = GatherSets(A, (A, B, C))
     bye = Join((A, C), (B,), 1, True)
     assert gather.absorb(B, bye) is JoinOutcome.CHANGED
@@ -78,7 +78,7 @@ def test_24_a_farewell_fails_its_sender_and_is_never_agreement() -> None:
     assert gather.candidates() == (A, C)
 
 
-def test_12_a_newer_life_ends_the_older() -> None:
+def test_12_a_newer_incarnation_replaces_the_older() -> None:
     young = B._replace(incarnation=7)
     gather = GatherSets(A, (A, B))
     assert gather.absorb(young, join(young)) is JoinOutcome.CHANGED
@@ -110,7 +110,7 @@ def test_any_order_of_joins_ends_in_the_same_sets() -> None:
         assert len({g.candidates() for g in gathers.values()}) == 1
 
 
-def test_the_shunned_wait_doubles_up_to_a_limit_and_is_forgiven_after_a_while() -> None:
+def test_backing_off_doubles_up_to_a_limit_and_starts_afresh_after_a_while() -> None:
     backed_off = BackedOff(0.2, 1.0)
     waits = []
     now = 0.0
@@ -132,33 +132,33 @@ def test_the_shunned_wait_doubles_up_to_a_limit_and_is_forgiven_after_a_while() 
 # -- the node's gates -------------------------------------------------------------------------
 
 
-def tell(net: Net, to: str, sender: Member, message: Join | Merge) -> None:
+def receive(net: Net, to: str, sender: Member, message: Join | Merge) -> None:
     other = Node(sender, "test", net.config, random.Random(1))
     net.nodes[to].receive(other.codec.encode(message), net.now)
     net.flush(to)
 
 
-def test_19_a_join_that_rejects_me_does_not_break_my_ring() -> None:
+def test_19_a_join_that_rejects_this_member_does_not_break_its_ring() -> None:
     net = Net("abc")
     net.settle("abc")
     me = net.nodes["a"].me
-    tell(net, "a", D, join(D, me, failed=(me,), seq=9))
+    receive(net, "a", D, join(D, me, failed=(me,), seq=9))
     assert net.nodes["a"].phase is Phase.OPERATIONAL
     assert net.nodes["a"].counters["join_rejects_me"] == 1
 
 
-def test_20_a_join_breaks_the_ring_even_if_it_says_nothing_new() -> None:
+def test_20_a_join_of_a_member_breaks_the_ring_even_without_news() -> None:
     net = Net("abc")
     net.settle("abc")
-    tell(net, "a", net.nodes["b"].me, join(*net.nodes["a"].members, seq=9))
+    receive(net, "a", net.nodes["b"].me, join(*net.nodes["a"].members, seq=9))
     assert net.nodes["a"].phase is Phase.GATHER
     net.settle("abc")
 
 
-def test_28_a_join_from_before_the_ring_is_history() -> None:
+def test_28_a_join_from_before_the_ring_is_stale() -> None:
     net = Net("abc")
     net.settle("abc")
-    tell(net, "a", net.nodes["b"].me, join(*net.nodes["a"].members, seq=0))
+    receive(net, "a", net.nodes["b"].me, join(*net.nodes["a"].members, seq=0))
     assert net.nodes["a"].phase is Phase.OPERATIONAL
     assert net.nodes["a"].counters["join_stale"] == 1
 
@@ -167,11 +167,11 @@ def test_28_control_frames_that_queued_during_a_pause_are_dropped() -> None:
     net = Net("abc")
     net.settle("abc")
     net.now += 5.0
-    tell(net, "a", D, Merge(RingId(4, "d", 1), (D,), ()))
-    tell(net, "a", D, join(D))
+    receive(net, "a", D, Merge(RingId(4, "d", 1), (D,), ()))
+    receive(net, "a", D, join(D))
     assert net.nodes["a"].counters["control_while_late"] == 2
     net.nodes["a"].drained(net.now)
-    tell(net, "a", D, join(D))
+    receive(net, "a", D, join(D))
     assert net.nodes["a"].counters["control_while_late"] == 3  # its timers are still late
 
 
@@ -182,40 +182,40 @@ def test_28_also_when_the_late_timers_come_first() -> None:
     node = net.nodes["a"]
     node.wake(net.now)
     assert node.phase is Phase.GATHER
-    tell(net, "a", D, join(D))
+    receive(net, "a", D, join(D))
     assert node.counters["control_while_late"] == 1
     node.drained(net.now)
-    tell(net, "a", D, join(D, reception=(node.me,)))
+    receive(net, "a", D, join(D, reception=(node.me,)))
     assert D in node.membership.gather.sets.proc  # type: ignore[union-attr]
 
 
-def test_a_shunned_stranger_that_has_heard_me_is_let_in() -> None:
-    """Simulator seed 3249: two members that shunned each other in turn never met."""
+def test_a_backed_off_member_that_receives_my_frames_is_let_in() -> None:
+    """Simulator seed 3249: two members that backed off from each other in turn never merged."""
     net = Net("a")
     net.settle("a")
     node = net.nodes["a"]
     node.membership.merges.backed_off.add(D, net.now)
     reception = (node.me,)
-    tell(net, "a", D, Merge(RingId(4, "d", 1), (D,), reception))
-    tell(net, "a", D, join(D, reception=reception))
+    receive(net, "a", D, Merge(RingId(4, "d", 1), (D,), reception))
+    receive(net, "a", D, join(D, reception=reception))
     assert net.settled()
     assert node.counters["foreign_shunned"] == node.counters["join_shunned"] == 1
-    tell(net, "a", D, join(D, node.me, reception=reception))
+    receive(net, "a", D, join(D, node.me, reception=reception))
     assert node.counters["join_shunned"] == 2
     node.membership.merges.backed_off.add(D, net.now)
     net.now += 0.001 + 4 * net.config.join_timeout_ms / 1000
-    tell(net, "a", D, join(D, reception=reception))
+    receive(net, "a", D, join(D, reception=reception))
     assert node.counters["join_shunned"] == 3
-    tell(net, "a", D, join(D, node.me, reception=reception))
+    receive(net, "a", D, join(D, node.me, reception=reception))
     assert node.phase is not Phase.OPERATIONAL
 
 
-def test_a_stranger_that_does_not_hear_me_is_told_of_me_and_changes_nothing() -> None:
+def test_a_foreign_member_that_receives_nothing_from_me_gets_an_announcement() -> None:
     net = Net("a")
     net.settle("a")
     node = net.nodes["a"]
     for _ in range(5):
-        tell(net, "a", D, join(D))
+        receive(net, "a", D, join(D))
     assert node.phase is Phase.OPERATIONAL
     assert node.counters["join_no_gain"] == 5
     assert D in node.acquaintances()
@@ -227,18 +227,18 @@ def test_old_joins_on_a_slow_link_do_not_feed_a_storm() -> None:
     net.settle("a")
     me = net.nodes["a"].me
     for _ in range(100):
-        tell(net, "a", D, join(D, me, reception=(me,)))
-        tell(net, "a", D, join(D, me, failed=(me,), reception=(me,)))
+        receive(net, "a", D, join(D, me, reception=(me,)))
+        receive(net, "a", D, join(D, me, failed=(me,), reception=(me,)))
     assert len(net.views("a")) <= 3
     net.run(1.0)
-    tell(net, "a", D, join(D, me, reception=(me,)))
+    receive(net, "a", D, join(D, me, reception=(me,)))
     assert net.nodes["a"].phase is not Phase.OPERATIONAL
 
 
-def test_a_farewell_of_a_stranger_is_counted() -> None:
+def test_a_leave_notice_of_a_foreign_member_is_counted() -> None:
     net = Net("abc")
     net.settle("abc")
-    tell(net, "a", D, Join((), (D,), 1, True))
+    receive(net, "a", D, Join((), (D,), 1, True))
     assert net.nodes["a"].counters["leave_stranger"] == 1
 
 

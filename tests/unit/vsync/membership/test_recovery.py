@@ -1,4 +1,4 @@
-"""Closing an old ring: what is delivered where, by rule; and what is owed after an aborted try."""
+"""Closing an old ring: what is delivered where, and the obligations after an aborted attempt."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_another_already_sent_is_not_sent_again() -> None:
     assert sent == [frame(1, 0).body, frame(3, 1).body]
 
 
-def test_an_aborted_attempt_keeps_its_finds_and_its_debts() -> None:
+def test_an_aborted_attempt_keeps_found_frames_and_obligations() -> None:
     """Another member may have installed, and delivered frame 3 of c as safe, relying on me."""
     old = old_ring(frame(1, 0))
     trying = recovery(old, entry(old, high=3, aru=1), entry(old, high=3, aru=1))
@@ -109,16 +109,16 @@ def test_an_aborted_attempt_keeps_its_finds_and_its_debts() -> None:
     assert old.obliged == {A, B, C}
     trying.abort()
     assert old.window.get(3) is not None
-    # Now alone, without c: the debt remains.
+    # Now alone, without c: the obligation remains.
     alone = recovery(old)
     alone.obliged |= old.obliged
     closing = Recovery(alone.ring, old, (entry(old, obliged=tuple(sorted(old.obliged))),)).close()
     assert seqs(closing.transitional) == [3]
-    # Without the debt, c's frame behind a hole is skipped.
+    # Without the obligation, c's frame behind a hole is skipped.
     assert Recovery(alone.ring, old, (entry(old),)).close().skipped == 1
 
 
-def test_the_debts_of_one_are_the_debts_of_all_who_come_along() -> None:
+def test_obligations_of_one_are_obligations_of_all_that_come_along() -> None:
     old = old_ring(frame(1, 0), frame(3, 3))
     closing = recovery(old, entry(old, obliged=(B, D))).close()
     assert seqs(closing.transitional) == [3]

@@ -1,4 +1,4 @@
-"""Everything that was ever said, said again: to the same life, to the next one, to a later ring.
+"""Replay of all frames: to the same incarnation, to the next one, to a later ring.
 
 CURVE keeps this off the wire; here it gets in, and may cost a round of talking but no promise.
 """
@@ -23,13 +23,13 @@ class Tape(Net):
     """A ring of three whose frames are kept, with those that each was sent."""
 
     def __init__(self, names: str = "abc", seed: int = 1) -> None:
-        self.said: list[bytes] = []
+        self.sent: list[bytes] = []
         super().__init__(names, seed)
 
     def flush(self, name: str) -> None:
         for output in self.nodes[name].context.out:
             if isinstance(output, Send | Broadcast):
-                self.said.append(output.frame)
+                self.sent.append(output.frame)
         super().flush(name)
 
     def form(self) -> None:
@@ -65,18 +65,18 @@ def kinds(frames: list[bytes]) -> set[FrameKind]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_ring_that_hears_all_it_ever_said_again_goes_on(seed: int) -> None:
-    """The same life and the same ring: each frame again, in any order, nothing moves."""
+def test_a_ring_goes_on_when_all_its_frames_are_replayed(seed: int) -> None:
+    """Same incarnation, same ring: each frame again, in any order, changes nothing."""
     net = Tape(seed=seed)
     net.form()
     net.talk(10)
     before = {name: net.payloads(name) for name in net.nodes}
     ring = net.rings()
     counted = counts(net.nodes)
-    frames = list(net.said)
+    frames = list(net.sent)
     assert {FrameKind.TOKEN, FrameKind.DATA, FrameKind.JOIN, FrameKind.COMMIT} <= kinds(frames)
     net.replay(frames, random.Random(seed))
-    assert net.rings() == ring, "a view changed for old words"
+    assert net.rings() == ring, "a view changed for old frames"
     assert {name: net.payloads(name) for name in net.nodes} == before
     grown = counts(net.nodes) - counted
     assert grown["token_again"]
@@ -86,7 +86,7 @@ def test_a_ring_that_hears_all_it_ever_said_again_goes_on(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_words_of_former_rings_bring_none_of_them_back(seed: int) -> None:
+def test_replayed_frames_of_former_rings_bring_none_back(seed: int) -> None:
     """Members left and came back meanwhile: nothing is delivered again, all agree in the end."""
     rng = random.Random(seed)
     net = Tape(seed=seed)
@@ -97,7 +97,7 @@ def test_words_of_former_rings_bring_none_of_them_back(seed: int) -> None:
     net.talk(3)
     net.split()
     net.form()
-    frames = list(net.said)
+    frames = list(net.sent)
     net.talk(3)
     before = {name: net.payloads(name) for name in net.nodes}
     net.replay(frames, rng)
@@ -111,14 +111,14 @@ def test_words_of_former_rings_bring_none_of_them_back(seed: int) -> None:
     assert len(last) == 1
 
 
-def test_words_of_a_former_life_are_dropped_and_counted() -> None:
-    """c died and lives again: what it said before does not count, whatever it was."""
+def test_frames_of_a_former_incarnation_are_dropped_and_counted() -> None:
+    """c restarted: frames that it sent before do not count."""
     net = Tape()
     net.form()
     net.talk(5)
     net.run(0.5)
-    spoken = [frame for frame in net.said if frame[24:25] == b"c"]
-    assert {FrameKind.TOKEN, FrameKind.DATA, FrameKind.JOIN} <= kinds(spoken)
+    former = [frame for frame in net.sent if frame[24:25] == b"c"]
+    assert {FrameKind.TOKEN, FrameKind.DATA, FrameKind.JOIN} <= kinds(former)
     net.crash("c")
     net.boot("c")
     net.form()
@@ -126,7 +126,7 @@ def test_words_of_a_former_life_are_dropped_and_counted() -> None:
     counted = counts(net.nodes)
     outputs: list[Output] = net.seen["a"]
     views = sum(isinstance(one, View) for one in outputs)
-    for frame in spoken:
+    for frame in former:
         net.push(net.now + 0.001, "a", frame)
         net.push(net.now + 0.001, "b", frame)
         net.push(net.now + 0.001, "c", frame)
@@ -134,16 +134,16 @@ def test_words_of_a_former_life_are_dropped_and_counted() -> None:
     assert net.rings() == ring
     assert sum(isinstance(one, View) for one in outputs) == views
     grown = counts(net.nodes) - counted
-    assert grown["past_incarnation"] == 2 * len(spoken)
-    assert grown["name_of_mine"] == len(spoken)
+    assert grown["past_incarnation"] == 2 * len(former)
+    assert grown["name_of_mine"] == len(former)
 
 
-def test_words_of_another_cluster_are_dropped_and_counted() -> None:
+def test_frames_of_another_cluster_are_dropped_and_counted() -> None:
     net = Tape()
     net.form()
     net.talk(2)
     ring = net.rings()
-    foreign = [frame[:6] + b"else" + frame[10:] for frame in net.said]
+    foreign = [frame[:6] + b"else" + frame[10:] for frame in net.sent]
     counted = counts(net.nodes)
     net.replay(foreign, random.Random(1))
     assert net.rings() == ring
@@ -151,16 +151,14 @@ def test_words_of_another_cluster_are_dropped_and_counted() -> None:
 
 
 def test_a_number_that_only_the_holder_of_the_token_can_give_is_dropped_and_counted() -> None:
-    """Found by fuzzing: a liar's frame would have the place that the holder is about to give."""
+    """Found by fuzzing: a forged frame would have the number that the holder is about to give."""
     net = Tape("a")
     net.run(1.0)
     alone = net.nodes["a"]
     assert alone.membership.current is not None
-    liar = Member("z", 9, "z:1")
-    codec = Codec(liar, "test", 32_768, settings_hash(settings_of(net.config)))
-    body = data_body(
-        ring_block(alone.ring), 1, 0, Content.PAYLOADS, Guarantee.AGREED, [b"not yours to say"]
-    )
+    forger = Member("z", 9, "z:1")
+    codec = Codec(forger, "test", 32_768, settings_hash(settings_of(net.config)))
+    body = data_body(ring_block(alone.ring), 1, 0, Content.PAYLOADS, Guarantee.AGREED, [b"forged"])
     alone.receive(codec.data_frame(body), net.now)
     assert alone.submit(b"mine", net.now)
     net.flush("a")

@@ -50,14 +50,14 @@ def passages(outputs: list[Output]) -> dict[tuple[RingId, tuple[str, ...], RingI
     return found
 
 
-def check(net: Net, lives: list[list[Output]]) -> None:
-    """G1 and G2, G5 and G6 over all lives that there were."""
-    told: dict[tuple[RingId, tuple[str, ...], RingId], Passage] = {}
+def check(net: Net, histories: list[list[Output]]) -> None:
+    """G1 and G2, G5 and G6 over all incarnations."""
+    agreed: dict[tuple[RingId, tuple[str, ...], RingId], Passage] = {}
     placed: dict[tuple[RingId, int], list[bytes]] = {}
     members: dict[RingId, tuple[object, ...]] = {}
-    for outputs in lives:
+    for outputs in histories:
         for key, passage in passages(outputs).items():
-            assert told.setdefault(key, passage) == passage, (key, net.describe())
+            assert agreed.setdefault(key, passage) == passage, (key, net.describe())
         seen: list[bytes] = []
         last: dict[RingId, int] = {}
         for output in outputs:
@@ -78,7 +78,7 @@ def check(net: Net, lives: list[list[Output]]) -> None:
 def story(lost: int, crashed: int) -> None:
     """Form a ring, talk, lose a member, talk, let it come back; `lost` and `crashed` are frames."""
     net = Net("", config=CONFIG)
-    lives: list[list[Output]] = []
+    histories: list[list[Output]] = []
     count = 0
 
     def fault(_source: str, to: str, _frame: bytes) -> bool:
@@ -91,12 +91,12 @@ def story(lost: int, crashed: int) -> None:
     doomed: list[str] = []
     sent: dict[str, list[bytes]] = {n: [] for n in "abcd"}
 
-    def talk(names: str, word: str) -> None:
+    def submit_all(names: str, label: str) -> None:
         for i in range(6):
             for name in names:
                 if name not in net.nodes:
                     continue
-                payload = f"{word} {name} {i}".encode() + bytes(200 * (i % 3))
+                payload = f"{label} {name} {i}".encode() + bytes(200 * (i % 3))
                 guarantee = Guarantee.SAFE if i % 2 else Guarantee.AGREED
                 if net.submit(name, payload, guarantee):
                     sent[name].append(payload)
@@ -108,28 +108,28 @@ def story(lost: int, crashed: int) -> None:
             net.run(min(0.0002, end - net.now + 1e-9))
             for name in doomed:
                 if name in net.nodes:
-                    lives.append(net.crash(name))
+                    histories.append(net.crash(name))
             doomed.clear()
 
     net.drop = fault
     for name in "abc":
         net.boot(name)
     pause(0.1)
-    talk("abc", "one")
+    submit_all("abc", "one")
     if "b" in net.nodes:
-        lives.append(net.crash("b"))
-    talk("ac", "two")
+        histories.append(net.crash("b"))
+    submit_all("ac", "two")
     pause(1.0)
-    talk("ac", "three")
+    submit_all("ac", "three")
     if "b" not in net.nodes:
         net.boot("b")
     pause(0.2)
-    talk("abc", "four")
+    submit_all("abc", "four")
     net.drop = lambda *_: False
     net.settle(within=6.0)
     net.run(0.3)
-    lives += [net.seen[name] for name in net.nodes]
-    check(net, lives)
+    histories += [net.seen[name] for name in net.nodes]
+    check(net, histories)
     for name in net.nodes:
         mine = [p for p in net.payloads(name) if p in sent[name]]
         expected = sent[name] if name != "b" else [p for p in sent[name] if p.startswith(b"four")]

@@ -76,10 +76,10 @@ def all_counted() -> dict[str, str]:
 
 def test_every_counter_is_explained() -> None:
     unknown = {n: where for n, where in all_counted().items() if n not in {**DROPS, **EVENTS}}
-    assert not unknown, f"say in vsync/totem/counters.py what these count: {unknown}"
+    assert not unknown, f"vsync/totem/counters.py lacks the meaning of: {unknown}"
 
 
 def test_every_explanation_has_its_counter() -> None:
-    dead = {*DROPS, *EVENTS} - all_counted().keys()
-    assert not dead, f"nothing in vsync counts {sorted(dead)} any more"
+    unused = {*DROPS, *EVENTS} - all_counted().keys()
+    assert not unused, f"nothing in vsync counts {sorted(unused)} any more"
     assert not DROPS.keys() & EVENTS.keys()

@@ -24,11 +24,11 @@ def test_it_counts_from_the_last_token_but_one() -> None:
     assert lease.holds(R1, 10.9)
     assert not lease.holds(R1, 11.0)
     assert not lease.holds(R2, 10.9)
-    assert not lease.holds(R1, 10.9, after=10.1)  # the machine slept until then
+    assert not lease.holds(R1, 10.9, after=10.1)  # the process was stopped until then
 
 
 def test_another_ring_is_another_lease() -> None:
-    """An application that is behind must not speak of a view that its ring has left."""
+    """An application that is behind must not act on a view that its ring has left."""
     lease = Lease(1.0)
     for now in (10.0, 10.1, 10.2):
         lease.token(R1, (A, B), now)
@@ -37,7 +37,7 @@ def test_another_ring_is_another_lease() -> None:
     assert lease.holds(R2, 99.0)  # alone it shares what it may do with nobody
 
 
-def test_the_others_wait_for_those_who_did_not_come_along_and_for_them_only() -> None:
+def test_members_wait_only_for_leases_of_those_that_did_not_come_along() -> None:
     lease = Lease(1.0)
     lease.start(0.0)
     for now in (10.0, 10.1, 10.2):
@@ -45,10 +45,12 @@ def test_the_others_wait_for_those_who_did_not_come_along_and_for_them_only() ->
     lease.token(R2, (A, B), 10.3)
     assert lease.silent_at((A, B)) == pytest.approx(10.2 + 1 + SLACK)
     assert lease.silent_at((A, B, C)) == -math.inf
-    assert lease.silent_at((A, B, Member("c", 2, "c:1"))) > 10.2  # another life is another member
+    assert (
+        lease.silent_at((A, B, Member("c", 2, "c:1"))) > 10.2
+    )  # another incarnation is another member
 
 
-def test_a_new_life_waits_for_whatever_the_former_one_shared() -> None:
+def test_a_new_incarnation_waits_for_the_rings_of_the_former_one() -> None:
     lease = Lease(1.0)
     lease.start(5.0)
     lease.token(R1, (A, B), 5.1)
@@ -58,8 +60,8 @@ def test_a_new_life_waits_for_whatever_the_former_one_shared() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_whoever_is_left_is_silent_before_the_others_may_act(seed: int) -> None:
-    """G7: the lease that a member believes in ends before the others' wait does, though members
+def test_the_lease_of_a_member_left_behind_ends_before_the_others_may_act(seed: int) -> None:
+    """G7: the lease of a member left behind ends before the others' wait does, though members
     are stopped and wake up late, frames are lost, and the split comes at any moment."""
     chance = random.Random(seed)
     net = Net("abc", seed=seed)
@@ -73,7 +75,7 @@ def test_whoever_is_left_is_silent_before_the_others_may_act(seed: int) -> None:
         net.paused["c"] = []
     else:
         net.split("ab", "c")
-    for name in "ab":  # as if a reset had told that nobody listens there: the fastest exclusion
+    for name in "ab":  # as after a reset by a host on which nobody listens: the fastest exclusion
         net.suspect(name, net.nodes["c"].me.address, True)
     left_at = -math.inf  # the last moment at which c would have spoken
     act_at = math.inf  # the first at which a or b would

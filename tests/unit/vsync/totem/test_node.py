@@ -1,4 +1,4 @@
-"""Three members and one network: forming, ordering, losing, parting and meeting again."""
+"""Three members and one network: formation, order, losses, partition and merge."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_lost_token_is_sent_again_without_a_new_ring() -> None:
     assert net.count("token_resent") >= 2
 
 
-def test_a_crash_is_noticed_and_the_rest_goes_on() -> None:
+def test_after_a_crash_the_others_go_on() -> None:
     net = Net("abc")
     net.settle("abc")
     net.submit("a", b"before")
@@ -138,7 +138,7 @@ def test_a_quick_restart_is_a_new_member(victim: str) -> None:
     assert net.payloads(victim)[-1] == b"late"
 
 
-def test_parts_go_on_alone_and_merge() -> None:
+def test_parts_of_a_partition_go_on_and_merge() -> None:
     net = Net("abcde")
     net.settle("abcde")
     net.split("abc", "de")
@@ -171,7 +171,7 @@ def test_a_clean_leave_takes_no_timeout() -> None:
     assert not net.submit("a", b"too late")
 
 
-def test_a_lost_farewell_is_said_again() -> None:
+def test_a_lost_leave_notice_is_repeated() -> None:
     net = Net("abc")
     net.settle("abc")
     net.drop = lambda source, _t, _f: source == "a"
@@ -200,7 +200,7 @@ def test_a_ring_of_one_delivers_without_network_and_without_spinning() -> None:
     assert net.nodes["a"].lease.holds(net.nodes["a"].ring, net.now)
 
 
-def test_an_idle_ring_holds_its_token_and_wakes_at_once() -> None:
+def test_an_idle_ring_holds_its_token_and_releases_it_at_once() -> None:
     net = Net("abc")
     net.settle("abc")
     net.run(1.0)
@@ -296,7 +296,7 @@ def test_the_queue_refuses_when_full_and_takes_nothing() -> None:
         net.submit("a", bytes(net.config.message_bytes_max + 1))
 
 
-def test_a_member_that_hears_nothing_is_failed_by_the_others() -> None:
+def test_a_member_that_receives_nothing_is_failed_by_the_others() -> None:
     net = Net("abc")
     net.settle("abc")
     # c still passes tokens, but no data reaches it.

@@ -132,7 +132,7 @@ def test_the_queue_has_limits_but_an_empty_one_takes_anything_legal() -> None:
 
 
 @pytest.mark.parametrize("size", range(95, 310, 7))
-def test_pieces_make_the_whole_again(size: int) -> None:
+def test_fragments_are_reassembled(size: int) -> None:
     payload = random.Random(size).randbytes(size)
     queue = SendQueue(10_000, 100, 10_000)
     queue.put(b"before", G)
@@ -206,7 +206,10 @@ def test_safe_is_what_came_back_of_what_was_passed_on_and_agreed_never_overtakes
         one.add(data(seq, guarantee))
     assert [f.seq for f in one.ready()] == [1]
     passed = one.visit(token(3, 3), empty(), 0, 0).token
-    assert (one.safe, passed.aru) == (0, 3)  # who raised it to 3 may not speak for the others
+    assert (one.safe, passed.aru) == (
+        0,
+        3,
+    )  # it was raised to 3 by one, which proves nothing of the others
     assert [f.seq for f in one.ready()] == []
     one.visit(token(3, 2), empty(), 0, 0)
     assert one.safe == 2
@@ -227,7 +230,7 @@ def test_own_frames_are_safe_when_the_token_comes_back() -> None:
     assert one.safe == 1
 
 
-def test_nobody_calls_safe_what_somebody_lacks() -> None:
+def test_what_a_member_lacks_is_not_safe() -> None:
     """G4: members that get frames late, in any order, while the token goes round many times."""
     for seed in range(60):
         rng = random.Random(seed)
@@ -310,7 +313,7 @@ def test_the_store_limit_stops_new_frames() -> None:
     assert one.visit(token(full, 0), queue, 0, 0).token.seq == full
 
 
-def test_who_holds_back_aru_is_stuck_after_visits_and_time() -> None:
+def test_who_holds_back_aru_failed_to_receive_after_visits_and_time() -> None:
     one = ring()
     held = token(9, 4, by=2)
     found = []

@@ -67,7 +67,7 @@ def test_2_3_4_11_aborted_recoveries_lose_nothing_and_repeat_no_ring(times: int)
         assert net.transitions(name)[-1].ring == rings[0]
 
 
-def test_5_6_7_37_stray_tokens_touch_nothing() -> None:
+def test_5_6_7_37_stray_tokens_change_nothing() -> None:
     net = Net("abc")
     tokens: list[tuple[str, bytes]] = []
 
@@ -183,7 +183,7 @@ def test_13_a_full_frame_survives_wrapping(less: int) -> None:
 
 @pytest.mark.parametrize("sender_dies", [True, False])
 def test_14_holes_at_the_end_of_a_ring(sender_dies: bool) -> None:
-    """A frame that none of the survivors holds: what its dead sender sent after it is dropped by
+    """A frame that none of the survivors holds: what its failed sender sent after it is dropped by
     all alike; what survivors sent is delivered, after the transitional configuration."""
     net = Net("abc")
     net.settle("abc")
@@ -239,7 +239,7 @@ def test_19_20_30_a_pairwise_cut_costs_a_bounded_share_of_time() -> None:
     net.settle("abc", within=15.0)
 
 
-def test_22_one_way_loss_ends_when_the_link_is_whole() -> None:
+def test_22_one_way_loss_ends_when_the_link_is_restored() -> None:
     net = Net("abc")
     net.settle("abc")
     net.cut = {("a", "b"), ("c", "b")}
@@ -257,8 +257,8 @@ def test_23_36_many_members_in_any_order() -> None:
         net.submit(name, name.encode())
     net.run(0.5)
     assert len(agree(net, *names)) == 7
-    dead = names[:3]
-    for name in dead:
+    crashed = names[:3]
+    for name in crashed:
         net.crash(name)
     net.run(15.0, lambda: all(len(n.members) == 17 for n in net.nodes.values()))
     assert len({n.ring for n in net.nodes.values()}) == 1
@@ -382,7 +382,7 @@ def test_35_reconfigurations_leave_nothing_behind() -> None:
     assert len(net.nodes["a"].membership.ring_ids.past) <= 32
 
 
-def test_no_clock_runs_before_the_start_and_none_after_the_end() -> None:
+def test_no_timer_is_armed_before_the_start_or_after_the_leave() -> None:
     net = Net("")
     node = net.boot("a")
     idle = Node(node.me, "test", net.config, random.Random(1))

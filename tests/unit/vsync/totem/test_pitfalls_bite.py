@@ -49,7 +49,7 @@ def every(test: Callable[..., None]) -> Callable[[], None]:
 BITES = (
     Bite(
         1,
-        by_hand.old_life_lives_on,
+        by_hand.old_incarnation_stays,
         views.test_1_a_representative_that_restarts_is_in_the_next_ring_at_once,
     ),
     Bite(2, mistakes.token_in_gather_is_used, views.test_2_a_regular_token_in_gather_is_not_used),
@@ -62,9 +62,11 @@ BITES = (
         mistakes.old_state_is_saved_again,
         lambda: views.test_4_who_comes_along_is_the_same_after_several_attempts(2),
     ),
-    Bite(5, mistakes.last_aru_is_overwritten, pitfalls.test_5_6_7_37_stray_tokens_touch_nothing),
-    Bite(6, mistakes.loss_timer_is_armed, pitfalls.test_5_6_7_37_stray_tokens_touch_nothing),
-    Bite(7, mistakes.stray_tokens_count_as_idle, pitfalls.test_5_6_7_37_stray_tokens_touch_nothing),
+    Bite(5, mistakes.last_aru_is_overwritten, pitfalls.test_5_6_7_37_stray_tokens_change_nothing),
+    Bite(6, mistakes.loss_timer_is_armed, pitfalls.test_5_6_7_37_stray_tokens_change_nothing),
+    Bite(
+        7, mistakes.stray_tokens_count_as_idle, pitfalls.test_5_6_7_37_stray_tokens_change_nothing
+    ),
     Bite(
         7,
         mistakes.any_sender_of_tokens,
@@ -112,25 +114,25 @@ BITES = (
     Bite(
         19,
         mistakes.takes_joins_that_reject_it,
-        membership.test_19_a_join_that_rejects_me_does_not_break_my_ring,
+        membership.test_19_a_join_that_rejects_this_member_does_not_break_its_ring,
     ),
     Bite(
         20,
         mistakes.drops_joins_without_news,
-        membership.test_20_a_join_breaks_the_ring_even_if_it_says_nothing_new,
+        membership.test_20_a_join_of_a_member_breaks_the_ring_even_without_news,
     ),
     Bite(
         21,
-        mistakes.believes_everybody,
-        membership.test_21_a_stranger_accuses_in_vain_an_old_companion_does_not,
+        mistakes.believes_failed_sets_of_foreign_members,
+        membership.test_21_failed_sets_count_only_from_members_of_the_old_ring,
     ),
-    Bite(22, mistakes.fails_itself, membership.test_22_i_never_fail_myself),
+    Bite(22, mistakes.fails_itself, membership.test_22_a_member_never_fails_itself),
     Bite(
         23,
         mistakes.members_in_another_order,
         membership.test_any_order_of_joins_ends_in_the_same_sets,
     ),
-    Bite(24, mistakes.leaves_without_a_word, nodes.test_a_clean_leave_takes_no_timeout),
+    Bite(24, mistakes.leaves_without_notice, nodes.test_a_clean_leave_takes_no_timeout),
     Bite(
         25, by_hand.first_token_twice, pitfalls.test_25_duplicate_commit_tokens_start_one_ring_once
     ),
@@ -151,13 +153,13 @@ BITES = (
     ),
     Bite(
         30,
-        mistakes.tries_strangers_for_ever,
+        mistakes.tries_foreign_members_for_ever,
         pitfalls.test_19_20_30_a_pairwise_cut_costs_a_bounded_share_of_time,
     ),
     Bite(
         31,
         mistakes.what_is_wanted_stays_wanted,
-        lambda: views.test_31_unequal_members_and_a_recovery_with_losses_come_to_rest(1),
+        lambda: views.test_31_unequal_members_and_a_recovery_with_losses_settle(1),
     ),
     Bite(
         32,
@@ -166,10 +168,10 @@ BITES = (
         StructError,
     ),
     Bite(33, mistakes.lengths_are_trusted, every(codec_tests.test_join_shapes), ValueError),
-    Bite(34, mistakes.pieces_overlap, lambda: ordering.test_pieces_make_the_whole_again(200)),
+    Bite(34, mistakes.pieces_overlap, lambda: ordering.test_fragments_are_reassembled(200)),
     Bite(35, mistakes.nothing_is_forgotten, pitfalls.test_35_reconfigurations_leave_nothing_behind),
     Bite(36, mistakes.array_of_16, pitfalls.test_23_36_many_members_in_any_order),
-    Bite(37, by_hand.token_of_any_ring, views.test_37_a_token_of_another_ring_touches_nothing),
+    Bite(37, by_hand.token_of_any_ring, views.test_37_a_token_of_another_ring_changes_nothing),
 )
 
 

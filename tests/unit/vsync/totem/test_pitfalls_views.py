@@ -31,7 +31,7 @@ def parted(net: Net, phase: Phase, name: str = "b") -> None:
 
 
 def test_1_a_representative_that_restarts_is_in_the_next_ring_at_once() -> None:
-    """Its new life must not be taken for the old one, nor wait until that one is given up."""
+    """Its new incarnation must not be taken for the old one, nor wait until that one is failed."""
     net = Net("abc")
     net.settle("abc")
     rings = {ring_of(net, "b").id}
@@ -233,7 +233,7 @@ def test_18_a_payload_completed_by_the_recovery_is_whole_and_before_the_view() -
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_31_unequal_members_and_a_recovery_with_losses_come_to_rest(seed: int) -> None:
+def test_31_unequal_members_and_a_recovery_with_losses_settle(seed: int) -> None:
     net = Net("abcd", seed=seed)
     net.settle("abcd")
     net.drop = lambda s, t, f: f[1] == FrameKind.DATA and (s, t) in (("a", "b"), ("d", "c"))
@@ -252,7 +252,7 @@ def test_31_unequal_members_and_a_recovery_with_losses_come_to_rest(seed: int) -
     assert net.count("token_held") > before["token_held"] + 10
 
 
-def test_37_a_token_of_another_ring_touches_nothing() -> None:
+def test_37_a_token_of_another_ring_changes_nothing() -> None:
     """A larger aru, a later hop, and from my predecessor: only the ring's id differs."""
     net = Net("abc")
     net.settle("abc")

@@ -208,7 +208,7 @@ def test_commit_shapes() -> None:
     refuse(writer.encode(commit)[:-1], "control_msgpack")
 
 
-def test_garbage_never_gets_out_of_the_node_and_is_counted() -> None:
+def test_garbage_raises_nothing_and_is_counted() -> None:
     """Pitfall 33: truncated, stretched, flipped and invented frames of every kind."""
     rng = random.Random(5)
     config = RingConfig()
@@ -235,7 +235,7 @@ def test_garbage_never_gets_out_of_the_node_and_is_counted() -> None:
     assert node.counters["frame_cluster"] > 100
 
 
-def test_a_frame_of_a_past_life_or_of_my_own_name_is_dropped() -> None:
+def test_a_frame_of_a_past_incarnation_or_of_the_own_name_is_dropped() -> None:
     node = Node(B, "test", RingConfig(), random.Random(1))
     node.start(0.0)
     young = Member("a", 5, "a:1")

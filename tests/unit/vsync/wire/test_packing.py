@@ -82,7 +82,7 @@ def test_the_largest_payload_arrives_and_one_byte_more_is_refused(config: RingCo
     assert empty(net, *"abc")
 
 
-def test_what_waits_is_told_without_the_pieces_that_went_out() -> None:
+def test_the_backlog_excludes_fragments_that_were_sent() -> None:
     queue = SendQueue(10_000, 100, 10_000)
     queue.put(bytes(5000), G)
     assert queue.backlog(1000) == 6
@@ -105,7 +105,7 @@ def test_small_payloads_share_frames() -> None:
     assert sent(net, "a") - before < 10
 
 
-# -- the receiver believes nothing ------------------------------------------------------------
+# -- the receiver checks everything ----------------------------------------------------------
 
 
 def test_pieces_of_odd_sizes_are_refused() -> None:
@@ -202,14 +202,14 @@ def test_a_payload_vanishes_whole_with_its_sender(again: Phase) -> None:
         net.crash("d")
         net.run(8.0, lambda: net.nodes["a"].phase is again)
     net.crash("b")
-    rest = "acd" if "d" in net.nodes else "ac"
-    net.settle(rest, within=15.0)
+    others = "acd" if "d" in net.nodes else "ac"
+    net.settle(others, within=15.0)
     net.run(1.0)
-    assert all(net.payloads(n) == [] for n in rest)
-    assert empty(net, *rest)
+    assert all(net.payloads(n) == [] for n in others)
+    assert empty(net, *others)
     net.submit("c", b"next")
     net.run(0.1)
-    assert all(net.payloads(n) == [b"next"] for n in rest)
+    assert all(net.payloads(n) == [b"next"] for n in others)
 
 
 def test_who_joins_in_the_middle_gets_the_whole_payload() -> None:

@@ -1,4 +1,4 @@
-"""PROTOCOL.md and its tables in docs/reference say what the code does; cited tests exist."""
+"""PROTOCOL.md and its tables in docs/reference match the code; cited tests exist."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_the_generated_blocks_are_up_to_date(page: str) -> None:
 
 def test_the_blocks_hold_every_move_and_every_default() -> None:
     """The generator is checked too: what it draws is the code's own table."""
-    told = [r for r in rows(3) if r[0].isupper() and r[2].isupper()]
-    assert told == [(p.name, r.name, after.name) for (p, r), after in MOVES.items()]
+    written = [r for r in rows(3) if r[0].isupper() and r[2].isupper()]
+    assert written == [(p.name, r.name, after.name) for (p, r), after in MOVES.items()]
     drawn = set(re.findall(r"^    ([A-Z]+) --> ([A-Z]+):", TEXT, re.MULTILINE))
     assert drawn == {(p.name, after.name) for (p, _), after in MOVES.items()}
     config = RingConfig()
@@ -58,8 +58,8 @@ def test_the_blocks_hold_every_move_and_every_default() -> None:
 
 
 def test_every_frame_is_in_the_table_of_frames() -> None:
-    told = {r[0].partition(",")[0] for r in rows(5) if r[0].partition(",")[0].isupper()}
-    assert told == {kind.name for kind in FrameKind}
+    written = {r[0].partition(",")[0] for r in rows(5) if r[0].partition(",")[0].isupper()}
+    assert written == {kind.name for kind in FrameKind}
 
 
 def cited(cell: str) -> list[tuple[str, str]]:

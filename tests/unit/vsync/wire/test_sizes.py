@@ -1,4 +1,4 @@
-"""What a ring at its limits says fits the frames that others read, however small frames are."""
+"""The control frames of a ring at its limits are decoded, however small its frames are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def members(count: int) -> tuple[Member, ...]:
 
 
 def largest(count: int) -> list[Message]:
-    """What the members of a ring of so many say at most."""
+    """The largest control messages of a ring of so many members."""
     all_of_them = members(count)
     ring = RingId(RING_SEQ_MAX, all_of_them[0].name, all_of_them[0].incarnation)
     entry = CommitEntry(ring, COUNT_MAX, COUNT_MAX, COUNT_MAX, MOST, all_of_them)
