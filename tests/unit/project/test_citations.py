@@ -16,6 +16,7 @@ DECISIONS = DOCS / "decisions"
 DECISION_BY_NUMBER = re.compile(r"\bdecisions?[ \n]+\(?\d|DESIGN(\.md)?[ \n]+\d", re.IGNORECASE)
 DECISION = re.compile(r"(?:decisions/|`)(\d{4}(?:-[\w-]*)?)(\.md)?")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]*))?\)")
+NAMED = re.compile(r"`([\w/]+\.py): ([\w.]+)`")
 PLACE = re.compile(r"`((?:vsync|broker|store|tools|tests|docs|conf)/[\w/.-]+)")
 
 
@@ -105,6 +106,20 @@ def test_every_link_between_pages_leads_somewhere() -> None:
             if not page.exists() or (anchor and anchor not in anchors(page)):
                 broken.append(f"{name(path)}: {target}#{anchor}")
     assert not broken, "\n".join(["links to nowhere:", *broken])
+
+
+def test_every_name_that_a_page_gives_to_a_file_is_in_it() -> None:
+    """As in `vsync/totem/phases.py: MOVES`."""
+    found = []
+    for path, text in pages():
+        for place, cited in NAMED.findall(text):
+            source = (ROOT / place).read_text(encoding="utf-8") if (ROOT / place).exists() else ""
+            last = cited.rpartition(".")[2]
+            if not re.search(
+                rf"^ *(?:(?:async )?def|class) {last}\b|^{last}\b", source, re.MULTILINE
+            ):
+                found.append(f"{name(path)}: {place}: {cited}")
+    assert not found, "\n".join(["not defined there:", *found])
 
 
 def test_the_modules_that_moved_are_where_the_changelog_says() -> None:
