@@ -1,7 +1,7 @@
 """Frames, content headers, and the hot methods, both ways. Pure functions over bytes.
 
-Whoever sends appends to a bytearray of its own (one per connection and loop turn). Whoever
-receives takes `split_frames`, or walks its buffer itself, as `connection` does.
+A sender appends to a bytearray of its own (one per connection and loop turn). A receiver uses
+`split_frames`, or walks its buffer itself, as `frame_reader` does.
 
 A load client needs: `append_publish` (or `publish_bytes` once for many equal messages),
 `append_method` for all the rest, `split_frames`, `decode_deliver`, `decode_ack`,

@@ -333,7 +333,7 @@ class ServerConnection(FrameReader):
 
     def _on_fault(self, fault: ProtocolFault) -> None:
         if self.phase in (ReaderPhase.CLOSING, ReaderPhase.CLOSE_RECEIVED):
-            self.phase = ReaderPhase.CLOSED  # who breaks the protocol after a close gets no second
+            self.phase = ReaderPhase.CLOSED  # a fault after a close gets no second close
             return
         text = reply_text(fault.code, fault.text)
         self.close(fault.code, text, fault.class_id, fault.method_id)

@@ -27,7 +27,7 @@ from vsync.quorum.voter_set import Electorate
 
 PROVEN, UNPROVEN, FAILED, ABSENT = 1, 2, 3, 4
 """From an agreed checkpoint; from one that no agreed vote covers; the store cannot be executed; the
-store begins behind that position."""
+store begins after that position."""
 
 
 class SplitOutcome(NamedTuple):
@@ -126,7 +126,7 @@ class SplitVote:
             )
         return (
             f"every member reproduces its own state {where}, and they differ: the machine is not "
-            "deterministic here, nobody may go on; keep the evidence of all members and report it"
+            "deterministic here, no member may go on; keep the evidence of all and report it"
         )
 
 

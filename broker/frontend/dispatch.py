@@ -78,8 +78,8 @@ def on_events(client: Client, events: list[Event]) -> None:
 
 
 def _may_publish(client: Client, number: int, channel: LocalChannel, message: Published) -> bool:
-    """What is rare about a publish: it names its user, or it is part of a transaction. False if it
-    is no command of its own."""
+    """Check a publish that names its user or is part of a transaction; False if it is refused or
+    kept for tx.commit."""
     _, exchange, key, flags, properties, body, user_id = message
     user = client.connection.user
     if user_id is not None and user_id != user.encode():
@@ -123,8 +123,8 @@ def _on_rare(client: Client, event: Event) -> None:
                 code = errors.PRECONDITION_FAILED
                 client.refuse_channel(number, code, f"{text} {limit}", 60, 40)
         case CloseRequested():
-            # The machine replies, so that what the client sent before has been done. A member that
-            # is fenced lets the client go at once.
+            # The machine replies, so that what the client sent before has been done. A fenced
+            # member closes the connection at once.
             conn = client.conn
             client.deregister()
             if conn and not port.fenced:

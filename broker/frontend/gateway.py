@@ -33,9 +33,10 @@ so that the client tries the next member on its list. But while the fence may be
 new client waits to be admitted or refused, for `WAIT_S` at most.
 
 Back-pressure: the shell sets `gateway.paused` when the submission queue is full, and reads a socket
-only while `client.may_be_read`, asked once per turn: not a publisher's while `paused` or `fenced`,
-and nobody's who does not read what we send. It reports every change with
-`client.reading(active, now)`: then silence is not taken for death, and our heartbeats go on.
+only while `client.may_be_read`, checked once per turn: not that of a publisher while `paused` or
+`fenced`, and not that of a client that does not read its output. It reports every change with
+`client.reading(active, now)`: a client that is not read is then not taken for silent, and our
+heartbeats are still sent.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ class Gateway:
         """Refuse whoever has waited for too long."""
         for client in [one for one in self._waiting if now - one.connected_at > WAIT_S]:
             del self._waiting[client]
-            if client.waiting:  # nobody has ended it meanwhile
+            if client.waiting:  # its connection was not ended while it waited
                 client.waiting.clear()
                 self._refuse_inactive(client)
 

@@ -1,1 +1,1 @@
-"""What a member keeps of a fault of its own: incident reports and quarantined commands."""
+"""The evidence of a member's own faults: incident reports and quarantined commands."""

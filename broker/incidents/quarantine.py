@@ -6,9 +6,10 @@ A command at which the machine raises stops the member before it replies. The co
 in the history and the traceback are evidence that the next start reads:
 
 - the item is named by the order chain after it, that is, with all that came before. An item of
-  that name is not executed again by this release: not from the own store, not from a donor's copy;
-- a transfer asks the donor for a checkpoint beyond that position, so that its effect comes along
-  without its execution;
+  that name is not executed again by this release, neither from this member's store nor from a
+  donor's copy;
+- a transfer requests a checkpoint beyond that position from the donor, which contains the effect of
+  the command without its execution here;
 - in each new session the member reports the command's kind and content, and a command that stopped
   a majority of the voters is refused by all (`machine/handlers/poison`);
 - when the command stands in the stores themselves and no member can execute it, an operator
@@ -31,7 +32,7 @@ from broker.replication.replica import ExecutionFailed
 
 KIND = "quarantine"
 ORDERED, RECOVERY, TRANSFER = "order", "recovery", "transfer"
-"""When the command was executed: as it was ordered, from the own store, from a donor's copy."""
+"""When it was executed: as it was ordered, from this member's store, from a donor's copy."""
 
 
 class QuarantineRecord(NamedTuple):
@@ -141,7 +142,7 @@ def declare(evidence: Incidents, *, skip: bool) -> list[QuarantineRecord]:
         record = _record(path, facts)
         if record is None or record.skip:
             continue
-        # A view cannot be skipped (the members would differ), nor what is in no store of its own.
+        # A view cannot be skipped (the members would differ), nor what is not in this store.
         if skip and (record.of_kind == ACTIVATE or record.during != RECOVERY):
             continue
         evidence.amend(path, {**facts, "skip" if skip else "retry": True})

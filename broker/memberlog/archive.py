@@ -144,7 +144,7 @@ def _compress(path: Path) -> ArchiveResult | None:
     data = path.read_bytes()
     packed = pack(data)
     if unpack(packed, str(path)) != data:
-        raise OSError(f"{path.name} does not come back from its compressed form")
+        raise OSError(f"{path.name} is not restored from its compressed form")
     target = path.with_name(path.name + PACKED)
     unfinished = path.with_name(target.name + UNFINISHED)
     try:

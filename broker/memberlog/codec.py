@@ -161,7 +161,7 @@ def unpack_positions(packed: bytes) -> tuple[int, ...]:
             positions.append(position)
             delta = shift = 0
             rest = packed[at + 1 :]
-            if rest.isascii():  # one byte each, as nearly always behind the first
+            if rest.isascii():  # one byte each, as nearly always after the first
                 positions.extend(accumulate(rest, initial=position))
                 del positions[-len(rest) - 1]
                 break

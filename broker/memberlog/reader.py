@@ -1,7 +1,7 @@
 """Reading one segment of a member log: bytes in, records out, every fault named.
 
 Pure.  Faults are exceptions; a caller that must see as much as possible passes a list for them, and
-reading then goes on behind the damage.  How a fault is judged:
+reading then continues after the damage.  How a fault is judged:
 
 - bytes at the end that are no whole record, with nothing readable after them: `TornTail`, which a
   crash leaves behind.  What followed is unknown, nothing is wrong;
@@ -80,7 +80,7 @@ class Entry(NamedTuple):
 
 
 class After(NamedTuple):
-    """The record behind which reading goes on in the middle of a segment."""
+    """The record after which reading continues in the middle of a segment."""
 
     lsn: int
     link: bytes  # b"" = not known, as after damage
@@ -92,7 +92,7 @@ def read_segment(
     """Yield the records of a segment, the header first; of a part of it, when `after` is given.
 
     Without `faults` the first one is raised.  With it, faults are appended (each before the entry
-    that comes after it) and reading goes on where it can; `NotALog` and `OtherVersion` are raised
+    that comes after it) and reading continues where it can; `NotALog` and `OtherVersion` are raised
     in any case, as nothing could be read.
     """
     if after is None and data[: len(MAGIC)] != MAGIC:

@@ -193,7 +193,7 @@ class Supervisor:
     def _reexecuted(self, verdict: DigestVerdict, done: asyncio.Future[Reexecution]) -> None:
         position, error = verdict.position, done.exception()
         if error is not None:  # whatever it was: this member cannot reproduce its state
-            log.critical("re-executing the own store failed", exc_info=error)
+            log.critical("re-executing this member's store failed", exc_info=error)
             found = Reexecution(position, 0, FAILED, bytes(16), 0, [], repr(error))
         else:
             found = done.result()

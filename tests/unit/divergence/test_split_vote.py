@@ -260,7 +260,7 @@ def test_the_others_continue_at_once_when_they_are_a_majority(wrong: str) -> Non
         bus.cores[name].admit([report_of(position, PROVEN, b"x" * 16, root)])
     bus.run("a b c")
     assert bus.shells[wrong].stopped is not None
-    # The other two differ and reproduce themselves: nobody may go on.
+    # The other two differ and reproduce themselves: no member may go on.
     rest = [name for name in "abc" if name != wrong]
     assert all(bus.cores[name].halted and not bus.cores[name].serving for name in rest)
     assert "still do not agree" in bus.cores["a"].halted
