@@ -15,7 +15,7 @@ from tools.verify.checks import (
     total_order,
     views_and_segments,
 )
-from tools.verify.checks.control_checks import check_control_rows
+from tools.verify.checks.control_checks import ControlResult, check_control_rows
 from tools.verify.clients import histories
 from tools.verify.contract.rules import REPLAYED
 from tools.verify.coverage import measure_coverage, unexamined
@@ -105,60 +105,80 @@ def _verify(
     saved: list[Row],
     options: CheckOptions,
 ) -> tuple[Report, list[Row]]:
-    """Collect what grows with views and segments; let Spark aggregate what grows with traffic."""
-    from pyspark import StorageLevel
-    from pyspark.sql import functions as f
-
+    """Run all checks; return the report, and all control rows."""
     from tools.verify.contract import job as contract
     from tools.verify.input.source import read_records
 
-    kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
-    vote, disputed = f.col("kind") == int(RecordKind.VOTE), f.col("text") != digest_votes.AGREED
-    controlled = scan.filter(f.col("kind").isin(kinds) | (vote & disputed)).select(*Row._fields)
-    read = [Row(*row) for row in controlled.collect()]
-    if voted := digest_votes.disputed_positions(read):
-        others = scan.filter(vote & ~disputed & f.col("position").isin(voted))
-        read += [Row(*row) for row in others.select(*Row._fields).collect()]
+    spark = scan.sparkSession
+    read = _collect_control_rows(scan)
     rows = saved + read
     control = check_control_rows(rows)
-    epochs, begin_inactive = control.epochs, control.begin_inactive
     begins = lifetimes.first_positions(read)
     settled = [row.position or 0 for row in saved if row.kind == SEGMENT]
     begin = max([p for p in begins.values() if p < lifetimes.BEYOND_ALL] + settled, default=0)
-    findings = control.evidence
-    found = difference_search.search_differences(scan, begin_inactive)
-    batches, positions = found.batches, found.positions
-    if found.records is not None:
-        differing = found.records.persist(StorageLevel.MEMORY_AND_DISK)
-        differences = total_order.find_differences(
-            differing, begin_inactive, control.cutoffs, begin
-        )
-        batches += differences.batches
-        positions += differences.positions
-        findings += total_order.describe_differences(
-            differing, differences, begin_inactive, control.cutoffs
-        )
-        differing.unpersist()
+    batches, positions, differences = _compare_members(scan, control, begin)
     if not batches and not saved:
         raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
-    findings += control.views
+    findings = control.evidence + differences + control.views
     if any(one.unpaired for one in control.incarnations):
         findings += confirms.check_unpaired(scan, begins)
-    spark = scan.sparkSession
     findings += confirms.check_gaps(lambda: read_records(spark, segments), findings)
-    contract_result = contract.check_contract(spark, read, epochs, options.replay)
+    contract_result = contract.check_contract(spark, read, control.epochs, options.replay)
     for lack in unexamined(control.incarnations, contract_result):
         raise BadInput(f"the check itself failed: {lack}")
     findings += contract.explain(spark, contract_result, read)
-    control.notes.extend(contract.limits(contract_result))
+    notes = [*control.notes, *contract.limits(contract_result)]
+    checks = measure_coverage(rows, control.incarnations, batches, contract_result)
     client_report = histories.check_histories(
         scan, client_segments, segments, read, contract_result.stretches, contract_result.gaps
     )
     if client_report is not None:
         findings += client_report.findings
-        control.notes.extend(client_report.notes)
+        notes += client_report.notes
+        checks += client_report.coverage()
     findings.sort(key=_importance)
-    counts = Counts(
+    counts = _count(segments, rows, control, batches, positions)
+    timeline = build_timeline(scan, rows) if options.timeline else None
+    return Report(counts, findings, notes, timeline, client_report, checks), rows
+
+
+def _collect_control_rows(scan: DataFrame) -> list[Row]:
+    """Collect the rows that grow with views and segments, and the votes of disputed positions."""
+    from pyspark.sql import functions as f
+
+    kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
+    vote, disputed = f.col("kind") == int(RecordKind.VOTE), f.col("text") != digest_votes.AGREED
+    control = scan.filter(f.col("kind").isin(kinds) | (vote & disputed)).select(*Row._fields)
+    rows = [Row(*row) for row in control.collect()]
+    if voted := digest_votes.disputed_positions(rows):
+        others = scan.filter(vote & ~disputed & f.col("position").isin(voted))
+        rows += [Row(*row) for row in others.select(*Row._fields).collect()]
+    return rows
+
+
+def _compare_members(
+    scan: DataFrame, control: ControlResult, begin: int
+) -> tuple[int, int, list[Finding]]:
+    """Compare the batches of all members; return how many, of how many positions, and findings."""
+    from pyspark import StorageLevel
+
+    inactive, cutoffs = control.begin_inactive, control.cutoffs
+    search = difference_search.search_differences(scan, inactive)
+    if search.records is None:
+        return search.batches, search.positions, []
+    records = search.records.persist(StorageLevel.MEMORY_AND_DISK)
+    differences = total_order.find_differences(records, inactive, cutoffs, begin)
+    findings = total_order.describe_differences(records, differences, inactive, cutoffs)
+    records.unpersist()
+    batches = search.batches + differences.batches
+    return batches, search.positions + differences.positions, findings
+
+
+def _count(
+    segments: list[Path], rows: list[Row], control: ControlResult, batches: int, positions: int
+) -> Counts:
+    views = {views_and_segments.ring_of(r) for r in rows if r.kind == RecordKind.VIEW and r.flag}
+    return Counts(
         members=len({one.member for one in control.incarnations}),
         lives=len(control.incarnations),
         segments=len(segments),
@@ -168,15 +188,9 @@ def _verify(
         positions=positions,
         publishes=sum(one.publishes for one in control.incarnations),
         confirms=sum(one.confirms for one in control.incarnations),
-        views=len(
-            {views_and_segments.ring_of(r) for r in rows if r.kind == RecordKind.VIEW and r.flag}
-        ),
-        epochs=len(epochs),
+        views=len(views),
+        epochs=len(control.epochs),
     )
-    timeline = build_timeline(scan, rows) if options.timeline else None
-    checks = measure_coverage(rows, control.incarnations, batches, contract_result)
-    checks += client_report.coverage() if client_report is not None else []
-    return Report(counts, findings, control.notes, timeline, client_report, checks), rows
 
 
 def _importance(finding: Finding) -> tuple[bool, int, str]:

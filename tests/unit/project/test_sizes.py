@@ -20,7 +20,6 @@ LONG_FUNCTIONS = {
     "vsync/totem/config.py relations": 109,
     "tools/commands/qpid_cluster_verify.py main": 91,
     "tools/commands/qpid_cluster_store.py main": 79,
-    "tools/verify/job.py _verify": 79,
     "broker/process/member.py __init__": 67,
     "broker/amqp/frame_reader.py on_frames": 65,
     "tests/properties/test_machine_model.py command": 121,
