@@ -78,7 +78,7 @@ class ClientLink:
 
     def _take(self) -> bytes | bytearray:
         client = self.client
-        if not self._owner.speaking:
+        if not self._owner.may_reply:
             return client.connection.take_output()  # nothing that counts as sent
         data = client.take_output()
         if self.unsent:
@@ -113,7 +113,7 @@ class Connections:
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}
         self._paused = False
-        self.speaking = False
+        self.may_reply = False
 
     @property
     def counters(self) -> dict[str, int]:
@@ -156,7 +156,7 @@ class Connections:
         """Connections of an older session are void."""
         self.gateway.session_started(session)
 
-    def flush(self, *, speaking: bool, soon: bool = False) -> list[int]:
+    def flush(self, *, may_reply: bool, soon: bool = False) -> list[int]:
         """Write what is due; return the positions of the publishes confirmed by that.
 
         `soon`: a member that may not reply now may be allowed to in a moment.
@@ -165,14 +165,14 @@ class Connections:
         before: a process that was stopped in between continues in another view. Frames of the
         protocol itself (heartbeats, a close) still go out.
         """
-        if self.speaking and not speaking:
+        if self.may_reply and not may_reply:
             for client, waiting in self._links.items():
                 waiting.unsent += client.connection.take_output()
-        elif speaking and not self.speaking:
+        elif may_reply and not self.may_reply:
             for client in self._links:
                 self.gateway.mark_writable(client)
-        self.speaking = speaking
-        if speaking:
+        self.may_reply = may_reply
+        if may_reply:
             self.outbox.unfence()
         else:
             self.outbox.fence()

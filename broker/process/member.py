@@ -89,8 +89,7 @@ class BrokerMember:
         self._identity, self._loop = identity, loop
         self.done: asyncio.Future[Exit] = loop.create_future()
         self.disk_stuck = False  # the disk did not answer in the end: nothing can be tidied up
-        self._stopping = ""
-        self._turn_due = False
+        self._stopping, self._turn_due = "", False
         self._beat_handle: asyncio.TimerHandle | None = None
         self._counters = {"turns": 0, "datagrams_of_strangers": 0}
         self._supervisor = supervisor = Supervisor(identity.data_dir, identity.name)
@@ -121,8 +120,9 @@ class BrokerMember:
 
         def make_controller(shell: Shell, promise: Promise) -> Controller:
             return Controller(
-                ring.me, shell, replica, promise, size=options.cluster_size, wish=options.requested,
-                filled=filled, proposal=uuid.uuid4().hex, patient=options.clustered, label=url,
+                ring.me, shell, replica, promise, filled=filled, size=options.cluster_size,
+                requested=options.requested, proposal=uuid.uuid4().hex,
+                patient=options.clustered, label=url,
             )  # fmt: skip
 
         self._member = ReplicatedMember(

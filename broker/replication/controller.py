@@ -1,7 +1,7 @@
 """One member without its sockets and disks: ring outputs in, orders to the shell out.
 
 The core joins the primary layer to the replica.  It decides when this member may admit commands
-(`submissions.open`), when it may speak (`speaking`), when it must fetch a state, and when it must
+(`submissions.open`), when it may reply (`serving`), when it must fetch a state, and when it must
 stop; the shell (`member`) owns the ring, the store, the clients and the clock, and does what it is
 told through `Shell`.
 """
@@ -52,11 +52,11 @@ class Controller:
         self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool,
         size: int, proposal: str, patient: bool, label: str,
         digest_interval: int = DIGEST_INTERVAL,  # the same at all members
-        wish: Terms = (), held_bytes_max: int = HELD_BYTES_MAX,
+        requested: Terms = (), held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:  # fmt: skip
         self.me, self.shell, self.replica, self.promise = me, shell, replica, promise
         self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient
-        self.label, self.wish = label, wish
+        self.label, self.requested = label, requested
         self._held_bytes_max = held_bytes_max
         self.primary = Primary(me, self)
         self.submissions = Submissions(self._send, pack_blob, shell.now_us)
@@ -65,7 +65,7 @@ class Controller:
         self._released = 0
         self.ran = False
         self.serving = False
-        self._in_session = False  # it may speak in this view, as soon as the activation is durable
+        self._in_session = False  # it may serve in this view, as soon as the activation is durable
         self.halted = ""
         self.shutdown_position = 0
         self._work: deque[PrimaryEvent] = deque()
@@ -82,7 +82,7 @@ class Controller:
             self.filled, self.ran, self.ran, self.patient, promise.cluster_id, self.proposal,
             promise.voters, self.size, promise.promised_epoch,
             history.epoch, history.position, history.chain, history.order, self.label,
-            requested=self.wish,
+            requested=self.requested,
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
@@ -265,7 +265,7 @@ class Controller:
         self.stop_serving()
         self.shell.stop(Exit.INTERNAL, reason, inconsistent=disk)
 
-    # -- sessions and speaking -------------------------------------------------------------------
+    # -- sessions and serving --------------------------------------------------------------------
 
     def admit(self, commands: list[Command]) -> None:
         """Put commands of this member's own into the order."""
@@ -301,7 +301,7 @@ class Controller:
 
     @property
     def may_serve_soon(self) -> bool:
-        """Whether it may be speaking soon: no view that is decided leaves it out."""
+        """Whether it may be serving soon: no view that is decided leaves it out."""
         return not self.halted and self.primary.phase is not PrimaryPhase.INQUORATE
 
     def stop_serving(self) -> None:

@@ -116,7 +116,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self._host.failed(error)
             return False
         controller = self.controller
-        confirmed = self._clients.flush(speaking=self.may_reply, soon=controller.may_serve_soon)
+        confirmed = self._clients.flush(may_reply=self.may_reply, soon=controller.may_serve_soon)
         if confirmed:
             epoch = controller.primary.epoch
             self._log.confirmed(epoch, self._clients.durable_mark, confirmed)

@@ -127,10 +127,10 @@ class Clients(Protocol):
     def release(self, position: int) -> None:
         """Everything up to `position` may be acknowledged."""
 
-    def flush(self, *, speaking: bool, soon: bool) -> list[int]:
+    def flush(self, *, may_reply: bool, soon: bool) -> list[int]:
         """Write what is due; return the positions of the publishes confirmed by that.
 
-        Nothing of the machine's unless `speaking`; `soon`: that may change in a moment.
+        Nothing of the machine's unless `may_reply`; `soon`: that may change in a moment.
         """
 
     def throttle(self, *, full: bool) -> None:

@@ -114,14 +114,14 @@ class StoryClient:
     def release(self, position: int) -> None:
         self._gate.release(position)
 
-    def flush(self, *, speaking: bool, soon: bool) -> list[int]:
-        fresh, self._fresh = (self._fresh, []) if speaking else ([], self._fresh)
+    def flush(self, *, may_reply: bool, soon: bool) -> list[int]:
+        fresh, self._fresh = (self._fresh, []) if may_reply else ([], self._fresh)
         for position, effect in fresh:
             if acknowledges_durable(effect) and not self._gate.is_open(position):
                 self._gate.hold(position, effect)
             else:
                 self._write(effect)
-        if speaking:
+        if may_reply:
             for _, effect in self._gate.take():
                 self._write(effect)
         return []

@@ -133,7 +133,7 @@ class Bus:
 
     def start(
         self, name: str, *, incarnation: int = 1, size: int = 3, keep: bool = False,
-        wish: tuple[str, ...] = (), held_bytes_max: int = HELD_BYTES_MAX,
+        requested: tuple[str, ...] = (), held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:  # fmt: skip
         """Start a member; with `keep` from the disk of its former life."""
         me = Member(name, incarnation, f"{name}:1")
@@ -151,7 +151,7 @@ class Bus:
         self.shells[name] = shell
         self.cores[name] = Controller(
             me, shell, replica, shell.disk, filled=bool(shell.disk.cluster_id), size=size,
-            proposal=f"cluster-{name}", patient=False, label=name, wish=wish,
+            proposal=f"cluster-{name}", patient=False, label=name, requested=requested,
             held_bytes_max=held_bytes_max,
         )  # fmt: skip
 

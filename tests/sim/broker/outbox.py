@@ -53,9 +53,9 @@ class SimOutbox:
     def release(self, position: int) -> None:
         self._gate.release(position)
 
-    def flush(self, *, speaking: bool, soon: bool) -> list[int]:
+    def flush(self, *, may_reply: bool, soon: bool) -> list[int]:
         """Write at once, but for what must be durable first."""
-        if not speaking:
+        if not may_reply:
             return []
         while self._fresh:
             entry = self._fresh.popleft()

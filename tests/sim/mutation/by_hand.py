@@ -346,7 +346,7 @@ def replies_before_the_log() -> Patches:
 
     def reply(self: Running) -> bool:
         controller = self.controller
-        confirmed = self._clients.flush(speaking=self.may_reply, soon=controller.may_serve_soon)
+        confirmed = self._clients.flush(may_reply=self.may_reply, soon=controller.may_serve_soon)
         if confirmed:
             epoch = controller.primary.epoch
             self._log.confirmed(epoch, self._clients.durable_mark, confirmed)

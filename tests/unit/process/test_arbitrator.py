@@ -19,8 +19,8 @@ PAIR: Terms = ("a", "b", "@arbitrator=x")
 ASKED: Terms = ("@arbitrator=x",)
 
 
-def data(epoch: int = 0, wish: Terms = ASKED, *, voters: Terms = PAIR) -> Voter:
-    return Voter(False, epoch, epoch * 10, voters, (), wish, waits=True)
+def data(epoch: int = 0, requested: Terms = ASKED, *, voters: Terms = PAIR) -> Voter:
+    return Voter(False, epoch, epoch * 10, voters, (), requested, waits=True)
 
 
 def record(epoch: int, *holders: str) -> Voter:

@@ -14,10 +14,10 @@ from vsync.totem.events import Marks
 class Cluster:
     """Members on a scripted ring, each with its part in elections."""
 
-    def __init__(self, names: str, size: int, wish: Terms = ()) -> None:
+    def __init__(self, names: str, size: int, requested: Terms = ()) -> None:
         self.bus, self.names, self.now = Bus(), names, 0.0
         for name in names.split():
-            self.bus.start(name, size=size, wish=wish)
+            self.bus.start(name, size=size, requested=requested)
         self.bus.view(names)
         self.bus.run(names)
         self.voter_changes = {n: VoterChanges(self.bus.cores[n]) for n in names.split()}
@@ -183,7 +183,7 @@ def test_who_comes_back_counts_again() -> None:
 
 def test_members_of_a_first_start_that_disagree_are_told_so() -> None:
     bus = Bus()
-    bus.start("a", size=2, wish=("@wait_for_all",))
+    bus.start("a", size=2, requested=("@wait_for_all",))
     bus.start("b", size=2)
     bus.view("a b")
     bus.run("a b")
@@ -193,7 +193,7 @@ def test_members_of_a_first_start_that_disagree_are_told_so() -> None:
 
 def test_a_newcomer_with_another_rule_is_refused_and_the_others_go_on() -> None:
     cluster = Cluster("a b c", 3)
-    cluster.bus.start("d", wish=("@auto_tie_breaker=lowest",))
+    cluster.bus.start("d", requested=("@auto_tie_breaker=lowest",))
     cluster.bus.transitional("a b c")
     cluster.bus.view("a b c d")
     cluster.bus.run("a b c d")

@@ -87,19 +87,19 @@ def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> Non
     clients = Connections("a", "c", lambda: None, lambda _delay, _call: None, lambda _text: None)
     wire = Wire()
     link = clients.connect("127.0.0.1:1", cast("asyncio.Transport", wire))
-    clients.flush(speaking=True)
+    clients.flush(may_reply=True)
 
     def put(data: bytes) -> None:
         link.client.connection.out += data
         clients.gateway.mark_writable(link.client)
 
     put(b"<one>")
-    clients.flush(speaking=True)
+    clients.flush(may_reply=True)
     put(b"<delivery>")
-    clients.flush(speaking=False)
+    clients.flush(may_reply=False)
     put(b"<heartbeat>")
-    clients.flush(speaking=False)
+    clients.flush(may_reply=False)
     assert wire.written == b"<one><heartbeat>"
     put(b"<two>")
-    clients.flush(speaking=True)
+    clients.flush(may_reply=True)
     assert wire.written == b"<one><heartbeat><delivery><two>"
