@@ -26,7 +26,7 @@ from tests.support.scripted_views import Bus, RigShell, hello, publish
 NAMES = ("a", "b", "c", "d", "e")
 
 
-class Court(Bus):
+class ReexecutingBus(Bus):
     """A bus whose members keep stores, and re-execute them when they must."""
 
     def __init__(self, size: int, present: int) -> None:
@@ -34,7 +34,7 @@ class Court(Bus):
         self.stores: dict[str, MemoryStore] = {}
         for name in NAMES[:size]:
             self.start(name, size=size)
-            self.stores[name] = MemoryStore(MemoryDisk(), Meta("court", name, name))
+            self.stores[name] = MemoryStore(MemoryDisk(), Meta("cluster", name, name))
         self.present = " ".join(NAMES[:size])
         self.view(self.present)
         self.run(self.present)
@@ -45,24 +45,24 @@ class Court(Bus):
         self.run(self.present)
 
     def keep(self, name: str) -> None:
-        """What the store's writer does."""
+        """Commit what was applied to the store."""
         commit = self.cores[name].replica.cut()
         if commit is not None:
             h, store = commit.history, self.stores[name]
             meta = Meta(
-                "court", name, name, position=h.position, chain=h.chain, order=h.order,
+                "cluster", name, name, position=h.position, chain=h.chain, order=h.order,
                 state_epoch=h.epoch,
             )  # fmt: skip
             store.commit(commit.entry, commit.first, commit.last, meta)
             self.shells[name].disk_history = h
 
     def on_split(self, name: str, verdict: DigestVerdict) -> None:
-        """What `care` does."""
+        """What the supervisor does."""
         self.keep(name)
         core = self.cores[name]
         found = reexecute(name, self.stores[name], verdict.position, core.judgement.agreed)
-        said = report_of(verdict.position, found.verdict, found.chain, found.root)
-        self.later.append(lambda: core.admit([said]))
+        report = report_of(verdict.position, found.verdict, found.chain, found.root)
+        self.later.append(lambda: core.admit([report]))
 
     def vote(self) -> None:
         for name in self.present.split():
@@ -75,35 +75,35 @@ class Court(Bus):
 
 @pytest.fixture(autouse=True, scope="module")
 def real_disks() -> Iterator[None]:
-    """Let the rig's shells keep what they only remember, and look into splits."""
+    """Let the rig's shells write stores, and re-execute them when votes are split."""
     patch = pytest.MonkeyPatch()
     flush, voted = RigShell.flush_disk, RigShell.voted
 
     def flush_disk(self: RigShell) -> None:
-        if isinstance(self.bus, Court):
+        if isinstance(self.bus, ReexecutingBus):
             self.bus.keep(self.me.name)
         else:
             flush(self)
 
-    def heard(self: RigShell, verdict: DigestVerdict) -> None:
+    def on_verdict(self: RigShell, verdict: DigestVerdict) -> None:
         voted(self, verdict)
-        if verdict.split and isinstance(self.bus, Court):
+        if verdict.split and isinstance(self.bus, ReexecutingBus):
             self.bus.on_split(self.me.name, verdict)
 
     patch.setattr(RigShell, "flush_disk", flush_disk)
-    patch.setattr(RigShell, "voted", heard)
+    patch.setattr(RigShell, "voted", on_verdict)
     yield
     patch.undo()
 
 
-def turn_a_bit(machine: Machine) -> None:
+def flip_a_bit(machine: Machine) -> None:
     """Of a message that waits; found as it is acked."""
     ready = machine.vhosts["/"].queues["q"].ready
     if ready:
         message = ready[0]
         ready[0] = (*message[:BODY], bytes([message[BODY][0] ^ 4]) + message[BODY][1:])
     else:
-        turn_the_root(machine)
+        flip_the_root(machine)
 
 
 def swap_messages(machine: Machine) -> None:
@@ -111,10 +111,10 @@ def swap_messages(machine: Machine) -> None:
     if len(ready) > 1:
         ready[0], ready[1] = ready[1], ready[0]
     else:
-        turn_the_root(machine)
+        flip_the_root(machine)
 
 
-def turn_the_root(machine: Machine) -> None:
+def flip_the_root(machine: Machine) -> None:
     machine.digest = (machine.digest + (1 << 17)) & MASK
 
 
@@ -127,7 +127,7 @@ def forget_a_binding(machine: Machine) -> None:
 
 
 FAULTS: list[Callable[[Machine], None]] = [
-    turn_a_bit, swap_messages, turn_the_root, forget_a_binding,
+    flip_a_bit, swap_messages, flip_the_root, forget_a_binding,
 ]  # fmt: skip
 SHAPES = [(3, 3), (3, 2), (5, 5), (5, 4), (5, 3), (2, 2)]
 
@@ -147,40 +147,40 @@ def test_the_wrong_member_is_named_and_no_other(
 ) -> None:  # fmt: skip
     """G10: whether a majority out-votes it or nobody can, with and without a voter that is down."""
     size, present = shape
-    court = Court(size, present)
-    names = court.present.split()
+    bus = ReexecutingBus(size, present)
+    names = bus.present.split()
     wrong = names[diverged_member % present]
-    say = court.cores["a"].admit
-    say([publish(number) for number in range(1, before + 1)])
-    court.run(court.present)
+    admit = bus.cores["a"].admit
+    admit([publish(number) for number in range(1, before + 1)])
+    bus.run(bus.present)
     if votes_first:
-        court.vote()
-    assert not court.stopped()
-    fault(court.cores[wrong].replica.machine)
+        bus.vote()
+    assert not bus.stopped()
+    fault(bus.cores[wrong].replica.machine)
     get = c.Get(c.GET, 1, 1, "q", False)
-    say([publish(before + 1), *[get] * (before + 1), c.Ack(c.ACK, 1, 1, 0, True)])
-    say([publish(before + 2 + number) for number in range(after)])
-    court.run(court.present)
-    assert not court.stopped()
-    court.vote()
-    assert court.stopped() == [wrong]
-    stopped = court.shells[wrong].stopped
+    admit([publish(before + 1), *[get] * (before + 1), c.Ack(c.ACK, 1, 1, 0, True)])
+    admit([publish(before + 2 + number) for number in range(after)])
+    bus.run(bus.present)
+    assert not bus.stopped()
+    bus.vote()
+    assert bus.stopped() == [wrong]
+    stopped = bus.shells[wrong].stopped
     assert stopped is not None
     assert stopped[0] is Exit.INTERNAL
     rest = [name for name in names if name != wrong]
-    assert not any(court.cores[name].halted for name in rest)
-    assert len({court.cores[name].replica.machine.root() for name in rest}) == 1
-    court.change(" ".join(rest))
+    assert not any(bus.cores[name].halted for name in rest)
+    assert len({bus.cores[name].replica.machine.root() for name in rest}) == 1
+    bus.change(" ".join(rest))
     serving = 2 * len(rest) > size
-    assert all(court.cores[name].serving == serving for name in rest)
+    assert all(bus.cores[name].serving == serving for name in rest)
 
 
 @pytest.mark.parametrize("present", [2, 3])
-def test_when_nobody_is_wrong_but_the_machine_nobody_goes_on(
+def test_when_the_machine_is_not_deterministic_no_member_continues(
     present: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G10: each member computes something of its own, again and again: real nondeterminism."""
-    court = Court(3, present)
+    bus = ReexecutingBus(3, present)
     apply = Machine.apply
 
     def differs(self: Machine, position: int, session: int, time: int, command: c.Command) -> int:
@@ -188,10 +188,10 @@ def test_when_nobody_is_wrong_but_the_machine_nobody_goes_on(
         return 600 + ord(self.local) if command[0] == c.PUBLISH else outcome
 
     monkeypatch.setattr(Machine, "apply", differs)
-    court.cores["a"].admit([publish(1)])
-    court.run(court.present)
-    court.vote()
-    assert not court.stopped()
-    for name in court.present.split():
-        assert "not deterministic" in court.cores[name].halted
-        assert not court.cores[name].serving
+    bus.cores["a"].admit([publish(1)])
+    bus.run(bus.present)
+    bus.vote()
+    assert not bus.stopped()
+    for name in bus.present.split():
+        assert "not deterministic" in bus.cores[name].halted
+        assert not bus.cores[name].serving
