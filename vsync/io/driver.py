@@ -88,7 +88,7 @@ class Driver:
         }
         self._on_event = on_event
         self._clock = clock
-        self._configured: dict[str, None] = {}
+        self._configured: set[str] = set()
         self._known: dict[str, str] = {}  # addresses of members and candidates, the latest last
         self._events: deque[Output] = deque()
         self._fd = self._auth_fd = -1
@@ -185,13 +185,7 @@ class Driver:
     def add_peer(self, address: str) -> None:
         """Add an address to connect to.  Idempotent.  Raises TransportError if it is none."""
         self.transport.connect(address)
-        self._configured[address] = None
-
-    def drop_peer(self, address: str) -> None:
-        """Remove an address; it stays a peer while a member is known there."""
-        self._configured.pop(address, None)
-        if address not in self._known.values():
-            self.transport.forget(address)
+        self._configured.add(address)
 
     # -- one turn ----------------------------------------------------------------------------
 
@@ -407,7 +401,7 @@ class Driver:
         while len(self._known) > max(FORMER_MEMBERS_MAX, len(members)):
             del self._known[next(iter(self._known))]
         wanted = set(self._known.values())
-        for address in sorted(before - wanted - self._configured.keys()):
+        for address in sorted(before - wanted - self._configured):
             self.transport.forget(address)
         for address in sorted(wanted - before):
             try:
