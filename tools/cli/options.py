@@ -1,7 +1,7 @@
 """What our commands share on the command line: option files, sources of values, short errors.
 
 A broker option may come from the command line, from the environment as `QPIDD_NAME`, or from an
-option file; the first that speaks wins.  Whoever typed a wrong value is told where he typed it.
+option file; the first that gives it wins.  An error names the place of a wrong value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ToolError(Exception):
 
 
 class Given(NamedTuple):
-    """One value as somebody gave it, and the words that lead back to the place."""
+    """One value as it was given, and the place where it was given."""
 
     text: str
     place: str

@@ -1,4 +1,4 @@
-"""A line on stderr that says how far a long job is; silent when nobody watches.
+"""Progress line of a long job on stderr; nothing is shown unless stderr is a terminal.
 
 Notes (a broker lost, a broker found) are always printed unless --quiet; the running count only when
 stderr is a terminal.

@@ -2,8 +2,8 @@
 
 What arrives is collected in `deliveries`, `acks`, `returns`; whoever calls `pump` takes it from
 there.  What is to be sent is collected too and leaves in `pump`, in as few writes as possible.  The
-client knows no retry: `ConnectionLost` says that another broker may do, `BrokerRefused` that none
-will. `tools.client.failover` walks a list of brokers.
+client knows no retry: `ConnectionLost` means that another broker may do, `BrokerRefused` that none
+will. `tools.client.failover` tries a list of brokers.
 
 It exists because our tools move hundreds of thousands of messages, and a general client library
 costs a hundred microseconds for each.
@@ -40,11 +40,11 @@ CAPABILITIES: dict[str, Value] = {
 
 
 class ConnectionLost(Exception):
-    """This connection is of no more use; what was not confirmed may or may not be there."""
+    """The connection broke; what was not confirmed may or may not be there."""
 
 
 class BrokerRefused(Exception):
-    """The broker said no, and every broker of the cluster would: a wrong name, right or option."""
+    """The broker refused, and so would all others of the cluster: a wrong name, right or option."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -156,7 +156,7 @@ class AmqpConnection:
         self.call("channel.open", (), "channel.open-ok")
 
     def close(self) -> None:
-        """Say goodbye, so that the broker returns unacked messages now; never raises."""
+        """Close in order, so that the broker returns unacked messages now; never raises."""
         try:
             self._send(0, "connection.close", (200, "done", 0, 0))
             self._await("connection.close-ok")
@@ -166,7 +166,7 @@ class AmqpConnection:
             self.drop()
 
     def drop(self) -> None:
-        """Give the socket up without a word."""
+        """Close the socket without a close handshake."""
         self._socket.close()
 
     def fileno(self) -> int:

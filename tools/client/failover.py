@@ -1,4 +1,4 @@
-"""Which broker of a list to talk to: the first that takes us, round after round, with patience."""
+"""Connecting to one broker of a list: the first that accepts, in rounds, until a timeout."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ def connect_any(
     login: Login,
     patience_seconds: float,
     first: int = 0,
-    told: Callable[[str], None] = lambda _: None,
+    on_failure: Callable[[str], None] = lambda _: None,
 ) -> tuple[AmqpConnection, int]:
-    """Connect to the first broker that takes us, from place `first` on, round after round.
+    """Connect to the first broker that accepts, from place `first` on, in rounds.
 
-    Rounds are spaced by a growing, jittered pause; after `patience_seconds` ConnectionLost tells
-    why the last round failed.  `told` hears of each failure.  Returns the connection and its place.
+    Rounds are spaced by a growing, jittered pause; after `patience_seconds` ConnectionLost gives
+    the reasons of the last round.  `on_failure` is called with each reason.  Returns the connection
+    and its place.
     """
     deadline = time.monotonic() + patience_seconds
     pause = BACKOFF_SECONDS_FIRST
@@ -34,7 +35,7 @@ def connect_any(
                 return AmqpConnection(brokers[place], login), place
             except ConnectionLost as lost:
                 reasons.append(str(lost))
-                told(str(lost))
+                on_failure(str(lost))
         if time.monotonic() + pause > deadline:
             raise ConnectionLost("no broker can be reached: " + "; ".join(reasons))
         time.sleep(pause * random.uniform(0.5, 1.0))
@@ -42,25 +43,25 @@ def connect_any(
 
 
 class BrokerList:
-    """A client's way along its list of brokers, kept from one connection to the next."""
+    """A client's list of brokers, and the one in use; kept from one connection to the next."""
 
     def __init__(
         self,
         brokers: Sequence[Address],
         login: Login,
         patience_seconds: float,
-        told: Callable[[str], None],
+        on_failure: Callable[[str], None],
     ) -> None:
         self.failovers = 0
         self._brokers, self._login, self._patience = brokers, login, patience_seconds
-        self._told = told
+        self._on_failure = on_failure
         self._place = 0
         self._was_connected = False
 
     def connect(self) -> AmqpConnection:
-        """Connect to the next broker that takes us; ConnectionLost when patience ends."""
+        """Connect to the next broker that accepts; ConnectionLost after the timeout."""
         connection, self._place = connect_any(
-            self._brokers, self._login, self._patience, self._place, self._told
+            self._brokers, self._login, self._patience, self._place, self._on_failure
         )
         if self._was_connected:
             self.failovers += 1
@@ -68,7 +69,7 @@ class BrokerList:
         return connection
 
     def lost(self, connection: AmqpConnection, reason: str) -> None:
-        """The connection broke: tell why, and begin with the next broker."""
+        """The connection broke: report why, and continue with the next broker."""
         connection.drop()
-        self._told(reason)
+        self._on_failure(reason)
         self._place = (self._place + 1) % len(self._brokers)

@@ -1,4 +1,4 @@
-"""`--history DIR`: what a client command writes down of itself, for qpid-cluster-verify."""
+"""`--history DIR`: the record that a client command keeps of itself for qpid-cluster-verify."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def client_history(directory: str | None, tool: str) -> Iterator[ClientHistory |
     """The history of this process, closed at the end; None when no directory was named.
 
     The client is named after the command, its process and its machine, so that many can share a
-    directory; its life is when it began.
+    directory; its incarnation is the time at which it began.
     """
     if directory is None:
         yield None

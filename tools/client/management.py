@@ -1,7 +1,7 @@
 """The client side of the management protocol: one connection, one question, one answer.
 
-The protocol itself is tabled in `tools/commands/qpid_cluster.py`.  This module knows how to ask and
-how to read an answer with suspicion; it does not know what the answers are shown or used for.
+The protocol itself is tabled in `tools/commands/qpid_cluster.py`.  This module asks, and
+validates the answers; it does not know what they are shown or used for.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | Non
 
 
 class ManagementError(Exception):
-    """The question was not answered, or the answer is no.  The text is fit for an operator."""
+    """A request was not answered, or refused.  The text is fit for an operator."""
 
 
 class Unreachable(ManagementError):
-    """Nobody listens there, or it is not one of our brokers."""
+    """Nothing listens there, or it is not one of our brokers."""
 
 
 class ConnectionAborted(ManagementError):
-    """The broker went away between question and answer, as one that was told to stop does."""
+    """The broker went away between question and answer, as one that is stopping does."""
 
 
 @record
@@ -50,7 +50,7 @@ class MemberStatus:
 
 @record
 class ClusterStatus:
-    """What one broker says of its cluster."""
+    """One broker's view of its cluster."""
 
     cluster: str
     status: str

@@ -1,7 +1,7 @@
 """`drain`: read a queue to stdout or a file, over any broker of a list.
 
 A message is acked after it was written, so a drain that dies, or loses its broker, loses nothing:
-the broker delivers again what was not acked, and says so.  Repeats are written like all others and
+the broker delivers again what was not acked, flagged.  Repeats are written like all others and
 counted; `--unique` keeps them from counting towards `--count`.
 """
 

@@ -66,7 +66,7 @@ def qpid_cluster_keys(directory: str, names: tuple[str, ...], *, renew: bool) ->
 
     DIR/NAME.key_secret is for that member alone (qpidd --cluster-key). DIR/public/ is for all
     of them (qpidd --cluster-allow): who has no key there cannot take part in the ring, read what
-    goes over it, or speak as somebody else.
+    goes over it, or send under another member's name.
     """
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""qpid-cluster-store: look into one member's store, and declare it clean where no other is left."""
+"""qpid-cluster-store: show one member's store, and declare it clean where no other is left."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ def main(
     try:
         path = find_store(directory)
         evidence = Incidents(path.parent)
-        told: list[QuarantineRecord] = []
+        declared: list[QuarantineRecord] = []
         if word is not None:
-            meta, told = declare_quarantined(path, evidence, word)
+            meta, declared = declare_quarantined(path, evidence, word)
             changed = True
         elif mark_clean:
             meta, changed = declare_clean(path, sole_voter)
@@ -124,7 +124,7 @@ def main(
         click.echo(json.dumps(as_document(path, meta, holder, changed, held), indent=2))
     else:
         click.echo(render(path, meta, holder, held))
-        for record in told:
+        for record in declared:
             done = "will be skipped" if word == "skip" else "will be executed once more"
             click.echo(f"{record} {done} at the next start")
         if mark_clean:
@@ -173,23 +173,23 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
 def declare_quarantined(
     path: Path, evidence: Incidents, word: str
 ) -> tuple[Meta, list[QuarantineRecord]]:
-    """Note an operator's word on quarantined commands, in the evidence and in the note."""
+    """Record an operator's decision on quarantined commands, as evidence and in the store."""
     store = LmdbStore(path)
     try:
-        told = declare(evidence, skip=word == "skip")
-        if not told:
-            what = f"there is no quarantined command of {path} that could be told so"
+        declared = declare(evidence, skip=word == "skip")
+        if not declared:
+            what = f"there is no quarantined command of {path} to which this applies"
             raise StoreRefused(what)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         what = "skipped: outcome 541, no change" if word == "skip" else "to be tried once more"
-        lines = [f"{at}: an operator declared {one} {what}" for one in told]
+        lines = [f"{at}: an operator declared {one} {what}" for one in declared]
         meta = replace(
             store.meta,
             incarnation=store.meta.incarnation + 1,
             note="\n".join(filter(None, [store.meta.note, *lines])),
         )
         store.put_meta(meta)
-        return meta, told
+        return meta, declared
     finally:
         store.close()
 

@@ -129,14 +129,14 @@ def main(
     \b
     With --follow, until Ctrl-C or SIGTERM (--json: one JSON document a line):
       0  consistent in all that every live member has shown
-      1  not consistent: each finding was told as it showed
+      1  not consistent: each finding was reported as it showed
       2  no verdict: as above, or no member of a primary view has shown a batch
 
     \b
     With --fast, which reads a few KiB of each segment and proves nothing of the rest:
       0  the ends agree; nothing in between was read
       1  the ends differ: named, with the command for the full check
-      2  no verdict: as above, or no two members wrote down the same position
+      2  no verdict: as above, or no two members recorded the same position
     """
     if (fast or follow) and any((html, save, export, fast and since)):
         raise click.UsageError("--html, --save and --export are of the full check, as is --since")
@@ -177,7 +177,7 @@ def _how_many(replay: str) -> int | None:
 
 
 def _broke(error: Exception, as_json: bool, verbose: bool) -> NoReturn:
-    """Say why there is no verdict."""
+    """Print why there is no verdict."""
     if isinstance(error, BadInput):
         _no_verdict(str(error), as_json)
     if verbose:
@@ -224,7 +224,7 @@ def _fast(places: list[Path], as_json: bool) -> NoReturn:
 
 
 def render_fast(report: FastReport, seconds: float) -> str:
-    """Return what the ends say, for people."""
+    """Return the result of comparing the ends, for people."""
     lines = [
         f"fast: members {report.members}, segments {report.segments}, bytes {report.bytes:,}, "
         f"{report.records:,} records by their closing records, in {seconds:.2f} s",

@@ -1,6 +1,6 @@
 """`qpidd`: start one broker, alone or as a member of a cluster.
 
-The command only collects and checks what it was told; `broker.process.server.run` is the broker.
+The command only collects and checks its options; `broker.process.server.run` is the broker.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def qpidd(config: str | None, **typed: str | None) -> int:
     try:
         return run(options)
     except Exception:
-        # Whatever gets here is our own bug: the member has stopped, and says all it knows.
+        # Whatever gets here is our own bug: the member has stopped, and logs all it knows.
         traceback.print_exc()
         return Exit.INTERNAL
 

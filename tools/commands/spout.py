@@ -197,7 +197,7 @@ class Spout:
                 return
             source = None if self._lines.ready or self._at_limit() else self._lines.descriptor
             if self._history is not None:
-                self._history.flush()  # before anything is sent that it says was published
+                self._history.flush()  # before anything is sent that it records as published
             if connection.pump(PUMP_SECONDS, source):
                 self._lines.read()
             for ack in connection.acks:
@@ -220,7 +220,7 @@ class Spout:
             self._session.published(number, line.body)
 
     def _confirm(self, ack: AckMode) -> None:
-        """Settle what the broker answered for; multiple means all up to that number."""
+        """Settle what the broker confirmed; multiple means all up to that number."""
         numbers = [ack.number]
         if ack.multiple:
             numbers = list(takewhile(lambda number: number <= ack.number, self._pending))
@@ -228,7 +228,7 @@ class Spout:
         if ack.accepted:
             self.confirmed += settled
         else:
-            # A broker that says nack has not stored it, and gives no reason; we do not insist.
+            # A nack means not stored, and gives no reason; it is not tried again.
             self.refused += settled
         if self._session is not None:
             answered = self._session.confirmed if ack.accepted else self._session.refused

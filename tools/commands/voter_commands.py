@@ -94,7 +94,7 @@ def _whole(option: str, text: str) -> int:
 def change_voters(target: Asked, change: Change, timeout_seconds: float | None) -> str:
     """Order a change and wait until it is in force; return the new voters as a line.
 
-    A ManagementError of a change that was ordered says so: it may still come into force.
+    The text of a ManagementError says whether the change was ordered: it may still come into force.
     """
     answer = target.ask(
         op="voters", action=change.action, id=change.member, by=change.by, votes=change.votes

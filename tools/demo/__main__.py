@@ -1,4 +1,4 @@
-"""The main job on real input, told step by step: `make demo`, or `python -m tools.demo`.
+"""The main job on real input, step by step: `make demo`, or `python -m tools.demo`.
 
 Three brokers with stores; the text of the interpreter's own standard library goes in at the first
 and comes out at the third; the first is killed in mid-stream and comes back; then the whole cluster
@@ -42,10 +42,10 @@ STREAM_SECONDS = 200.0
 
 
 class DemoFailed(ToolError):
-    """A step's own check said no."""
+    """The check of a step failed."""
 
 
-class Story:
+class Output:
     """Prints what happens and when.  Knows nothing of the steps."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Story:
         print(f"\n[{self.seconds():5.1f} s] {self._step}. {text}", flush=True)
 
     def fact(self, text: str) -> None:
-        """Something that was seen to be true."""
+        """A fact that was checked."""
         print("\n".join(f"            {line}" for line in text.splitlines()), flush=True)
 
     def seconds(self) -> float:
@@ -73,7 +73,7 @@ class Demo:
         self.folder = folder
         self.count = count
         self.histories = folder / "clients"
-        self.story = Story()
+        self.output = Output()
         self.cluster = LocalCluster(folder, 3, "demo")
         self._clients: list[subprocess.Popen[bytes]] = []
 
@@ -96,21 +96,21 @@ class Demo:
 
     def prepare(self) -> tuple[Path, str]:
         """The input, from what every machine with Python has."""
-        self.story.step(f"Input: {self.count:,} lines of this interpreter's standard library")
+        self.output.step(f"Input: {self.count:,} lines of this interpreter's standard library")
         source = self.folder / "input.txt"
         digest = write_input(source, self.count)
-        self.story.fact(f"{source.stat().st_size:,} bytes, SHA-256 {digest}")
+        self.output.fact(f"{source.stat().st_size:,} bytes, SHA-256 {digest}")
         return source, digest
 
     def start_cluster(self) -> None:
         """Three members that wait for each other."""
-        self.story.step("Three brokers, each with a store of its own, form a cluster")
+        self.output.step("Three brokers, each with a store of its own, form a cluster")
         self.cluster.start()
         self.show(self.cluster[0], 3)
 
     def stream(self, source: Path, digest: str) -> None:
         """In at broker 1, out at broker 3, and broker 1 dies on the way."""
-        self.story.step("spout publishes to broker 1, drain consumes with acks from broker 3")
+        self.output.step("spout publishes to broker 1, drain consumes with acks from broker 3")
         output, report = self.folder / "output.jsonl", self.folder / "spout.json"
         drain = self.start_tool(
             "drain", "--broker", self.cluster.brokers(2), "--queue", QUEUE, "--format", "json",
@@ -125,27 +125,27 @@ class Demo:
         arrivals = Arrivals(output)
         self.until(arrivals, KILL_AT, spout, drain)
         first = self.cluster[0]
-        self.story.step(
+        self.output.step(
             f"kill -9 of broker 1 (process {first.pid}) after {arrivals.count:,} messages"
         )
         first.kill()
         self.until(arrivals, RESTART_AT, spout, drain)
-        self.story.fact(f"the stream went on: {arrivals.different:,} different messages arrived")
-        self.story.step("Broker 1 is started again and rejoins while the stream runs")
+        self.output.fact(f"the stream went on: {arrivals.different:,} different messages arrived")
+        self.output.step("Broker 1 is started again and rejoins while the stream runs")
         first.start()
         self.cluster.wait_active(timeout_seconds=90)
         self.show(first, 3)
-        self.story.step("The rest of the stream")
+        self.output.step("The rest of the stream")
         self.until(arrivals, 1.0, spout, drain)
         self.finish("spout", spout)
         self.finish("drain", drain)
-        told = json.loads(report.read_text())
-        self.story.fact(
-            f"spout: {told['confirmed']:,} confirmed, {told['resent']:,} sent again after "
-            f"{told['failovers']} failover(s)"
+        summary = json.loads(report.read_text())
+        self.output.fact(
+            f"spout: {summary['confirmed']:,} confirmed, {summary['resent']:,} sent again after "
+            f"{summary['failovers']} failover(s)"
         )
-        self.check(told["confirmed"] == self.count, "every line was confirmed")
-        self.check(told["failovers"] >= 1, "the producer did lose its broker and found another")
+        self.check(summary["confirmed"] == self.count, "every line was confirmed")
+        self.check(summary["failovers"] >= 1, "the producer did lose its broker and found another")
         self.judge(arrivals, output, digest)
 
     def judge(self, arrivals: Arrivals, output: Path, digest: str) -> None:
@@ -167,7 +167,7 @@ class Demo:
 
     def leave_some(self) -> tuple[int, str]:
         """Messages that nobody consumes before the cluster stops."""
-        self.story.step(f"{KEPT_LINES:,} more messages stay in the queue; then qpid-cluster -k -f")
+        self.output.step(f"{KEPT_LINES:,} more messages stay in the queue; then qpid-cluster -k -f")
         kept = self.folder / "kept.txt"
         digest = write_input(kept, KEPT_LINES)
         self.tool(
@@ -197,13 +197,13 @@ class Demo:
 
     def restart_all(self) -> None:
         """From the stores alone."""
-        self.story.step("The whole cluster starts again from its clean stores")
+        self.output.step("The whole cluster starts again from its clean stores")
         self.cluster.start(timeout_seconds=90)
         self.show(self.cluster[2], 3)
 
     def find_them_again(self, kept: int, digest: str) -> None:
         """What was in the queue is in the queue."""
-        self.story.step("The messages that stayed are drained from broker 2")
+        self.output.step("The messages that stayed are drained from broker 2")
         path = self.drained("kept.jsonl", "--count", str(kept), "--timeout", "30", first=1)
         arrivals = Arrivals(path)
         arrivals.read()
@@ -214,22 +214,22 @@ class Demo:
         self.stop_all()
 
     def verify(self) -> None:
-        """The proof from the members' own logs, and from what their clients wrote down."""
-        self.story.step(
+        """The check of the members' logs and of their clients' histories."""
+        self.output.step(
             "qpid-cluster-verify reads the logs of all three members and their clients with Spark"
         )
         logs = [str(member.data_dir / "memberlog") for member in self.cluster.members]
         shown = self.tool(
             "qpid-cluster-verify", *logs, str(self.histories), limit_seconds=VERIFY_SECONDS
         ).strip()
-        self.story.fact(shown)
+        self.output.fact(shown)
         confirmed = f"{self.count + KEPT_LINES:,} confirmed by clients, all accounted for"
         self.check(confirmed in shown, f"{confirmed}; all logs are consistent")
 
     def show(self, member: BrokerProcess, size: int) -> None:
         """qpid-cluster, as an operator sees it, and its size checked."""
         shown = self.tool("qpid-cluster", str(member.address))
-        self.story.fact(shown.rstrip())
+        self.output.fact(shown.rstrip())
         self.check(f"Cluster Size: {size}" in shown, f"{size} members")
 
     def until(
@@ -311,7 +311,7 @@ class Demo:
         """State a claim that was checked, or fail with it."""
         if not true:
             raise DemoFailed(f"not true: {claim}")
-        self.story.fact(f"ok: {claim}")
+        self.output.fact(f"ok: {claim}")
 
 
 @click.command(name="demo", context_settings={"help_option_names": ["-h", "--help"]})
@@ -333,7 +333,7 @@ def demo(data: str, count: int) -> int:
         raise DemoFailed(str(trouble)) from None
     except subprocess.TimeoutExpired as late:
         raise DemoFailed(f"{late.cmd[0]} did not end in {late.timeout:g} s") from None
-    print(f"\nAll true, in {run.story.seconds():.0f} s. Files are in {folder}.")
+    print(f"\nAll true, in {run.output.seconds():.0f} s. Files are in {folder}.")
     return Exit.OK
 
 
