@@ -26,7 +26,7 @@ MATRIX = [(1, 100), (1, 1000), (4, 100), (4, 1000)]
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """User and system time that these processes have used; 0 where the system does not say."""
+    """User and system time that these processes have used; 0 where unknown."""
     ticks = 0
     for pid in pids:
         try:

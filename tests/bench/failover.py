@@ -103,7 +103,7 @@ async def member(name: str, incarnation: int, addresses: list[str]) -> None:
 
 
 class Process:
-    """One child and what it said last."""
+    """One child process and its last report."""
 
     def __init__(self, name: str, addresses: list[str]) -> None:
         self.name, self.addresses = name, addresses
@@ -112,7 +112,7 @@ class Process:
         self.begin()
 
     def begin(self) -> None:
-        """A new life."""
+        """A new incarnation."""
         self.incarnation += 1
         self.view, self.view_at, self.started_at = "", 0, 0
         self.counters: dict[str, int] = {}
@@ -225,7 +225,7 @@ def partition(ring: Ring, victim: Process, times: Times) -> None:
 
 
 def broker(runs: int, times: Times) -> None:
-    """Kill brokers of a real cluster; the survivors' logs say when they serve again."""
+    """Kill brokers of a real cluster; the survivors' logs show when they serve again."""
     with (
         tempfile.TemporaryDirectory(prefix="qpid-failover-") as folder,
         LocalCluster(Path(folder), 3, "failover") as cluster,
@@ -247,7 +247,7 @@ def broker(runs: int, times: Times) -> None:
 
 
 def served(log: Path) -> int:
-    """How often this broker said that it serves."""
+    """How often this broker has logged that it serves."""
     return log.read_bytes().count(b"serving in ")
 
 

@@ -93,7 +93,7 @@ class Run:
         }
 
     def close(self) -> None:
-        """Take the queues away and say goodbye."""
+        """Delete the queues and disconnect."""
         for consumer in self.consumers:
             consumer.drop()
         for place in range(min(self.load.producers, self.load.consumers)):

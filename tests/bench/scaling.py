@@ -78,7 +78,7 @@ def timed(net: Net, until: Callable[[], bool]) -> float:
 
 
 def measure(members: int, seed: int) -> Row:
-    """One life of a cluster of so many members."""
+    """One cluster of so many members, from start to stop."""
     names = [f"m{i:02}" for i in range(members)]
     config = RingConfig(members_max=max(64, members))
     net = Net("", seed=seed, config=config)

@@ -57,7 +57,7 @@ class PrimaryStage(ViewStage):
         self.peers: dict[str, StoryPeer] = {}
         for name, peer in self.world.peers.items():
             mine = self.peers[name] = StoryPeer(
-                name, self.world, peer.size, peer.wish,
+                name, self.world, peer.size, peer.requested,
                 arbitrator=peer.arbitrator, newcomer=peer.newcomer,
             )  # fmt: skip
             mine.stage = self

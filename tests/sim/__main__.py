@@ -127,7 +127,7 @@ def main(raw: list[str]) -> int:
 
 
 def shrink_seed(arguments: argparse.Namespace) -> int:
-    """Tell the smallest scenario that still fails, and how to run it."""
+    """Print the smallest scenario that still fails, and how to run it."""
     shrinker = shrink.Shrinker(arguments.budget, lambda text: print(text, flush=True))
     found = shrinker.shrink(arguments.shrink, arguments.stack)
     if found is None:

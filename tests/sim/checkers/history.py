@@ -1,8 +1,8 @@
-"""What every life of every member saw: the input of all checkers.
+"""What every process saw: the input of all checkers.
 
-A *life* is one incarnation of one member.  Its events are in the order in which they happened to
-it; `at` is virtual time and serves only readers and the one-primary-at-a-time check.  A life that
-has no `Ended` entry was still running when the run stopped.
+A *process* is one incarnation of one member.  Its events are in the order in which they happened
+to it; `at` is virtual time and serves only readers and the one-primary-at-a-time check.  A process
+that has no `Ended` entry was still running when the run stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Item(NamedTuple):
     """One submitted message as somebody saw it."""
 
     source: Who
-    number: int  # counts the accepted submits of this life, from 1
+    number: int  # counts the accepted submits of this process, from 1
     digest: int
 
 
@@ -60,7 +60,7 @@ class Ended(NamedTuple):
 Entry = Submitted | Delivered | Transited | Installed | Ended
 
 
-class Life:
+class Process:
     """One incarnation of one member and what it saw."""
 
     def __init__(self, name: str, incarnation: int) -> None:
@@ -69,7 +69,7 @@ class Life:
 
     @property
     def ended(self) -> str:
-        """How it ended, or an empty string while it lives."""
+        """How it ended, or an empty string while it is up."""
         last = self.entries[-1] if self.entries else None
         return last.how if isinstance(last, Ended) else ""
 
@@ -78,13 +78,15 @@ class Life:
 
 
 class Passage:
-    """One regular configuration as one life passed through it.
+    """One regular configuration as one process passed through it.
 
     `regular` are the deliveries before the transitional configuration, `after` those in it.
     """
 
-    def __init__(self, life: Life, ring: RingId, members: tuple[Who, ...], prev: RingId) -> None:
-        self.life = life
+    def __init__(
+        self, process: Process, ring: RingId, members: tuple[Who, ...], prev: RingId
+    ) -> None:
+        self.process = process
         self.ring = ring
         self.members = members
         self.prev = prev
@@ -97,44 +99,44 @@ class Passage:
         return self.regular + self.after
 
     def __str__(self) -> str:
-        return f"{self.life} in ring {self.ring}"
+        return f"{self.process} in ring {self.ring}"
 
 
 class History:
-    """All lives of a run."""
+    """All processes of a run."""
 
     def __init__(self) -> None:
-        self.lives: list[Life] = []
+        self.processes: list[Process] = []
 
-    def new_life(self, name: str, incarnation: int) -> Life:
-        life = Life(name, incarnation)
-        self.lives.append(life)
-        return life
+    def new_process(self, name: str, incarnation: int) -> Process:
+        process = Process(name, incarnation)
+        self.processes.append(process)
+        return process
 
     def changes(self) -> int:
         """How many regular configurations there were after the first."""
         rings = {
             entry.ring
-            for life in self.lives
-            for entry in life.entries
+            for process in self.processes
+            for entry in process.entries
             if isinstance(entry, Installed)
         }
         return max(0, len(rings) - 1)
 
     def passages(self) -> list[Passage]:
-        """Cut each life into the configurations it passed through, tolerating malformed lives.
+        """Cut each process's events into the configurations it passed through, malformed or not.
 
         Deliveries outside any configuration are left out here; the checker of B5 finds them.
         """
         found: list[Passage] = []
-        for life in self.lives:
+        for process in self.processes:
             current: Passage | None = None
-            for entry in life.entries:
+            for entry in process.entries:
                 if isinstance(entry, Installed):
                     prev = current.ring if current is not None else RingId(0, "", 0)
                     if current is not None:
                         current.next = entry.ring
-                    current = Passage(life, entry.ring, entry.members, prev)
+                    current = Passage(process, entry.ring, entry.members, prev)
                     found.append(current)
                 elif current is None:
                     continue

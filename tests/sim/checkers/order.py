@@ -12,8 +12,8 @@ from tests.sim.checkers.history import (
     History,
     Installed,
     Item,
-    Life,
     Passage,
+    Process,
     Submitted,
     Who,
 )
@@ -26,81 +26,81 @@ Place = tuple[RingId, int]
 def submits(history: History) -> dict[tuple[Who, int], Submitted]:
     """Every accepted submit by its source and number."""
     return {
-        (life.who, entry.item.number): entry
-        for life in history.lives
-        for entry in life.entries
+        (process.who, entry.item.number): entry
+        for process in history.processes
+        for entry in process.entries
         if isinstance(entry, Submitted)
     }
 
 
-def deliveries(life: Life) -> list[Delivered]:
-    return [entry for entry in life.entries if isinstance(entry, Delivered)]
+def deliveries(process: Process) -> list[Delivered]:
+    return [entry for entry in process.entries if isinstance(entry, Delivered)]
 
 
 def no_creation(history: History) -> Violations:
     """B1: whatever is delivered was submitted by its source, unaltered, with that guarantee."""
     known = submits(history)
-    for life in history.lives:
-        for delivered in deliveries(life):
+    for process in history.processes:
+        for delivered in deliveries(process):
             for item in delivered.items:
                 submitted = known.get((item.source, item.number))
                 if submitted is None:
-                    text = f"{life} delivered {item}, which nobody submitted"
+                    text = f"{process} delivered {item}, which nobody submitted"
                 elif submitted.item.digest != item.digest:
-                    text = f"{life} delivered {item} with other bytes than were submitted"
+                    text = f"{process} delivered {item} with other bytes than were submitted"
                 elif item.source != delivered.sender:
-                    text = f"{life} delivered {item} in the name of {delivered.sender}"
+                    text = f"{process} delivered {item} in the name of {delivered.sender}"
                 elif delivered.guarantee < submitted.guarantee:
-                    text = f"{life} delivered {item} with less than its guarantee"
+                    text = f"{process} delivered {item} with less than its guarantee"
                 else:
                     continue
                 yield Violation("G1", "B1", text)
 
 
 def once(history: History) -> Violations:
-    """B2: each life delivers each place of a ring, and each message, at most once."""
-    for life in history.lives:
+    """B2: each process delivers each place of a ring, and each message, at most once."""
+    for process in history.processes:
         places: set[Place] = set()
         items: set[Item] = set()
-        for delivered in deliveries(life):
+        for delivered in deliveries(process):
             place = (delivered.ring, delivered.seq)
             if place in places:
-                yield Violation("G1", "B2", f"{life} delivered {place} twice")
+                yield Violation("G1", "B2", f"{process} delivered {place} twice")
             places.add(place)
             for item in delivered.items:
                 if item in items:
-                    yield Violation("G1", "B2", f"{life} delivered {item} twice")
+                    yield Violation("G1", "B2", f"{process} delivered {item} twice")
                 items.add(item)
 
 
 def one_content(history: History) -> Violations:
     """O1 and B3: one content for each place on all members, one place for each message."""
-    contents: dict[Place, tuple[Life, Delivered]] = {}
-    places: dict[tuple[Who, int], tuple[Life, Place]] = {}
-    for life in history.lives:
-        for delivered in deliveries(life):
+    contents: dict[Place, tuple[Process, Delivered]] = {}
+    places: dict[tuple[Who, int], tuple[Process, Place]] = {}
+    for process in history.processes:
+        for delivered in deliveries(process):
             place = (delivered.ring, delivered.seq)
-            first, known = contents.setdefault(place, (life, delivered))
+            first, known = contents.setdefault(place, (process, delivered))
             if (known.sender, known.items) != (delivered.sender, delivered.items):
-                text = f"{place} is {known.items} at {first} and {delivered.items} at {life}"
+                text = f"{place} is {known.items} at {first} and {delivered.items} at {process}"
                 yield Violation("G1", "O1", text)
             for item in delivered.items:
-                other, at = places.setdefault((item.source, item.number), (life, place))
+                other, at = places.setdefault((item.source, item.number), (process, place))
                 if at != place:
-                    text = f"{item} is ordered at {at} at {other} and at {place} at {life}"
+                    text = f"{item} is ordered at {at} at {other} and at {place} at {process}"
                     yield Violation("G1", "B3", text)
 
 
 def same_configuration(history: History) -> Violations:
     """B4 and B5: delivered in its ring's configuration, or in the transitional one right after."""
-    for life in history.lives:
+    for process in history.processes:
         ring = NO_RING
-        for entry in life.entries:
+        for entry in process.entries:
             if isinstance(entry, Installed):
                 ring = entry.ring
             elif isinstance(entry, Delivered) and entry.ring != ring:
                 rule = "B5" if ring == NO_RING else "B4"
-                text = f"{life} in ring {ring} delivered {entry.ring}:{entry.seq}"
+                text = f"{process} in ring {ring} delivered {entry.ring}:{entry.seq}"
                 yield Violation("G2", rule, text)
     for passage in history.passages():
         for part, transitional in ((passage.regular, False), (passage.after, True)):
@@ -111,7 +111,7 @@ def same_configuration(history: History) -> Violations:
 
 
 def ascending(history: History) -> Violations:
-    """O1: within a ring every life delivers by ascending sequence number.
+    """O1: within a ring every process delivers by ascending sequence number.
 
     In the regular configuration it goes up by one, from where recovery ended: every frame of an
     application yields a delivery, if only an empty one.
@@ -165,13 +165,13 @@ def fifo(history: History) -> Violations:
                     text = f"{passage} delivered {item} after number {before}, and none between"
                     yield Violation("G5", "D2", text)
                 in_ring[item.source] = item.number
-    for life in history.lives:
+    for process in history.processes:
         last: dict[Who, int] = {}
-        for delivered in deliveries(life):
+        for delivered in deliveries(process):
             for item in delivered.items:
                 before = last.get(item.source, 0)
                 if item.number <= before:
-                    text = f"{life} delivered {item} after number {before}"
+                    text = f"{process} delivered {item} after number {before}"
                     yield Violation("G5", "D2", text)
                 last[item.source] = item.number
 
@@ -200,8 +200,8 @@ def causal(history: History) -> Violations:
                 if submitted and submitted.ring == passage.ring and submitted.seq >= hole:
                     text = f"{passage} delivered {item} without {hole}, which its sender had"
                     yield Violation("G1", "D3", text)
-    for life in history.lives:
-        for delivered in deliveries(life):
+    for process in history.processes:
+        for delivered in deliveries(process):
             for item in delivered.items:
                 submitted = known.get((item.source, item.number))
                 if submitted is None or submitted.ring != delivered.ring:
@@ -212,30 +212,30 @@ def causal(history: History) -> Violations:
 
 
 def self_delivery(history: History) -> Violations:
-    """D1: a life that delivers a later own message, or still lives at the end, lost none before.
+    """D1: a process that delivers a later own message, or is up at the end, lost none before.
 
-    A life that stopped may leave its last messages unsent, but never a hole among them.
+    A process that stopped may leave its last messages unsent, but never a hole among them.
     """
-    for life in history.lives:
+    for process in history.processes:
         mine = [
             item.number
-            for delivered in deliveries(life)
+            for delivered in deliveries(process)
             for item in delivered.items
-            if item.source == life.who
+            if item.source == process.who
         ]
-        taken = sum(isinstance(entry, Submitted) for entry in life.entries)
-        expected = max(mine, default=0) if life.ended else taken
+        taken = sum(isinstance(entry, Submitted) for entry in process.entries)
+        expected = max(mine, default=0) if process.ended else taken
         lost = sorted(set(range(1, expected + 1)) - set(mine))
         if lost:
-            text = f"{life} never delivered its own {lost[:8]} ({len(lost)} of {taken} submitted)"
+            text = f"{process} lost its own {lost[:8]} ({len(lost)} of {taken} submitted)"
             yield Violation("G3", "D1", text)
 
 
 def guarantee_kept(history: History) -> Violations:
-    """B1 for the level: all lives see one guarantee for one place."""
+    """B1 for the level: all processes see one guarantee for one place."""
     seen: dict[Place, Guarantee] = {}
-    for life in history.lives:
-        for delivered in deliveries(life):
+    for process in history.processes:
+        for delivered in deliveries(process):
             place = (delivered.ring, delivered.seq)
             if seen.setdefault(place, delivered.guarantee) != delivered.guarantee:
                 yield Violation("G4", "B1", f"{place} has two guarantees")

@@ -1,6 +1,6 @@
 """The omniscient judge of primary views: one at a time, and nothing confirmed is forgotten.
 
-It hears from every replica at once, which no member could, and keeps every confirmed entry for
+It sees every replica at once, which no member could, and keeps every confirmed entry for
 ever: G7 and G8 are checked at each activation, each applied entry and each confirmation.
 """
 
@@ -29,11 +29,11 @@ class Epoch(NamedTuple):
     base: int
     order: bytes | None
     voters: tuple[str, ...]
-    level: set[str]
+    caught_up: set[str]
 
 
 class Judge:
-    """Collects what replicas say and holds it against what they said before."""
+    """Compares what each replica does with what all did before."""
 
     def __init__(self) -> None:
         self.replicas: dict[str, Replica] = {}
@@ -59,17 +59,17 @@ class Judge:
             text = f"epoch {epoch} is ring {known.ring} and at {name} ring {event.ring}"
             self._broken("G7", text)
         if event.caught_up:
-            known.level.add(name)
-            known.level.update(primary.caught_up_names)
+            known.caught_up.add(name)
+            known.caught_up.update(primary.caught_up_names)
         newer = max(self.epochs)
         if newer > epoch and primary.active and primary.ring == event.ring:
-            shared = known.level & self.epochs[newer].level
+            shared = known.caught_up & self.epochs[newer].caught_up
             if shared:
                 self._broken("G7", f"{name} enters epoch {epoch} after {newer}; {shared} in both")
         self._contains_confirmed(name, log, f"activates epoch {epoch}")
         position, order = self.top.get(log.epoch, (0, ZERO_CHAIN))
         if not activation.cold and log.order_at(position) != order:
-            # Whoever applied it may have spoken about it, and somebody lives who received it.
+            # Whoever applied it may have told its clients, and somebody who received it is up.
             text = f"{name} activates epoch {epoch} at {log.position} without {position}"
             self._broken("G11", f"{text}, which was applied in epoch {log.epoch}")
 
@@ -93,7 +93,7 @@ class Judge:
             self.top[epoch] = (position, order)
 
     def confirmed(self, name: str, position: int, log: ToyLog) -> None:
-        """A member tells its clients that everything up to `position` will stay."""
+        """A member confirms to its clients everything up to `position`."""
         order = log.order_at(position)
         assert order is not None
         if self.confirmed_orders.setdefault(position, order) != order:
@@ -108,11 +108,13 @@ class Judge:
             self.confirmed_position = position
 
     def finish(self) -> list[Violation]:
-        """What can only be said at the end: successive epochs share a voter that was level."""
+        """Checked at the end: successive epochs share a voter that had caught up."""
         numbers = sorted(self.epochs)
         for earlier, later in pairwise(numbers):
             one, two = self.epochs[earlier], self.epochs[later]
-            if not one.level & two.level & set(one.voters):
-                text = f"epochs {earlier} {sorted(one.level)} and {later} {sorted(two.level)}"
-                self._broken("G7", f"{text} share no level voter")
+            if not one.caught_up & two.caught_up & set(one.voters):
+                text = (
+                    f"epochs {earlier} {sorted(one.caught_up)} and {later} {sorted(two.caught_up)}"
+                )
+                self._broken("G7", f"{text} share no voter that had caught up")
         return self.violations

@@ -1,80 +1,82 @@
 """Checkers of configurations, virtual synchrony and safe delivery.
 
 Rule names: C configurations, V virtual synchrony, S safe.  One softening against the textbook: a
-member named in a transitional configuration may fail to install the next ring although it lives,
+member named in a transitional configuration may fail to install the next ring although it is up,
 when the ring breaks between two members' installing; it then counts as having failed for C4, but
 it still owes every safe message (S1, S2) before its own next regular configuration.
 """
 
 from __future__ import annotations
 
-from tests.sim.checkers.history import History, Installed, Life, Passage, Transited, Who
+from tests.sim.checkers.history import History, Installed, Passage, Process, Transited, Who
 from tests.sim.checkers.violation import Violation, Violations
 from vsync.types import NO_RING, Guarantee, RingId
 
 
 def self_inclusion(history: History) -> Violations:
     """C1: a member is in every configuration that it installs."""
-    for life in history.lives:
-        for entry in life.entries:
-            if isinstance(entry, Installed | Transited) and life.who not in entry.members:
-                yield Violation("G6", "C1", f"{life} installed {entry} without itself")
+    for process in history.processes:
+        for entry in process.entries:
+            if isinstance(entry, Installed | Transited) and process.who not in entry.members:
+                yield Violation("G6", "C1", f"{process} installed {entry} without itself")
 
 
 def one_membership(history: History) -> Violations:
-    """C2: one membership for one ring id; ids rise in each life."""
-    known: dict[RingId, tuple[Life, tuple[Who, ...]]] = {}
-    for life in history.lives:
+    """C2: one membership for one ring id; ids rise in each process."""
+    known: dict[RingId, tuple[Process, tuple[Who, ...]]] = {}
+    for process in history.processes:
         last = NO_RING
-        for entry in life.entries:
+        for entry in process.entries:
             if not isinstance(entry, Installed):
                 continue
-            other, members = known.setdefault(entry.ring, (life, entry.members))
+            other, members = known.setdefault(entry.ring, (process, entry.members))
             if members != entry.members:
-                text = f"ring {entry.ring} is {members} at {other}, {entry.members} at {life}"
+                text = f"ring {entry.ring} is {members} at {other}, {entry.members} at {process}"
                 yield Violation("G6", "C2", text)
             if entry.ring.seq <= last.seq:
-                text = f"{life} installed ring {entry.ring} after {last}"
+                text = f"{process} installed ring {entry.ring} after {last}"
                 yield Violation("G6", "C2", text)
             last = entry.ring
 
 
 def alternation(history: History) -> Violations:
     """C3: R, (T, R)*; a transitional configuration is a part of both its neighbours."""
-    for life in history.lives:
+    for process in history.processes:
         regular: Installed | None = None
         trans: Transited | None = None
-        for entry in life.entries:
+        for entry in process.entries:
             if isinstance(entry, Transited):
                 if regular is None or trans is not None:
-                    yield Violation("G6", "C3", f"{life} installed {entry} out of turn")
+                    yield Violation("G6", "C3", f"{process} installed {entry} out of turn")
                 elif entry.ring != regular.ring or not set(entry.members) <= set(regular.members):
-                    yield Violation("G6", "C3", f"{life} installed {entry} after {regular}")
+                    yield Violation("G6", "C3", f"{process} installed {entry} after {regular}")
                 trans = entry
             elif isinstance(entry, Installed):
                 if regular is not None and trans is None:
-                    text = f"{life} went from {regular.ring} to {entry.ring} without transition"
+                    text = f"{process} went from {regular.ring} to {entry.ring} without transition"
                     yield Violation("G6", "C3", text)
                 elif trans is not None and not set(trans.members) <= set(entry.members):
-                    yield Violation("G6", "C3", f"{life} installed {entry} after {trans}")
+                    yield Violation("G6", "C3", f"{process} installed {entry} after {trans}")
                 regular, trans = entry, None
 
 
 def transitional_agreement(history: History) -> Violations:
-    """C4: who moves together agrees on who does.  C5: a new life never counts as the old one."""
+    """C4: who moves together agrees on who does.  C5: a new incarnation never counts as the old."""
     passages = [p for p in history.passages() if p.next is not None and p.trans is not None]
-    came_from = {(p.life.who, p.next): p.ring for p in passages}
+    came_from = {(p.process.who, p.next): p.ring for p in passages}
     groups: dict[tuple[RingId, RingId | None], list[Passage]] = {}
     for passage in passages:
         groups.setdefault((passage.ring, passage.next), []).append(passage)
     for (ring, following), group in groups.items():
         first = group[0]
-        together = {passage.life.who for passage in group}
+        together = {passage.process.who for passage in group}
         for passage in group:
             trans = passage.trans or ()
-            move = f"{ring} -> {following} at {passage.life}"
+            move = f"{ring} -> {following} at {passage.process}"
             if trans != first.trans:
-                yield Violation("G6", "C4", f"{move}: {trans}, but {first.trans} at {first.life}")
+                yield Violation(
+                    "G6", "C4", f"{move}: {trans}, but {first.trans} at {first.process}"
+                )
             if not together <= set(trans):
                 text = f"{move}: {sorted(together - set(trans))} moved along and are not counted"
                 yield Violation("G6", "C4", text)
@@ -97,8 +99,8 @@ def virtual_synchrony(history: History) -> Violations:
         theirs = {delivered.seq for delivered in first.deliveries()}
         if mine != theirs:
             text = (
-                f"{passage.ring} -> {passage.next}: {first.life} alone {sorted(theirs - mine)[:8]},"
-                f" {passage.life} alone {sorted(mine - theirs)[:8]}"
+                f"{passage.ring} -> {passage.next}: {first.process} alone"
+                f" {sorted(theirs - mine)[:8]}, {passage.process} alone {sorted(mine - theirs)[:8]}"
             )
             yield Violation("G2", "V1", text)
 
@@ -108,8 +110,8 @@ def safe(history: History) -> Violations:
     died.  S3: safe in a regular configuration means that all of it had installed the ring.
     """
     passages = history.passages()
-    at: dict[tuple[Who, RingId], Passage] = {(p.life.who, p.ring): p for p in passages}
-    lives = {life.who: life for life in history.lives}
+    at: dict[tuple[Who, RingId], Passage] = {(p.process.who, p.ring): p for p in passages}
+    processes = {process.who: process for process in history.processes}
     has = {key: {d.seq for d in passage.deliveries()} for key, passage in at.items()}
     for passage in passages:
         for rule, group, part in (
@@ -119,7 +121,7 @@ def safe(history: History) -> Violations:
             safe_ones = [d.seq for d in part if d.guarantee == Guarantee.SAFE]
             if safe_ones:
                 for who in group:
-                    yield from _owed(passage, rule, safe_ones, who, at, lives, has)
+                    yield from _owed(passage, rule, safe_ones, who, at, processes, has)
 
 
 def _owed(
@@ -128,17 +130,17 @@ def _owed(
     seqs: list[int],
     who: Who,
     at: dict[tuple[Who, RingId], Passage],
-    lives: dict[Who, Life],
+    processes: dict[Who, Process],
     has: dict[tuple[Who, RingId], set[int]],
 ) -> Violations:
-    life, reached = lives.get(who), at.get((who, passage.ring))
-    if life is None or (reached is None and not life.ended):
-        text = f"{passage} delivered safe {seqs[0]}; {who} never installed the ring and lives"
+    process, reached = processes.get(who), at.get((who, passage.ring))
+    if process is None or (reached is None and not process.ended):
+        text = f"{passage} delivered safe {seqs[0]}; {who} never installed the ring and is up"
         yield Violation("G4", "S3", text)
-    elif reached is not None and not (reached.next is None and life.ended):
+    elif reached is not None and not (reached.next is None and process.ended):
         for seq in seqs:
             if seq not in has[who, passage.ring]:
-                text = f"{passage} delivered safe {seq}; {reached} did not and lives"
+                text = f"{passage} delivered safe {seq}; {reached} did not and is up"
                 yield Violation("G4", rule, text)
 
 

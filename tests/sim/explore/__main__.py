@@ -4,11 +4,11 @@
     [--walks N]
 
 Three ways.  *Layers* (`exhaust`): members are what matters of them for votes, and every state that
-can be reached in so many steps is looked at; complete to the depth that is said, without bounds but
+can be reached in so many steps is looked at; complete to the depth reported, without bounds but
 time and memory (5 voters to depth 3 take half a minute, to depth 4 hours).  *All steps* and *walks*
 drive the real `Primary`, a message at a time; they look at less, and leave out less.
 
-Unlike the seeded simulator all steps are *all* choices from each state that is met: which members
+Unlike the seeded simulator all steps are *all* choices from each state that is found: which members
 form the next view, how far that view gets (states exchanged, epochs promised, activated at some,
 a command applied at some, all of it durable), whose disk is slow, who loses power, whose disk is
 lost.  States that look alike are looked at once.  The members are the real `Primary` over the real
@@ -71,7 +71,7 @@ CASES = {
 
 
 class Report(NamedTuple):
-    """What was looked at.  The last ones say that something happened at all."""
+    """What was looked at.  The last ones show that something happened at all."""
 
     states: int
     steps: int

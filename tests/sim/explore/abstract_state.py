@@ -1,6 +1,6 @@
-"""What matters of a member for votes: the states of `exhaust`, and what the real rules say of them.
+"""What matters of a member for votes: the states of `exhaustive`, and the real rules for them.
 
-A member is its log, its promise and its undecided messages; a log is a tuple of entries, and an
+A member is its log, its promise and its unstable messages; a log is a tuple of entries, and an
 entry its epoch, its number there (0: the activation) and the voters after it.  Members are numbers
 of parts; those that vote alike are interchangeable (`Rules.classes`).  What becomes of a view of
 them is in `abstract_view`.
@@ -18,7 +18,7 @@ from vsync.quorum.voter_set import Terms, parse, voter_set
 
 Entry = tuple[int, int, int]  # epoch, number in it, voters after it (index in `Rules.stages`)
 Log = tuple[Entry, ...]
-Crowd = tuple[tuple[int, ...], ...]  # by class, the numbers of the members' parts, ascending
+Census = tuple[tuple[int, ...], ...]  # by class, the numbers of the members' parts, ascending
 
 ABOVE = 1_000
 """So long is every base, where positions must not be negative."""
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     ran: bool = False
     waits: bool = False
     held: int = 0  # a bit for each arbitrator whose record names this member
-    stage: int = 0  # of an arbitrator: the voters that it was told last
+    stage: int = 0  # of an arbitrator: the voters that it got last
 
 
 class Rules:
@@ -63,7 +63,7 @@ class Rules:
             kinds.setdefault((*kind, name in case.spare), []).append(name)
         self.classes = tuple(tuple(names) for names in kinds.values())
         self.size = len(old.votes)
-        self.wish = tuple(term for term in old.terms if term.startswith("@") or "=" in term)
+        self.requested = tuple(term for term in old.terms if term.startswith("@") or "=" in term)
         self.arbitrators = sorted({one.arbitrator for one in sets if one.arbitrator})
         self._votes_only = [names[0] in self.arbitrators for names in self.classes]
         self.waits = any(one.wait_for_all for one in sets)
@@ -96,29 +96,31 @@ class Model:
             self.parts.append(part)
         return found
 
-    def first(self) -> Crowd:
+    def first(self) -> Census:
         """All members, with nothing on disk."""
         empty = self.number(Part(waits=self.rules.waits))
         return tuple((empty,) * len(names) for names in self.rules.classes)
 
-    def durable(self, stage: int, marks: tuple[tuple[str, int], ...], level: frozenset[str]) -> int:
+    def durable(
+        self, stage: int, marks: tuple[tuple[str, int], ...], caught_up: frozenset[str]
+    ) -> int:
         """How much above the base of a view is durable; of an arbitrator the mark is 1 with its
         record, else 0."""
-        key = stage, marks, level
+        key = stage, marks, caught_up
         found = self._durable.get(key)
         if found is None:
             shifted = {
                 name: mark if name in self.rules.arbitrators else mark + ABOVE
                 for name, mark in marks
             }
-            position = parse(self.rules.stages[stage]).durable(shifted, level, 1)
+            position = parse(self.rules.stages[stage]).durable(shifted, caught_up, 1)
             found = self._durable[key] = max(0, position - ABOVE)
         return found
 
-    # -- what the members say --------------------------------------------------------------------
+    # -- what the members report -------------------------------------------------------------------
 
     def state_report(self, part: Part, name: str) -> StateReport:
-        """Its answer in a state exchange."""
+        """Its state report."""
         log = part.log
         epoch = log[-1][0] if log else 0
         arbitrator = name in self.rules.arbitrators
@@ -135,7 +137,7 @@ class Model:
             chain=ZERO_CHAIN if arbitrator else self._chain(log),
             order=ZERO_CHAIN if arbitrator else self._chain(log), label="",
             reach=reach, complete=part.complete, unstable=len(part.unstable),
-            requested=self.rules.wish, arbitrator=arbitrator, waits=part.waits,
+            requested=self.rules.requested, arbitrator=arbitrator, waits=part.waits,
         )  # fmt: skip
 
     def _chain(self, log: Log) -> bytes:

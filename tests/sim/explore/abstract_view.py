@@ -2,8 +2,8 @@
 
 What this file adds to them is the ring and the disk below them:
 
-- a message that anybody delivered was received by every member of the view, and whoever has not
-  delivered it when the view breaks holds it undecided;
+- a message that anybody delivered was received by every member of the view, and is unstable at
+  whoever has not delivered it when the view breaks;
 - the disk has all that its member delivered, unless it loses power as the view breaks;
 - as much is confirmed as the marks of the members allow, at once, where all have delivered it: a
   mark goes round on the token, and on this way everybody delivers what it stands for
@@ -16,20 +16,29 @@ from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
 from typing import NamedTuple
 
-from tests.sim.explore.abstract_state import COMMAND, PARTIAL, Crowd, Entry, Log, Model, Part, dark
+from tests.sim.explore.abstract_state import (
+    COMMAND,
+    PARTIAL,
+    Census,
+    Entry,
+    Log,
+    Model,
+    Part,
+    dark,
+)
 from vsync.primary.events import StateReport
 from vsync.primary.state_exchange import Plan, PlanVerdict, activate, make_plan, refuse
 from vsync.quorum.voter_set import parse
 from vsync.types import Member
 
 ENOUGH = 9
-"""More messages than a view ever has: who holds nothing undecided does not bound the others."""
+"""More messages than a view ever has: who holds nothing unstable does not bound the others."""
 
 
 class Outcome(NamedTuple):
     """One way in which a view ended."""
 
-    crowd: Crowd  # its members, now
+    census: Census  # its members, now
     epoch: int = 0  # of an activation that was sent
     entered: Log | None = None  # the log below the activation, when somebody applied it
     confirmed: Log | None = None
@@ -41,18 +50,18 @@ class Ends:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self._known: dict[Crowd, tuple[Outcome, ...]] = {}
+        self._known: dict[Census, tuple[Outcome, ...]] = {}
 
-    def of(self, crowd: Crowd) -> tuple[Outcome, ...]:
+    def of(self, census: Census) -> tuple[Outcome, ...]:
         """How a view of these members may end, but for ends that change nothing."""
-        found = self._known.get(crowd)
+        found = self._known.get(census)
         if found is None:
-            ways = dict.fromkeys(View(self.model, crowd).ends())
-            found = self._known[crowd] = tuple(way for way in ways if way != Outcome(crowd))
+            ways = dict.fromkeys(View(self.model, census).ends())
+            found = self._known[census] = tuple(way for way in ways if way != Outcome(census))
         return found
 
 
-class Seat(NamedTuple):
+class Slot(NamedTuple):
     """A member of the view being looked at."""
 
     place: int  # its class
@@ -61,8 +70,8 @@ class Seat(NamedTuple):
     member: Member
 
 
-class Fate(NamedTuple):
-    """What became of one member in a view: what it delivered and received after the plan."""
+class Ending(NamedTuple):
+    """How a view ended for one member: what it delivered and received after the plan."""
 
     part: Part
     kept: bool = False  # it is as it was
@@ -70,28 +79,28 @@ class Fate(NamedTuple):
     received: int = ENOUGH
     dark: bool = False  # it lost power with less on disk than it had delivered
     counted: bool = True  # its promise came before the activation
-    held: bool = False  # it came later, and said what it has on disk
+    held: bool = False  # it came later, and reported what it has on disk
 
 
 class View:
     """One view of some members, from the states that they bring."""
 
-    def __init__(self, model: Model, crowd: Crowd) -> None:
-        self.model, self.rules, self.crowd = model, model.rules, crowd
-        self.seats: list[Seat] = []
-        for place, numbers in enumerate(crowd):
+    def __init__(self, model: Model, census: Census) -> None:
+        self.model, self.rules, self.census = model, model.rules, census
+        self.slots: list[Slot] = []
+        for place, numbers in enumerate(census):
             for number, name in zip(numbers, self.rules.classes[place], strict=False):
                 part = model.parts[number]
-                self.seats.append(Seat(place, name, part, Member(name, 1, name)))
+                self.slots.append(Slot(place, name, part, Member(name, 1, name)))
         self.plan: Plan | None = None
         self._activates: dict[tuple[bool, ...], bool] = {}
 
     def ends(self) -> Iterator[Outcome]:
         """All ways in which it may end."""
-        if not self.seats:
+        if not self.slots:
             return
         state_reports = {
-            seat.member: model_standing(self.model, seat, self.seats) for seat in self.seats
+            slot.member: model_state_report(self.model, slot, self.slots) for slot in self.slots
         }
         members = tuple(sorted(state_reports))
         self.plan = plan = make_plan(members, state_reports)
@@ -101,13 +110,13 @@ class View:
             )
         if plan.verdict in (PlanVerdict.WAIT, PlanVerdict.INQUORATE):
             if self.rules.waits and plan.verdict is PlanVerdict.INQUORATE:
-                yield self._outcome([Fate(s.part._replace(waits=True)) for s in self.seats])
+                yield self._outcome([Ending(s.part._replace(waits=True)) for s in self.slots])
             return
         if plan.verdict is PlanVerdict.FORM and plan.voters != self.rules.stages[0]:
             return  # a first start by others than those of the case
         self.state_reports, self.members = state_reports, members
         self.stage = self.rules.stages.index(plan.voters)
-        self.donor = next(seat for seat in self.seats if seat.member == plan.donor)
+        self.donor = next(slot for slot in self.slots if slot.member == plan.donor)
         self.again = () if self.donor.place in self._arbiters() else self.donor.part.unstable
         base = (*self.donor.part.log, *self.again)
         self.act: Entry = (plan.epoch, 0, base[-1][2] if self.again else self.stage)
@@ -116,7 +125,7 @@ class View:
             yield from self._end_with(seconds)
 
     def _arbiters(self) -> set[int]:
-        return {place for place in range(len(self.crowd)) if self.rules.is_arbitrator(place)}
+        return {place for place in range(len(self.census)) if self.rules.is_arbitrator(place)}
 
     def _seconds(self) -> Iterator[Log]:
         """What may be ordered: nothing that is delivered, an activation, something after it."""
@@ -129,217 +138,221 @@ class View:
         if stage == 1 or (stage == 0 and self.rules.case.change):
             yield self.act, (epoch, 1, stage + 1)
 
-    # -- each member's fate ----------------------------------------------------------------------
+    # -- how it ends for each member ---------------------------------------------------------------
 
     def _end_with(self, ordered: Log) -> Iterator[Outcome]:
-        groups: dict[tuple[int, tuple[Fate, ...]], list[Seat]] = {}
-        for seat in self.seats:
-            fates = tuple(dict.fromkeys(self._fates(seat, ordered)))
-            groups.setdefault((seat.place, fates), []).append(seat)
+        groups: dict[tuple[int, tuple[Ending, ...]], list[Slot]] = {}
+        for slot in self.slots:
+            endings = tuple(dict.fromkeys(self._endings(slot, ordered)))
+            groups.setdefault((slot.place, endings), []).append(slot)
         # Who came in different states and goes on alike is interchangeable from here.
-        self.seats = [seat for group in groups.values() for seat in group]
+        self.slots = [slot for group in groups.values() for slot in group]
         self._activates = {}
         choices = [
-            list(combinations_with_replacement(fates, len(group)))
-            for (_, fates), group in groups.items()
+            list(combinations_with_replacement(endings, len(group)))
+            for (_, endings), group in groups.items()
         ]
         for chosen in product(*choices):
-            ends = [fate for group in chosen for fate in group]
+            ends = [ending for group in chosen for ending in group]
             if not ordered or self._possible(ends, ordered):
                 yield from self._judge(ends, ordered)
 
-    def _fates(self, seat: Seat, ordered: Log) -> Iterator[Fate]:
-        plan, part = self.plan, seat.part
+    def _endings(self, slot: Slot, ordered: Log) -> Iterator[Ending]:
+        plan, part = self.plan, slot.part
         assert plan is not None
         promised = part._replace(promised=max(part.promised, plan.epoch), filled=True)
-        if self.rules.is_arbitrator(seat.place):
+        if self.rules.is_arbitrator(slot.place):
             promised = promised._replace(stage=self.stage)
             if not ordered:
-                yield Fate(part, kept=True)
-                yield Fate(promised)
+                yield Ending(part, kept=True)
+                yield Ending(promised)
                 return
-            yield Fate(promised)
+            yield Ending(promised)
             record: Log = ((plan.epoch, 0, self.stage),)
             recorded = promised._replace(log=record, ran=True, waits=False)
-            yield Fate(recorded, delivered=1)
-            yield Fate(self._dark(promised), dark=True)
+            yield Ending(recorded, delivered=1)
+            yield Ending(self._dark(promised), dark=True)
             return
-        left = self._left(seat)
+        left = self._left(slot)
         behind = left is None
         if behind or not ordered:
-            yield Fate(part, kept=True)
+            yield Ending(part, kept=True)
         log = self.donor.part.log
-        level = promised._replace(
+        caught_up = promised._replace(
             log=log, unstable=left or (), complete=part.complete and not behind
         )
         if not ordered:
-            yield Fate(level)
+            yield Ending(caught_up)
             return
         for delivered, received in self._progress(len(ordered)):
-            here = level
+            here = caught_up
             if received:
                 coming = (*self.again, *ordered)[: len(self.again) + received]
                 done = len(self.again) + delivered if delivered else 0
-                here = level._replace(
+                here = caught_up._replace(
                     log=(*log, *coming[:done]), unstable=coming[done:], complete=True
                 )
             if delivered:
                 here = here._replace(ran=True, waits=False)
-            yield Fate(here, delivered=delivered, received=received)
+            yield Ending(here, delivered=delivered, received=received)
             if behind and delivered and self.rules.arbitrators:
                 for held in (False, True):
-                    yield Fate(
+                    yield Ending(
                         here, delivered=delivered, received=received, counted=False, held=held
                     )
 
         coming = (*self.again, *ordered)
         for written in range(len(coming)):
-            here = level._replace(log=(*log, *coming[:written]))
-            yield Fate(self._dark(here), delivered=max(0, written - len(self.again)), dark=True)
+            here = caught_up._replace(log=(*log, *coming[:written]))
+            yield Ending(self._dark(here), delivered=max(0, written - len(self.again)), dark=True)
 
     def _dark(self, part: Part) -> Part:
         return dark(part, waits=self.rules.waits)
 
-    def _left(self, seat: Seat) -> Log | None:
-        """What a member that is level at once keeps undecided; None: it must fetch the state."""
-        plan, unstable = self.plan, seat.part.unstable
+    def _left(self, slot: Slot) -> Log | None:
+        """What a member that has caught up keeps unstable; None: it must fetch the state."""
+        plan, unstable = self.plan, slot.part.unstable
         assert plan is not None
-        if seat.member in plan.caught_up:
+        if slot.member in plan.caught_up:
             return unstable
         target = self.donor.part.log
         for count in range(1, len(unstable) + 1):
-            if (*seat.part.log, *unstable[:count]) == target:
+            if (*slot.part.log, *unstable[:count]) == target:
                 return unstable[count:]
         return None
 
     def _progress(self, count: int) -> list[tuple[int, int]]:
-        """(delivered, received) of a member that is level, of so many messages."""
+        """(delivered, received) of a member that has caught up, of so many messages."""
         partial = self.model.closeness >= PARTIAL
         if count == 1:
             return [(0, 0), (0, 1), (1, 1)] if partial else [(0, 1), (1, 1)]
         last = [(0, 2), (1, 2), (2, 2)]
         return [(0, 1), (1, 1), *last] if partial else last
 
-    def _possible(self, fates: list[Fate], ordered: Log) -> bool:
+    def _possible(self, endings: list[Ending], ordered: Log) -> bool:
         """What anybody delivered, all have received; what is ordered, somebody has received."""
         everybody, most, first, gone = ENOUGH, 0, 0, False
-        for fate in fates:
-            if fate.received < everybody:
-                everybody = fate.received
-            if fate.received > most and fate.received != ENOUGH:
-                most = fate.received
-            if fate.delivered > first:
-                first = fate.delivered
-            gone = gone or fate.dark
+        for ending in endings:
+            if ending.received < everybody:
+                everybody = ending.received
+            if ending.received > most and ending.received != ENOUGH:
+                most = ending.received
+            if ending.delivered > first:
+                first = ending.delivered
+            gone = gone or ending.dark
         if first > everybody:
             return False
-        # somebody is there who could have said it
+        # somebody is there who could have sent it
         return gone or (most == len(ordered) and (most == 1 or first > 0))
 
-    # -- what came of it -------------------------------------------------------------------------
+    # -- what came of it ---------------------------------------------------------------------------
 
-    def _judge(self, fates: list[Fate], ordered: Log) -> Iterator[Outcome]:
+    def _judge(self, endings: list[Ending], ordered: Log) -> Iterator[Outcome]:
         if not ordered:
-            yield self._outcome(fates)
+            yield self._outcome(endings)
             return
         plan = self.plan
         assert plan is not None
-        promised = tuple([not fate.kept and fate.counted for fate in fates])
+        promised = tuple([not ending.kept and ending.counted for ending in endings])
         if not self._may_activate(plan, promised):
             return
-        level = {s.name for s, yes in zip(self.seats, promised, strict=True) if yes}
-        confirmed = self._confirmed(fates, level, ordered)
+        caught_up = {s.name for s, yes in zip(self.slots, promised, strict=True) if yes}
+        confirmed = self._confirmed(endings, caught_up, ordered)
         stage = ordered[-1][2]
         if len(ordered) > 1 and stage != self.act[2]:
-            here = {s.name for s, f in zip(self.seats, fates, strict=True) if not f.kept}
+            here = {s.name for s, f in zip(self.slots, endings, strict=True) if not f.kept}
             if stage == 1:
                 joint = parse(self.rules.stages[1])
                 if not (joint.quorate(here) and self.rules.newcomers <= here):
                     return
             elif not confirmed:
                 return  # the step before is not durable yet
-        entered = self.base if any(fate.delivered for fate in fates) else None
+        entered = self.base if any(ending.delivered for ending in endings) else None
         log = (*self.base, *ordered)
-        spoken = log[: len(self.base) + confirmed] if confirmed else None
+        confirmed_log = log[: len(self.base) + confirmed] if confirmed else None
         if self.rules.arbitrators:
-            fates = self._recorded(fates, level)
-        yield self._outcome(fates, plan.epoch, entered, spoken)
+            endings = self._recorded(endings, caught_up)
+        yield self._outcome(endings, plan.epoch, entered, confirmed_log)
 
     def _may_activate(self, plan: Plan, promised: tuple[bool, ...]) -> bool:
         found = self._activates.get(promised)
         if found is None:
-            answers = {s.member: yes for s, yes in zip(self.seats, promised, strict=True)}
+            answers = {s.member: yes for s, yes in zip(self.slots, promised, strict=True)}
             fresh = dict.fromkeys(answers, False)
             activation = activate(plan, self.members, self.state_reports, answers, fresh)
             found = self._activates[promised] = activation is not None
         return found
 
-    def _confirmed(self, fates: list[Fate], level: set[str], ordered: Log) -> int:
-        """How much of what was ordered any member here may speak of."""
+    def _confirmed(self, endings: list[Ending], caught_up: set[str], ordered: Log) -> int:
+        """How much of what was ordered any member here may confirm."""
         everywhere = len(ordered)
         marks: list[tuple[str, int]] = []
-        late: dict[str, Fate] = {}
-        speakers = set[tuple[int, int]]()
-        for seat, fate in zip(self.seats, fates, strict=True):
-            if fate.kept:
+        late: dict[str, Ending] = {}
+        confirmers = set[tuple[int, int]]()
+        for slot, ending in zip(self.slots, endings, strict=True):
+            if ending.kept:
                 continue
-            arbitrator = self.rules.is_arbitrator(seat.place)
-            if not fate.dark and not (arbitrator and fate.delivered):
-                everywhere = min(everywhere, fate.delivered)
+            arbitrator = self.rules.is_arbitrator(slot.place)
+            if not ending.dark and not (arbitrator and ending.delivered):
+                everywhere = min(everywhere, ending.delivered)
             if not everywhere:
                 return 0
-            done = len(fate.part.log) - len(self.base)
-            marks.append((seat.name, bool(fate.delivered) if arbitrator else done))
-            if not fate.counted:
-                late[seat.name] = fate
-            if fate.delivered and not arbitrator:
-                speakers.add((done, fate.part.log[-1][2]))
-        levels = [frozenset(level)]
+            done = len(ending.part.log) - len(self.base)
+            marks.append((slot.name, bool(ending.delivered) if arbitrator else done))
+            if not ending.counted:
+                late[slot.name] = ending
+            if ending.delivered and not arbitrator:
+                confirmers.add((done, ending.part.log[-1][2]))
+        sets = [frozenset(caught_up)]
         if late:
-            told = {name for name, f in late.items() if f.delivered == len(ordered) or f.held}
-            levels += [frozenset(level | late.keys()), frozenset(level | told)]
+            recorded = {name for name, f in late.items() if f.delivered == len(ordered) or f.held}
+            sets += [frozenset(caught_up | late.keys()), frozenset(caught_up | recorded)]
         best = 0
-        for done, stage in speakers:
-            for names in levels:
+        for done, stage in confirmers:
+            for names in sets:
                 position = self.model.durable(stage, tuple(marks), names)
                 best = max(best, min(position, done, everywhere))
         return best
 
-    def _recorded(self, fates: list[Fate], level: set[str]) -> list[Fate]:
+    def _recorded(self, endings: list[Ending], caught_up: set[str]) -> list[Ending]:
         """Write down, with the arbitrators that saw the activation, who holds all of it."""
         drop = keep = 0
-        for seat, fate in zip(self.seats, fates, strict=True):
-            if self.rules.is_arbitrator(seat.place) and fate.delivered:
-                drop |= self.rules.bit(seat.place)
+        for slot, ending in zip(self.slots, endings, strict=True):
+            if self.rules.is_arbitrator(slot.place) and ending.delivered:
+                drop |= self.rules.bit(slot.place)
         found = []
-        for seat, fate in zip(self.seats, fates, strict=True):
-            keep = drop if seat.name in level or fate.held else 0
-            if drop and not self.rules.is_arbitrator(seat.place):
-                part = fate.part
-                fate = fate._replace(part=part._replace(held=part.held & ~drop | keep))
-            found.append(fate)
+        for slot, ending in zip(self.slots, endings, strict=True):
+            keep = drop if slot.name in caught_up or ending.held else 0
+            if drop and not self.rules.is_arbitrator(slot.place):
+                part = ending.part
+                ending = ending._replace(part=part._replace(held=part.held & ~drop | keep))
+            found.append(ending)
         return found
 
     def _outcome(
-        self, fates: list[Fate], epoch: int = 0, entered: Log | None = None,
+        self, endings: list[Ending], epoch: int = 0, entered: Log | None = None,
         confirmed: Log | None = None,
     ) -> Outcome:  # fmt: skip
-        crowd: list[list[int]] = [[] for _ in self.crowd]
+        census: list[list[int]] = [[] for _ in self.census]
         renewed = 0
-        for seat, fate in zip(self.seats, fates, strict=True):
-            crowd[seat.place].append(self.model.number(fate.part))
-            if epoch and fate.delivered and self.rules.is_arbitrator(seat.place):
-                renewed |= self.rules.bit(seat.place)
+        for slot, ending in zip(self.slots, endings, strict=True):
+            census[slot.place].append(self.model.number(ending.part))
+            if epoch and ending.delivered and self.rules.is_arbitrator(slot.place):
+                renewed |= self.rules.bit(slot.place)
         return Outcome(
-            tuple(tuple(sorted(numbers)) for numbers in crowd), epoch, entered, confirmed, renewed
+            tuple(tuple(sorted(numbers)) for numbers in census),
+            epoch,
+            entered,
+            confirmed,
+            renewed,
         )
 
 
-def model_standing(model: Model, seat: Seat, seats: list[Seat]) -> StateReport:
-    """An answer; an arbitrator's with the names of those in its record, as far as they are here."""
-    state_report = model.state_report(seat.part, seat.name)
-    if not state_report.arbitrator or not seat.part.log:
+def model_state_report(model: Model, slot: Slot, slots: list[Slot]) -> StateReport:
+    """A report; an arbitrator's with the names of those in its record, as far as they are here."""
+    state_report = model.state_report(slot.part, slot.name)
+    if not state_report.arbitrator or not slot.part.log:
         return state_report
-    bit = model.rules.bit(seat.place)
-    holders = tuple(sorted(s.name for s in seats if s.part.held & bit))
+    bit = model.rules.bit(slot.place)
+    holders = tuple(sorted(s.name for s in slots if s.part.held & bit))
     return state_report._replace(holders=holders or ("somebody else",))

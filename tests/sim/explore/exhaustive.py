@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from tests.sim.explore.abstract_state import Crowd, Log, Model, Part
+from tests.sim.explore.abstract_state import Census, Log, Model, Part
 from tests.sim.explore.abstract_state import dark as without_power
 from tests.sim.explore.abstract_view import Ends
 from tests.sim.explore.world import Case
@@ -33,7 +33,7 @@ class Broken(Exception):
 class State(NamedTuple):
     """All members, and what is known from outside: the history confirmed and the epochs sent."""
 
-    crowd: Crowd
+    census: Census
     confirmed: Log = ()
     sent: int = 0
 
@@ -93,13 +93,13 @@ class Search:
             for place, names in enumerate(self.rules.classes)
             if self.rules.is_arbitrator(place) and names[0] not in self.rules.case.spare
         )
-        crowd = []
+        census = []
         for place, names in enumerate(self.rules.classes):
             part = serving._replace(held=bits)
             if self.rules.is_arbitrator(place):
                 part = serving._replace(complete=False)
-            crowd.append((self.model.number(part),) * len(names))
-        return [State(self.model.first()), State(tuple(crowd), (entry,), 1)]
+            census.append((self.model.number(part),) * len(names))
+        return [State(self.model.first()), State(tuple(census), (entry,), 1)]
 
     def _depth(self, done: int, started: float, *, ended: bool) -> Depth:
         return Depth(done, len(self.came), self.steps, time.process_time() - started, ended)
@@ -107,12 +107,12 @@ class Search:
     # -- one step --------------------------------------------------------------------------------
 
     def _after(self, state: State) -> Iterator[State]:
-        for crowd in self._darkened(state.crowd):
-            yield self._canonical(State(crowd, state.confirmed, state.sent))
+        for census in self._darkened(state.census):
+            yield self._canonical(State(census, state.confirmed, state.sent))
         if self.lost_disks:
-            for crowd in self._robbed(state.crowd):
-                yield self._canonical(State(crowd, state.confirmed, state.sent))
-        for chosen, rest in parts(state.crowd):
+            for census in self._robbed(state.census):
+                yield self._canonical(State(census, state.confirmed, state.sent))
+        for chosen, rest in parts(state.census):
             for way in self._ends.of(chosen):
                 self.steps += 1
                 confirmed, sent = state.confirmed, state.sent
@@ -130,19 +130,19 @@ class Search:
                         tuple(self._forgotten(number, way.renewed) for number in numbers)
                         for numbers in rest
                     )
-                crowd = tuple(
-                    tuple(sorted(one + two)) for one, two in zip(way.crowd, others, strict=True)
+                census = tuple(
+                    tuple(sorted(one + two)) for one, two in zip(way.census, others, strict=True)
                 )
-                yield self._canonical(State(crowd, confirmed, sent))
+                yield self._canonical(State(census, confirmed, sent))
 
     def _forgotten(self, number: int, renewed: int) -> int:
         part = self.model.parts[number]
         return self.model.number(part._replace(held=part.held & ~renewed))
 
-    def _darkened(self, crowd: Crowd) -> Iterator[Crowd]:
+    def _darkened(self, census: Census) -> Iterator[Census]:
         """Some members lose power."""
         choices: list[list[tuple[int, ...]]] = []
-        for numbers in crowd:
+        for numbers in census:
             found: list[list[tuple[int, ...]]] = []
             for number, count in Counter(numbers).items():
                 dark = self._dark.get(number)
@@ -156,14 +156,14 @@ class Search:
         for way in product(*choices):
             yield tuple(tuple(sorted(numbers)) for numbers in way)
 
-    def _robbed(self, crowd: Crowd) -> Iterator[Crowd]:
+    def _robbed(self, census: Census) -> Iterator[Census]:
         """The failure model: a disk is lost while all others are there, and are quorate."""
         everybody = [
             (place, name, self.model.parts[number])
-            for place, numbers in enumerate(crowd)
+            for place, numbers in enumerate(census)
             for number, name in zip(numbers, self.rules.classes[place], strict=True)
         ]
-        for place, numbers in enumerate(crowd):
+        for place, numbers in enumerate(census):
             for number in set(numbers):
                 name = self.rules.classes[place][numbers.index(number)]
                 others = [one for one in everybody if one[1] != name]
@@ -179,7 +179,7 @@ class Search:
                     lost = self.model.number(Part(waits=self.rules.waits, held=held))
                     rest = list(numbers)
                     rest[rest.index(number)] = lost
-                    yield (*crowd[:place], tuple(sorted(rest)), *crowd[place + 1 :])
+                    yield (*census[:place], tuple(sorted(rest)), *census[place + 1 :])
 
     # -- states that are one ---------------------------------------------------------------------
 
@@ -190,14 +190,17 @@ class Search:
         found = self._alike.get(state)
         if found is not None:
             return found
-        parts_here = [self.model.parts[n] for n in {n for ns in state.crowd for n in ns}]
+        parts_here = [self.model.parts[n] for n in {n for ns in state.census for n in ns}]
         arbiters = {
-            n for place, ns in enumerate(state.crowd) if self.rules.is_arbitrator(place) for n in ns
+            n
+            for place, ns in enumerate(state.census)
+            if self.rules.is_arbitrator(place)
+            for n in ns
         }
         logs = [state.confirmed]
         logs += [
             self.model.parts[n].log
-            for place, ns in enumerate(state.crowd)
+            for place, ns in enumerate(state.census)
             if not self.rules.is_arbitrator(place)
             for n in set(ns)
             if self.model.parts[n].filled
@@ -220,16 +223,16 @@ class Search:
         if shared == 1 and not down and not lowest[0][1]:
             self._alike[state] = state
             return state
-        crowd = tuple(
+        census = tuple(
             tuple(
                 sorted(
                     self._shift(n, 1 if self.rules.is_arbitrator(place) else shared, down)
                     for n in ns
                 )
             )
-            for place, ns in enumerate(state.crowd)
+            for place, ns in enumerate(state.census)
         )
-        found = State(crowd, shifted(state.confirmed, shared, down), state.sent - down)
+        found = State(census, shifted(state.confirmed, shared, down), state.sent - down)
         self._alike[state] = found
         return found
 
@@ -260,7 +263,7 @@ class Search:
     def describe(self, state: State) -> str:
         """One state, for people."""
         words = []
-        for place, numbers in enumerate(state.crowd):
+        for place, numbers in enumerate(state.census):
             for name, number in zip(self.rules.classes[place], numbers, strict=True):
                 part = self.model.parts[number]
                 log = "".join(f" {e}.{n}" + "'" * s for e, n, s in part.log)
@@ -283,10 +286,10 @@ def shifted(log: Log, shared: int, down: int) -> Log:
     return ((epoch - down, 0, stage), *((e - down, n, s) for e, n, s in rest))
 
 
-def parts(crowd: Crowd) -> Iterator[tuple[Crowd, Crowd]]:
+def parts(census: Census) -> Iterator[tuple[Census, Census]]:
     """Each choice of members, and the others; those in the same state stand for each other."""
     choices: list[list[tuple[tuple[int, ...], tuple[int, ...]]]] = []
-    for numbers in crowd:
+    for numbers in census:
         groups = Counter(numbers)
         ways = product(*(range(count + 1) for count in groups.values()))
         choices.append(

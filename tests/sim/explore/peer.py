@@ -51,28 +51,28 @@ class Image(NamedTuple):
         return order_at(self.entries, position)
 
 
-class Witness(Protocol):
-    """Who sees everything."""
+class Observer(Protocol):
+    """Sees all members."""
 
     def activated(self, peer: Peer, event: Activated) -> None: ...
     def confirmed(self, peer: Peer, position: int) -> None: ...
 
 
 class Peer:
-    """One life after the other of one member."""
+    """One member, through all its incarnations."""
 
     def __init__(
-        self, name: str, witness: Witness, size: int, wish: Terms, *, arbitrator: bool,
+        self, name: str, observer: Observer, size: int, requested: Terms, *, arbitrator: bool,
         newcomer: bool,
     ) -> None:  # fmt: skip
-        self.name, self.witness, self.size, self.wish = name, witness, size, wish
+        self.name, self.observer, self.size, self.requested = name, observer, size, requested
         self.arbitrator, self.newcomer = arbitrator, newcomer
         self.disk = Image()
         self.restart()
 
     def restart(self) -> None:
         """Lose what is not on the disk."""
-        # Nothing of a former life is under way here, so all lives may look alike: fewer states.
+        # Nothing of a former incarnation is under way here, so all may look alike: fewer states.
         self.me = Member(self.name, 1, self.name)
         self.memory = self.disk
         self.primary = Primary(self.me, self)
@@ -100,7 +100,7 @@ class Peer:
             size=self.size, promised_epoch=memory.promised,
             state_epoch=memory.epoch, position=len(memory.entries),
             chain=memory.order, order=memory.order, label="",
-            requested=self.wish, arbitrator=self.arbitrator, holders=memory.holders,
+            requested=self.requested, arbitrator=self.arbitrator, holders=memory.holders,
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
@@ -151,7 +151,7 @@ class Peer:
         memory = self.memory
         voters, promised, item = memory.voters, memory.promised, event_item(event)
         if isinstance(event, Activated):
-            self.witness.activated(self, event)
+            self.observer.activated(self, event)
             self.ran = True
             promised = max(promised, event.activation.epoch)
             if not event.activation.keeps:
@@ -177,7 +177,7 @@ class Peer:
     def _confirm(self) -> None:
         position = min(self.primary.durable(), len(self.memory.entries))
         if position and not self.arbitrator and self.wanted is None:
-            self.witness.confirmed(self, position)
+            self.observer.confirmed(self, position)
 
     # -- what the explorer lets happen -----------------------------------------------------------
 

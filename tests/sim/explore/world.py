@@ -58,17 +58,17 @@ class Ring:
 
 
 class World:
-    """Members, rings, and the one who sees everything."""
+    """Members, rings, and the observer of all."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         one = voter_set(case.terms)
-        wish = tuple(term for term in one.terms if term.startswith("@") or "=" in term)
+        requested = tuple(term for term in one.terms if term.startswith("@") or "=" in term)
         coming = voter_set(case.change)
         arbitrators = {one.arbitrator, coming.arbitrator}
         self.peers = {
             name: Peer(
-                name, self, len(one.votes), wish,
+                name, self, len(one.votes), requested,
                 arbitrator=name in arbitrators, newcomer=name in case.spare,
             )
             for name in sorted({*one.names, *case.spare})
@@ -83,14 +83,14 @@ class World:
 
     def activated(self, peer: Peer, event: Activated) -> None:
         epoch, order = event.activation.epoch, peer.memory.order
-        level = peer.primary.caught_up_names if peer.primary.ring == event.ring else frozenset()
+        caught_up = peer.primary.caught_up_names if peer.primary.ring == event.ring else frozenset()
         fresh = epoch not in self.epochs  # others may come to it late, from the same base
-        ring, base, known = self.epochs.setdefault(epoch, (event.ring, order, level))
+        ring, base, known = self.epochs.setdefault(epoch, (event.ring, order, caught_up))
         assert (ring, base) == (event.ring, order), f"G7: epoch {epoch} twice"
-        self.epochs[epoch] = (ring, base, known | level)
+        self.epochs[epoch] = (ring, base, known | caught_up)
         before = max((other for other in self.epochs if other < epoch), default=0)
-        if before and level and self.epochs[before][2]:
-            shared = level & self.epochs[before][2]
+        if before and caught_up and self.epochs[before][2]:
+            shared = caught_up & self.epochs[before][2]
             assert shared, f"G7: epochs {before} and {epoch} share nobody"
         if self.confirmed_position and fresh:
             held = peer.memory.order_at(self.confirmed_position)
@@ -121,7 +121,7 @@ class World:
     # -- one step --------------------------------------------------------------------------------
 
     def take(self, step: Step) -> None:
-        """Let one view come and go."""
+        """Take one view from its installation to its end."""
         self.path.append(step)
         self._install(step.members)
         self._run(step)
@@ -222,7 +222,7 @@ class World:
             ring.log.extend((peer.me, payload) for payload in peer.primary.take_outgoing())
 
     def _order(self, ring: Ring, step: Step, *, first: bool) -> bool:
-        """The first level voter orders what is due; False when nothing is."""
+        """The first voter that has caught up orders what is due; False when nothing is."""
         for name in ring.members:
             peer = self.peers[name]
             electorate = parse(peer.memory.voters)
@@ -231,14 +231,14 @@ class World:
         else:
             return False
         item = f"entry {peer.primary.epoch} {name} {len(ring.log)}".encode()
-        terms, level = peer.memory.voters, peer.primary.caught_up_names
+        terms, caught_up = peer.memory.voters, peer.primary.caught_up_names
         if electorate.changing:
             if peer.primary.durable() >= peer.since:
                 item = voters_item(terms, reconfiguration.finished(terms))
         elif first and step.change and terms == self.case.terms:
             joint = reconfiguration.change_to(terms, self.case.change)
             newcomers = set(parse(joint).names) - set(electorate.names)
-            if parse(joint).quorate(level) and newcomers <= level:
+            if parse(joint).quorate(caught_up) and newcomers <= caught_up:
                 item = voters_item(terms, joint)
         ring.log.append((peer.me, Primary.wrap(item)))
         return True
@@ -295,7 +295,7 @@ class World:
         return whole and not electorate.changing and electorate.quorate(voting)
 
     def key(self) -> tuple[object, ...]:
-        """What tells this state from another one."""
+        """The identity of this state."""
         places = {ring.id: place for place, ring in enumerate(self.rings.values())}
         found: list[object] = [self.confirmed_order]
         for name, peer in self.peers.items():

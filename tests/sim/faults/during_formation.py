@@ -1,7 +1,7 @@
-"""Trouble in the middle of forming a ring: a strike waits for a member to enter a phase.
+"""Faults in the middle of forming a ring: a strike is triggered by a member's phase change.
 
-Faults at random times seldom meet commit and recovery, which take a few token hops.  Here each
-entry into a phase is an occasion, by chance, for one of several blows a few hops later.
+Faults at random times seldom hit commit and recovery, which take a few token hops.  Here each
+entry into a phase triggers, with some probability, one of several faults a few hops later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Strike:
             self.world.strikes = self.number
 
     def _blow(self, near: SimMember, blow: str, same: bool, size: float) -> None:
-        """Everything comes from the draw at the occasion, so leaving one out moves no other."""
+        """Everything comes from the draw at the trigger, so leaving one out moves no other."""
         members = list(self.world.members.values())
         member = near if same else members[int(size * 1000) % len(members)]
         token_s = self.world.plan.token_timeout_ms / 1000.0

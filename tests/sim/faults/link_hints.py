@@ -1,6 +1,6 @@
-"""What the transport would have seen: connections that break, and hosts that refuse new ones.
+"""What the transport would report: connections that break, and hosts that refuse new ones.
 
-When a process dies on a reachable host, each peer notices within a moment and goes on knocking;
+When a process dies on a reachable host, each peer notices within a moment and tries to connect;
 when a link is cut, some notice a broken connection, and nobody is refused.  A process that runs or
 stands still is never refused: its kernel listens for it.
 """
@@ -16,7 +16,7 @@ KNOCKS = 6
 
 
 class Hints:
-    """Hands hints to the cores of a world, as far as the network lets them be known."""
+    """Gives hints to the cores of a world, as far as the network lets them through."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -1,6 +1,6 @@
-"""Who makes trouble: begins and ends the faults that a plan contains, until all faults are over.
+"""Nemesis: begins and ends the faults that a plan contains, until all faults are over.
 
-Here is the trouble of the network; `nemesis_members` has that of processes, disks and clients.
+Network faults are here; `nemesis_members` has those of processes, disks and clients.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.sim.faults.during_formation import Strike
-from tests.sim.faults.late_frames import Ambush
-from tests.sim.faults.nemesis_members import MemberTrouble
+from tests.sim.faults.nemesis_members import MemberFaults
+from tests.sim.faults.triggered import TriggeredFaults
 from tests.sim.run.plan import ALL_EPISODES
 from tests.sim.world.random_tape import Tape
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Pairs = list[tuple[str, str]]
 SELDOM = ("crash_all", "flood", "restart_storm", "pause_long")
-"""What leaves little of a run when it comes as often as the rest."""
+"""Faults that would leave little of a run if they came as often as the rest."""
 
 
 class Nemesis:
@@ -29,9 +29,9 @@ class Nemesis:
         self.world = world
         self.tape = tape
         self.number = 0  # of the next episode
-        self.members = MemberTrouble(world, tape, self._length)
+        self.members = MemberFaults(world, tape, self._length)
         self.strike: Strike | None = None
-        self.ambush: Ambush | None = None
+        self.triggered: TriggeredFaults | None = None
         self.handlers: dict[str, Callable[[], None]] = {
             "isolate": self.isolate,
             "halves": self.halves,
@@ -56,9 +56,9 @@ class Nemesis:
             self.strike = Strike(self.world, self.tape.fork("strike"))
             self.world.on_phase.append(self.strike.on_phase)
         if plan.has("late") or plan.has("outage"):
-            self.ambush = Ambush(self.world, self.tape.fork("ambush"))
-            self.world.on_phase.append(self.ambush.on_phase)
-            self.world.on_view.append(self.ambush.on_view)
+            self.triggered = TriggeredFaults(self.world, self.tape.fork("ambush"))
+            self.world.on_phase.append(self.triggered.on_phase)
+            self.world.on_view.append(self.triggered.on_view)
         if plan.storms:
             self._storm(True)
         else:
@@ -131,7 +131,7 @@ class Nemesis:
             self._cut("mute", [pair for pair in links if pair[0] == a])
 
     def pairwise(self) -> None:
-        """Two members cannot see each other, all others see both."""
+        """The link between two members is cut, those to all others work."""
         links = list(self.world.net.links)
         if links:
             a, b = self.tape.pick(links)
@@ -171,7 +171,7 @@ class Nemesis:
     # -- shapes of partial partitions ------------------------------------------------------------
 
     def bridge(self) -> None:
-        """Two sides that do not see each other, and one member that sees both."""
+        """Two sides with no link between them, and one member that is linked with both."""
         names = list(self.world.plan.names)
         if len(names) < 3:
             return
@@ -182,7 +182,7 @@ class Nemesis:
         self._cut("bridge", [(a, b) for a, b in links if (a in side) != (b in side)])
 
     def neighbours(self) -> None:
-        """Everybody sees only the two beside it, in some order around."""
+        """Each member is linked only with the two beside it, in some order around."""
         names = list(self.world.plan.names)
         self.tape.random.shuffle(names)
         place, count = {name: i for i, name in enumerate(names)}, len(names)

@@ -1,4 +1,4 @@
-"""Trouble of processes, disks, clocks and clients; `nemesis` starts it."""
+"""Faults of processes, disks, clocks and clients; `nemesis` starts them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HOUR_US = 3_600_000_000
 
 @runtime_checkable
 class HasClients(Protocol):
-    """Clients that stand above a member, and can lose heart."""
+    """Clients of a member, which can disconnect."""
 
     def abort(self) -> None: ...
     def reconnect(self) -> None: ...
 
 
-class MemberTrouble:
+class MemberFaults:
     """Each method is one episode; `length` says how long one lasts."""
 
     def __init__(self, world: World, tape: Tape, length: Callable[[], float]) -> None:
@@ -73,13 +73,13 @@ class MemberTrouble:
             self._crash("crash", member, self.length() * 2)
 
     def crash_quick(self) -> None:
-        """Back before anybody can have missed it."""
+        """Back before any other member can have noticed."""
         member = self._one()
         if member is not None:
             self._crash("crash_quick", member, self._token_s() * self.tape.between(0.01, 0.6))
 
     def crash_mid_output(self) -> None:
-        """Dies between two outputs of one step: half of its frames left, half did not."""
+        """Crashes between two outputs of one step: half of its frames left, half did not."""
         member = self._one()
         if member is not None:
             self.world.fault("crash_armed", member.name)
@@ -90,7 +90,7 @@ class MemberTrouble:
             self._crash("crash_all", member, self.length() * self.tape.between(0.2, 2.0))
 
     def wipe(self) -> None:
-        """A member dies and loses its disk; never more than a majority of disks can take."""
+        """A member crashes and loses its disk; never more than a majority of disks can take."""
         member = self._one()
         if member is not None:
             self._crash("wipe", member, self.length() * 2)
@@ -98,7 +98,7 @@ class MemberTrouble:
                 self.world.stack.wipe(member.name, self.world.plan.names)
 
     def restore(self) -> None:
-        """A member dies and comes back with an older image of its disk, as from a backup."""
+        """A member crashes and comes back with an older image of its disk, as from a backup."""
         member, stack = self._one(), self.world.stack
         if member is None or not isinstance(stack, Restorable):
             return
@@ -114,7 +114,7 @@ class MemberTrouble:
             self.world.fault("restored", member.name)
 
     def restart_storm(self) -> None:
-        """One member dies and starts again and again, each time before the others are done."""
+        """One member crashes and restarts again and again, each time before the others are done."""
         member = self._one()
         if member is None:
             return
@@ -169,13 +169,13 @@ class MemberTrouble:
 
     def disk_fails(self) -> None:
         """The next commit fails; nobody knows whether it is on the disk, so the member stops."""
-        self._spoil_disk("disk_fails", self._token_s() * 0.5)
+        self._fail_disk("disk_fails", self._token_s() * 0.5)
 
     def disk_full(self) -> None:
         """No commit for a while: it stops, and cannot start before there is room."""
-        self._spoil_disk("disk_full", self.length() * 4)
+        self._fail_disk("disk_full", self.length() * 4)
 
-    def _spoil_disk(self, how: str, seconds: float) -> None:
+    def _fail_disk(self, how: str, seconds: float) -> None:
         member = self._one()
         if member is not None:
             self.world.fault(how, member.name, member)
@@ -208,7 +208,7 @@ class MemberTrouble:
                 return
 
     def client_abort(self) -> None:
-        """Consumers of one member hang up with messages in their hands."""
+        """Consumers of one member disconnect with unacknowledged messages."""
         member = self._one()
         clients = getattr(member.upper, "clients", None) if member is not None else None
         if member is not None and isinstance(clients, HasClients):
@@ -216,7 +216,7 @@ class MemberTrouble:
             clients.abort()
 
     def client_reconnect(self) -> None:
-        """A publisher hangs up with confirms outstanding, and comes again."""
+        """A publisher disconnects with confirms outstanding, and reconnects."""
         member = self._one()
         clients = getattr(member.upper, "clients", None) if member is not None else None
         if member is not None and isinstance(clients, HasClients):

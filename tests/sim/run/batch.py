@@ -2,7 +2,7 @@
 lines.
 
 The parent chooses PYTHONHASHSEED, so every batch runs under another order of its hash tables, and
-a run that depends on it shows when it is repeated.  A batch that dies is a finding, too.
+a run that depends on it shows when it is repeated.  A batch that crashes is a finding, too.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def run_batch(jobs: Sequence[Job], hash_seed: int) -> list[Outcome]:
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
             timeout=SEED_LIMIT_S * len(jobs),
         )  # fmt: skip
-        said, reason = done.stdout, f"exit {done.returncode}: {done.stderr.strip()[-300:]}"
+        printed, reason = done.stdout, f"exit {done.returncode}: {done.stderr.strip()[-300:]}"
     except subprocess.TimeoutExpired as late:
-        said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        printed = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
         reason = "no end"
-    found = [Outcome(*json.loads(line)) for line in said.splitlines() if line.endswith("]")]
+    found = [Outcome(*json.loads(line)) for line in printed.splitlines() if line.endswith("]")]
     for job in jobs[len(found) :][:1]:  # the one that it was at
         line = f"FAIL seed {job.seed} on {job.stack}: the process had {reason}"
         found.append(

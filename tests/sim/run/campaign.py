@@ -36,7 +36,7 @@ class Options:
 
 
 STACKS = ("ring", "replica", "broker", "oracle", "groups")
-"""What can stand on the rings of a run, by the names that campaigns use."""
+"""The stacks of layers above the ring, by the names that campaigns use."""
 
 
 def collect_seldom() -> None:
@@ -102,7 +102,7 @@ def run_plan(plan: Plan, options: Options) -> Result:
 
 
 def stack_of(plan: Plan, options: Options) -> Stack:
-    """What stands on the rings."""
+    """The layers above the rings."""
     if not plan.primary:
         return PlainStack()
     if options.stack == "groups":

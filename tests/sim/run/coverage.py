@@ -1,4 +1,4 @@
-"""Which fault met a member in which stage of its life, over a whole campaign.
+"""Which fault hit a member in which stage, over a whole campaign.
 
 Nothing is known about a pair that no seed ever made, so the table lists those as well.  Stages are
 the ring's phases, and while the ring is operational those of the primary layer.
@@ -23,7 +23,7 @@ RING_STAGES = (DOWN, "gather", "commit", "recovery")
 PRIMARY_STAGES = ("apart", "exchange", "inquorate", "levelling", "active")
 STAGES = (*RING_STAGES, ALONE, *PRIMARY_STAGES)
 
-# The names under which faults are counted: those that meet a member.
+# The names under which faults are counted: those that hit a member.
 WEATHER = (
     "loss", "loss_token", "loss_data", "loss_join", "loss_commit", "burst", "duplicate", "reorder",
     "repeat_old", "late", "garbage", "spike", "corrupt", "corrupt_behind", "foreign",
@@ -40,12 +40,12 @@ PROCESS = (
 DISK = ("disk_slow", "disk_fails", "disk_full", "commit_failed")
 CLIENTS = ("flood", "client_abort", "client_reconnect")
 FAULTS = WEATHER + NETWORK + PROCESS + DISK + CLIENTS
-NEVER_MEET_DOWN = frozenset(PROCESS + DISK + CLIENTS)
-"""What is done to a process needs one; weather meets an address, so it meets the dead as well."""
+NEVER_WHILE_DOWN = frozenset(PROCESS + DISK + CLIENTS)
+"""Faults of a process need one; those of the network hit an address, up or down."""
 
 
 def stage_of(member: SimMember) -> str:
-    """Where a member stands now."""
+    """The stage in which a member is now."""
     if member.tap is None:
         return DOWN
     phase = member.tap.core.phase
@@ -63,12 +63,12 @@ def possible() -> list[Pair]:
         (fault, stage)
         for fault in FAULTS
         for stage in STAGES
-        if not (stage == DOWN and fault in NEVER_MEET_DOWN)
+        if not (stage == DOWN and fault in NEVER_WHILE_DOWN)
     ]
 
 
 def lines(met: Counter[Pair]) -> list[str]:
-    """The table of a campaign, and what it never met."""
+    """The table of a campaign, and the pairs that never happened."""
     width = max(map(len, FAULTS))
     head = " ".join(f"{stage[:9]:>9}" for stage in STAGES)
     table = [f"{'':{width}} {head}"]

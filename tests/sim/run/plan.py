@@ -63,7 +63,7 @@ LATER_EPISODES = (
     "client_reconnect",
 )
 LATER_OTHERS = ("clock_drift", "strike", "stays_cut")
-LATEST = ("late", "outage")  # each in a quarter of the seeds, whatever else they have
+LATEST = ("late", "outage")  # each in a quarter of the seeds, whatever other faults they have
 ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES
 ALL_FAULTS = WEATHER_FAULTS + LATER_WEATHER + ALL_EPISODES + OTHER_FAULTS + LATER_OTHERS + LATEST
 
@@ -74,7 +74,7 @@ VIEW_CHANGERS = (
 ALWAYS_ON = ("late_timers", "staggered_start", "clock_drift")
 """In force during the whole of a run, so nothing counts them."""
 
-# What a run must have met to count in a campaign.
+# What a run must have had to count in a campaign.
 COUNTED_STEPS = 10_000
 COUNTED_KINDS = 3
 COUNTED_CHANGES = 3

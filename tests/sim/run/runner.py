@@ -1,8 +1,8 @@
 """One seed from plan to verdict.
 
 Phases: *chaos* (faults and load), then everything heals and liveness is demanded: *settle* (one
-ring with all live members within a bounded time), *drain* (whatever was submitted arrives, and
-fresh messages of every member too), *repair* (single lost frames and tokens do not break the
+ring of all members that are up, within a bounded time), *drain* (whatever was submitted arrives,
+and fresh messages of every member too), *repair* (single lost frames and tokens do not break the
 ring), *rest* (no further view change, no message), and last the checkers over the whole history.
 """
 
@@ -49,7 +49,7 @@ class Result:
     views: int
     messages: int
     settle_s: float
-    above: str  # what stands on the ring has to tell
+    above: str  # the summary of the layer above
     faults: Counter[str]
     counters: Counter[str]
     world: World
@@ -102,13 +102,13 @@ class Runner:
             where = "".join(traceback.format_exception(error)[-3:])
             self.violations.append(Violation("G0", "crash", f"{error!r}\n{where}"))
         world = self.world
-        for name in sorted(world.outside):  # nothing was asked of them: their lives end here
+        for name in sorted(world.outside):  # nothing is demanded of them: their history ends here
             world.members[name].crash()
         self.violations += check(world.history)
         for member in world.live():
             assert member.tap is not None
             world.retire(member.tap)
-        lives = world.history.lives
+        processes = world.history.processes
         return Result(
             plan=self.plan,
             violations=self.violations,
@@ -116,8 +116,10 @@ class Runner:
             steps=world.steps,
             virtual_s=world.now,
             wall_s=time.perf_counter() - began,
-            views=sum(isinstance(e, Installed) for life in lives for e in life.entries),
-            messages=sum(isinstance(e, Submitted) for life in lives for e in life.entries),
+            views=sum(isinstance(e, Installed) for process in processes for e in process.entries),
+            messages=sum(
+                isinstance(e, Submitted) for process in processes for e in process.entries
+            ),
             settle_s=self.settle_s,
             above=self.stack.describe(),
             faults=world.faults + world.net.met,
@@ -185,7 +187,7 @@ class Runner:
                 world.revive(member.name)
         for name in dead:
             # Whatever still wants to revive it finds no member of that name able to start.
-            world.members[name].buried = True
+            world.members[name].removed = True
 
     def _leave_outside(self, tape: Tape) -> None:
         """A minority goes on beside the core, which it cannot reach, or only in one direction."""
@@ -334,7 +336,7 @@ class Runner:
         seen = [
             {
                 entry.seq
-                for entry in m.tap.life.entries
+                for entry in m.tap.process.entries
                 if isinstance(entry, Delivered) and entry.ring == ring
             }
             for m in live

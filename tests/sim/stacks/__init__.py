@@ -1,1 +1,1 @@
-"""What is stacked upon the ring in a simulation: nothing, groups, a log."""
+"""The layers above the ring in a simulation: none, groups, a log, an oracle."""

@@ -1,13 +1,13 @@
 """Process groups on the rings of a run, and a judge of what they promise.
 
-Each life is in the group `all` and comes and goes in two others.  The judge hears every event of
-every life and compares them by ring and position:
+Each process is in the group `all`, and joins and leaves two others.  The judge sees every event of
+every process and compares them by ring and position:
 
 - V-list: members that were at the barrier of one ring have the same lists at the same positions,
-  and a list is the one before with the changes that were told.
+  and a list is the one before with the changes that were reported.
 - V-order: they have the same message at the same position.
-- V-known: a message comes from a member of the list that was told last, and nothing that a member
-  said had to be dropped.
+- V-known: a message comes from a member of the last list that was reported, and nothing that a
+  member sent had to be dropped.
 - V-same: members that moved together to the next ring saw the same messages of their groups.
 - V-once, V-answer: a message is delivered once; what was accepted is answered once, in order, with
   the position at which it was delivered to its sender, and at the end nothing is left open.
@@ -58,7 +58,7 @@ class Conf(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A life's way from one ring to the next."""
+    """A process's way from one ring to the next."""
 
     ring: RingId
     next: RingId
@@ -66,7 +66,7 @@ class Passed(NamedTuple):
 
 
 class GroupJudge:
-    """Compares the lives of a run."""
+    """Compares the processes of a run."""
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
@@ -116,7 +116,7 @@ class GroupJudge:
 
 
 class GroupUpper:
-    """One life's groups."""
+    """One process's groups."""
 
     def __init__(self, member: SimMember, tap: Tap, judge: GroupJudge) -> None:
         self.member, self.tap, self.judge = member, tap, judge
@@ -208,7 +208,7 @@ class GroupUpper:
     def _check(self, event: GroupEvent) -> None:
         judge, me = self.judge, self.me
         if not isinstance(event, GroupSent | Failed) and event.position < self.position:
-            judge.blame("V-order", f"{me} at {self.position} was told {event}")
+            judge.blame("V-order", f"{me} at {self.position} got {event}")
         if isinstance(event, GroupMessage):
             members = self.lists.get(event.group, ())
             number = b" ".join(event.payload.split(b" ", 3)[:3])
@@ -222,9 +222,9 @@ class GroupUpper:
             self.position = event.position
         elif isinstance(event, GroupView):
             left = {m for m, _ in event.left}
-            told = {m for m in self.lists.get(event.group, ()) if m not in left}
-            told |= {m for m, _ in event.joined}
-            if event.group in self.lists and told != set(event.members):
+            reported = {m for m in self.lists.get(event.group, ()) if m not in left}
+            reported |= {m for m, _ in event.joined}
+            if event.group in self.lists and reported != set(event.members):
                 judge.blame("V-list", f"{me} had {self.lists.get(event.group)}: {event}")
             self.lists[event.group] = event.members
             judge.listed(me, self._conf, event)
@@ -268,7 +268,7 @@ class GroupStack:
         for upper in uppers:
             odd = {k: v for k, v in upper.groups.counters.items() if k.startswith("group_")}
             if odd:
-                self.judge.blame("V-known", f"{upper.me} dropped what a member said: {odd}")
+                self.judge.blame("V-known", f"{upper.me} dropped what a member sent: {odd}")
             if upper.open:
                 self.judge.blame("V-answer", f"{upper.me} waits for {sorted(upper.open)[:5]}")
         return self.judge.finish()

@@ -3,7 +3,7 @@
 The real ring needs a token timeout for each view change, so that a run sees tens of them.  Here an
 oracle orders, delivers, and changes views at will, as hostile as the model allows (each member has
 its own border between what it delivers in the regular and in the transitional configuration), so
-that whatever stands on the ring lives through hundreds of views in the same time.
+that the layers above go through hundreds of views in the same time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ring:
 
 
 class OracleCore:
-    """One life, as the oracle lets it be; the face of `vsync.totem.node.Node`."""
+    """One process's core, driven by the oracle; it looks like `vsync.totem.node.Node`."""
 
     def __init__(self, oracle: Oracle, me: Member) -> None:
         self.oracle, self.me = oracle, me
@@ -77,7 +77,7 @@ class OracleCore:
         """There are no frames."""
 
     def drained(self, now: float) -> None:
-        """Nothing waits for this."""
+        """Not needed here."""
 
     def next_timer(self) -> float | None:
         return self._due
@@ -116,8 +116,8 @@ class OracleCore:
         ring = self.current
         if ring is None or ring.id != ident:
             return False
-        lives = [self.oracle.life_of(member) for member in ring.members]
-        return all(life is not None and life.current is ring for life in lives)
+        cores = [self.oracle.core_of(member) for member in ring.members]
+        return all(core is not None and core.current is ring for core in cores)
 
     def deliver(self, ring: Ring, up_to: int, *, transitional: bool) -> None:
         for index in range(self.delivered, up_to):
@@ -135,7 +135,7 @@ class OracleCore:
 
 
 class Oracle:
-    """Knows everything, decides everything."""
+    """Orders messages and changes views, with full knowledge of all members."""
 
     def __init__(self, plan: Plan) -> None:
         self.tape = Tape(plan.seed, "oracle")
@@ -161,15 +161,15 @@ class Oracle:
             if (tap := members[name].tap) is not None and tap.core is core
         ]
 
-    def life_of(self, member: Member) -> OracleCore | None:
-        """This life's core, while it lasts."""
+    def core_of(self, member: Member) -> OracleCore | None:
+        """The core of this process, while it is up."""
         assert self.world is not None
         core, tap = self.cores[member.name], self.world.members[member.name].tap
         alive = tap is not None and tap.core is core and core.me == member
         return core if alive else None
 
     def visit(self, core: OracleCore, now: float) -> None:
-        """One member has a moment: order, receive, deliver a few, hear of marks."""
+        """One step of one member: order, receive, deliver a few messages, get marks."""
         self._maybe_change(now)
         ring, tape = core.current, self.tape
         if ring is None:
@@ -183,8 +183,8 @@ class Oracle:
         ready = ring.safe() - core.delivered
         if ready > 0:
             core.deliver(ring, core.delivered + tape.number(0, ready), transitional=False)
-        # Who has left it says nothing more in this ring.
-        here = [one for m in ring.members if (one := self.life_of(m)) and one.current is ring]
+        # Who has left it sends nothing more in this ring.
+        here = [one for m in ring.members if (one := self.core_of(m)) and one.current is ring]
         ring.marks |= {one.me.name: one.mark for one in here}
         if ring.marks != core.shown and tape.chance(0.5):
             core.shown = dict(ring.marks)

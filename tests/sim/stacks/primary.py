@@ -1,7 +1,7 @@
-"""What stands on the ring when the primary layer is simulated: `Primary` over a toy log.
+"""The layer above the ring when the primary layer is simulated: `Primary` over a toy log.
 
-It follows the obligations that the primary layer states, with a disk that takes its time and a
-state transfer that takes its own.  Clients hear "confirmed" for an entry of theirs when the durable
+It keeps the obligations that the primary layer states, with a slow disk and a slow state
+transfer.  An entry is confirmed to its client when the durable
 mark passes it; the judge remembers each of those for ever.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Replica:
-    """One life of one member above its ring."""
+    """One incarnation of one member above its ring."""
 
     def __init__(self, world: World, member: SimMember, tap: Tap, disk: Disk, judge: Judge) -> None:
         self.world, self.member, self.tap, self.disk, self.judge = world, member, tap, disk, judge
@@ -169,7 +169,7 @@ class Replica:
             self.primary.activation_applied(self.log.position)
 
     def _confirm(self, position: int) -> None:
-        """The durable mark moved: speak about what this member has applied itself."""
+        """The durable mark moved: confirm what this member has applied itself."""
         reached = min(position, self.log.position)
         if self.active and self.transfer is None and reached > self.confirmed_to:
             self.confirmed_to = reached
@@ -240,7 +240,7 @@ class Replica:
             return
         copy = ToyLog(donor.log.image())
         known = self._contained_in(copy)
-        if known < 0:  # it has moved to another history meanwhile; a view change will tell
+        if known < 0:  # it has moved to another history meanwhile; a view change will follow
             self._fetch_later(transfer)
             return
         self._install(copy, known)

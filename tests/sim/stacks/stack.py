@@ -1,4 +1,4 @@
-"""What stands on the rings of a run, as one choice: nothing, or the primary layer over a log."""
+"""The layers above the rings of a run, as one choice: none, or the primary layer over a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vsync.quorum.voter_set import majority
 
 
 class Stack(Protocol):
-    """Builds the upper half of each life, and judges it."""
+    """Builds the layers above the ring for each process, and judges them."""
 
     def make(self, member: SimMember, tap: Tap) -> Upper: ...
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool: ...
@@ -106,7 +106,7 @@ class ReplicaStack:
         return True
 
     def finish(self, live: Sequence[SimMember]) -> list[Violation]:
-        """All live members hold one log at the end; then what the judge has to say."""
+        """All members that are up hold one log at the end; then what the judge found."""
         found = list(self.judge.finish())
         logs = {
             member.name: (replica.log.position, replica.log.order)

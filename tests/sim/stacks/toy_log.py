@@ -92,7 +92,7 @@ class ToyLog:
 
 
 class Disk:
-    """One member's disk: it outlives the lives of its member."""
+    """One member's disk: it outlives the member's processes."""
 
     def __init__(self) -> None:
         self.durable = Image()

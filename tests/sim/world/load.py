@@ -1,4 +1,4 @@
-"""Who makes work: every member submits bursts of messages of awkward sizes."""
+"""Load: every member submits bursts of messages, many of sizes around a frame's."""
 
 from __future__ import annotations
 

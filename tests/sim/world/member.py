@@ -1,4 +1,4 @@
-"""One simulated member: an inbox, a core that comes and goes, and what stands on top of it.
+"""One simulated member: an inbox, a core for each incarnation, and the layer above it.
 
 It plays the part of the real driver: feed all frames, tell the core when the inbox is empty, fire
 timers, send everything, and only then hand deliveries and views upwards.
@@ -24,7 +24,7 @@ COMMIT_WORST_S = 10.0  # a commit under way takes its time whatever heals meanwh
 
 
 class Upper(Protocol):
-    """What stands on top of a core; `pump` may submit and is called after every step."""
+    """The layer above a core; `pump` may submit and is called after every step."""
 
     @property
     def ready(self) -> bool: ...
@@ -36,7 +36,7 @@ class Upper(Protocol):
 
 
 class SimMember:
-    """A name, its present life if any, and the machine around it."""
+    """A member: its present incarnation, if it is up, and its machine."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -49,7 +49,7 @@ class SimMember:
         self.tap: Tap | None = None
         self.upper: Upper | None = None
         self.paused = False
-        self.buried = False  # never comes back in this run
+        self.removed = False  # never comes back in this run
         self.inbox: deque[bytes] = deque()
         self.mark = 0
         self.crash_after: int | None = None
@@ -69,19 +69,19 @@ class SimMember:
     def running(self) -> bool:
         return self.tap is not None and not self.paused
 
-    # -- life and death --------------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin a new life."""
+        """Begin a new incarnation."""
         assert self.tap is None
         self.incarnation += 1
         me = Member(self.name, self.incarnation, self.address)
-        life = self.world.history.new_life(self.name, self.incarnation)
+        process = self.world.history.new_process(self.name, self.incarnation)
         self.paused = False
         self.crash_after = None
         self.inbox.clear()
         self.mark = 0
-        self.tap = Tap(self.world.make_core(me), me, life, self._trace)
+        self.tap = Tap(self.world.make_core(me), me, process, self._trace)
         if self.world.ringtrace is not None:
             now = self.world.now
             self.tap.recorder = Recorder(self.world.ringtrace, me, self.tap.core, now)
@@ -108,12 +108,12 @@ class SimMember:
         self.world.hints.died(self.name)
 
     def arm_crash(self, outputs: int, down_s: float) -> None:
-        """Crash in the middle of what the core says next, and come back after `down_s`."""
+        """Crash in the middle of the core's next outputs, and start again after `down_s`."""
         self.crash_after = outputs
         self.crash_down_s = down_s
 
     def leave(self, down_s: float) -> None:
-        """Say goodbye and stop; come back after `down_s`."""
+        """Leave cleanly and stop; start again after `down_s`."""
         if self.tap is None:
             return
         self.tap.core.leave(self.world.now)
@@ -212,7 +212,7 @@ class SimMember:
                 self._turn()
 
     def finish_step(self) -> None:
-        """Check the core, send and hand up what it said, and set its timer."""
+        """Check the core, send and hand up its outputs, and set its timer."""
         tap = self.tap
         assert tap is not None
         world = self.world
@@ -231,7 +231,7 @@ class SimMember:
         self._arm_timer(tap)
 
     def _pump(self) -> bool:
-        """Let the layer above speak; True when it made the core say something."""
+        """Let the layer above submit; True when it did."""
         if self.upper is None or self.tap is None:
             return False
         before = self.tap.submitted
@@ -239,7 +239,7 @@ class SimMember:
         return self.tap.submitted != before
 
     def _emit(self, outputs: Sequence[Output]) -> bool:
-        """Send, then hand up; False when the member died on the way."""
+        """Send, then hand up; False when the member crashed on the way."""
         upper, world, name = self.upper, self.world, self.name
         for output in outputs:
             if self.crash_after is not None:

@@ -1,8 +1,8 @@
 """The simulated network: one queue per directed link, with every way a frame can go wrong.
 
 A link normally behaves like a TCP connection (late, but in order) and loses frames when its queue
-is full or a fault says so.  Frames go to an address, not to a life: what was sent to a member that
-died in the meantime reaches its successor, as after a reconnect.
+is full or a fault says so.  Frames go to an address, not to a process: what was sent to a member
+that crashed in the meantime reaches its next incarnation, as after a reconnect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LARGE_FRAME_BYTES = 400
 
 @record
 class Weather:
-    """Rates of the faults that need no culprit; all zero is a perfect network."""
+    """Rates of random network faults; all zero is a perfect network."""
 
     delay_s: float = 0.0005  # mean one-way delay
     jitter: float = 0.5  # part of the delay that is random
@@ -99,7 +99,7 @@ class Net:
 
     @property
     def weather(self) -> Weather:
-        """What is wrong with frames at present."""
+        """The present rates of faults."""
         return self._weather
 
     @weather.setter
@@ -130,27 +130,27 @@ class Net:
             self._pass(now, source, target, link, frame)
             return
         if tape.chance(weather.corrupt):
-            self._meet("corrupt", target)
+            self._cover("corrupt", target)
             self._pass(now, source, target, link, self._flip(frame))
             return
         self._pass(now, source, target, link, frame)
         if tape.chance(weather.duplicate):
-            self._meet("duplicate", target)
+            self._cover("duplicate", target)
             self._pass(now, source, target, link, frame)
         if tape.chance(weather.repeat_old):
-            self._meet("repeat_old", target)
+            self._cover("repeat_old", target)
             self._pass(now, source, target, link, tape.pick(link.remembered))
         if tape.chance(weather.garbage):
-            self._meet("garbage", target)
-            self._pass(now, source, target, link, self._spoil(frame))
+            self._cover("garbage", target)
+            self._pass(now, source, target, link, self._corrupted(frame))
         if tape.chance(weather.corrupt_behind):
-            self._meet("corrupt_behind", target)
+            self._cover("corrupt_behind", target)
             self._pass(now, source, target, link, self._forge(frame))
         if tape.chance(weather.foreign):
-            self._meet("foreign", target)
+            self._cover("foreign", target)
             self._pass(now, source, target, link, self._retag(frame))
 
-    def _meet(self, name: str, target: str) -> None:
+    def _cover(self, name: str, target: str) -> None:
         self.met[name] += 1
         self.on_fault(name, target)
 
@@ -167,7 +167,7 @@ class Net:
             return True
         if link.doomed > 0:
             link.doomed -= 1
-            self._meet("burst", target)
+            self._cover("burst", target)
             return True
         if not self._lossy:
             return False
@@ -176,7 +176,7 @@ class Net:
             rate += weather.loss_large
         if not tape.chance(rate):
             return False
-        self._meet(LOST.get(frame[1], "loss"), target)
+        self._cover(LOST.get(frame[1], "loss"), target)
         if tape.chance(weather.burst):
             link.doomed = tape.number(1, 20)
         return True
@@ -196,10 +196,10 @@ class Net:
         spread = weather.delay_s * weather.jitter
         delay = weather.delay_s - spread + 2 * spread * tape.random.random() + link.extra_delay_s
         if weather.spike > 0.0 and tape.chance(weather.spike):
-            self._meet("spike", target)
+            self._cover("spike", target)
             delay += tape.gap(weather.spike_s)
         if weather.reorder > 0.0 and tape.chance(weather.reorder):
-            self._meet("reorder", target)
+            self._cover("reorder", target)
             at = now + delay * tape.between(1.0, 10.0)
         else:
             at = max(now + delay, link.free_at)
@@ -207,8 +207,8 @@ class Net:
         link.in_flight += 1
         self.deliver_at(at, source, target, frame)
 
-    def _spoil(self, frame: bytes) -> bytes:
-        """Bytes that no sender of ours would send: cut short, padded, or of another protocol."""
+    def _corrupted(self, frame: bytes) -> bytes:
+        """A frame cut short, padded, or of another protocol."""
         tape = self.tape
         how = tape.number(0, 3)
         if how == 0:
@@ -221,11 +221,11 @@ class Net:
 
     def _flip(self, frame: bytes) -> bytes:
         """One or two bits turn over, which no checksum of 32 bits may miss."""
-        spoilt = bytearray(frame)
+        corrupted = bytearray(frame)
         for _ in range(self.tape.number(1, 2)):
             bit = self.tape.number(0, 8 * len(frame) - 1)
-            spoilt[bit // 8] ^= 1 << bit % 8
-        return bytes(spoilt)
+            corrupted[bit // 8] ^= 1 << bit % 8
+        return bytes(corrupted)
 
     def _forge(self, frame: bytes) -> bytes:
         """A body that is too short or too long, under a checksum that says it is right."""

@@ -1,4 +1,4 @@
-"""A core that is right only on a perfect network with nobody failing: the simulator's own test.
+"""A core that is right only on a perfect network without failures: the simulator's own test.
 
 The first member gives out the order, everybody else sends to it.  It exists so that the simulator
 and the checkers can be tested, and broken on purpose, without the protocol under test.
@@ -96,7 +96,7 @@ class FakeCore:
             )
 
     def drained(self, now: float) -> None:
-        """Nothing waits for this."""
+        """Not needed here."""
 
     def next_timer(self) -> float | None:
         return self.due
@@ -119,13 +119,13 @@ class FakeCore:
         self.out.append(Marks(dict(self.marks)))
 
     def send_direct(self, to: Member, payload: bytes) -> None:
-        """Nor are datagrams."""
+        """Datagrams are not needed either."""
 
     def leave(self, now: float) -> None:
-        """Nor is leaving."""
+        """Leaving is not needed either."""
 
     def suspect(self, address: str, now: float, *, refused: bool) -> None:
-        """Nor is dying."""
+        """Link hints are not needed either."""
 
     def take(self) -> list[Output]:
         out, self.out = self.out, []

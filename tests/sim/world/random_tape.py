@@ -1,4 +1,4 @@
-"""The only source of chance in a simulated run.
+"""The only random source of a simulated run.
 
 Every choice is drawn from a `Tape`, and every tape descends from the run's one seed by name, so a
 run is a function of (commit, seed, options).  Separate named tapes keep the choices of one part

@@ -15,7 +15,7 @@ CLUSTER = "simulated"
 
 
 class Recorder:
-    """One life's part of its member's file, at virtual times."""
+    """One process's part of its member's file, at virtual times."""
 
     def __init__(self, directory: Path, me: Member, core: object, now: float) -> None:
         self._now = self._flushed = now
@@ -26,7 +26,7 @@ class Recorder:
             inner.context.trace(True)
 
     def heard(self, outputs: list[Output], now: float) -> list[Output]:
-        """Write outputs of the core down; those that there are without a trace as well."""
+        """Record outputs of the core; return those that there are without a trace as well."""
         if now - self._flushed > FLUSH_S:
             self._file.flush()
             self._flushed = now
@@ -38,6 +38,6 @@ class Recorder:
         return [o for o in outputs if not (isinstance(o, Note) and o.code in ONLY_TRACED)]
 
     def close(self) -> None:
-        """The life, or the run, is over."""
+        """The process, or the run, is over."""
         self._file.flush()
         self._file.close()

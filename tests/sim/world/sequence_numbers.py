@@ -1,7 +1,7 @@
-"""Sequence numbers come from somewhere: what one member alone cannot know of its ring.
+"""Checks that sequence numbers on a token were given out: no member can know that alone.
 
-A token that says more frames exist than anybody made leaves a hole that nobody can fill: the ring
-stands until it is given up, and forms again as if nothing had been.  No log shows that.
+A token that counts more frames than there are leaves a hole that nobody can fill: the ring
+stalls until it is given up, and forms again as if nothing had happened.  No log shows that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Numbers:
         self._given: dict[RingId, int] = {}
 
     def look(self, node: Node) -> None:
-        """One input of a member is done; nothing of what it says has left it yet."""
+        """One input of a member is done; none of its outputs has left it yet."""
         forming = node.membership.recovery.ring if node.membership.recovery is not None else None
         for ring in (node.membership.current, forming):
             if ring is not None:

@@ -1,4 +1,4 @@
-"""Listens between a core and whoever drives it, and writes down what passes.
+"""Records what passes between a core and its driver.
 
 The tap numbers every accepted submit and puts the number in front of the payload, so the log knows
 each message by its source and number whatever the layer above sends.  To that layer the tap looks
@@ -17,7 +17,7 @@ from tests.sim.checkers.history import (
     Ended,
     Installed,
     Item,
-    Life,
+    Process,
     Submitted,
     Transited,
     Who,
@@ -89,16 +89,16 @@ def unpack(payload: bytes) -> Item:
 
 
 class Tap:
-    """One life's core with everything that passes written into its `Life`."""
+    """One process's core, with everything that passes recorded in its `Process`."""
 
     def __init__(
-        self, core: Core, me: Member, life: Life, trace: Callable[[str, str], None]
+        self, core: Core, me: Member, process: Process, trace: Callable[[str, str], None]
     ) -> None:
         self.core = core
         inner = getattr(core, "core", core)  # behind a clock of its own
         self.node = inner if isinstance(inner, Node) else None
         self.me = me
-        self.life = life
+        self.process = process
         self.trace = trace
         self.submitted = 0
         self.own_delivered = 0
@@ -115,7 +115,7 @@ class Tap:
             return False
         self.submitted = number
         item = Item(who(self.me), number, zlib.crc32(payload))
-        self.life.entries.append(Submitted(now, item, guarantee, self._ring, self._seq))
+        self.process.entries.append(Submitted(now, item, guarantee, self._ring, self._seq))
         self.trace("submit", f"#{number} {len(payload)} bytes {guarantee.name.lower()}")
         return True
 
@@ -123,7 +123,7 @@ class Tap:
         self.core.set_mark(mark, now)
 
     def send_direct(self, to: Member, payload: bytes) -> None:
-        """A datagram that whoever gets it can tell from a forged one."""
+        """A datagram with a checksum, so that its receiver can tell it from a forged one."""
         self.core.send_direct(to, pack(self.me.name, self.me.incarnation, 0, payload))
 
     def take(self, now: float) -> Sequence[Output]:
@@ -141,17 +141,17 @@ class Tap:
             elif isinstance(output, View):
                 members = tuple(map(who, output.members))
                 self.last_view = output
-                self.life.entries.append(Installed(now, output.ring, members))
+                self.process.entries.append(Installed(now, output.ring, members))
                 self.trace("view", f"{output.ring} {{{','.join(m for m, _ in members)}}}")
             elif isinstance(output, Transitional):
                 members = tuple(map(who, output.members))
-                self.life.entries.append(Transited(now, output.ring, members))
+                self.process.entries.append(Transited(now, output.ring, members))
                 self.trace("transitional", f"{output.ring} {{{','.join(m for m, _ in members)}}}")
             elif isinstance(output, Marks):
                 self.marks = output.marks
             elif isinstance(output, Direct):
                 item = unpack(output.payload)
-                # Datagrams have no checksum: spoilt on the wire they may arrive as something else.
+                # Datagrams have no checksum: corrupted on the wire they arrive as something else.
                 assert item in (FOREIGN, item._replace(source=who(output.sender))), output
             elif isinstance(output, Note):
                 fields = " ".join(f"{key}={value}" for key, value in output.fields.items())
@@ -161,8 +161,8 @@ class Tap:
     def _on_deliver(self, d: Deliver, now: float) -> Deliver:
         items = tuple(unpack(payload) for payload in d.payloads)
         entry = Delivered(now, d.ring, d.seq, who(d.sender), items, d.guarantee, d.transitional)
-        self.life.entries.append(entry)
-        self.own_delivered += sum(item.source == self.life.who for item in items)
+        self.process.entries.append(entry)
+        self.own_delivered += sum(item.source == self.process.who for item in items)
         self._ring, self._seq = d.ring, d.seq
         level = d.guarantee.name.lower() + (" transitional" if d.transitional else "")
         numbers = ",".join(str(item.number) for item in items)
@@ -170,4 +170,4 @@ class Tap:
         return d._replace(payloads=[payload[HEADER.size :] for payload in d.payloads])
 
     def ended(self, now: float, how: str) -> None:
-        self.life.entries.append(Ended(now, how))
+        self.process.entries.append(Ended(now, how))

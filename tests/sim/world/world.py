@@ -61,7 +61,7 @@ class World:
         self.members = {name: SimMember(self, name) for name in plan.names}
         self.hints = Hints(self)
         self.numbers = Numbers()
-        self.outside: set[str] = set()  # up, but not of the core that must go on at the end
+        self.outside: set[str] = set()  # up, but not part of the core that must go on at the end
         self.pairs: Counter[tuple[str, str]] = Counter()  # fault, stage of the member it met
         self.episodes = 0  # how many began, and how many strikes were due
         self.strikes = 0
@@ -113,7 +113,7 @@ class World:
     def revive(self, name: str) -> None:
         """Start a member that is down; one that is up stays as it is."""
         member = self.members[name]
-        if member.up or member.buried:
+        if member.up or member.removed:
             return
         if member.disk_fails:  # it cannot even open its store
             self.fault("start_refused", name)
@@ -133,7 +133,7 @@ class World:
         return self.stack.make(member, tap)
 
     def retire(self, tap: Tap) -> None:
-        """Keep what a finished life counted."""
+        """Keep the counters of a process that ended."""
         self.counters.update(tap.core.counters)
         if tap.recorder is not None:
             tap.recorder.close()
@@ -164,7 +164,7 @@ class World:
         self.members[target].arrive(frame)
 
     def fault(self, name: str, text: str, *whom: SimMember) -> None:
-        """Something is done to somebody: count it, and in which stage of its life it meets them."""
+        """Count a fault, and the stage in which each member concerned is."""
         self.faults[name] += 1
         self.trace.add(self.now, "*", name, text)
         for member in whom:
@@ -176,7 +176,7 @@ class World:
         return "heal" in self.faults
 
     def kinds(self) -> int:
-        """How many kinds of fault were met."""
+        """How many kinds of fault there were."""
         met = self.faults.keys() | self.net.met.keys()
         return len(met - NO_FAULTS) + sum(map(self.plan.has, ALWAYS_ON))
 

@@ -18,7 +18,7 @@ from tests.sim.checkers.history import (
     History,
     Installed,
     Item,
-    Life,
+    Process,
     Submitted,
     Transited,
     Who,
@@ -49,204 +49,206 @@ def delivery(seq: int, source: Who, number: int, level: Guarantee, late: bool) -
 
 
 def good() -> History:
-    """Three members; c is cut off, a and b move on to ring 2, then all meet in ring 3."""
+    """Three members; c is cut off, a and b move on to ring 2, then all merge in ring 3."""
     history = History()
     for who in (A, B, C):
-        life = history.new_life(*who)
-        life.entries.append(Installed(0.0, R1, (A, B, C)))
+        process = history.new_process(*who)
+        process.entries.append(Installed(0.0, R1, (A, B, C)))
         for _, source, number, level in ORDER:
             if source == who:
-                life.entries.append(Submitted(0.5, item(source, number), level, NO_RING, 0))
+                process.entries.append(Submitted(0.5, item(source, number), level, NO_RING, 0))
         for seq, source, number, level in ORDER[:4]:
-            life.entries.append(delivery(seq, source, number, level, False))
+            process.entries.append(delivery(seq, source, number, level, False))
         others = (A, B) if who != C else (C,)
-        life.entries.append(Transited(2.0, R1, others))
-        life.entries.append(delivery(*ORDER[4], True) if who == C else delivery(*ORDER[5], True))
+        process.entries.append(Transited(2.0, R1, others))
+        process.entries.append(delivery(*ORDER[4], True) if who == C else delivery(*ORDER[5], True))
         second = R2 if who != C else RingId(2, "c", 1)
-        life.entries.append(Installed(2.0, second, others))
-        life.entries.append(Transited(3.0, second, others))
-        life.entries.append(Installed(3.0, R3, (A, B, C)))
+        process.entries.append(Installed(2.0, second, others))
+        process.entries.append(Transited(3.0, second, others))
+        process.entries.append(Installed(3.0, R3, (A, B, C)))
     return history
 
 
-def life_of(history: History, who: Who) -> Life:
-    return next(life for life in history.lives if life.who == who)
+def process_of(history: History, who: Who) -> Process:
+    return next(process for process in history.processes if process.who == who)
 
 
-def place(life: Life, seq: int) -> int:
+def place(process: Process, seq: int) -> int:
     return next(
         index
-        for index, entry in enumerate(life.entries)
+        for index, entry in enumerate(process.entries)
         if isinstance(entry, Delivered) and entry.seq == seq
     )
 
 
-def put(life: Life, at_seq: int, **changes: object) -> None:
-    index = place(life, at_seq)
-    entry = life.entries[index]
+def put(process: Process, at_seq: int, **changes: object) -> None:
+    index = place(process, at_seq)
+    entry = process.entries[index]
     assert isinstance(entry, Delivered)
-    life.entries[index] = Delivered(**{**entry._asdict(), **changes})
+    process.entries[index] = Delivered(**{**entry._asdict(), **changes})
 
 
 def swap_first_two(history: History) -> None:
-    entries = life_of(history, B).entries
-    i, j = place(life_of(history, B), 1), place(life_of(history, B), 2)
+    entries = process_of(history, B).entries
+    i, j = place(process_of(history, B), 1), place(process_of(history, B), 2)
     entries[i], entries[j] = entries[j], entries[i]
 
 
 def invented(history: History) -> None:
-    put(life_of(history, A), 3, items=(item(C, 9),))
+    put(process_of(history, A), 3, items=(item(C, 9),))
 
 
 def altered(history: History) -> None:
-    put(life_of(history, A), 3, items=(Item(C, 1, 5),))
+    put(process_of(history, A), 3, items=(Item(C, 1, 5),))
 
 
 def weakened(history: History) -> None:
-    put(life_of(history, A), 2, guarantee=AGREED)
+    put(process_of(history, A), 2, guarantee=AGREED)
 
 
 def twice(history: History) -> None:
-    entries = life_of(history, A).entries
-    entries.insert(place(life_of(history, A), 4), entries[place(life_of(history, A), 3)])
+    entries = process_of(history, A).entries
+    entries.insert(place(process_of(history, A), 4), entries[place(process_of(history, A), 3)])
 
 
 def two_contents(history: History) -> None:
-    put(life_of(history, A), 3, items=(item(C, 2),))
+    put(process_of(history, A), 3, items=(item(C, 2),))
 
 
 def two_places(history: History) -> None:
-    put(life_of(history, C), 5, seq=7)
-    life_of(history, A).entries.insert(
-        place(life_of(history, A), 6), delivery(5, C, 2, AGREED, True)
+    put(process_of(history, C), 5, seq=7)
+    process_of(history, A).entries.insert(
+        place(process_of(history, A), 6), delivery(5, C, 2, AGREED, True)
     )
 
 
 def before_view(history: History) -> None:
-    entries = life_of(history, A).entries
-    entries.insert(0, entries.pop(place(life_of(history, A), 1)))
+    entries = process_of(history, A).entries
+    entries.insert(0, entries.pop(place(process_of(history, A), 1)))
 
 
 def in_later_ring(history: History) -> None:
-    entries = life_of(history, A).entries
-    entries.append(entries.pop(place(life_of(history, A), 6)))
+    entries = process_of(history, A).entries
+    entries.append(entries.pop(place(process_of(history, A), 6)))
 
 
 def wrong_word(history: History) -> None:
-    put(life_of(history, A), 4, transitional=True)
+    put(process_of(history, A), 4, transitional=True)
 
 
 def gap(history: History) -> None:
-    del life_of(history, B).entries[place(life_of(history, B), 3)]
+    del process_of(history, B).entries[place(process_of(history, B), 3)]
 
 
 def gap_of_insider(history: History) -> None:
     for who in (A, B):
-        life = life_of(history, who)
-        late = place(life, 6)
-        life.entries[late] = delivery(8, B, 2, SAFE, True)
-    put(life_of(history, C), 5, sender=B)
+        process = process_of(history, who)
+        late = place(process, 6)
+        process.entries[late] = delivery(8, B, 2, SAFE, True)
+    put(process_of(history, C), 5, sender=B)
 
 
 def reversed_sender(history: History) -> None:
     for who in (A, B, C):
-        life = life_of(history, who)
-        put(life, 1, items=(item(A, 2),), guarantee=SAFE)
-        put(life, 4, items=(item(A, 1),))
+        process = process_of(history, who)
+        put(process, 1, items=(item(A, 2),), guarantee=SAFE)
+        put(process, 4, items=(item(A, 1),))
 
 
 def effect_before_cause(history: History) -> None:
-    life = life_of(history, A)
-    index = next(i for i, e in enumerate(life.entries) if isinstance(e, Submitted))
-    life.entries[index] = Submitted(0.5, item(A, 1), AGREED, R1, 3)
+    process = process_of(history, A)
+    index = next(i for i, e in enumerate(process.entries) if isinstance(e, Submitted))
+    process.entries[index] = Submitted(0.5, item(A, 1), AGREED, R1, 3)
 
 
 def number_left_out(history: History) -> None:
-    put(life_of(history, A), 4, items=(item(A, 3),))
+    put(process_of(history, A), 4, items=(item(A, 3),))
 
 
 def effect_behind_a_hole(history: History) -> None:
     """The sender had delivered what only c got, and a delivers its message without that."""
-    life = life_of(history, B)
+    process = process_of(history, B)
     index = next(
-        i for i, e in enumerate(life.entries) if isinstance(e, Submitted) and e.item == item(B, 2)
+        i
+        for i, e in enumerate(process.entries)
+        if isinstance(e, Submitted) and e.item == item(B, 2)
     )
-    life.entries[index] = Submitted(0.5, item(B, 2), SAFE, R1, 5)
+    process.entries[index] = Submitted(0.5, item(B, 2), SAFE, R1, 5)
 
 
 def lost_own(history: History) -> None:
-    life_of(history, A).entries.append(Submitted(4.0, item(A, 3), SAFE, R3, 0))
+    process_of(history, A).entries.append(Submitted(4.0, item(A, 3), SAFE, R3, 0))
 
 
 def dead_lost_own(history: History) -> None:
     for who in (A, B, C):
-        life = life_of(history, who)
-        put(life, 4, items=())
-    life = life_of(history, A)
-    life.entries.insert(1, Submitted(0.5, item(A, 3), SAFE, NO_RING, 0))
-    put(life, 6, items=(item(A, 3),), sender=A)
-    life.entries.append(Ended(5.0, "crash"))
+        process = process_of(history, who)
+        put(process, 4, items=())
+    process = process_of(history, A)
+    process.entries.insert(1, Submitted(0.5, item(A, 3), SAFE, NO_RING, 0))
+    put(process, 6, items=(item(A, 3),), sender=A)
+    process.entries.append(Ended(5.0, "crash"))
 
 
 def stranger_to_itself(history: History) -> None:
-    life = life_of(history, A)
-    life.entries[0] = Installed(0.0, R1, (B, C))
+    process = process_of(history, A)
+    process.entries[0] = Installed(0.0, R1, (B, C))
 
 
 def two_memberships(history: History) -> None:
-    life = life_of(history, A)
-    life.entries[0] = Installed(0.0, R1, (A, B))
+    process = process_of(history, A)
+    process.entries[0] = Installed(0.0, R1, (A, B))
 
 
 def ring_goes_back(history: History) -> None:
-    life = life_of(history, A)
-    life.entries[-1] = Installed(3.0, RingId(2, "b", 1), (A, B, C))
+    process = process_of(history, A)
+    process.entries[-1] = Installed(3.0, RingId(2, "b", 1), (A, B, C))
 
 
 def no_transition(history: History) -> None:
-    entries = life_of(history, A).entries
+    entries = process_of(history, A).entries
     del entries[-2]
 
 
 def transition_of_strangers(history: History) -> None:
-    life = life_of(history, C)
-    life.entries[-2] = Transited(3.0, RingId(2, "c", 1), (A, C))
+    process = process_of(history, C)
+    process.entries[-2] = Transited(3.0, RingId(2, "c", 1), (A, C))
 
 
 def uneven_transition(history: History) -> None:
-    _replace_transition(life_of(history, A), (A,))
+    _replace_transition(process_of(history, A), (A,))
 
 
-def _replace_transition(life: Life, members: tuple[Who, ...]) -> None:
-    index = next(i for i, e in enumerate(life.entries) if isinstance(e, Transited))
-    life.entries[index] = Transited(2.0, R1, members)
+def _replace_transition(process: Process, members: tuple[Who, ...]) -> None:
+    index = next(i for i, e in enumerate(process.entries) if isinstance(e, Transited))
+    process.entries[index] = Transited(2.0, R1, members)
 
 
 def old_life_counts(history: History) -> None:
     for who in (A, B):
-        life = life_of(history, who)
-        life.entries[-2] = Transited(3.0, R2, (A, B, C))
+        process = process_of(history, who)
+        process.entries[-2] = Transited(3.0, R2, (A, B, C))
 
 
 def uneven_set(history: History) -> None:
-    life = life_of(history, B)
-    del life.entries[place(life, 6)]
+    process = process_of(history, B)
+    del process.entries[place(process, 6)]
 
 
 def unsafe_regular(history: History) -> None:
-    life = life_of(history, C)
-    del life.entries[place(life, 4)]
+    process = process_of(history, C)
+    del process.entries[place(process, 4)]
 
 
 def unsafe_transitional(history: History) -> None:
-    life = life_of(history, B)
-    del life.entries[place(life, 6)]
+    process = process_of(history, B)
+    del process.entries[place(process, 6)]
 
 
 def never_there(history: History) -> None:
-    life = life_of(history, C)
+    process = process_of(history, C)
     entries: list[Entry] = [Installed(3.0, R3, (A, B, C))]
-    life.entries[:] = [e for e in life.entries if isinstance(e, Submitted)] + entries
+    process.entries[:] = [e for e in process.entries if isinstance(e, Submitted)] + entries
 
 
 LIES: list[tuple[str, Callable[[History], None]]] = [
@@ -296,10 +298,10 @@ def test_each_lie_is_found(rule: str, lie: Callable[[History], None]) -> None:
     assert rule in {f"{v.promise}/{v.rule}" for v in check(history)}
 
 
-def test_a_life_that_ended_owes_nothing() -> None:
+def test_a_process_that_ended_owes_nothing() -> None:
     """A member that crashed in ring 1 may have missed what the others delivered as safe."""
     history = good()
-    life = life_of(history, C)
-    cut = place(life, 4)
-    life.entries[cut:] = [Ended(1.5, "crash")]
+    process = process_of(history, C)
+    cut = place(process, 4)
+    process.entries[cut:] = [Ended(1.5, "crash")]
     assert [str(v) for v in check(history)] == []

@@ -28,14 +28,14 @@ def ring_of_two() -> tuple[Oracle, OracleCore, OracleCore]:
 
 
 def shown_to(core: OracleCore, oracle: Oracle) -> dict[str, int]:
-    """Return the marks that a member has heard after many visits."""
+    """Return the marks that a member has received after many visits."""
     for _ in range(50):
         oracle.visit(core, 1.0)
     return next((dict(out.marks) for out in reversed(core.take()) if isinstance(out, Marks)), {})
 
 
 def test_marks_are_those_of_the_members_of_a_ring_in_it() -> None:
-    """Seed 1650: c, left behind in a ring, heard what b had on its disk in the next one."""
+    """Seed 1650: c, left behind in a ring, learnt in the next one what b had on its disk."""
     oracle, a, b = ring_of_two()
     a.set_mark(3, 0.0)
     b.set_mark(4, 0.0)

@@ -52,7 +52,7 @@ class Guessing(shrink.Shrinker):
 
 
 def test_a_failing_seed_becomes_a_file_that_replays_it(tmp_path: Path) -> None:
-    """What a bug does not take is left out, and the file says the rest."""
+    """What a bug does not take is left out, and the file has the rest."""
     seed = next(s for s in range(1, 500) if {"loss", "crash"} <= set(make_plan(s).faults))
     said: list[str] = []
     with broken("half_safe"):

@@ -1,4 +1,4 @@
-"""The simulator itself: it repeats, it meets its faults, and it finds a core that is wrong."""
+"""The simulator itself: it repeats, its faults happen, and it finds a core that is wrong."""
 
 from __future__ import annotations
 

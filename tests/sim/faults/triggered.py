@@ -1,10 +1,10 @@
-"""Trouble that waits for its moment: frames that come late, and power that fails for nearly all.
+"""Faults that phase and view changes trigger: late frames, and power that fails for nearly all.
 
 *Late*: as a member enters a phase, some of what was sent to it before comes again, or at last:
-tokens of the ring before, data that the commit token does not know of, joins of a former life.
-Frames that repeat at random times are nearly always of a ring that works.
+tokens of the ring before, data that the commit token does not know of, joins of a former
+incarnation.  Frames that repeat at random times are nearly always of a ring that works.
 
-*Outage*: as somebody installs a view, or takes leave of one, all members stop, or all but one, and
+*Outage*: as a member installs a view, or leaves one, all members stop, or all but one, and
 come back one by one, with what their disks have.  So a view begins from stores that differ.
 """
 
@@ -28,10 +28,10 @@ WORST = {
     Phase.RECOVERY: FrameKind.TOKEN,
     Phase.OPERATIONAL: FrameKind.TOKEN,
 }
-"""What a member in this phase should hear least, as it belongs to what was before."""
+"""The frame that does most harm in this phase, as it belongs to what was before."""
 
 
-class Ambush:
+class TriggeredFaults:
     """One for all members of a run."""
 
     def __init__(self, world: World, tape: Tape) -> None:

@@ -1,4 +1,4 @@
-"""Trouble that waits for its moment, and the sight of what no member alone can know."""
+"""Faults triggered by phase and view changes, and checks over all members at once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from vsync.totem.node import Node
 from vsync.types import Guarantee, Member
 
 
-def test_late_frames_and_outages_meet_members_that_form_a_ring() -> None:
-    """They come where random times seldom fall."""
+def test_late_frames_and_outages_hit_members_that_form_a_ring() -> None:
+    """In phases that random times seldom hit."""
     plan = plan_of(3, options_for("ring"))
     plan = replace(plan, faults=("late", "outage", "strike"), steps_min=1500, steps_max=2000)
     result = run_plan(plan, options_for("ring"))
@@ -26,7 +26,7 @@ def test_late_frames_and_outages_meet_members_that_form_a_ring() -> None:
 
 
 def test_a_number_that_nobody_gave_out_is_seen() -> None:
-    """The one member of a ring makes a frame; another says that its token told of two."""
+    """The one member of a ring makes a frame; the token counts two."""
     me = Member("a", 1, "a:1")
     node = make_node(me, replace(plan_of(9, options_for("ring")), faults=()), Tape(1).random)
     assert isinstance(node, Node)
