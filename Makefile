@@ -70,6 +70,7 @@ mutants: $(VENV)/.test
 docs: $(VENV)/.test
 	$(RUN) -m tests.architecture --write
 	$(RUN) -m tests.protocol_tables --write
+	$(RUN) -m tests.scenarios --write
 
 format: $(VENV)/.test
 	$(RUN) -m ruff format .
