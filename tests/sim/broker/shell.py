@@ -268,8 +268,8 @@ class BrokerUpper:
 
     def note(self, event: str, text: str) -> None:
         self.world.trace.add(self.world.now, self.name, event, text)
-        if self.stack.spite is not None:
-            self.stack.spite.occasion(self.member, event)
+        if self.stack.event_faults is not None:
+            self.stack.event_faults.on_event(self.member, event)
 
     def voted(self, verdict: DigestVerdict) -> None:
         self.judge.counters["votes"] += 1

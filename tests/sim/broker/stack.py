@@ -14,7 +14,7 @@ from tests.sim.broker.audit import Witness, audit
 from tests.sim.broker.judge import BrokerJudge
 from tests.sim.broker.shell import BrokerUpper
 from tests.sim.checkers.violation import Violation
-from tests.sim.faults.nemesis_broker import Spite
+from tests.sim.faults.nemesis_broker import EventFaults
 from tests.sim.world.member import SimMember, Upper
 from tests.sim.world.tap import Tap
 from vsync.quorum.voter_set import majority
@@ -30,11 +30,11 @@ class BrokerStack:
         self.lost: dict[str, list[MemoryDisk]] = {}  # what was on disks that were wiped
         self.uppers: dict[str, BrokerUpper] = {}
         self.numbers = count(1)  # connections, none twice in the run
-        self.spite: Spite | None = None
+        self.event_faults: EventFaults | None = None
 
     def make(self, member: SimMember, tap: Tap) -> Upper:
-        if self.spite is None:
-            self.spite = Spite(member.world)
+        if self.event_faults is None:
+            self.event_faults = EventFaults(member.world)
         disk = self.disks.setdefault(member.name, MemoryDisk())
         upper = BrokerUpper(self, member, tap, disk)
         self.uppers[member.name] = upper

@@ -1,8 +1,8 @@
-"""Trouble at the worst moment: faults that wait for a member to be in the middle of something.
+"""Faults that events of the broker trigger: crashes and cuts in the middle of something.
 
 Faults at random times seldom hit the few milliseconds between a promise and its activation, or the
-end of a transfer.  So each of these moments is an occasion: by chance the net is cut or somebody
-dies a little later.
+end of a transfer.  So each of these events triggers, with some probability, a cut or a crash a
+little later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.sim.world.member import SimMember
     from tests.sim.world.world import World
 
-OCCASIONS = (
+TRIGGERS = (
     "promise",
     "promised",
     "transfer",
@@ -27,7 +27,7 @@ OCCASIONS = (
 )
 
 
-class Spite:
+class EventFaults:
     """One for all members of a run."""
 
     def __init__(self, world: World) -> None:
@@ -35,12 +35,12 @@ class Spite:
         self.tape: Tape = world.tape.fork("spite")
         self.chance = self.tape.pick((0.0, 0.03, 0.1, 0.3))
         self.crashes = self.tape.chance(0.5)
-        self.occasions = self.tape.some(OCCASIONS, 1, len(OCCASIONS))
+        self.triggers = self.tape.some(TRIGGERS, 1, len(TRIGGERS))
         self.delay_s = world.plan.weather.delay_s * self.tape.pick((2, 10, 40))
 
-    def occasion(self, member: SimMember, code: str) -> None:
-        """Something happens at `member`."""
-        if code in self.occasions and self.tape.chance(self.chance):
+    def on_event(self, member: SimMember, code: str) -> None:
+        """An event of the broker at `member`."""
+        if code in self.triggers and self.tape.chance(self.chance):
             self.world.during(self.tape.gap(self.delay_s), self._strike, member)
 
     def _length(self) -> float:
