@@ -1,8 +1,8 @@
-"""Seeds that once failed, each with the story that it told.
+"""Seeds that once failed, each with what it showed.
 
 A seed stands for its plan (cluster, load, faults), which later changes of the protocol leave as it
-is; the exact interleaving moves with the protocol.  The bug itself is pinned down by the unit test
-that the story names, where there is one.
+is; the exact interleaving moves with the protocol.  The bug itself is pinned down by a unit test
+where there is one.
 """
 
 from __future__ import annotations
@@ -15,64 +15,66 @@ from tests.sim.run.campaign import Options, run_seed
 from tests.sim.run.plan import LATEST
 
 
-class Story(NamedTuple):
+class FailedSeed(NamedTuple):
     seed: int
     ring_only: bool
     showed: str
     stack: str = "replica"
-    without: tuple[str, ...] = LATEST  # kinds of fault that came after the story
+    without: tuple[str, ...] = LATEST  # kinds of fault that are younger than the seed
     long: bool = False  # takes more than two seconds: not every day
 
 
-STORIES = {
-    "storm_of_rings": Story(
+SEEDS = {
+    "storm_of_rings": FailedSeed(
         96,
         False,
         "L1: after the last fault three members formed rings of one, hundreds a second: each late"
         " join broke a ring, and each broken ring made new joins (also seed 9154)",
     ),
-    "storm_of_rings_on_slow_links": Story(9154, True, "L1: the same with late frames of old joins"),
-    "shunned_in_turn": Story(
-        3249, True, "L1: two members that left each other alone in turn never met"
+    "storm_of_rings_on_slow_links": FailedSeed(
+        9154, True, "L1: the same with late frames of old joins"
     ),
-    "settled_by_name_only": Story(
+    "backed_off_in_turn": FailedSeed(
+        3249, True, "L1: two members that backed off from each other in turn never merged"
+    ),
+    "settled_by_name_only": FailedSeed(
         3081,
         True,
         "L3, the simulator's own: one ring id at all members is not a settled ring while its token"
         " is lost and nobody has missed it yet",
     ),
-    "spoilt_datagram": Story(
+    "corrupted_datagram": FailedSeed(
         63,
         False,
         "the simulator's own: datagrams carried no checksum, so garbage on the wire became one",
     ),
-    "clocks_ahead_by_hours": Story(
+    "clocks_ahead_by_hours": FailedSeed(
         8031,
         False,
         "L4: two clocks jumped by hours, and the machine's time followed a step of 10 s a second",
         "mixed",
     ),
-    "restored_beside_one_that_never_ran": Story(
+    "restored_beside_one_that_never_ran": FailedSeed(
         55107957146,
         False,
         "the simulator's own: it compared an old disk with that of a member without one",
         "oracle",
     ),
-    "spoke_before_any_disk_knew_of_the_view": Story(
+    "delivered_before_the_activation_was_durable": FailedSeed(
         161728200976,
         False,
         "G11: both members of a view left for their disks before its activation was durable; the"
-        " third had lived on beside it, and what they had delivered came again unflagged",
+        " third had stayed up beside it, and what they had delivered came again unflagged",
         "oracle",
     ),
-    "a_long_queue_before_the_exchange": Story(
+    "a_long_queue_before_the_exchange": FailedSeed(
         161728200655,
         False,
         "L4, the simulator's own: what was queued, at two frames a rotation, went out before the"
         " members could exchange their states (also 161728200714)",
         long=True,
     ),
-    "the_only_clock_is_set": Story(
+    "the_only_clock_is_set": FailedSeed(
         273,
         False,
         "G17, the simulator's own: the clock of a cluster's only member was set, and that is no"
@@ -80,21 +82,21 @@ STORIES = {
         "oracle",
         long=True,
     ),
-    "mended_after_the_end_of_faults": Story(
+    "mended_after_the_end_of_faults": FailedSeed(
         165276597239,
         False,
         "L1, the simulator's own: a fault that ended late mended the links of a member that was to"
         " stay outside, so that it was in a ring that should have been without it",
         without=(),
     ),
-    "late_even_after_the_end_of_faults": Story(
+    "late_even_after_the_end_of_faults": FailedSeed(
         133324904255,
         False,
-        "L5, the simulator's own: old frames of a member that stays dead, held back by that"
+        "L5, the simulator's own: old frames of a member that stays down, held back by that"
         " kind of fault, came two seconds after the end of faults and broke the ring",
         without=(),
     ),
-    "readings_of_clocks_held_up": Story(
+    "readings_of_clocks_held_up": FailedSeed(
         165276597173,
         False,
         "G17: ticks waited on both sides of a cut link; those that came later set their clocks"
@@ -103,7 +105,7 @@ STORIES = {
         without=(),
         long=True,
     ),
-    "restored_to_before_the_first_view": Story(
+    "restored_to_before_the_first_view": FailedSeed(
         3465,
         False,
         "L4, the simulator's own: one of two disks was restored to where a first start had broken"
@@ -111,15 +113,15 @@ STORIES = {
         "oracle",
         without=(),
     ),
-    "set_back_far_and_then_ahead_a_little": Story(
+    "set_back_far_and_then_ahead_a_little": FailedSeed(
         45065801283,
         False,
         "L4, the simulator's own: a clock that is behind by half an hour where it was by an hour is"
-        " set ahead, and what its member publishes as an epoch begins lives too long",
+        " set ahead, and what its member publishes as an epoch begins expires too late",
         "broker",
         without=(),
     ),
-    "named_by_a_first_start_that_came_to_nothing": Story(
+    "named_by_a_first_start_that_came_to_nothing": FailedSeed(
         64260956118,
         False,
         "L4, the simulator's own: of three, one had the name of another cluster from a first start"
@@ -127,7 +129,7 @@ STORIES = {
         "broker",
         without=(),
     ),
-    "a_burst_that_nothing_slows": Story(
+    "a_burst_that_nothing_slows": FailedSeed(
         3044,
         False,
         "4.11, the simulator's own: what had waited for a view went to the disks at once, after the"
@@ -136,7 +138,7 @@ STORIES = {
         without=(),
         long=True,
     ),
-    "all_that_was_not_safe_is_applied_at_once": Story(
+    "all_that_was_not_safe_is_applied_at_once": FailedSeed(
         3042,
         False,
         "4.11, the simulator's own: as a view ended, three megabytes that waited to be safe went to"
@@ -145,15 +147,15 @@ STORIES = {
         without=(),
         long=True,
     ),
-    "views_change_before_a_majority_was_read": Story(
+    "views_change_before_a_majority_was_read": FailedSeed(
         2169,
         False,
         "L4: one of two was read, then no view held until the other one was, half a minute later;"
-        " it was placed where the time stood, and messages born by the first lived too long",
+        " it was placed where the time stood, and messages created by the first expired too late",
         "oracle",
         without=(),
     ),
-    "read_before_the_time_came_to_stand": Story(
+    "read_before_the_clock_stopped": FailedSeed(
         5170,
         False,
         "G17: a tick was read, the last message that could expire went, the next one came, and the"
@@ -162,43 +164,43 @@ STORIES = {
         without=(),
         long=True,
     ),
-    "born_by_a_clock_placed_late_before_the_others_were_read": Story(
+    "created_by_a_clock_placed_late_before_the_others_were_read": FailedSeed(
         10320,
         False,
         "G17: the first clock that was read was placed late, as its member was behind; what it"
-        " published then was born early, and went as the clocks of the others were placed right",
+        " published then was created early, and expired as the other clocks were placed right",
         "oracle",
         without=(),
     ),
-    "all_clocks_joined_anew": Story(
+    "all_clocks_joined_anew": FailedSeed(
         12453,
         False,
         "L4: as both members joined anew their clocks were forgotten, by which messages had been"
-        " born, so the outage before did not count any more, and those waited for as long",
+        " created, so the outage before did not count any more, and those waited for as long",
         "oracle",
         without=(),
     ),
-    "born_by_a_clock_placed_late_that_shows_another_date": Story(
+    "created_by_a_clock_placed_late_that_shows_another_date": FailedSeed(
         242118919183,
         False,
-        "G17: a clock that had been set back by half a minute was placed late, so no date told that"
-        " its member's messages were born early; another clock was further, a third one missing",
+        "G17: a clock that had been set back by half a minute was placed late, so no date showed"
+        " that its member's messages were created early; another clock was further, a third one missing",
         "broker",
         without=(),
     ),
-    "one_clock_goes_on_alone": Story(
+    "one_clock_goes_on_alone": FailedSeed(
         242118919113,
         False,
         "G17: of three clocks one was known as an epoch began; the time went on by it, but what was"
-        " published before its first reading there was born no later than two seconds on",
+        " published before its first reading there was created no later than two seconds on",
         "broker",
         without=(),
     ),
-    "born_by_a_clock_that_was_placed_late": Story(
+    "created_by_a_clock_that_was_placed_late": FailedSeed(
         6,
         False,
         "G17: a member that is behind in applying knows little of the time, so its clock was placed"
-        " late; its messages were born early by that, as an epoch began",
+        " late; its messages were created early by that, as an epoch began",
         "broker",
         without=(),
         long=True,
@@ -209,15 +211,15 @@ STORIES = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if story.long else [])
-        for name, story in STORIES.items()
+        pytest.param(name, marks=[pytest.mark.slow] if seed.long else [])
+        for name, seed in SEEDS.items()
     ],
 )
 def test_what_failed_once(name: str) -> None:
     """The seed keeps all promises now."""
-    story = STORIES[name]
+    failed = SEEDS[name]
     result = run_seed(
-        story.seed,
-        Options(ring_only=story.ring_only, stack=story.stack, without=story.without),
+        failed.seed,
+        Options(ring_only=failed.ring_only, stack=failed.stack, without=failed.without),
     )
-    assert [str(v) for v in result.violations] == [], story.showed
+    assert [str(v) for v in result.violations] == [], failed.showed
