@@ -350,13 +350,11 @@ class DigestClaim(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """What the sender's clock says. Only this moves the machine's time, and never back."""
+    """How far the machine's time has gone by the sender's clock. Only this moves it."""
 
     kind: int
-    epoch: int  # in which it was read: one that comes in a later epoch is out of date
-    rests: int  # how often the time had come to stand: after one more it is out of date, too
-    time_us: int
-    seen_us: int  # the machine's time had gone so far when it was read, or further
+    reached_us: int
+    limit_us: int  # the sender claims no more than this before its next tick
 
 
 class Shutdown(NamedTuple):

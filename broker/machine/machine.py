@@ -12,7 +12,6 @@ from typing import cast
 
 from broker.machine import commands as c
 from broker.machine.clock import cluster_time
-from broker.machine.clock.cluster_time import STEP_US_MAX
 from broker.machine.commands import IGNORED, KINDS_MAX, Command
 from broker.machine.effects import Effect
 from broker.machine.handlers import (
@@ -46,11 +45,11 @@ class Machine(State):
     def __init__(self, local: str) -> None:
         super().__init__(local)
         self.digest = cluster_element(self)
+        self.horizon_us = cluster_time.horizon(self)
 
     def apply(self, position: int, session: int, time_us: int, command: Command) -> int:
         """The outcome of the command. Positions rise by one; effects are appended in order."""
         self.position = position
-        self.session = session
         self.time_us = time_us
         kind = command[0]
         on_channel = _ON_CHANNEL[kind]
@@ -96,19 +95,9 @@ class Machine(State):
         return cluster_time.pending(self)
 
     @property
-    def gone_us(self) -> int:
-        """How far the time has gone; only while ticks are wanted does it go on."""
-        return cluster_time.gone_us(self)
-
-    @property
     def due_in_us(self) -> int:
         """Nothing can expire within this time: how often to tick may depend on it."""
         return self.due_us - self.now_us
-
-    @property
-    def catches_up(self) -> bool:
-        """The clocks are further than the time, which goes a step a tick: tick often."""
-        return (self.reached_us or 0) > self.now_us + STEP_US_MAX
 
     def queue_rows(self) -> list[QueueRow]:
         """A row per queue: two members whose roots differ find the queue by comparing these."""

@@ -37,7 +37,6 @@ def rehash(message: Message) -> int:
 
 NO_TTL = -1
 NO_LIMIT = 1 << 62
-NOT_YET = -1
 
 
 class Binding(NamedTuple):
@@ -169,7 +168,7 @@ class Queue:
         self.overflow = "drop-head"
         self.ttl_us = NO_TTL
         self.expires_us = -1  # the queue itself, unused for so long
-        self.used_us = 0  # kept only if it expires; NOT_YET: counted from the next tick
+        self.used_us = 0  # kept only if it expires
         self.dead_exchange: str | None = None
         self.dead_key: str | None = None
         self.single_active = False
@@ -296,26 +295,10 @@ class SessionRecord:
 
 
 class Clock(NamedTuple):
-    """What is known of a member's clock while something can expire (clock.py)."""
+    """What a member's last tick said, in the machine's time."""
 
-    shift_us: int  # between the machine's time and what this clock shows
-    stamp_us: int  # what it showed last in this epoch; NOT_YET: it was not read
-    astray_us: int  # the machine's time since when it is far from the majority; NOT_YET: it is not
-
-
-class Dates(NamedTuple):
-    """Shifts, as of a clock, by which a date tells the machine's time."""
-
-    middle_us: int  # of most clocks
-    least_us: int  # by which a message may be younger than by its origin's clock
-    own: dict[int, Clock]  # by session
-    # What some clock told, to which the time may go on when one that is missing is read; None: no
-    # voter's clock is missing.
-    fastest_us: int | None
-    trusted: bool  # a majority's clocks are known
-
-
-NO_DATES = Dates(0, NO_LIMIT, {}, None, False)
+    reached_us: int  # so far its clock has gone
+    limit_us: int  # it will not claim more before its next tick
 
 
 class QueueRow(NamedTuple):
@@ -339,7 +322,6 @@ class State:
         "clocks",
         "cluster_id",
         "connections",
-        "dates",
         "dead",
         "declared",
         "digest",
@@ -347,6 +329,7 @@ class State:
         "effects",
         "epoch",
         "expiring",
+        "horizon_us",
         "leased",
         "local",
         "local_session",
@@ -355,9 +338,6 @@ class State:
         "now_us",
         "poison",
         "position",
-        "reached_us",
-        "rests",
-        "session",
         "sessions",
         "shutdown_id",
         "tape",
@@ -373,14 +353,11 @@ class State:
         self.tape: list[bytes] = []  # evidence of the present item, no part of the state: tape.py
         self.declared: list[Queue] = []  # queues that began in it
         self.position = 0  # of the command being applied
-        self.session = 0  # its origin's
         self.time_us = 0  # its origin's clock
-        self.now_us = 0  # the machine's time: moves by Tick (clock.py)
-        self.clocks: dict[str, Clock] = {}  # by member; kept only while something can expire
-        self.reached_us: int | None = None  # by a majority of these clocks
-        self.dates: Dates | None = None  # what these tell, once somebody asked (clock.dates)
-        self.rests = 0  # how often the time came to stand
-        self.due_us = 0  # nothing expires before; no part of the state, see clock.py
+        self.now_us = 0  # the machine's time: moves by Tick (clock/cluster_time.py)
+        self.horizon_us = 0  # what is created now counts from here; follows from the state
+        self.clocks: dict[str, Clock] = {}  # by member
+        self.due_us = 0  # nothing expires before; no part of the state, see cluster_time.py
         self.digest = 0  # the root
         self.epoch = 0
         self.voters: tuple[str, ...] = ()

@@ -6,19 +6,22 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.exit_codes import Exit
+from broker.machine.clock.cluster_time import LEAD_US, LIMIT_US_MAX
 from broker.machine.commands import TICK, Tick
-from broker.machine.state import NOT_YET
 from broker.replication.controller import Controller
 from broker.replication.voter_changes import VoterChanges
 
 PATIENCE_S = 2.0
 """How long a member of an open cluster looks for a running one before it forms its own."""
 TICK_S = 0.095  # a beat may come a little early
-TICK_FAR_S = 1.0
+TICK_FAR_S = 0.5
 """How often a member tells its clock while something may expire: soon, or not for a while."""
 TICK_NEAR_US = 2_000_000
+TICK_FAR_LIMIT_US = 800_000
+"""How far a member that ticks so seldom may get before its next tick is applied."""
 TICK_LOST_S = 1.0
 """A tick that did not come back for so long will not: its view ended."""
+NO_TICK = Tick(TICK, 0, 0)
 SHUTDOWN_WAIT_S = 5.0
 
 
@@ -30,33 +33,51 @@ class Watch(Protocol):
 
 
 class Ticker:
-    """Tells this member's clock: one tick under way at a time, and only when time is wanted."""
+    """This member's clock: how far the machine's time has gone by it, sent as ticks.
 
-    def __init__(self, controller: Controller) -> None:
+    One tick is under way at a time, and only while time is wanted.  The clock goes on from the
+    machine's time that was applied here, as this process's time does, but not beyond its limit:
+    that time is lost, as a message that was published meanwhile would expire early.
+    """
+
+    def __init__(self, controller: Controller, now: float) -> None:
         self._core = controller
-        self._ticked_at, self._ticked_us = 0.0, 0
-        self._known: object = None
-        self._known_at = 0.0
+        self._woken_at, self._reached_us, self._limit_us = now, 0, 0
+        self._sent_at, self._sent = 0.0, NO_TICK
 
     def wake(self, now: float) -> None:
         """Tick if it is time."""
-        controller, machine = self._core, self._core.replica.machine
-        # The time went so far before now, and goes on: since then by this member's own clock.
-        known = (machine, machine.rests, machine.gone_us) if machine.wants_tick else None
-        if known != self._known:
-            self._known, self._known_at = known, now
-        if known is None or not (controller.serving and controller.primary.has_caught_up):
-            return
-        waited = now - self._ticked_at
-        clock = machine.clocks.get(controller.me.name)
-        read_us = clock.stamp_us if clock is not None else NOT_YET  # not in this epoch
-        arrived = read_us in (NOT_YET, self._ticked_us) or waited > TICK_LOST_S
-        soon = clock is None or machine.due_in_us < TICK_NEAR_US or machine.catches_up
-        pace = TICK_S if soon else TICK_FAR_S
-        if arrived and waited >= pace:
-            self._ticked_at, self._ticked_us = now, controller.shell.now_us()
-            seen_us = machine.gone_us + int((now - self._known_at) * 1e6)
-            controller.admit([Tick(TICK, machine.epoch, machine.rests, self._ticked_us, seen_us)])
+        machine = self._core.replica.machine
+        # The limit may have moved on since the last look; before it did, this clock stood there.
+        limit_us = min(self._limit_us, self._limit())
+        gone_us = self._reached_us + int((now - self._woken_at) * 1e6)
+        self._reached_us, self._woken_at = max(machine.now_us, min(gone_us, limit_us)), now
+        if machine.wants_tick and self._core.serving and self._core.primary.has_caught_up:
+            self._tick(now)
+        self._limit_us = self._limit()
+
+    def _limit(self) -> int:
+        """A limit holds once it was applied here, a nearer one as soon as it is sent."""
+        machine = self._core.replica.machine
+        clock = machine.clocks.get(self._core.me.name)
+        limit_us = min(clock.limit_us, self._sent.limit_us) if clock is not None else 0
+        return max(machine.now_us + LEAD_US, limit_us)
+
+    def _tick(self, now: float) -> None:
+        machine = self._core.replica.machine
+        clock = machine.clocks.get(self._core.me.name)
+        waited = now - self._sent_at
+        applied = clock is None or clock == self._sent[1:]
+        far = machine.due_in_us >= TICK_NEAR_US
+        slow = far and clock is not None and clock.limit_us > clock.reached_us
+        pace = (TICK_FAR_S if slow else TICK_S) if applied else TICK_LOST_S
+        if waited >= pace:
+            limit_us = self._reached_us + (TICK_FAR_LIMIT_US if far else 0)
+            limit_us = min(limit_us, machine.now_us + LIMIT_US_MAX)
+            if not applied:  # both may be under way: what either of them says holds
+                limit_us = min(limit_us, self._sent.limit_us)
+            self._sent_at, self._sent = now, Tick(TICK, self._reached_us, limit_us)
+            self._core.admit([self._sent])
 
 
 class Timers:
@@ -67,7 +88,7 @@ class Timers:
     ) -> None:
         self._core, self._newcomer, self._stop = controller, newcomer, stop
         self._started_at = now
-        self._ticker = Ticker(controller)
+        self._ticker = Ticker(controller, now)
         self._shutdown_deadline = 0.0
         self.voter_changes = VoterChanges(controller)
 

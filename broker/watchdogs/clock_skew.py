@@ -4,8 +4,8 @@ Members ask each other for the time by datagrams, as NTP does: half of the round
 and a slow round trip says nothing.  This needs no order and no ring, so it works in an idle cluster
 and in a member that is no part of the primary yet.  A newcomer whose clock is further off than the
 bound is refused, by itself, before it promises or receives anything.  A member that drifts off
-later goes on, as the machine's time does not depend on one clock (`machine/clock.py`); it is named
-in the log, in a counter and in every member's status until its clock is right again.
+later goes on, as the machine's time depends on no date (`machine/clock/cluster_time.py`); it is
+named in the log, in a counter and in every member's status until its clock is right again.
 
 Pure: clocks and sending are handed in.
 """

@@ -2,11 +2,11 @@
 
 import pytest
 
-from broker.machine.clock.cluster_time import LEAD_US
 from tests.properties.models.clock_swarm import Habits, SwarmWorld
 from tests.properties.models.clock_world import ClockWorld
 
 SECONDS = 12.0
+LATE_S = 2.0
 
 
 @pytest.mark.parametrize("kind", [ClockWorld, SwarmWorld])
@@ -31,11 +31,11 @@ def test_nothing_goes_early_in_many_more(kind: type[ClockWorld]) -> None:
 
 
 def test_nothing_goes_very_late_where_nothing_is_held_up_for_long() -> None:
-    """G17: the lead, the grace, a tick, and how late this world applies it."""
+    """G17: what a clock may claim, a tick, and how late this world applies it."""
     for seed in range(12):
         world = ClockWorld(seed, troubled=False)
         assert not world.run(SECONDS), f"seed {seed}"
-        assert world.latest_s < LEAD_US / 1e6 + 1.0, f"seed {seed}"
+        assert world.latest_s < LATE_S, f"seed {seed}"
         assert world.expired, f"seed {seed}"
 
 
@@ -45,19 +45,18 @@ def test_one_wrong_clock_makes_nothing_very_late() -> None:
     for seed in range(6):
         world = SwarmWorld(seed, habits, troubled=False)
         assert not world.run(SECONDS), f"seed {seed}"
-        assert world.latest_s < LEAD_US / 1e6 + 1.0, f"seed {seed}"
+        assert world.latest_s < LATE_S, f"seed {seed}"
 
 
 SEEDS = {
-    63: "what was read before the time came to stand was taken after it went on",
-    153: "the first clock was placed late, and messages born by it, before others were read",
-    4427: "and later than dates were believed",
+    36: "the time that had been lost counted once another member's tick moved the limit",
+    911: "the same, beside a clock that was set",
 }
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_failed_once(seed: int) -> None:
     """G17: with the code of that day."""
-    world = ClockWorld(seed)
+    world = SwarmWorld(seed)
     assert not world.run(SECONDS), SEEDS[seed]
     assert world.expired

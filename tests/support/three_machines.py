@@ -5,6 +5,7 @@ one, so each test of a subject is also a test of determinism.
 """
 
 from broker.machine import commands as c
+from broker.machine.clock.cluster_time import LEAD_US
 from broker.machine.commands import Command, Table
 from broker.machine.effects import (
     CancelNotify,
@@ -75,20 +76,18 @@ class Rig:
         assert len({machine.root() for machine in self.machines.values()}) == 1
         return outcomes.pop()
 
-    def tick(self, time_us: int) -> int:
-        """All clocks say so, after they were read at `self.time_us` if they were not yet."""
-        here = [name for name in MEMBERS if name in self.machine.sessions]
-        if not self.machine.clocks.keys() & set(here):
-            for name in here:
-                self.read(name, self.time_us)
-        return min([self.read(name, time_us) for name in here])
-
-    def read(self, name: str, time_us: int, seen_us: int | None = None) -> int:
-        """One member's clock said so when it knew the machine's time to be so far; by default, it
-        knows all."""
-        seen_us = self.machine.gone_us if seen_us is None else seen_us
-        tick = c.Tick(c.TICK, self.machine.epoch, self.machine.rests, time_us, seen_us)
+    def tick(self, name: str, reached_us: int, limit_us: int = 0) -> int:
+        """One member's."""
+        tick = c.Tick(c.TICK, reached_us, limit_us)
         return self.apply(self.machine.sessions[name].session, tick)
+
+    def pass_time(self, time_us: int) -> None:
+        """The machine's time goes on by so much by all clocks, as long as it is wanted."""
+        end_us = self.machine.now_us + time_us
+        while self.machine.wants_tick and self.machine.now_us < end_us:
+            reached_us = min(end_us, self.machine.now_us + LEAD_US)
+            for name in self.machine.sessions:
+                self.tick(name, reached_us)
 
     def client(self, member: str = "a", vhost: str = "/") -> "Client":
         session = self.machine.sessions[member].session

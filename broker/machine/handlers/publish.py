@@ -4,7 +4,6 @@ Also the second life of a message that a queue gave up: dead-lettering happens a
 the command that caused it, after the command itself, and nothing of it can fail.
 """
 
-from broker.machine.clock.cluster_time import birth, wall_us
 from broker.machine.commands import (
     IMMEDIATE,
     MANDATORY,
@@ -109,11 +108,11 @@ def spread(
     if not queues:
         return True
     state.next_message = number + 1
-    born_us = birth(state)
+    created_us = state.horizon_us
     content = message_hash(
-        number, exchange, key, persistent, born_us, ttl_us, properties, body, hashed
+        number, exchange, key, persistent, created_us, ttl_us, properties, body, hashed
     )
-    message = (content, number, exchange, key, persistent, born_us, ttl_us, properties, body)
+    message = (content, number, exchange, key, persistent, created_us, ttl_us, properties, body)
     accepted = True
     for queue in queues:
         if not enqueue(state, queue, message):
@@ -144,7 +143,7 @@ def _bury_one(state: State, queue: Queue, message: Message, reason: str) -> None
         return
     _, _, source, key, flags, _, _, properties, body = message
     new_key = key if queue.dead_key is None else queue.dead_key
-    new_properties = bury_properties(properties, queue.name, source, key, reason, wall_us(state))
+    new_properties = bury_properties(properties, queue.name, source, key, reason, state.time_us)
     route = queue.vhost.routes.get((name, new_key))
     if route is None:
         route = find_route(queue.vhost, exchange, new_key, new_properties)

@@ -10,16 +10,13 @@ from collections import deque
 
 from broker.machine.clock.cluster_time import (
     NEVER_US,
-    dates,
     deadline,
-    deadlines_gone,
+    forget_clock,
+    horizon,
     lease_end,
-    majority_date,
-    new_epoch,
     pending,
     read_clock,
-    rest,
-    survey,
+    remove_deadlines,
 )
 from broker.machine.commands import (
     IGNORED,
@@ -51,7 +48,6 @@ from broker.machine.state import (
     CONTENT_HASH,
     IS_PERSISTENT,
     NO_TTL,
-    NOT_YET,
     TTL_US,
     Queue,
     SessionRecord,
@@ -60,8 +56,6 @@ from broker.machine.state import (
 )
 
 SESSIONS_PER_POSITION = 256
-NO_QUEUE = 0
-NOBODY = 0  # no session: an activation has the first position
 EXPIRED_PER_TICK_MAX = 4096  # the next tick goes on
 
 
@@ -87,7 +81,6 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     _, epoch, members, cold, voters, cluster_id = command
     if epoch <= state.epoch or len(members) > SESSIONS_PER_POSITION:
         return IGNORED
-    known = dates(state)
     continuing = {name: incarnation for name, incarnation, fresh in members if not fresh}
     ending = [
         name
@@ -107,7 +100,6 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     for place, (name, incarnation, _) in enumerate(members):
         if name not in state.sessions:
             _start_session(state, name, incarnation, state.position * SESSIONS_PER_POSITION + place)
-    new_epoch(state, known, [name for name, _, fresh in members if fresh])
     return OK
 
 
@@ -125,9 +117,11 @@ def _end_sessions(state: State, names: list[str]) -> None:
     for name in names:
         record = state.sessions.pop(name)
         ended[record.session] = True
+        forget_clock(state, name)
         state.remove(session_element(name, record) + record.salt * record.last_blob_no)
         if name == state.local:
             state.local_session = -1
+    state.horizon_us = horizon(state)
     gone = [c for key, c in state.connections.items() if key[0] in ended]
     end_connections(state, gone, MEMBER_LOST)
 
@@ -139,7 +133,7 @@ def _forget_volatile(state: State) -> None:
         for queue in list(vhost.queues.values()):
             if queue.durable:
                 _keep_persistent(state, queue)
-                touch(state, queue, NOT_YET)  # the time of the outage does not count
+                touch(state, queue)
             else:
                 delete_queue(state, queue)
         _drop_volatile_exchanges(state, vhost)
@@ -148,15 +142,9 @@ def _forget_volatile(state: State) -> None:
 def _keep_persistent(state: State, queue: Queue) -> None:
     if queue.max_priority >= 0:
         kept_at = {place | 1: m for place, m in queue.returned.items() if m[IS_PERSISTENT]}
-        mortal = queue.deadlines
-        if mortal:
-            state.expiring[NO_QUEUE] = queue  # the time does not come to stand in between
         purge(state, queue, FORGOTTEN)
         for place in sorted(kept_at):
             put_back(state, queue, place & ~1, kept_at[place])
-        if mortal:
-            del state.expiring[NO_QUEUE]
-            rest(state)
         _tell_kept(state, queue, len(kept_at), 0)
         return
     kept = [queue.returned[seq] for seq in sorted(queue.returned)]
@@ -179,7 +167,7 @@ def _keep_persistent(state: State, queue: Queue) -> None:
     queue.ready_sum = total & MASK
     queue.ready_bytes = sum(len(message[BODY]) for message in kept) if queue.max_bytes >= 0 else 0
     mortal = sum(message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL for message in kept)
-    deadlines_gone(state, queue, queue.deadlines - mortal)
+    remove_deadlines(state, queue, queue.deadlines - mortal)
     state.due_us = 0
     _tell_kept(state, queue, len(kept), first)
 
@@ -210,8 +198,6 @@ def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:
         return False
     record.last_blob_no = blob_no
     state.add(record.salt)
-    if blob_no == 1:
-        survey(state)  # its clock is waited for from now on
     return True
 
 
@@ -220,21 +206,18 @@ def on_digest(_state: State, _session: int, _command: DigestClaim | Reexecuted) 
 
 
 def on_tick(state: State, session: int, command: Tick) -> int:
-    _, epoch, rests, time_us, seen_us = command
+    _, reached_us, limit_us = command
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
-    if name is None or min(time_us, seen_us) < 0 or not pending(state):
+    if name is None or min(reached_us, limit_us) < 0 or not pending(state):
         return IGNORED
-    if (epoch, rests) != (state.epoch, state.rests):
-        return IGNORED  # out of date
-    now_us = read_clock(state, name, time_us, seen_us)
+    now_us = read_clock(state, name, reached_us, limit_us)
     moved = now_us > state.now_us
     if moved:
         state.remove(cluster_element(state))
         state.now_us = now_us
         state.add(cluster_element(state))
-    if state.reached_us is not None and state.now_us >= state.due_us:
-        # What dies now is dated by a majority: not by the origin, whose own clock may differ.
-        state.session, state.time_us = NOBODY, majority_date(state)
+    state.horizon_us = horizon(state)
+    if state.now_us >= state.due_us:
         _end_what_is_due(state)
     return OK if moved else IGNORED
 
@@ -245,9 +228,7 @@ def _end_what_is_due(state: State) -> None:
         budget -= expire(state, queue, budget)
     for number in sorted(state.leased):
         queue = state.leased[number]
-        if queue.used_us == NOT_YET:
-            touch(state, queue, state.reached_us)
-        elif lease_end(queue) <= state.now_us:
+        if lease_end(queue) <= state.now_us:
             delete_queue(state, queue)
     heads = [deadline(queue, head(queue)) for queue in state.expiring.values()]
     leases = [lease_end(queue) for queue in state.leased.values()]
@@ -261,7 +242,6 @@ def on_voters(state: State, _session: int, command: Voters) -> int:
         return IGNORED
     state.remove(cluster_element(state))
     state.voters = after
-    survey(state)
     state.add(cluster_element(state))
     return OK
 

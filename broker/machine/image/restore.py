@@ -11,7 +11,7 @@ from typing import cast
 
 import msgpack
 
-from broker.machine.clock.cluster_time import survey
+from broker.machine.clock.cluster_time import horizon
 from broker.machine.commands import Table
 from broker.machine.digest import ALGORITHM, body_hash, canonical, message_hash, thing
 from broker.machine.image.invariants import ready_sum, recompute_root
@@ -95,7 +95,7 @@ class _Reader:
                 queue.ready_sum = ready_sum(queue, fresh=True)
             if queue.expires_us >= 0 and not queue.consumers:
                 state.leased[queue.number] = queue
-        survey(state)
+        state.horizon_us = horizon(state)
         state.digest = recompute_root(state, fresh=True)
         if state.digest != self.claimed_root:
             msg = f"the snapshot has root {state.digest:016x}, not {self.claimed_root:016x}"
@@ -115,7 +115,6 @@ class _Reader:
         self,
         position: int,
         now_us: int,
-        rests: int,
         epoch: int,
         voters: tuple[str, ...],
         cluster_id: str,
@@ -126,7 +125,6 @@ class _Reader:
         state = self.state
         state.position = position
         state.now_us = now_us
-        state.rests = rests
         state.epoch = epoch
         state.voters = voters
         state.cluster_id = cluster_id
@@ -167,8 +165,8 @@ class _Reader:
         rows = zip(contents, numbers, shared, shared_keys, *rest, strict=True)
         self.messages.update(zip(numbers, rows, strict=True))
 
-    def _on_clock(self, name: str, shift_us: int, stamp_us: int, astray_us: int) -> None:
-        self.state.clocks[name] = Clock(shift_us, stamp_us, astray_us)
+    def _on_clock(self, name: str, reached_us: int, limit_us: int) -> None:
+        self.state.clocks[name] = Clock(reached_us, limit_us)
 
     def _on_poison(self, kind: int, content: bytes, names: tuple[str, ...]) -> None:
         self.state.poison[kind, content] = names

@@ -21,7 +21,7 @@ from broker.machine.digest import ALGORITHM
 from broker.machine.state import BODY, NUMBER, Channel, Consumer, Held, Message, Queue, State, Vhost
 
 CHUNK_BYTES = 256 * 1024
-VERSION = 3
+VERSION = 4
 _BATCH_BYTES = 64 * 1024
 _BATCH_ITEMS = 8192
 _PAGE = 4096
@@ -152,7 +152,6 @@ def _first_items(state: State) -> Iterator[_Item]:
         "cluster",
         state.position,
         state.now_us,
-        state.rests,
         state.epoch,
         state.voters,
         state.cluster_id,

@@ -9,11 +9,10 @@ queue's own `ready_sum`, so that a purge costs nothing per message.
 from heapq import heappop, heappush
 
 from broker.machine.clock.cluster_time import (
-    birth,
+    add_deadline,
     deadline,
-    deadline_came,
-    deadlines_gone,
     lease,
+    remove_deadlines,
     unlease,
 )
 from broker.machine.commands import Table
@@ -72,12 +71,11 @@ def lease_element(queue: Queue) -> int:
     return thing("lease", queue.number, queue.used_us) if queue.expires_us >= 0 else 0
 
 
-def touch(state: State, queue: Queue, used_us: int | None = None) -> None:
+def touch(state: State, queue: Queue) -> None:
     """The queue is used now: declared, read from, or left by its last consumer."""
     if queue.expires_us >= 0:
         state.remove(lease_element(queue))
-        # A use that was held up and comes behind a later one takes nothing back.
-        queue.used_us = max(queue.used_us, birth(state)) if used_us is None else used_us
+        queue.used_us = max(queue.used_us, state.horizon_us)  # the horizon may come nearer again
         state.add(lease_element(queue))
         if not queue.consumers:
             lease(state, queue)
@@ -175,7 +173,7 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
     if queue.deadlines:
         state.due_us = 0  # whatever comes to the head now may have been dead for long
         if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
-            deadlines_gone(state, queue, 1)
+            remove_deadlines(state, queue, 1)
     return seq, message, redelivered
 
 
@@ -216,7 +214,7 @@ def _count_ready(state: State, queue: Queue, seq: int, message: Message, redeliv
     if queue.max_bytes >= 0:
         queue.ready_bytes += len(message[BODY])
     if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
-        deadline_came(state, queue, message)
+        add_deadline(state, queue, message)
 
 
 def is_full(queue: Queue, bytes_more: int) -> bool:
@@ -295,7 +293,7 @@ def purge(state: State, queue: Queue, what: int) -> int:
     queue.returned.clear()
     queue.returned_order.clear()
     if queue.deadlines:
-        deadlines_gone(state, queue, queue.deadlines)
+        remove_deadlines(state, queue, queue.deadlines)
     return count
 
 

@@ -3,7 +3,7 @@
 Queues that expire when unused, messages that are with clients and come back, starts of the whole
 cluster from its disks, one clock that is wrong, votes that are not equal.
 
-What is excluded: docs/decisions/0008-time-is-the-progress-of-a-majority-of-clocks.md, at its end.
+Two clocks of which one is wrong are excluded: of two nobody knows who is right.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from typing import NamedTuple
 
 from broker.machine import commands as c
 from broker.machine.machine import Machine
-from broker.machine.state import NUMBER
 from tests.properties.models.clock_world import (
     OUT_AFTER_S,
     ClockWorld,
     Early,
     Member,
     declared,
-    stamp,
 )
 
 LEASE = "lease-"
@@ -58,12 +56,10 @@ class SwarmWorld(ClockWorld):
         self._used: dict[str, float] = {}  # queues that expire, when they were last used
         self._leases: tuple[str, ...] = ()
         self._dark = False  # all are stopped
-        self._set_at, self._read_at = -1.0, -1.0  # the wrong clock
-        self._untold: set[bytes] = set()
         super().__init__(seed, troubled)
         self.lease_ms = dict.fromkeys(self._names, self.more.choice(LEASE_MS))
         self.wrong = self.members[self.more.choice(self._names)]
-        self._right_us = self.wrong.offset_us
+        self._right_s = self.wrong.offset_s
         if self.habits.cold:
             self._soon(COLD_EVERY_S, self._stop_all)
         if self.habits.wrong and len(self._names) > 2:
@@ -98,29 +94,14 @@ class SwarmWorld(ClockWorld):
     # -- what is judged --------------------------------------------------------------------------
 
     def _before(self, member: Member, said_at: float, command: c.Command) -> None:
-        # Excluded, see the module: what a member says whose clock was set and not read since.
-        told = member is not self.wrong or self._read_at >= self._set_at
-        if isinstance(command, c.QueueDeclare) and command.name.startswith(LEASE) and told:
+        if isinstance(command, c.QueueDeclare) and command.name.startswith(LEASE):
             self._used[command.name] = max(said_at, self._used.get(command.name, 0.0))
-        elif isinstance(command, c.QueueDeclare):
-            self._used.pop(command.name, None)
-        if isinstance(command, c.Publish) and not told:
-            self._untold.add(command.body)
         vhost = self._machine.vhosts.get("/")
         self._leases = () if vhost is None else tuple(q for q in vhost.queues if q in self._used)
-
-    def _waiting(self) -> dict[int, tuple[str, float]]:
-        found = super()._waiting()
-        if self._untold:
-            found = {n: m for n, m in found.items() if stamp(m[NUMBER]) not in self._untold}
-        return found
 
     def _after(self, member: Member, said_at: float, command: c.Command) -> None:
         if not isinstance(command, c.Tick):
             return
-        clock = self._machine.clocks.get(member.name)
-        if member is self.wrong and clock is not None and clock.stamp_us == command.time_us:
-            self._read_at = said_at
         for name in self._leases:
             if name not in self._machine.vhosts["/"].queues:
                 self.expired += 1
@@ -160,18 +141,16 @@ class SwarmWorld(ClockWorld):
         wrong_s = self.more.choice((0.0, *WRONG_S))
         if not all(record.last_blob_no for record in self._machine.sessions.values()):
             wrong_s = 0.0
-        self._put(self._right_us + int(wrong_s * 1e6))
-
-    def _put(self, offset_us: int) -> None:
-        self.wrong.offset_us, self._set_at = offset_us, self.now
+        self.wrong.offset_s = self._right_s + wrong_s
 
     def _activate(
         self, members: tuple[str, ...], fresh: tuple[str, ...], cold: bool = False
     ) -> None:
         super()._activate(members, fresh, cold)
         if fresh and self._machine.epoch > 1:
-            # Until others spoke, the first that does tells the time alone: excluded.
-            self._put(self._right_us)
+            # Until others sent something, the first that does is the majority: excluded.
+            self.wrong.offset_s = self._right_s
+            self.wrong.ticker = self._ticker(self.wrong)
 
     # -- votes -----------------------------------------------------------------------------------
 

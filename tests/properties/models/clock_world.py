@@ -24,7 +24,6 @@ from broker.replication.controller import Controller
 from broker.replication.timers import Ticker
 
 Call = Callable[[], None]
-EPOCH_US = 1_700_000_000_000_000
 BEAT_S = 0.1
 OUT_AFTER_S = 1.0
 """Who is cut off for so long leaves the view, and comes back with another session."""
@@ -35,11 +34,9 @@ class Seen(NamedTuple):
     """What a member that applied so much of the log sees of the machine."""
 
     epoch: int
-    rests: int
     wants_tick: bool
-    gone_us: int
+    now_us: int
     due_in_us: int
-    catches_up: bool
     clocks: dict[str, Clock]
     session: int
 
@@ -57,7 +54,7 @@ class Member:
     """One of them."""
 
     name: str
-    offset_us: int  # of its clock
+    offset_s: float  # of its clock
     beats: float
     seen: Seen
     ticker: Ticker = field(init=False)
@@ -99,7 +96,6 @@ class ClockWorld:
         self._position = 0
         self._stands_since: float | None = None  # the token
         names = tuple("abcde"[: chance.choice((1, 2, 3, 3, 3, 4, 5))])
-        wide = chance.choice((0, 40_000))
         self.ttl_ms = {name: chance.choice(TTLS_MS) for name in names}
         self.delay_s = chance.choice((0.001, 0.01, 0.05))
         self.lag_s = chance.choice((0.001, 0.05, 0.3))
@@ -108,7 +104,7 @@ class ClockWorld:
         self._activate(names, names)
         seen = self._look()
         self.members = {
-            name: Member(name, EPOCH_US + chance.randint(0, wide), chance.uniform(0.5, 1.5), seen)
+            name: Member(name, chance.uniform(0.0, 1e6), chance.uniform(0.5, 1.5), seen)
             for name in names
         }
         busy = chance.choice((0.05, 0.5, 3.0))
@@ -144,14 +140,14 @@ class ClockWorld:
             me=SimpleNamespace(name=member.name),
             primary=SimpleNamespace(has_caught_up=True),
             serving=True,
-            shell=SimpleNamespace(now_us=lambda: self._clock_us(member)),
             admit=lambda commands: self._send(member, commands),
         )
         self._cores[member.name] = core
-        return Ticker(cast("Controller", core))
+        return Ticker(cast("Controller", core), self._clock_s(member))
 
-    def _clock_us(self, member: Member) -> int:
-        return member.offset_us + int(self.now * 1e6)
+    def _clock_s(self, member: Member) -> float:
+        """What its clock shows: since when does not matter."""
+        return member.offset_s + self.now
 
     def _beat(self, member: Member) -> None:
         self._soon(BEAT_S * member.beats, self._beat, member)
@@ -160,7 +156,7 @@ class ClockWorld:
         core = self._cores[member.name]
         vars(core.replica.machine).update(member.seen._asdict())
         core.serving = member.inside
-        member.ticker.wake(self.now)
+        member.ticker.wake(self._clock_s(member))
 
     def _publish(self, member: Member) -> None:
         self._soon(1.0 / member.publishes, self._publish, member)
@@ -187,7 +183,7 @@ class ClockWorld:
             ]
             commands = [*opening, *commands]
         member.blob_no += 1
-        blob = member.session, member.blob_no, self._clock_us(member), self.now, commands
+        blob = member.session, member.blob_no, self.now, commands
         self._at_order(member, lambda: self._ordered(member, *blob))
 
     def _queues(self, member: Member) -> list[c.Command]:
@@ -226,7 +222,6 @@ class ClockWorld:
         member: Member,
         session: int,
         blob_no: int,
-        time_us: int,
         said_at: float,
         commands: list[c.Command],
     ) -> None:
@@ -237,7 +232,7 @@ class ClockWorld:
             self._position += 1
             before = self._waiting() if isinstance(command, c.Tick | c.Get) else {}
             self._before(member, said_at, command)
-            machine.apply(self._position, session, time_us, command)
+            machine.apply(self._position, session, 0, command)
             machine.effects.clear()
             machine.take_moves()
             machine.invariants()
@@ -283,8 +278,8 @@ class ClockWorld:
     def _look(self) -> Seen:
         machine = self._machine
         return Seen(
-            machine.epoch, machine.rests, machine.wants_tick, machine.gone_us,
-            machine.due_in_us, machine.catches_up, dict(machine.clocks), -1,
+            machine.epoch, machine.wants_tick, machine.now_us,
+            machine.due_in_us, dict(machine.clocks), -1,
         )  # fmt: skip
 
     def _tell(self) -> None:

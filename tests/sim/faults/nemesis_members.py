@@ -192,7 +192,6 @@ class MemberFaults:
             self.world.fault("clock_jump", member.name, member)
             size = self.tape.pick((1_000, 1_000_000, 60_000_000, 3 * HOUR_US))
             member.wall_offset_us = self.tape.number(-size, size)
-            member.wall_lowest_us = min(member.wall_lowest_us, member.wall_offset_us)
 
     # -- clients ---------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class SimMember:
         self.slowness = 1.0  # how much longer than usual its turns take
         self.disk_slowness = 1.0
         self.disk_fails = False
-        self.wall_offset_us = self.wall_lowest_us = 0
+        self.wall_offset_us = 0
         self._turn_at: float | None = None
         self._timer_at: float | None = None
 

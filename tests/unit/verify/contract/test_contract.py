@@ -218,7 +218,7 @@ def wander(chance: random.Random, steps: int) -> MoveMaker:
             chance.choice([one.close, one.close_channel])()
         elif roll < 0.97:
             rig.time_us += 700_000
-            rig.tick(rig.time_us)
+            rig.pass_time(700_000)
         elif roll < 0.985:
             rig.activate(chance.choice("abc"))
         elif roll < 0.99:
