@@ -184,7 +184,8 @@ SEEDS = {
         242118919183,
         False,
         "G17: a clock that had been set back by half a minute was placed late, so no date showed"
-        " that its member's messages were created early; another clock was further, a third one missing",
+        " that its member's messages were created early; another clock was further, a third one"
+        " missing",
         "broker",
         without=(),
     ),
