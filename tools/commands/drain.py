@@ -24,8 +24,9 @@ from broker.options.broker import Address
 from tools.cli.options import ToolError, brokers, os_reason, run_command
 from tools.cli.progress import Progress
 from tools.client import history as histories
-from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost, Delivery, Login
+from tools.client.amqp_client import AmqpConnection, ConnectionLost, Delivery, Login
 from tools.client.failover import BrokerList
+from tools.client.options import client_errors, with_brokers, with_connection
 
 PUMP_SECONDS = 0.5
 EPILOG = """\b
@@ -199,13 +200,7 @@ class Drain:
 @click.command(
     name="drain", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.option(
-    "-b",
-    "--broker",
-    default="localhost:5672",
-    metavar="HOST:PORT,...",
-    help="Brokers of one cluster, tried in this order. Default localhost:5672.",
-)
+@with_brokers
 @click.option(
     "-q", "--queue", required=True, help="The queue; it is made, durable, when not there."
 )
@@ -232,16 +227,7 @@ class Drain:
     metavar="N",
     help="How many messages may be unacked. Default 500.",
 )
-@click.option(
-    "--patience",
-    default=60.0,
-    type=click.FloatRange(min=0),
-    metavar="SECS",
-    help="Give up when no broker can be reached for so long. Default 60.",
-)
-@click.option("--user", default="guest", help="Default guest.")
-@click.option("--password", default="guest", help="Default guest.")
-@click.option("--history", metavar="DIR", help=histories.HELP)
+@with_connection
 @click.option("--quiet", is_flag=True, help="No progress, notes or summary on stderr.")
 def drain(
     broker: str,
@@ -263,7 +249,11 @@ def drain(
     progress = Progress("drain", quiet=quiet)
     # A stop by `kill` should end like one by Ctrl-C: written messages acked, the rest returned.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with open_output(output) as out, histories.client_history(history, "drain") as kept:
+    with (
+        open_output(output) as out,
+        histories.client_history(history, "drain") as kept,
+        client_errors(progress),
+    ):
         job = Drain(
             brokers(broker),
             Login(user, password),
@@ -279,14 +269,7 @@ def drain(
             progress=progress,
             history=kept,
         )
-        try:
-            job.run()
-        except ConnectionLost as lost:
-            raise ToolError(str(lost), Exit.UNAVAILABLE) from None
-        except BrokerRefused as refusal:
-            raise ToolError(str(refusal)) from None
-        finally:
-            progress.clear()
+        job.run()
     progress.note(
         f"{job.received} messages, {job.redelivered} flagged redelivered, "
         f"{job.route.failovers} failovers, {progress.seconds():.1f} s"

@@ -25,8 +25,9 @@ from broker.options.broker import Address
 from tools.cli.options import ToolError, brokers, os_reason, run_command
 from tools.cli.progress import Progress
 from tools.client import history as histories
-from tools.client.amqp_client import AckMode, AmqpConnection, BrokerRefused, ConnectionLost, Login
+from tools.client.amqp_client import AckMode, AmqpConnection, ConnectionLost, Login
 from tools.client.failover import BrokerList
+from tools.client.options import client_errors, with_brokers, with_connection
 from vsync.types import record
 
 READ_BYTES = 256 * 1024
@@ -254,13 +255,7 @@ class Spout:
 @click.command(
     name="spout", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.option(
-    "-b",
-    "--broker",
-    default="localhost:5672",
-    metavar="HOST:PORT,...",
-    help="Brokers of one cluster, tried in this order. Default localhost:5672.",
-)
+@with_brokers
 @click.option("-q", "--queue", help="Publish to this queue; it is made, durable, when not there.")
 @click.option("-e", "--exchange", help="Publish to this exchange, which must exist.")
 @click.option("-k", "--key", default="", help="The routing key for --exchange.")
@@ -282,16 +277,7 @@ class Spout:
 @click.option("--sequence", is_flag=True, help="Give each message its line number as message id.")
 @click.option("--id-prefix", metavar="TEXT", help="The same, with TEXT before the number.")
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N lines.")
-@click.option(
-    "--patience",
-    default=60.0,
-    type=click.FloatRange(min=0),
-    metavar="SECS",
-    help="Give up when no broker can be reached for so long. Default 60.",
-)
-@click.option("--user", default="guest", help="Default guest.")
-@click.option("--password", default="guest", help="Default guest.")
-@click.option("--history", metavar="DIR", help=histories.HELP)
+@with_connection
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
 @click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
 def spout(
@@ -324,26 +310,12 @@ def spout(
     )
     progress = Progress("spout", quiet=quiet)
     lines = Lines(files or ("-",))
-    try:
-        with histories.client_history(history, "spout") as kept:
-            job = Spout(
-                brokers(broker),
-                Login(user, password),
-                lines,
-                destination,
-                window,
-                count,
-                patience,
-                progress,
-                kept,
-            )
-            job.run()
-    except ConnectionLost as lost:
-        raise ToolError(str(lost), Exit.UNAVAILABLE) from None
-    except BrokerRefused as refusal:
-        raise ToolError(str(refusal)) from None
-    finally:
-        progress.clear()
+    with client_errors(progress), histories.client_history(history, "spout") as kept:
+        job = Spout(
+            brokers(broker), Login(user, password), lines, destination, window, count, patience,
+            progress, kept,
+        )  # fmt: skip
+        job.run()
     if as_json:
         print(json.dumps(summary(job, progress.seconds())))
     if job.refused or job.unroutable:
