@@ -81,7 +81,7 @@ class Returned(NamedTuple):
     body: bytes
 
 
-class AckMode(NamedTuple):
+class PublisherConfirm(NamedTuple):
     """A publisher confirm: up to `number` if `multiple`; `accepted` is False for a nack."""
 
     number: int
@@ -96,7 +96,7 @@ class AmqpConnection:
         self.broker = broker
         self.login = login or Login()
         self.deliveries: list[Delivery] = []
-        self.acks: list[AckMode] = []
+        self.acks: list[PublisherConfirm] = []
         self.returns: list[Returned] = []
         self.out = bytearray()
         """Bytes to send; append whole frames only."""
@@ -120,7 +120,7 @@ class AmqpConnection:
         self._socket.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
-        self._sent_at = self._heard_at = time.monotonic()
+        self._sent_at = self._received_at = time.monotonic()
         try:
             self._open()
         except BaseException:
@@ -140,7 +140,7 @@ class AmqpConnection:
         }
         self._send(0, "connection.start-ok", (properties, "PLAIN", response, "en_US"))
         channel_max, frame_max, heartbeat = (
-            _whole(value) for value in self._await("connection.tune")
+            _as_int(value) for value in self._await("connection.tune")
         )
         self.frame_max = min(frame_max or codec.FRAME_MAX_BYTES, codec.FRAME_MAX_BYTES)
         wanted = [period for period in (heartbeat, login.heartbeat_seconds) if period]
@@ -193,7 +193,7 @@ class AmqpConnection:
             found = self.call(
                 "queue.declare", (queue, False, True, False, False, False, {}), "queue.declare-ok"
             )
-        return _whole(found[1])
+        return _as_int(found[1])
 
     def select_confirms(self) -> None:
         """From now on every publish is confirmed, and numbered from 1."""
@@ -285,7 +285,7 @@ class AmqpConnection:
             raise ConnectionLost(f"{self.broker}: {os_reason(problem)}") from None
         if not data:
             raise ConnectionLost(f"{self.broker}: closed the connection")
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         if self._rest:
             data = self._rest + data
         try:
@@ -301,8 +301,8 @@ class AmqpConnection:
         if now - self._sent_at > self._heartbeat / 2 and not self.out:
             self.out += codec.HEARTBEAT_FRAME
             self.send_now()
-        if now - self._heard_at > 2 * self._heartbeat:
-            raise ConnectionLost(f"{self.broker}: silent for {now - self._heard_at:.0f} s")
+        if now - self._received_at > 2 * self._heartbeat:
+            raise ConnectionLost(f"{self.broker}: silent for {now - self._received_at:.0f} s")
 
     # Frames
 
@@ -319,9 +319,9 @@ class AmqpConnection:
                 if index == codec.DELIVER_INDEX:
                     self._deliver = codec.decode_deliver(data, start, end)
                 elif index == codec.ACK_INDEX and channel:
-                    self.acks.append(AckMode(*codec.decode_ack(data, start, end), True))
+                    self.acks.append(PublisherConfirm(*codec.decode_ack(data, start, end), True))
                 elif index == codec.NACK_INDEX and channel:
-                    self.acks.append(AckMode(*codec.decode_ack(data, start, end), False))
+                    self.acks.append(PublisherConfirm(*codec.decode_ack(data, start, end), False))
                 else:
                     self._on_method(channel, data, start, end)
             elif kind == codec.HEADER:
@@ -363,10 +363,10 @@ class AmqpConnection:
                 reason = f"{self.broker}: {args[1]!s}"
                 if args[0] in TRANSIENT_CODES:
                     raise ConnectionLost(reason)
-                raise BrokerRefused(_whole(args[0]), reason)
+                raise BrokerRefused(_as_int(args[0]), reason)
             case "channel.close":
                 self._send(CHANNEL, "channel.close-ok", ())
-                raise BrokerRefused(_whole(args[0]), f"{self.broker}: {args[1]!s}")
+                raise BrokerRefused(_as_int(args[0]), f"{self.broker}: {args[1]!s}")
             case "connection.blocked":
                 self.blocked = str(args[0]) or "no reason given"
             case "connection.unblocked":
@@ -397,6 +397,6 @@ class AmqpConnection:
             self.pump(left)
 
 
-def _whole(value: Value) -> int:
+def _as_int(value: Value) -> int:
     assert isinstance(value, int)
     return value

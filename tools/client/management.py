@@ -64,11 +64,11 @@ class ClusterStatus:
         return next((member for member in self.members if member.local), None)
 
 
-Place: TypeAlias = Address | Path
-"""Where a member answers: a client port, or the Unix socket of a library program."""
+MemberAddress: TypeAlias = Address | Path
+"""Address of a member: a client port, or the Unix socket of a library program."""
 
 
-def _connect(place: Place, timeout_seconds: float | None) -> socket.socket:
+def _connect(place: MemberAddress, timeout_seconds: float | None) -> socket.socket:
     if isinstance(place, Address):
         return socket.create_connection(place, timeout=timeout_seconds)
     connection = socket.socket(socket.AF_UNIX)
@@ -82,7 +82,7 @@ def _connect(place: Place, timeout_seconds: float | None) -> socket.socket:
 
 
 def ask(
-    broker: Place,
+    broker: MemberAddress,
     request: Mapping[str, Json],
     timeout_seconds: float | None = 10.0,
     user: str = "guest",
@@ -110,7 +110,7 @@ def ask(
 
 
 def cluster_status(
-    broker: Place,
+    broker: MemberAddress,
     timeout_seconds: float | None = 10.0,
     user: str = "guest",
     password: str = "guest",
@@ -123,7 +123,7 @@ def cluster_status(
     return ClusterStatus(
         cluster=str(answer.get("cluster", "")),
         status=str(answer.get("status", "UNKNOWN")),
-        size=_whole(answer.get("size")),
+        size=_as_int(answer.get("size")),
         members=tuple(_member(member) for member in members if isinstance(member, dict)),
         raw=answer,
     )
@@ -135,18 +135,18 @@ def _member(fields: dict[str, Json]) -> MemberStatus:
         url=str(fields.get("url", "")),
         state=str(fields.get("state", "")),
         voter=fields.get("voter") is True,
-        position=_whole(fields.get("position")),
+        position=_as_int(fields.get("position")),
         local=fields.get("local") is True,
-        votes=_whole(fields.get("votes")),
+        votes=_as_int(fields.get("votes")),
         arbitrator=fields.get("arbitrator") is True,
     )
 
 
-def _whole(value: Json | None) -> int:
+def _as_int(value: Json | None) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _answer(line: bytes, broker: Place) -> dict[str, Json]:
+def _answer(line: bytes, broker: MemberAddress) -> dict[str, Json]:
     try:
         answer = json.loads(line)
     except ValueError:

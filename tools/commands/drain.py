@@ -109,7 +109,7 @@ class Drain:
         self._history = history
         self._session: Session | None = None
         self._seen: set[str] | None = set() if unique else None
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
 
     @property
     def counted(self) -> int:
@@ -130,7 +130,7 @@ class Drain:
             try:
                 connection.declare_queue(self._queue)
                 connection.consume(self._queue, self._prefetch, no_ack=not self._acks)
-                self._heard_at = time.monotonic()
+                self._received_at = time.monotonic()
                 self._read(connection)
                 connection.close()
                 return
@@ -149,7 +149,7 @@ class Drain:
                 continue
             wait = PUMP_SECONDS
             if self._idle_seconds is not None:
-                left = self._heard_at + self._idle_seconds - time.monotonic()
+                left = self._received_at + self._idle_seconds - time.monotonic()
                 if left <= 0:
                     return
                 wait = min(wait, left)
@@ -159,7 +159,7 @@ class Drain:
     def _write(self, connection: AmqpConnection) -> None:
         """Write all that came, make sure that it is out, and only then ack it."""
         batch, connection.deliveries = connection.deliveries, []
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         tag = 0
         try:
             for delivery in batch:

@@ -63,7 +63,7 @@ from tools.client.management import (
     ConnectionAborted,
     Json,
     ManagementError,
-    Place,
+    MemberAddress,
     ask,
     cluster_status,
 )
@@ -103,7 +103,7 @@ Exit codes: 0 done (for the status: the cluster is ACTIVE as seen by BROKER),
 class Target:
     """The broker to ask, and as whom."""
 
-    address: Place
+    address: MemberAddress
     user: str
     password: str
     timeout_seconds: float | None

@@ -223,15 +223,15 @@ def parsed(line: bytes) -> TraceRow | None:
 class Views:
     """The picture: a column for each member, a line for each change."""
 
-    def __init__(self, say: Callable[[str], None] = print) -> None:
-        self._say = say
+    def __init__(self, write: Callable[[str], None] = print) -> None:
+        self._write = write
         self._marks: dict[str, str] = {}
 
     def row(self, row: TraceRow) -> None:
         """One record: a line if it changes the picture."""
         if row.member not in self._marks:
             self._marks[row.member] = "."
-            self._say(" " * 17 + " ".join(f"{name:>5}" for name in self._marks))
+            self._write(" " * 17 + " ".join(f"{name:>5}" for name in self._marks))
         if row.kind == "phase" and row.fields.get("now") != "operational":
             self._draw(row, MARKS.get(str(row.fields.get("now")), "?"), row.fields.get("why"))
         elif row.kind == "view":
@@ -245,7 +245,7 @@ class Views:
     def _draw(self, row: TraceRow, mark: str, text: Json) -> None:
         self._marks[row.member] = mark
         columns = " ".join(f"{one:>{max(5, len(name))}}" for name, one in self._marks.items())
-        self._say(f"{clock(row.at)}  {columns}  {row.member}: {text}")
+        self._write(f"{clock(row.at)}  {columns}  {row.member}: {text}")
 
 
 def switched(members: tuple[str, ...], on: bool) -> int:

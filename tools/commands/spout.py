@@ -25,7 +25,7 @@ from broker.options.broker import Address
 from tools.cli.options import ToolError, brokers, os_reason, run_command
 from tools.cli.progress import Progress
 from tools.client import history as histories
-from tools.client.amqp_client import AckMode, AmqpConnection, ConnectionLost, Login
+from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login, PublisherConfirm
 from tools.client.failover import BrokerList
 from tools.client.options import client_errors, with_brokers, with_connection
 from vsync.types import record
@@ -201,8 +201,8 @@ class Spout:
                 self._history.flush()  # before anything is sent that it records as published
             if connection.pump(PUMP_SECONDS, source):
                 self._lines.read()
-            for ack in connection.acks:
-                self._confirm(ack)
+            for confirm in connection.acks:
+                self._confirm(confirm)
             connection.acks.clear()
             self._give_up_returned(connection)
             self._progress.show(self.confirmed, f"{len(self._pending)} unconfirmed")
@@ -220,20 +220,20 @@ class Spout:
         if self._session is not None:
             self._session.published(number, line.body)
 
-    def _confirm(self, ack: AckMode) -> None:
+    def _confirm(self, confirm: PublisherConfirm) -> None:
         """Settle what the broker confirmed; multiple means all up to that number."""
-        numbers = [ack.number]
-        if ack.multiple:
-            numbers = list(takewhile(lambda number: number <= ack.number, self._pending))
+        numbers = [confirm.number]
+        if confirm.multiple:
+            numbers = list(takewhile(lambda number: number <= confirm.number, self._pending))
         settled = sum(self._pending.pop(number, None) is not None for number in numbers)
-        if ack.accepted:
+        if confirm.accepted:
             self.confirmed += settled
         else:
             # A nack means not stored, and gives no reason; it is not tried again.
             self.refused += settled
         if self._session is not None:
-            answered = self._session.confirmed if ack.accepted else self._session.refused
-            answered(ack.number, multiple=ack.multiple)
+            record = self._session.confirmed if confirm.accepted else self._session.refused
+            record(confirm.number, multiple=confirm.multiple)
 
     def _give_up_returned(self, connection: AmqpConnection) -> None:
         """Count what found no queue; it was confirmed as well."""

@@ -15,7 +15,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Askable(Protocol):
-    """A member, and as whom it is asked."""
+    """A member that can be asked, with credentials."""
 
     def ask(self, **request: Json) -> dict[str, Json]:
         """One question."""
@@ -23,7 +23,7 @@ class Askable(Protocol):
 
 @contextmanager
 def answered(who: str = "") -> Iterator[None]:
-    """A problem within ends the command with one sentence; `who` when several are asked."""
+    """End the command with one sentence on a failed request; `who` when several are asked."""
     try:
         yield
     except ManagementError as problem:

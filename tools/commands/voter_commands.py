@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from tools.client.management import ClusterStatus, Json, ManagementError
+from tools.client.management import ClusterStatus, ManagementError
+from tools.commands.target_options import Askable
 from vsync.types import record
 
 POLL_SECONDS = 0.1
@@ -16,11 +17,8 @@ POLL_SECONDS = 0.1
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Asked(Protocol):
-    """A broker that can be asked."""
-
-    def ask(self, **request: Json) -> dict[str, Json]:
-        """Put one question."""
+class StatusTarget(Askable, Protocol):
+    """A broker that can be asked, also for its status."""
 
     def status(self) -> ClusterStatus:
         """Return its view of the cluster."""
@@ -91,7 +89,7 @@ def _whole(option: str, text: str) -> int:
     return int(text)
 
 
-def change_voters(target: Asked, change: Change, timeout_seconds: float | None) -> str:
+def change_voters(target: StatusTarget, change: Change, timeout_seconds: float | None) -> str:
     """Order a change and wait until it is in force; return the new voters as a line.
 
     The text of a ManagementError says whether the change was ordered: it may still come into force.

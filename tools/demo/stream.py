@@ -1,4 +1,4 @@
-"""Both ends of the demo's stream: the text that goes in, and the judgement of what comes out.
+"""Both ends of the demo's stream: the input, and the comparison of what arrives.
 
 The input is what every machine with Python has, the sources of its standard library, one message a
 line, `SEQ text`, with SEQ as the message id too.  So an arrival can be checked by itself, and the
