@@ -200,7 +200,7 @@ def aimed(rng: random.Random, node: Node) -> tuple[FrameKind, bytes]:
     if content is Content.FRAGMENT:
         items = (fragment_head(*((number(rng) & 0xFFFF_FFFF) for _ in range(3))), b"piece")
     elif content is Content.RECOVERED:
-        old = recovery.recovery.old if recovery is not None else None
+        old = recovery.exchange.old if recovery is not None else None
         block = ring_block(old.id if old is not None else ring.id)
         seq = number(rng) & 0xFFFF
         wrapped = data_body(block, seq, 0, Content.PAYLOADS, Guarantee.SAFE, items)

@@ -28,7 +28,7 @@ from vsync.totem.membership.gather import GatherPhase
 from vsync.totem.membership.gather_sets import GatherSets
 from vsync.totem.membership.merge import MergeDetector
 from vsync.totem.membership.protocol import Membership
-from vsync.totem.membership.recovery import Closing, Recovery, RecoveryPhase
+from vsync.totem.membership.recovery import Closing, Exchange, RecoveryPhase
 from vsync.totem.node import Node
 from vsync.totem.ordering.packing import Reassembly, SendQueue
 from vsync.totem.ordering.ring import Ring, Source, Visit
@@ -100,15 +100,15 @@ def token_of_any_ring() -> Patches:
 
 def no_exchange() -> Patches:
     """Recovery does not send the old ring's frames."""
-    yield Recovery, "next", lambda self, room: self._queue.clear()
+    yield Exchange, "next", lambda self, room: self._queue.clear()
 
 
 def transition_by_name() -> Patches:
     """Who comes along is decided by name, not by the old ring (pitfall 12)."""
-    init = Recovery.__init__
+    init = Exchange.__init__
 
     def by_name(
-        self: Recovery, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]
+        self: Exchange, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]
     ) -> None:
         mine = entries[ring.index]
         names = {m.name for m in old.members} if old is not None else set()
@@ -118,40 +118,40 @@ def transition_by_name() -> Patches:
         )
         init(self, ring, old, faked)
 
-    yield Recovery, "__init__", by_name
+    yield Exchange, "__init__", by_name
 
 
 def found_is_forgotten() -> Patches:
     """An aborted recovery drops what it got, although somebody may rely on it."""
-    yield Recovery, "abort", lambda self: None
+    yield Exchange, "abort", lambda self: None
 
 
 def holes_ignored() -> Patches:
     """Behind a hole, everything is delivered, whoever sent it."""
-    close = Recovery.close
+    close = Exchange.close
 
-    def generous(self: Recovery) -> Closing:
+    def generous(self: Exchange) -> Closing:
         assert self.old is not None
         self.obliged |= set(self.old.members)
         return close(self)
 
-    yield Recovery, "close", generous
+    yield Exchange, "close", generous
 
 
 def all_is_regular() -> Patches:
     """What is not known to be safe is delivered before the transitional configuration."""
-    close = Recovery.close
+    close = Exchange.close
 
-    def flat(self: Recovery) -> Closing:
+    def flat(self: Exchange) -> Closing:
         closing = close(self)
         return Closing([*closing.regular, *closing.transitional], [], closing.skipped)
 
-    yield Recovery, "close", flat
+    yield Exchange, "close", flat
 
 
 def installs_early() -> Patches:
     """The new ring is installed before everybody has everything."""
-    yield Recovery, "complete", lambda self, token, aru_before: True
+    yield Exchange, "complete", lambda self, token, aru_before: True
 
 
 def data_in_commit() -> Patches:

@@ -19,7 +19,7 @@ from vsync.totem.membership.connectivity import Connectivity
 from vsync.totem.membership.gather_sets import GatherSets
 from vsync.totem.membership.merge import BackedOff
 from vsync.totem.membership.protocol import Membership
-from vsync.totem.membership.recovery import Recovery
+from vsync.totem.membership.recovery import Exchange
 from vsync.totem.membership.ring_ids import RingIds
 from vsync.totem.node import Node
 from vsync.totem.ordering import packing
@@ -107,23 +107,23 @@ def aru_stops_at_64() -> Patches:
 
 
 def small_recovery_store() -> Patches:
-    init = Recovery.__init__
+    init = Exchange.__init__
 
     def small(
-        self: Recovery, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]
+        self: Exchange, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]
     ) -> None:
         init(self, ring, old, entries)
         ring.window.limit = 128
 
-    yield Recovery, "__init__", small
+    yield Exchange, "__init__", small
     yield Ring, "consume_recovered", lambda self: None
 
 
 def flag_stays_up() -> Patches:
-    def flag(self: Recovery, token: Token) -> Token:
+    def flag(self: Exchange, token: Token) -> Token:
         return token._replace(recovering=True) if self._queue else token
 
-    yield Recovery, "flag", flag
+    yield Exchange, "flag", flag
 
 
 def no_room_for_the_wrapping() -> Patches:

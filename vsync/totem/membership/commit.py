@@ -42,7 +42,7 @@ class CommitPhase:
             return False
         if join.leaving or join.ring_seq >= self.ring.seq:
             return True
-        # Its sets only grow, so sets beyond mine are newer than those that we agreed on: it will
+        # Its sets only grow, so larger sets are newer than those that were agreed on: it will
         # refuse the commit token.  Later than commit, this cannot be.
         beyond = not (sets.proc >= set(join.proc) and sets.failed >= set(join.failed))
         return not recovering and beyond

@@ -39,7 +39,7 @@ class Connectivity:
         self._memory = memory
         self._last_frame: dict[Member, float] = {}
         self._reports: dict[Member, ReceptionReport] = {}
-        self._announced: tuple[Member, ...] = ()  # my own report as it was sent last
+        self._announced: tuple[Member, ...] = ()  # the own report as it was sent last
         self.reachable: tuple[Member, ...] = ()  # as `newly_known` returned it last
 
     def on_frame(self, member: Member, now: float) -> bool:
@@ -95,7 +95,7 @@ class Connectivity:
         return dict(sorted(found))
 
     def complete(self, members: Iterable[Member], now: float) -> bool:
-        """Is each of these linked with each other, as far as I know?"""
+        """Is each of these linked with each other, by the reports so far?"""
         reports, wanted = self.linked(now), frozenset(members)
         others = wanted - {self._me}
         return all(m in reports and wanted <= reports[m].reception | {m} for m in others)

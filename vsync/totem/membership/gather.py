@@ -126,7 +126,7 @@ class GatherPhase:
     def on_join(self, sender: Member, join: Join, now: float) -> None:
         sets = self.sets
         if sender not in sets.proc and self._context.me not in join.reception and not join.leaving:
-            # My join reports to it that I receive its frames; until it receives mine it is no
+            # The next join reports to it that its frames arrive; until it receives that, it is no
             # candidate.
             self._context.count("join_deaf")
             if sets.fail_former(sender):

@@ -34,9 +34,7 @@ class GatherSets:
 
     def __init__(self, me: Member, old: Iterable[Member], also: Iterable[Member] = ()) -> None:
         self.me = me
-        self.old = frozenset(
-            old
-        )  # members of my last ring: only what these report as failed counts
+        self.old = frozenset(old)  # of the last ring; only the failed sets of these count
         self.proc: set[Member] = {me, *self.old, *also}
         self.failed: set[Member] = set()
         self.agreed: set[Member] = {me}
@@ -99,7 +97,7 @@ class GatherSets:
             self.agreed.add(sender)
             return JoinOutcome.AGREED
         if proc <= self.proc and failed <= self.failed:
-            return JoinOutcome.SUBSET  # my own join informs the sender
+            return JoinOutcome.SUBSET  # the own join informs the sender
         if len(self.proc | proc) > MEMBERS_MAX:
             return JoinOutcome.TOO_MANY  # the next join would not fit any frame
         before = (len(self.proc), len(self.failed))
@@ -114,7 +112,7 @@ class GatherSets:
             return JoinOutcome.SUBSET
         self._changed()
         if proc == self.proc and failed == self.failed:
-            self.agreed.add(sender)  # its sets were those that mine have become
+            self.agreed.add(sender)  # it had these sets before
         return JoinOutcome.CHANGED
 
     def _changed(self) -> None:

@@ -115,7 +115,7 @@ class MergeDetector:
             gather.sets.absorb(sender, join)
             gather.announce(now)
         elif former:
-            # An incarnation in my ring is over, whatever becomes of the new one.
+            # An incarnation in the ring is over, whatever becomes of the new one.
             gather = self._enter_gather(Reason.JOIN, failed=former)
             gather.on_join(sender, join, now)
             gather.announce(now)
@@ -129,13 +129,13 @@ class MergeDetector:
         else:
             self._context.count("join_no_gain")
             if me not in join.reception:
-                # Its broadcasts come to me, mine perhaps not yet to it: send it an announcement.
+                # Its broadcasts arrive here, but perhaps none there yet: send it an announcement.
                 self._context.send(
                     sender, Merge(ring.id, ring.members, self._connectivity.reception(now))
                 )
 
     def on_merge(self, ring: Ring, sender: Member, merge: Merge, now: float) -> None:
-        """A member of my ring, or of another one, announced it."""
+        """A member of this ring, or of another one, announced it."""
         foreign = merge.ring != ring.id
         if foreign and (
             merge.ring in self._ring_ids.past
@@ -154,9 +154,9 @@ class MergeDetector:
     def _ignores(self, sender: Member, join: Join, now: float) -> bool:
         """Is this foreign member's join ignored for now?
 
-        One that names me receives my frames and ignores me no longer: two that ignore each other
-        in turn would never merge.  It has to wait a little all the same: its joins that are still
-        under way would break each ring as soon as it is installed, and a broken ring makes joins.
+        One that names this member receives its frames, and two that ignore each other in turn would
+        never merge.  It has to wait a little all the same: its joins that are still under way would
+        break each ring as soon as it is installed, and a broken ring makes new joins.
         """
         if self._context.me in join.proc:
             least = 4 * self._config.join_timeout_ms / 1000

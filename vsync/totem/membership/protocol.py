@@ -15,7 +15,7 @@ from vsync.totem.membership.failure_detector import Prober
 from vsync.totem.membership.gather import GatherPhase
 from vsync.totem.membership.gather_sets import GatherSets
 from vsync.totem.membership.merge import MergeDetector
-from vsync.totem.membership.recovery import Recovery, RecoveryPhase
+from vsync.totem.membership.recovery import Exchange, RecoveryPhase
 from vsync.totem.membership.ring_ids import RingIds
 from vsync.totem.ordering.application import Delivery, Intake
 from vsync.totem.ordering.operational import OperationalPhase
@@ -86,7 +86,7 @@ class Membership:
 
     def leave(self, now: float) -> None:
         if self.recovery is not None:
-            self.recovery.recovery.abort()
+            self.recovery.exchange.abort()
         self._move(Reason.LEAVE)
         self.operational = self.gather = self.commit = self.recovery = None
         self._context.due.clear()
@@ -153,7 +153,7 @@ class Membership:
             and join.ring_seq < ring.id.seq
             and not join.leaving
         ):
-            self._context.count("join_stale")  # sent before my ring was formed (pitfall 28)
+            self._context.count("join_stale")  # sent before the ring was formed (pitfall 28)
         elif self.operational is not None:
             self.merges.on_join(self.operational.ring, sender, join, now)
         elif self.gather is None:
@@ -239,7 +239,7 @@ class Membership:
     ) -> GatherPhase:
         """Give up the ring, or the attempt at one; the caller announces the sets afterwards."""
         if self.recovery is not None:
-            self.recovery.recovery.abort()
+            self.recovery.exchange.abort()
             self.ring_ids.past.append(self.recovery.ring.id)
         self.operational = self.commit = self.recovery = None
         self._move(reason)
@@ -301,13 +301,13 @@ class Membership:
             self._context.config,
             self._context.codec.envelope_bytes,
         )
-        recovery = Recovery(ring, self.current, entries)
+        exchange = Exchange(ring, self.current, entries)
         self.recovery = RecoveryPhase(
-            self._context, recovery, self._intake, self._tokens, self._failed_to_receive
+            self._context, exchange, self._intake, self._tokens, self._failed_to_receive
         )
         self._context.note(
-            "recovery", ring=str(ring.id), old=str(self.ring), together=names(recovery.trans),
-            to_send=recovery.backlog(0),
+            "recovery", ring=str(ring.id), old=str(self.ring), together=names(exchange.trans),
+            to_send=exchange.backlog(0),
         )  # fmt: skip
         if len(commit.members) == 1:
             self._install(self.recovery, now)
@@ -321,7 +321,7 @@ class Membership:
         assert gather is not None
         came = frozenset[Member]()
         if old is not None:
-            came = frozenset(recovery.recovery.trans)
+            came = frozenset(recovery.exchange.trans)
             recovery.close(old, self._delivery)
             self.ring_ids.past.append(old.id)
         if forgotten := self._delivery.assembly.forget():
@@ -373,6 +373,6 @@ class Membership:
             current.invariants()
         if self.recovery is not None:
             self.recovery.ring.invariants()
-            self.recovery.recovery.invariants()
+            self.recovery.exchange.invariants()
         if self.gather is not None:
             self.gather.sets.invariants()

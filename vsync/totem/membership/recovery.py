@@ -35,7 +35,7 @@ class Closing(NamedTuple):
     skipped: int
 
 
-class Recovery:
+class Exchange:
     """One attempt to go from `old` to `ring`; also the source of the frames to be sent for it."""
 
     def __init__(self, ring: Ring, old: Ring | None, entries: tuple[CommitEntry, ...]) -> None:
@@ -44,7 +44,7 @@ class Recovery:
         self.found: dict[int, Data] = {}
         self._seen: set[int] = set()  # old frames that were already sent on the new ring
         self._queue: deque[int] = deque()
-        self._raised = False  # I set the token's `recovering`
+        self._raised = False  # this member set the token's `recovering`
         self._rounds_clear = 0
         self._rounds_full = 0
         self._install_seq = 0
@@ -200,13 +200,13 @@ class RecoveryPhase:
     def __init__(
         self,
         context: Context,
-        recovery: Recovery,
+        exchange: Exchange,
         intake: Intake,
         tokens: TokenPassing,
         failed_to_receive: Callable[[Member, float], None],
     ) -> None:
-        self.recovery = recovery
-        self.ring = recovery.ring
+        self.exchange = exchange
+        self.ring = exchange.ring
         self.waiting: Token | None = None  # accepted, not yet visited
         self.originated = False  # the representative made the first token (once, pitfall 25)
         self._context = context
@@ -236,7 +236,7 @@ class RecoveryPhase:
             code = self.ring.add(frame)
             if not code and frame.content is Content.RECOVERED:
                 try:
-                    code = self.recovery.absorb(self._context.codec.data(frame.items[0]))
+                    code = self.exchange.absorb(self._context.codec.data(frame.items[0]))
                 except FrameError as err:
                     code = err.code
         if code:
@@ -254,25 +254,25 @@ class RecoveryPhase:
         return self._visit(token, now)
 
     def _visit(self, token: Token, now: float) -> bool:
-        ring, recovery, context = self.ring, self.recovery, self._context
-        visit = ring.visit(token, recovery, self._intake.mark, 0)
+        ring, exchange, context = self.ring, self.exchange, self._context
+        visit = ring.visit(token, exchange, self._intake.mark, 0)
         framed = context.codec.data_frame
         context.out.extend(Broadcast(framed(body)) for body in visit.resent)
         context.out.extend(Broadcast(framed(body)) for body in visit.before)
-        forward = recovery.flag(visit.token)
+        forward = exchange.flag(visit.token)
         self._tokens.pass_on(ring.successor, forward, now)
         if visit.before:
             context.count("recovered_sent", len(visit.before))
         ring.consume_recovered()
         ring.release()
-        return recovery.complete(forward, token.aru)
+        return exchange.complete(forward, token.aru)
 
     def close(self, old: Ring, delivery: Delivery) -> None:
         """Deliver what is left of the old ring, with the transitional configuration."""
-        closing, out = self.recovery.close(), self._context.out
+        closing, out = self.exchange.close(), self._context.out
         for frame in closing.regular:
             delivery.emit(old, frame, False)
-        out.append(Transitional(old.id, self.recovery.trans))
+        out.append(Transitional(old.id, self.exchange.trans))
         for frame in closing.transitional:
             delivery.emit(old, frame, True)
         self._context.note(

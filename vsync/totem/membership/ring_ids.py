@@ -14,8 +14,8 @@ class RingIds:
 
     def __init__(self) -> None:
         self.highest_seq = 0  # known to anybody, as far as this member knows
-        self.committed_seq = 0  # that I committed to; never goes back (pitfall 3)
-        self.past: deque[RingId] = deque(maxlen=PAST_RINGS_MAX)  # that I was in or tried to form
+        self.committed_seq = 0  # committed to; never goes back (pitfall 3)
+        self.past: deque[RingId] = deque(maxlen=PAST_RINGS_MAX)  # installed or tried
 
     def learn(self, seq: int) -> None:
         """Somebody knows of a ring with this sequence number."""

@@ -12,10 +12,10 @@ def allowance(
 ) -> int:
     """How many frames this visit may multicast, retransmissions included.
 
-    `sent_by_all` and `waiting` are the token's sums at arrival, which still contain what I added at
-    my last visit (`sent_by_me`, `was`); `mine` is what waits here now.
+    `sent_by_all` and `waiting` are the token's sums at arrival, which still contain what was added
+    at the last visit (`sent_by_me`, `was`); `mine` is what waits here now.
     """
-    # What I sent last time leaves the window now, so that the sum over a rotation never exceeds it.
+    # What was sent last time leaves the window now: the sum over a rotation never exceeds it.
     allowed = min(personal, window - max(0, sent_by_all - sent_by_me))
     total = max(0, waiting - was) + mine
     if total > 0:
@@ -28,11 +28,11 @@ class Flow:
     """One member's part of the token's sums; reset with every ring."""
 
     def __init__(self) -> None:
-        self.sent = 0  # frames of my last visit, still contained in the token's sum
-        self.waiting = 0  # what I reported as waiting at my last visit
+        self.sent = 0  # frames of the last visit, still contained in the token's sum
+        self.waiting = 0  # what was reported as waiting at the last visit
 
     def settle(self, sent_sum: int, waiting_sum: int, sent: int, waiting: int) -> tuple[int, int]:
-        """Replace my part in the token's two sums, and remember it for the next visit."""
+        """Replace this member's part in the token's two sums, and keep it for the next visit."""
         sums = (
             max(0, sent_sum - self.sent) + sent,
             max(0, waiting_sum - self.waiting) + waiting,

@@ -65,13 +65,13 @@ class Ring:
         self.window = Window(config.store_frames_max)
         self.delivered = 0
         self.safe = 0  # every member holds everything up to here
-        self.aru_seen = 0  # the token's aru as it came to my last visit
-        self.aru_sent = 0  # and as I passed it on
+        self.aru_seen = 0  # the token's aru as it came to the last visit
+        self.aru_sent = 0  # and as it was passed on
         self.hop = -1  # of the last token accepted
-        self.forwarded = 0  # the seq of the token that I forwarded last
+        self.forwarded = 0  # the seq of the token as it was forwarded last
         self.idle = 0  # visits in a row that changed nothing
         self.flow = Flow()
-        self.marks = marks  # as the token showed them last, my own included
+        self.marks = marks  # as the token showed them last
         self.held_back_by = NOBODY  # index of who holds back aru; for how long, below
         self.held_back_since = 0.0
         self.held_back_visits = 0
@@ -178,7 +178,7 @@ class Ring:
         return Visit(resent, new[:split], forward, new[split:], asked)
 
     def _known_safe(self, token: Token) -> int:
-        """Up to where all members hold everything, by the token's aru now and as I passed it on.
+        """Up to where all members hold everything, by the token's aru now and as passed on.
 
         Call them r and f.  A member that lacks something at or below f lowers aru beneath f in its
         visit and is then the only one who may raise it again, which it cannot before it has its
@@ -189,7 +189,7 @@ class Ring:
         return min(token.aru, self.aru_sent, self.window.aru)
 
     def _serve(self, token: Token, allowed: int) -> tuple[list[bytes], tuple[int, ...], int]:
-        """Frames to send again, what stays wanted, and how many I added to it.
+        """Frames to send again, what stays wanted, and how many were added to it.
 
         Asked for is only what existed when I forwarded the token one rotation ago: newer frames may
         still be on their way behind the token (accelerated ring), or overtaken by it.
@@ -213,7 +213,7 @@ class Ring:
         return resent, (*wanted, *mine), len(mine)
 
     def _originate(self, source: Source, seq: int, allowed: int) -> tuple[list[bytes], int]:
-        """Give sequence numbers to new frames; my own copy goes the way of all received ones."""
+        """Give sequence numbers to new frames; they enter the window as received ones do."""
         new: list[bytes] = []
         while len(new) < allowed:
             packed = source.next(self.room)

@@ -43,7 +43,7 @@ class TokenPassing:
         if not code and sender != ring.predecessor:
             code = "token_sender"
         if not code and now > self._context.due.get(TOKEN_LOSS, now):
-            # I was away: the others gave the ring up, and would not have frames that I send on it.
+            # Stopped for too long: the others gave the ring up, and would not have new frames.
             code = "token_late"
         if code:
             # No timer, counter of idleness or bound was touched (pitfalls 5, 6, 7, 37).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vsync.totem.config import RingConfig
-from vsync.totem.membership.recovery import Recovery
+from vsync.totem.membership.recovery import Exchange
 from vsync.totem.ordering.ring import Ring
 from vsync.types import NO_RING, Guarantee, Member, RingId
 from vsync.wire.codec import data_body, ring_block
@@ -34,10 +34,10 @@ def entry(ring: Ring, **changes: object) -> CommitEntry:
     return made._replace(**changes)  # type: ignore[arg-type]
 
 
-def recovery(old: Ring, *others: CommitEntry) -> Recovery:
+def recovery(old: Ring, *others: CommitEntry) -> Exchange:
     members = (A, B, C)[: 1 + len(others)]
     new = Ring(NEW, members, A, (0,) * len(members), CONFIG, 30)
-    return Recovery(new, old, (entry(old), *others))
+    return Exchange(new, old, (entry(old), *others))
 
 
 def seqs(frames: list[Data]) -> list[int]:
@@ -76,7 +76,7 @@ def test_12_the_same_name_with_another_old_ring_does_not_come_along() -> None:
 def test_first_rings_have_nobody_that_comes_along() -> None:
     new = Ring(NEW, (A, B), A, (0, 0), CONFIG, 30)
     blank = CommitEntry(NO_RING, 0, 0, 0, 0, ())
-    assert Recovery(new, None, (blank, blank)).trans == (A,)
+    assert Exchange(new, None, (blank, blank)).trans == (A,)
 
 
 def test_only_what_somebody_may_lack_is_sent() -> None:
@@ -112,10 +112,10 @@ def test_an_aborted_attempt_keeps_found_frames_and_obligations() -> None:
     # Now alone, without c: the obligation remains.
     alone = recovery(old)
     alone.obliged |= old.obliged
-    closing = Recovery(alone.ring, old, (entry(old, obliged=tuple(sorted(old.obliged))),)).close()
+    closing = Exchange(alone.ring, old, (entry(old, obliged=tuple(sorted(old.obliged))),)).close()
     assert seqs(closing.transitional) == [3]
     # Without the obligation, c's frame behind a hole is skipped.
-    assert Recovery(alone.ring, old, (entry(old),)).close().skipped == 1
+    assert Exchange(alone.ring, old, (entry(old),)).close().skipped == 1
 
 
 def test_obligations_of_one_are_obligations_of_all_that_come_along() -> None:
