@@ -9,10 +9,12 @@ is wider than the delay it causes, or something that the simulator does not do.
 from __future__ import annotations
 
 EQUIVALENT: dict[str, str] = {
+    "a848f2e5": "one step of a growing wait; only how soon a foreign member is tried again",
+    "2c0af8f4": "differs only at the very instant at which the wait ends",
     "f9b3dc95": "only how far a loop looks that ends at `limit` findings; it may look further",
     "9f880835": "only skips a loop over an empty range",
     "69b0e2aa": "the mark is updated again with the next token's marks",
-    "19878a37": "`add` refuses a frame that the window has already, so it is only found twice",
+    "94cfc585": "`add` refuses a frame that the window has already, so it is only found twice",
     "903b4a76": "only whether a counter is raised",
     "f430502e": "only a counter",
     "74888c11": "how joins are spread among more than eight members; a matter of load only",
@@ -33,14 +35,14 @@ EQUIVALENT: dict[str, str] = {
         "only candidates are ever failed: each caller names members of the ring or of the sets"
     ),
     "1fe4f75d": "the first frame of each new incarnation is lost, as any frame may be",
-    "2fce11d1": "only who moves alone sends its old frames once more, to itself",
-    "53662c32": (
+    "2af326bd": "only who moves alone sends its old frames once more, to itself",
+    "e81fe009": (
         "who knows less calls more frames undecided; the others may, and all deliver the same"
     ),
-    "331caebb": "one more arrival of the token before the ring is installed",
-    "70733b2f": "one more arrival of the token before the ring is installed",
-    "e4b32f31": "old frames are sent that were sent already; whoever has one drops it",
-    "3d66dbb7": "old frames are sent that were sent already; whoever has one drops it",
+    "62df00f4": "one more arrival of the token before the ring is installed",
+    "0d9689cc": "one more arrival of the token before the ring is installed",
+    "1d5c77b7": "old frames are sent that were sent already; whoever has one drops it",
+    "5432a508": "old frames are sent that were sent already; whoever has one drops it",
     "858a8f29": (
         "who agreed to less refuses the commit token, as its members are not its candidates"
     ),
@@ -114,7 +116,7 @@ UNSEEN: dict[str, str] = {
     "de7811ce": _ONE_CLUSTER,
     "434b1c93": _ONE_CLUSTER,
     "7f733b55": _ONE_CLUSTER,
-    "19d2cd25": "forged frames only: the decoder behind the envelope is fuzzed on its own",
+    "ce637267": "forged frames only: the decoder behind the envelope is fuzzed on its own",
     "6ecba303": (
         "takes a commit token of the same ring again after its attempt broke, with equal sets"
     ),

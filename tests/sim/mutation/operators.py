@@ -26,6 +26,7 @@ MODULES = (
     "vsync.totem.membership.protocol",
     "vsync.totem.membership.gather_sets",
     "vsync.totem.membership.gather",
+    "vsync.totem.membership.merge",
     "vsync.totem.membership.commit",
     "vsync.totem.membership.recovery",
     "vsync.totem.node",
