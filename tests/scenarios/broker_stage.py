@@ -54,7 +54,7 @@ DIGEST_INTERVAL = 20
 
 
 class StoryWriter:
-    """A disk that works when it is told to."""
+    """A disk that writes when the story lets it."""
 
     def __init__(self, store: MemoryStore, on_durable: Callable[[int], None]) -> None:
         self._store, self._on_durable = store, on_durable
@@ -87,8 +87,8 @@ class StoryWriter:
 class StoryClient:
     """The client of one member, and the connections in front of it (`ports.Clients`)."""
 
-    def __init__(self, told: Callable[[str, str], None]) -> None:
-        self._told = told
+    def __init__(self, client_saw: Callable[[str, str], None]) -> None:
+        self._saw = client_saw
         self.commands: list[Command] = []
         self.unacked: dict[str, int] = {}
         self.published: list[str] = []
@@ -134,7 +134,7 @@ class StoryClient:
         self._fresh.clear()
         self._gate.clear()
         if self.published or self.unacked:
-            self._told("is disconnected", "")
+            self._saw("is disconnected", "")
         self.unacked.clear()
         self.published.clear()
 
@@ -143,12 +143,12 @@ class StoryClient:
             case DeliverEffect():
                 body = effect.body.decode()
                 self.unacked[body] = effect.delivery_tag
-                self._told("gets again" if effect.redelivered else "gets", body)
+                self._saw("gets again" if effect.redelivered else "gets", body)
             case Confirm():
                 assert effect.ack
-                self._told("has confirmed", self.published[effect.publish_no - 1])
+                self._saw("has confirmed", self.published[effect.publish_no - 1])
             case Reply(_, _, "queue.declare-ok" | "basic.consume-ok" as method):
-                self._told("gets", method)
+                self._saw("gets", method)
             case _:
                 pass
 
@@ -166,7 +166,7 @@ class StoryMember:
         self.fetch: tuple[Member, int] | None = None
         self._scheduled = False
         self._later: list[Callable[[], None]] = []
-        self.client = StoryClient(lambda what, word: stage.told(me.name, what, word))
+        self.client = StoryClient(lambda what, word: stage.client_saw(me.name, what, word))
         store = MemoryStore(disk, Meta("stories", me.name, f"store-{me.name}"))
         self.replica = recover(me.name, store)
         ports = Ports(self, self, self, self, self.client, self, self)
@@ -345,7 +345,7 @@ class BrokerStage(ViewStage):
         self._states: list[tuple[int, bytes]] = []
         self._clients: dict[str, list[tuple[str, list[str]]]] = {}
 
-    def told(self, name: str, what: str, word: str) -> None:
+    def client_saw(self, name: str, what: str, word: str) -> None:
         """Note what the client of a member saw; many in a row are one line."""
         lines = self._clients.setdefault(name, [])
         if not lines or lines[-1][0] != what:

@@ -167,7 +167,7 @@ class PrimaryStage(ViewStage):
 
 
 def describe(event: PrimaryEvent) -> str:
-    """An event as a story prints it; empty when it says nothing that a story does not."""
+    """An event as a story prints it; empty when a story need not show it."""
     match event:
         case Ordered():
             return f"apply {item_text(event.payload)}{_decided(event.decided_by)}"

@@ -49,7 +49,7 @@ class ViewStage(Stage):
         self.held: set[tuple[str, str]] = set()
         self._seq = 0
 
-    # -- what a subclass knows ---------------------------------------------------------------
+    # -- what a subclass provides ---------------------------------------------------------------
 
     def member(self, name: str) -> Member:
         """Return who `name` is now."""
@@ -123,7 +123,7 @@ class ViewStage(Stage):
                         self._deliver(ring, name)
 
     def do_marks(self) -> None:
-        """The token goes round once: all learn what the disks of the others hold."""
+        """The token goes round once: all see what the disks of the others hold."""
         for ring in dict.fromkeys(self.rings.values()):
             self._show_marks(ring)
 
