@@ -13,7 +13,8 @@ from tools.verify.input.rows import ACCEPTED, UNPAIRED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame
+    from pyspark.sql import Row as SparkRow
 
 FINDINGS_MAX = 20
 
@@ -76,7 +77,7 @@ class _ConfirmedWithin:
     def __init__(self, first: int, last: int) -> None:
         self._first, self._last = first, last
 
-    def __call__(self, row: Row) -> list[tuple[int, str]]:
+    def __call__(self, row: SparkRow) -> list[tuple[int, str]]:
         """Return (position, member) for each."""
         positions = unpack_positions(bytes(row.kinds))
         return [(p, row.member) for p in positions if self._first <= p <= self._last]

@@ -17,7 +17,8 @@ from broker.memberlog.records import RecordKind
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Row as SparkRow
 
 ANCHORS = (RecordKind.START, RecordKind.SNAPSHOT, RecordKind.VOTE, RecordKind.STOP)
 ITEM = ("position", "blob_hash", "order", "kinds", "epoch", "origin")
@@ -267,7 +268,7 @@ _COMPARED: dict[str, tuple[Key, Describe, str]] = {
 }
 
 
-def _applied(row: Row) -> AppliedAt:
+def _applied(row: SparkRow) -> AppliedAt:
     return AppliedAt(
         row.member,
         row.incarnation,

@@ -21,7 +21,8 @@ from tools.verify.clients.received import check_received
 from tools.verify.findings import Coverage, Finding
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Row as SparkRow
 
 
 class ClientReport(NamedTuple):
@@ -235,7 +236,7 @@ def _within(mismatches: DataFrame, found: DataFrame, extent: HistoryExtent) -> D
     return joined.filter(inside | (after & before)).drop("c", "l", "first", "last")
 
 
-def _publish_finding(row: Row) -> Finding:
+def _publish_finding(row: SparkRow) -> Finding:
     number = row.who.number
     match row.verdict:
         case "missing":

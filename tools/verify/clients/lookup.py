@@ -8,7 +8,8 @@ from broker.machine.move_log import MARK_MASK, Op
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Row as SparkRow
 
 FINDINGS_MAX = 20
 U64 = (1 << 64) - 1  # Spark has no unsigned numbers
@@ -63,7 +64,7 @@ def who() -> Column:
 
 
 def finding(
-    promise: str, who: Row, body: int, position: int | None, what: str, queue: str = ""
+    promise: str, who: SparkRow, body: int, position: int | None, what: str, queue: str = ""
 ) -> Finding:
     client = f"client {who.client} (connection {who.session})"
     text = f"{client}, body {body & U64:016x}: {what}"

@@ -10,7 +10,8 @@ from tools.verify.clients.lookup import FINDINGS_MAX, HistoryExtent, finding, me
 from tools.verify.findings import Finding
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Row as SparkRow
 
 _SAME = ["position", "ordinal", "op", "queue", "seq", "of", "flag", "detail"]
 _TOO_OFTEN = "plain > delivered_plain or again > delivered_again"
@@ -165,7 +166,7 @@ def _compared(received: DataFrame, delivered: DataFrame, entered: DataFrame) -> 
     )
 
 
-def _received_finding(row: Row) -> Finding:
+def _received_finding(row: SparkRow) -> Finding:
     plain, again, delivered_plain, delivered_again = (
         row.plain,
         row.again,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from broker.machine.move_log import FLAG, Op
 from broker.memberlog.records import Batch
-from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, Row
+from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, MoveTuple
 from tests.system.verify.support.recorded_history import (
     change_checkpoint,
     checkpoint_of,
@@ -54,7 +54,7 @@ def number_is_skipped(maker: MoveMaker) -> tuple[str, int]:
     at, published = first_move(maker, lambda row: is_a(row, Op.PUBLISHED), 3)
     later = published[3]
 
-    def change(_: int, rows: list[Row]) -> list[Row]:
+    def change(_: int, rows: list[MoveTuple]) -> list[MoveTuple]:
         rows = [
             put(r, seq=r[3] + 1) if is_a(r, Op.PUBLISHED) and r[3] >= later else r for r in rows
         ]
@@ -153,7 +153,7 @@ def returned_while_ready(maker: MoveMaker) -> tuple[str, int]:
 
 
 def older_one_is_overtaken(maker: MoveMaker) -> tuple[str, int]:
-    def swap(_: int, rows: list[Row]) -> list[Row]:
+    def swap(_: int, rows: list[MoveTuple]) -> list[MoveTuple]:
         other = {0: 1, 1: 0}
         return [
             put(row, seq=other.get(row[3], row[3])) if is_given(row) and row[0] < FLAG else row

@@ -38,7 +38,7 @@ from tools.verify.input.moves import join
 from tools.verify.input.ranges_of_file import FileRange
 
 INCARNATIONS: tuple[IncarnationId, ...] = tuple((name, 1) for name in MEMBERS)
-Row = tuple[int, int, int, int, int, int]
+MoveTuple = tuple[int, int, int, int, int, int]
 
 
 class MoveMaker(LogMaker):
@@ -136,7 +136,7 @@ class MoveMaker(LogMaker):
 
     # Changes of all logs alike.
 
-    def edit(self, change: Callable[[Row], Row | None], number: int = 0) -> int:
+    def edit(self, change: Callable[[MoveTuple], MoveTuple | None], number: int = 0) -> int:
         """Change the n-th move for which `change` returns another one; return its position."""
         seen = -1
         where = -1
@@ -159,13 +159,13 @@ class MoveMaker(LogMaker):
         assert where >= 0, "there is no such move"
         return where
 
-    def rewrite(self, change: Callable[[int, list[Row]], list[Row]]) -> None:
+    def rewrite(self, change: Callable[[int, list[MoveTuple]], list[MoveTuple]]) -> None:
         """Change the moves of all batches, given the position and the rows of each."""
         for incarnation in INCARNATIONS:
             records = self.logs[incarnation]
             for at, record in enumerate(records):
                 if isinstance(record, Batch):
-                    rows: list[Row] = list(MOVE.iter_unpack(record.moves))
+                    rows: list[MoveTuple] = list(MOVE.iter_unpack(record.moves))
                     changed = packed(change(record.first_position, list(rows)))
                     records[at] = record._replace(moves=changed)
 
@@ -203,7 +203,7 @@ def contract_breaches(segments: list[list[Record]], *, replay: bool = True) -> l
     ]
 
 
-def packed(rows: list[Row]) -> bytes:
+def packed(rows: list[MoveTuple]) -> bytes:
     """Return the bytes of moves."""
     return b"".join(MOVE.pack(*row) for row in rows)
 

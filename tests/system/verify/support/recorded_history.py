@@ -7,7 +7,7 @@ from collections.abc import Callable
 from broker.machine import commands as c
 from broker.machine.move_log import MOVE, Op
 from broker.memberlog.records import CHECKPOINT_ROW, Batch, Checkpoint, Record
-from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, Row
+from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, MoveTuple
 
 
 def plain_history() -> MoveMaker:
@@ -53,18 +53,20 @@ def plain_history() -> MoveMaker:
     return maker
 
 
-def is_a(row: Row, op: Op, **fields: int) -> bool:
+def is_a(row: MoveTuple, op: Op, **fields: int) -> bool:
     names = dict(zip(("what", "index", "queue", "seq", "of", "detail"), row, strict=True))
     return row[0] & 15 == op and all(names[name] == value for name, value in fields.items())
 
 
-def put(row: Row, **fields: int) -> Row:
+def put(row: MoveTuple, **fields: int) -> MoveTuple:
     names = dict(zip(("what", "index", "queue", "seq", "of", "detail"), row, strict=True))
     names |= fields
     return tuple(names.values())  # type: ignore[return-value]
 
 
-def first_move(maker: MoveMaker, wanted: Callable[[Row], bool], number: int = 0) -> tuple[int, Row]:
+def first_move(
+    maker: MoveMaker, wanted: Callable[[MoveTuple], bool], number: int = 0
+) -> tuple[int, MoveTuple]:
     """Return the n-th such move and its position."""
     found = [
         (record.first_position, row)
@@ -76,15 +78,17 @@ def first_move(maker: MoveMaker, wanted: Callable[[Row], bool], number: int = 0)
     return found[number]
 
 
-def rewrite_at(maker: MoveMaker, position: int, change: Callable[[list[Row]], list[Row]]) -> None:
+def rewrite_at(
+    maker: MoveMaker, position: int, change: Callable[[list[MoveTuple]], list[MoveTuple]]
+) -> None:
     maker.rewrite(lambda at, rows: change(rows) if at == position else rows)
 
 
-def is_given(row: Row) -> bool:
+def is_given(row: MoveTuple) -> bool:
     return is_a(row, Op.DELIVERED, queue=1)
 
 
-def is_entered(row: Row) -> bool:
+def is_entered(row: MoveTuple) -> bool:
     return is_a(row, Op.ENQUEUED, queue=1)
 
 

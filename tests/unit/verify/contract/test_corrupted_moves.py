@@ -18,7 +18,12 @@ pytest.importorskip("numpy")
 
 from broker.machine.move_log import FLAG, MOVE, Op
 from broker.memberlog.records import CHECKPOINT_ROW, Batch, Checkpoint, Queues, Record
-from tests.system.verify.support.make_moves import INCARNATIONS, Row, contract_breaches, packed
+from tests.system.verify.support.make_moves import (
+    INCARNATIONS,
+    MoveTuple,
+    contract_breaches,
+    packed,
+)
 from tests.system.verify.support.recorded_history import plain_history
 
 SEED = 20_261_121
@@ -57,7 +62,7 @@ def corruptions_in(records: list[Record]) -> Iterator[Corruption]:
     for at, record in enumerate(records):
         match record:
             case Batch():
-                rows: list[Row] = list(MOVE.iter_unpack(record.moves))
+                rows: list[MoveTuple] = list(MOVE.iter_unpack(record.moves))
                 for key, changed in _about_moves(rows):
                     yield key, at, record._replace(moves=packed(changed))
             case Queues(queues):
@@ -90,7 +95,7 @@ def corruptions_in(records: list[Record]) -> Iterator[Corruption]:
                 pass
 
 
-def _about_moves(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+def _about_moves(rows: list[MoveTuple]) -> Iterator[tuple[str, list[MoveTuple]]]:
     for i, row in enumerate(rows):
         name = Op(row[0] & 15).name
         others = rows[:i], rows[i + 1 :]
