@@ -35,7 +35,7 @@ class Endpoint:
             host, _ = parse_address(place)
             if host != "localhost" and not _is_loopback(host):
                 raise ConfigError(
-                    f"manage={place!r}: anybody may ask there, so it must be an address of this "
+                    f"manage={place!r}: there is no login there, so it must be an address of this "
                     f"machine only, such as 127.0.0.1:0, or unix:/a/path"
                 )
 

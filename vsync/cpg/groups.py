@@ -59,7 +59,6 @@ void, and delay the lists, when the ring breaks."""
 ITEM_BYTES = 64
 """Added to the size of each accepted payload, so that empty ones are bounded as well."""
 
-
 _LIST_KIND = bytes([GroupKind.LIST])
 
 

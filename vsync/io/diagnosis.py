@@ -56,7 +56,7 @@ def misfit(me: Member, handshake: Handshake, counters: Mapping[str, int]) -> str
             return reason
     if counters.get("frame_version", 0) >= FOREIGN_FRAMES_MAX:
         return (
-            "the members at this cluster's ring addresses speak another version of the ring "
+            "the members at this cluster's ring addresses use another version of the ring "
             f"protocol ({handshake.foreign_version}) than this one (version {WIRE_VERSION}); "
             "run the same release on all members"
         )

@@ -167,7 +167,7 @@ def _closed(path: Path, about: os.stat_result) -> os.stat_result:
     """Refuse a path that every user may write: any user could add a key."""
     if about.st_mode & stat.S_IWOTH:
         raise KeyFileError(
-            f"{path} is writable by everybody, so anybody could let himself in; "
+            f"{path} is writable by every user, so any of them could add a key; "
             f"run: chmod o-w {path}"
         )
     return about

@@ -112,7 +112,7 @@ class ZmqTransport:
     ) -> None:
         local, port = resolve(bind)
         if local in ("0.0.0.0", "::") and not host:
-            message = f"nobody can be told to call {bind}: bind to one address, or name the host"
+            message = f"no member can connect to {bind}: bind to one address, or name the host"
             raise TransportError(message)
         self.counters: dict[str, int] = {
             "frames_sent": 0,
