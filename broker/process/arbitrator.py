@@ -41,7 +41,7 @@ from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Direct, Output, View
 from vsync.totem.node import Node
-from vsync.types import Guarantee, Member, RingId
+from vsync.types import Guarantee, Member
 
 log = logging.getLogger("qpidd")
 
@@ -160,12 +160,11 @@ class Arbitrator:
 
     def _follow(self, event: PrimaryEvent) -> None:
         match event:
-            case PersistEpoch(epoch, cluster_id, voters):
+            case PersistEpoch(epoch, cluster_id, voters, request):
                 record = replace(
                     self._record, promised_epoch=epoch, cluster_id=cluster_id, voters=voters
                 )
-                ring = self.primary.ring
-                self._write(record, lambda: self._promised(epoch, ring))
+                self._write(record, lambda: self._promised(request))
             case Activated():
                 self._ran = True
             case Holders(epoch, names):
@@ -197,15 +196,15 @@ class Arbitrator:
         elif not self._stopping:
             then()
 
-    def _promised(self, epoch: int, ring: RingId) -> None:
-        # A promise is given when whoever did not come along has stopped replying, and only in the
-        # view that asked for it: a later one may ask for the same epoch of another cluster.
-        def acknowledge() -> None:
-            if not self._stopping and self.primary.ring == ring:
-                self.primary.epoch_persisted(epoch)
-                self._work()
+    def _promised(self, request: int) -> None:
+        # A promise is given when whoever did not come along has stopped replying.
+        wait_s = self._lease.silent_in(self.primary.members)
+        self.loop.call_later(wait_s, self._acknowledge, request)
 
-        self.loop.call_later(self._lease.silent_in(self.primary.members), acknowledge)
+    def _acknowledge(self, request: int) -> None:
+        if not self._stopping:
+            self.primary.persisted(request)
+            self._work()
 
 
 def _wall_us() -> int:

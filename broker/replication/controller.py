@@ -127,12 +127,12 @@ class Controller:
                     self.transfer_failed()
             case DurableMark():
                 self._release()
-            case PersistEpoch(epoch, cluster_id, voters):
+            case PersistEpoch(epoch, cluster_id, voters, request):
                 if self.replica.history.position:
                     voters = self.promise.voters  # those of the state, which may be newer
                 self.promise = Promise(cluster_id, voters, epoch)
                 self.filled = True
-                self.shell.persist_promise(self.promise)
+                self.shell.persist_promise(self.promise, lambda: self._persisted(request))
             case Transfer(donor, _, base, _):
                 self._catch_up = CatchUp(event, self._held_bytes_max)
                 self.shell.begin_transfer(donor, base)
@@ -315,9 +315,9 @@ class Controller:
 
     # -- from the shell --------------------------------------------------------------------------
 
-    def epoch_persisted(self, epoch: int) -> None:
-        """The promise is on disk."""
-        self.primary.epoch_persisted(epoch)
+    def _persisted(self, request: int) -> None:
+        """The promise of this request is on disk, and nobody replies in an older view any more."""
+        self.primary.persisted(request)
         self.flush()
 
     def patience_ended(self) -> None:

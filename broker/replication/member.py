@@ -9,7 +9,8 @@ The rules of order that the guarantees stand on are here, once, for the process 
 - *confirm when durable*: what acknowledges a change waits for the released position (G9; see
   `durable_gate`, which whoever writes to clients asks);
 - *promise after lease*: a promise is acknowledged when it is durable behind everything applied and
-  whoever may still reply in an older view has stopped (G7), and only in the view that asked for it;
+  whoever may still reply in an older view has stopped (G7), by the number of its request: a later
+  view may ask for the same epoch of another cluster, or of more state (`Primary.persisted`);
 - *adopt before install*: a received state goes on only from a store that has taken the place of the
   old one, and what was applied behind it meanwhile is not reported durable before it is (G9).
 """
@@ -30,7 +31,7 @@ from broker.replication.replica import Replica
 from store.api import Meta
 from vsync.primary.events import Activated
 from vsync.totem.events import Deliver, Output, Transitional, View
-from vsync.types import Guarantee, Member, RingId
+from vsync.types import Guarantee, Member
 
 TRANSFER_RETRY_S = 0.5
 
@@ -132,28 +133,20 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         """Submit to the ring."""
         return self._ring.submit(payload, Guarantee.SAFE)
 
-    def persist_promise(self, promise: Promise) -> None:
+    def persist_promise(self, promise: Promise, done: Callable[[], None]) -> None:
         """Make the promise durable behind everything that was applied."""
-        ring = self.controller.primary.ring
-        self._clock.when_right(lambda: self._persist(promise, ring))
+        self._clock.when_right(lambda: self._persist(promise, done))
 
-    def _persist(self, promise: Promise, ring: RingId) -> None:
+    def _persist(self, promise: Promise, done: Callable[[], None]) -> None:
         epoch = promise.promised_epoch
         self._host.note("promise", f"epoch {epoch}")
         self.persister.keep(self.controller.replica, promise)
-        self.persister.promise(promise, lambda: self._promise_durable(epoch, ring))
+        self.persister.promise(promise, lambda: self._promise_durable(epoch, done))
 
-    def _promise_durable(self, epoch: int, ring: RingId) -> None:
+    def _promise_durable(self, epoch: int, done: Callable[[], None]) -> None:
         """Acknowledge a promise when nobody replies in an older view any more."""
         self._host.note("promised", f"epoch {epoch}")
-        wait_s = self._lease.silent_in(self.controller.primary.members)
-        self._clock.later(wait_s, lambda: self._acknowledge_promise(epoch, ring))
-
-    def _acknowledge_promise(self, epoch: int, ring: RingId) -> None:
-        # Only in the view that asked for it: what a later one asks for may have the same epoch (a
-        # first start is always epoch 1) and another cluster, and is not durable yet.
-        if self.controller.primary.ring == ring:
-            self.controller.epoch_persisted(epoch)
+        self._clock.later(self._lease.silent_in(self.controller.primary.members), done)
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Fetch the donor's state."""

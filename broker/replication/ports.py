@@ -25,8 +25,8 @@ class Shell(Protocol):
     def multicast(self, payload: bytes) -> bool:
         """Submit to the ring with guarantee SAFE; False: no room now."""
 
-    def persist_promise(self, promise: Promise) -> None:
-        """Make what was applied and then the promise durable; then call `epoch_persisted`."""
+    def persist_promise(self, promise: Promise, done: Callable[[], None]) -> None:
+        """Make what was applied and then the promise durable; then call `done`."""
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Fetch a state at or beyond `base`; then call `state_installed`."""

@@ -181,7 +181,7 @@ def describe(event: PrimaryEvent) -> str:
             return f"activate{cold} epoch {made.epoch}{behind}{clients}{decided}"
         case Inquorate(reason):
             return f"inquorate: {reason}"
-        case PersistEpoch(epoch, _, _):
+        case PersistEpoch(epoch):
             return f"persist the promise of epoch {epoch}"
         case Transfer(donor, _, base, _):
             return f"fetch the state at {base} from {donor}"

@@ -6,6 +6,8 @@ views and transitional configurations exactly as told.  Disks are instant unless
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.divergence.digest_vote import DigestVerdict
 from broker.exit_codes import Exit
 from broker.machine.commands import (
@@ -54,13 +56,13 @@ class RigShell:
         self.bus.queue.append((self.me, payload))
         return True
 
-    def persist_promise(self, promise: Promise) -> None:
+    def persist_promise(self, promise: Promise, done: Callable[[], None]) -> None:
         self.flush_disk()
         self.disk = promise
         if self.hold_promises:
             self.promises_held.append(promise.promised_epoch)
         else:
-            self.bus.later.append(lambda: self.core.epoch_persisted(promise.promised_epoch))
+            self.bus.later.append(done)
 
     @property
     def core(self) -> Controller:

@@ -87,6 +87,8 @@ class Primary:
         self._replaced = False  # the state was fetched, and no activation has announced it yet
         self._has_state = False
         self._activate_sent = False
+        self._requests = 0
+        self._awaited = b""  # what follows the latest request once it is durable; empty: nothing
         self._unstable = UnstableMessages()
         self._reproposed: list[Unstable] = []  # by the donor, to be applied before the activation
         self._events: list[PrimaryEvent] = []
@@ -106,16 +108,27 @@ class Primary:
         elif isinstance(output, Transitional):
             self._on_transitional()
 
-    def epoch_persisted(self, epoch: int) -> None:
-        """The promise of `PersistEpoch` is durable."""
-        if (
-            self.phase is PrimaryPhase.CATCHING_UP
-            and self.plan is not None
-            and self.plan.epoch == epoch
-        ):
-            self._send(PROMISED, (epoch, self._replaced))
-        elif self.phase is PrimaryPhase.ACTIVE and epoch == self.epoch:
-            self._send(HELD, (epoch,))
+    def persisted(self, request: int) -> None:
+        """The `PersistEpoch` of this number is durable, and so is all that was applied before it.
+
+        Only what was asked for last counts.  A promise that becomes durable after the activation
+        shows nothing of what was ordered since: it must not pass for the HELD that an arbitrator's
+        record rests on (G8).
+        """
+        if request != self._requests or not self._awaited:
+            return
+        answer, self._awaited = self._awaited, b""
+        if answer == PROMISED:
+            assert self.plan is not None
+            self._send(PROMISED, (self.plan.epoch, self._replaced))
+        else:
+            self._send(HELD, (self.epoch,))
+
+    def _persist(self, plan: Plan, answer: bytes) -> None:
+        """Ask for a durable promise, to be followed by `answer`: PROMISED or HELD."""
+        self._requests += 1
+        self._awaited = answer
+        self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters, self._requests))
 
     def activation_applied(self, position: int) -> None:
         """The activation of this view is in the state, at `position` or before."""
@@ -147,7 +160,7 @@ class Primary:
             self._replaced = True
         if self.phase is PrimaryPhase.CATCHING_UP:
             plan = self.plan
-            self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters))
+            self._persist(plan, PROMISED)
         elif self.phase is PrimaryPhase.ACTIVE:
             self._send(CAUGHT_UP, (self.epoch,))
 
@@ -212,6 +225,7 @@ class Primary:
         if self.phase is not PrimaryPhase.APART:
             self._events.append(Suspended("the view is changing"))
         self.phase, self.reason = PrimaryPhase.APART, "the view is changing"
+        self._awaited = b""
 
     def _on_view(self, view: View) -> None:
         self.phase, self.reason = PrimaryPhase.EXCHANGE, "exchanging states"
@@ -220,6 +234,7 @@ class Primary:
         self._reports, self._replies, self._fresh = {}, {}, {}
         self.mark.view_begins()
         self._has_state = self._activate_sent = False
+        self._awaited = b""
         self._unstable.view_ended()
         self._reproposed = []
         self._outgoing = []
@@ -304,7 +319,7 @@ class Primary:
             if plan.donor == self.me:
                 for unstable in self._unstable.items:
                     self._send(REPROPOSED, (unstable,))
-            self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters))
+            self._persist(plan, PROMISED)
             return
         assert plan.donor is not None
         assert plan.donor != self.me
@@ -361,6 +376,7 @@ class Primary:
             self._count("activate_unexpected")
             return
         self.phase, self.reason = PrimaryPhase.ACTIVE, self.plan.reason
+        self._awaited = b""
         self.epoch, self.activation = activation.epoch, activation
         self._replaced = False
         self._waits = False
@@ -384,7 +400,7 @@ class Primary:
             if sender == self.me and self.plan is not None and self.mark.without_data:
                 # An arbitrator may name this member once it has on disk what was ordered till now.
                 plan = self.plan
-                self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters))
+                self._persist(plan, HELD)
 
     def _add_holders(self, names: frozenset[str]) -> None:
         """Report to an arbitrator's application the members that have all this epoch confirms."""

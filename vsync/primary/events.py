@@ -125,11 +125,15 @@ class Inquorate(NamedTuple):
 
 
 class PersistEpoch(NamedTuple):
-    """Make this promise durable, behind all that was applied, then call `epoch_persisted`."""
+    """Make this promise durable, behind all that was applied, then call `persisted(request)`.
+
+    Requests are numbered: the completion of one is never taken for that of another.
+    """
 
     epoch: int
     cluster_id: str
     voters: Terms
+    request: int
 
 
 class Transfer(NamedTuple):

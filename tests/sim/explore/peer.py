@@ -76,7 +76,7 @@ class Peer:
         self.me = Member(self.name, 1, self.name)
         self.memory = self.disk
         self.primary = Primary(self.me, self)
-        self.writes: list[tuple[Image, int]] = []  # with the epoch to report, or 0
+        self.writes: list[tuple[Image, int]] = []  # with the number of the request to answer, or 0
         self.ran = False
         self.since = 0  # the position from which the present voters vote
         self.wanted: Transfer | None = None
@@ -123,13 +123,13 @@ class Peer:
                     self.backlog.append(event)
                 else:
                     self._apply(event)
-            case PersistEpoch(epoch, cluster_id, voters):
+            case PersistEpoch(epoch, cluster_id, voters, request):
                 if self.memory.entries:
                     voters = self.memory.voters
                 self.memory = self.memory._replace(
                     promised=epoch, cluster_id=cluster_id, voters=voters, filled=True
                 )
-                self.writes.append((self.memory, epoch))
+                self.writes.append((self.memory, request))
             case Holders(epoch, names):
                 self.memory = self.memory._replace(
                     epoch=epoch, holders=tuple(sorted(names)), filled=True,
@@ -181,14 +181,16 @@ class Peer:
 
     # -- what the explorer lets happen -----------------------------------------------------------
 
-    def write(self) -> None:
-        """The disk does all that waits for it."""
+    def write(self, *, one_promise: bool = False) -> None:
+        """The disk does all that waits for it, or all up to the next promise."""
         while self.writes:
-            self.disk, epoch = self.writes.pop(0)
+            self.disk, request = self.writes.pop(0)
             self.mark = self._mark_of(self.disk)
-            if epoch:
-                self.primary.epoch_persisted(epoch)
+            if request:
+                self.primary.persisted(request)
             self.work()
+            if request and one_promise:
+                return
 
     def copy_from(self, donor: Peer) -> None:
         """The donor makes a copy of its state, if it is not fetching one itself."""

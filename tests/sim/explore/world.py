@@ -33,17 +33,23 @@ class Step(NamedTuple):
     members: tuple[str, ...]
     until: bytes = b""  # the tag of the message that is delivered last; empty: it comes to rest
     seen_by: tuple[str, ...] = ()  # who gets that message before the view breaks
-    slow: tuple[str, ...] = ()  # whose disks do nothing
+    slow: tuple[str, ...] = ()  # whose transfers come late, and disks do nothing after that
     crash: tuple[str, ...] = ()
     wipe: str = ""
     change: bool = False
+    lags: tuple[str, ...] = ()  # whose disks get no further than the promise, and late
 
     def __str__(self) -> str:
         names = {STATE: "state", PROMISED: "promise", ACTIVATE: "activation", APP: "command"}
         text = "+".join(self.members)
         if self.until:
             text += f" until a {names[self.until]} reached {'+'.join(self.seen_by) or 'nobody'}"
-        for word, who in (("slow", self.slow), ("crash", self.crash), ("wipe", self.wipe)):
+        for word, who in (
+            ("slow", self.slow),
+            ("lag", self.lags),
+            ("crash", self.crash),
+            ("wipe", self.wipe),
+        ):
             text += f", {word} {'+'.join(who)}" if who else ""
         return text + (", voters change" if self.change else "")
 
@@ -55,6 +61,7 @@ class Ring:
         self.id, self.members = ident, members
         self.log: list[tuple[Member, bytes]] = []
         self.delivered = dict.fromkeys(members, 0)
+        self.lagged: set[str] = set()  # whose lagging disk has done what it will
 
 
 class World:
@@ -169,7 +176,7 @@ class World:
         ring = self.rings[step.members[0]]
         orders = 1 + step.change
         while len(ring.log) < MESSAGES_MAX:
-            self._collect(ring)
+            self._collect(ring, busy=bool(step.lags))
             if all(count == len(ring.log) for count in ring.delivered.values()):
                 self._rest(ring, step)
                 self._collect(ring)
@@ -177,7 +184,7 @@ class World:
                     if orders and self._order(ring, step, first=orders == 2):
                         orders -= 1
                         continue
-                    for name in step.slow:
+                    for name in (*step.slow, *step.lags):
                         self._settle(ring, name, step, late=True)
                     self._collect(ring)
                     if ring.delivered[step.members[0]] == len(ring.log):
@@ -190,36 +197,51 @@ class World:
                 self._settle(ring, name, step)
             if last:
                 return
+            if step.lags:
+                self._show_marks(ring, step)
         raise AssertionError("the view never comes to rest")
 
     def _settle(self, ring: Ring, name: str, step: Step, *, late: bool = False) -> None:
         """Disk and transfers of one member.
 
         A slow disk keeps a promise and nothing after the activation; a slow transfer is a copy
-        that was made early and comes late.
+        that was made early and comes late.  A disk that lags keeps the promise when all else is
+        done, and nothing that was applied since it was asked for.
         """
         peer, slow = self.peers[name], name in step.slow
-        if not (slow and peer.primary.active):
+        if name in step.lags:
+            if late and name not in ring.lagged:
+                ring.lagged.add(name)
+                peer.write(one_promise=True)
+        elif not (slow and peer.primary.active):
             peer.write()
         if peer.wanted is not None and peer.wanted.donor.name in ring.members:
             peer.copy_from(self.peers[peer.wanted.donor.name])
             if not slow or late:
                 peer.install()
-                if not slow:
+                if not slow and name not in step.lags:
                     peer.write()
 
     def _rest(self, ring: Ring, step: Step) -> None:
         for name in ring.members:
             self._settle(ring, name, step)
+        self._show_marks(ring, step)
+
+    def _show_marks(self, ring: Ring, step: Step) -> None:
         marks = {name: self.peers[name].mark for name in ring.members}
         for name in ring.members:
             self._give(name, Marks(marks))
             self._settle(ring, name, step)
 
-    def _collect(self, ring: Ring) -> None:
+    def _collect(self, ring: Ring, *, busy: bool = False) -> None:
+        """Order what members send; with `busy` a command follows an activation at once."""
         for name in ring.members:
             peer = self.peers[name]
-            ring.log.extend((peer.me, payload) for payload in peer.primary.take_outgoing())
+            for payload in peer.primary.take_outgoing():
+                ring.log.append((peer.me, payload))
+                if busy and payload[:1] == ACTIVATE:
+                    item = f"entry behind an activation {len(ring.log)} {ring.id.seq}".encode()
+                    ring.log.append((peer.me, Primary.wrap(item)))
 
     def _order(self, ring: Ring, step: Step, *, first: bool) -> bool:
         """The first voter that has caught up orders what is due; False when nothing is."""
@@ -267,6 +289,7 @@ class World:
         until = chance.choice((b"", b"", STATE, PROMISED, ACTIVATE, APP))
         some = [name for name in members if chance.random() < 0.5]
         slow = tuple(name for name in members if chance.random() < 0.2)
+        lags = tuple(n for n in members if n not in slow and chance.random() < 0.1)
         losses = list(self._losses(members))
         crash, wipe = chance.choice(losses) if chance.random() < 0.5 else ((), "")
         if slow and not wipe and chance.random() < 0.3:
@@ -274,7 +297,7 @@ class World:
         elif not wipe and chance.random() < 0.3:
             crash = tuple(name for name in names if chance.random() < 0.4)
         change = bool(self.case.change) and chance.random() < 0.5
-        return Step(members, until, tuple(some) if until else (), slow, crash, wipe, change)
+        return Step(members, until, tuple(some) if until else (), slow, crash, wipe, change, lags)
 
     def _losses(self, members: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
         yield (), ""
@@ -300,10 +323,11 @@ class World:
         found: list[object] = [self.confirmed_order]
         for name, peer in self.peers.items():
             ring, primary = self.rings.get(name), peer.primary
-            unstable = primary._unstable
+            unstable, latest = primary._unstable, primary._requests * bool(primary._awaited)
+            writes = [(image, request and request == latest) for image, request in peer.writes]
             found.append(
                 (
-                    peer.disk, peer.memory, peer.ran, tuple(peer.writes), peer.mark,
+                    peer.disk, peer.memory, peer.ran, tuple(writes), peer.mark,
                     primary.phase, primary.epoch, primary._waits, primary._replaced,
                     tuple(unstable.bodies()), unstable.complete, primary.caught_up_names,
                     None if ring is None else (places[ring.id], ring.delivered[name]),

@@ -34,7 +34,7 @@ from vsync.totem.ordering.packing import Reassembly, SendQueue
 from vsync.totem.ordering.ring import Ring, Source, Visit
 from vsync.totem.ordering.window import Window
 from vsync.totem.phases import Phase, Reason
-from vsync.types import Guarantee, Member, RingId
+from vsync.types import Guarantee, Member
 from vsync.wire.messages import CommitEntry, CommitToken, Data, Token
 
 Patches = Iterable[tuple[object, str, object]]
@@ -369,8 +369,8 @@ def replies_without_a_lease() -> Patches:
 def promises_while_others_reply() -> Patches:
     """A durable promise is given although the lease of a member that is missing still runs."""
 
-    def at_once(self: Running, epoch: int, ring: RingId) -> None:
-        self._acknowledge_promise(epoch, ring)
+    def at_once(self: Running, epoch: int, done: Callable[[], None]) -> None:
+        done()
 
     yield ReplicatedMember, "_promise_durable", at_once
 
@@ -389,20 +389,21 @@ def promises_before_durable() -> Patches:
 def promises_behind_nothing() -> Patches:
     """A promise goes to the disk before what was applied until then."""
 
-    def alone(self: Running, promise: Promise, ring: RingId) -> None:
+    def alone(self: Running, promise: Promise, done: Callable[[], None]) -> None:
         epoch = promise.promised_epoch
-        self.persister.promise(promise, lambda: self._promise_durable(epoch, ring))
+        self.persister.promise(promise, lambda: self._promise_durable(epoch, done))
 
     yield ReplicatedMember, "_persist", alone
 
 
 def promise_of_another_view() -> Patches:
     """A promise that became durable late is taken for the one that the present view asked for."""
+    persisted_ = component.Primary.persisted
 
-    def whatever(self: Running, epoch: int, ring: RingId) -> None:
-        self.controller.epoch_persisted(epoch)
+    def whichever(self: component.Primary, _request: int) -> None:
+        persisted_(self, self._requests)
 
-    yield ReplicatedMember, "_acknowledge_promise", whatever
+    yield component.Primary, "persisted", whichever
 
 
 def confirms_before_durable() -> Patches:

@@ -133,11 +133,11 @@ class Replica:
                 pass  # this is no arbitrator
             case DurableMark(position):
                 self._confirm(position)
-            case PersistEpoch(epoch, cluster_id, voters):
+            case PersistEpoch(epoch, cluster_id, voters, request):
                 self.log.promised_epoch = epoch
                 self.log.cluster_id, self.log.voters = cluster_id, voters
                 self.log.filled = True
-                self._commit(lambda: self._epoch_persisted(epoch))
+                self._commit(lambda: self._persisted(request))
             case Transfer(donor, epoch, base, _):
                 self._note("transfer", f"epoch {epoch} from {donor.name} at {base}")
                 self.transfer, self.backlog = event, []
@@ -211,8 +211,8 @@ class Replica:
             self._begin()
         self.member.finish_step()
 
-    def _epoch_persisted(self, epoch: int) -> None:
-        self.primary.epoch_persisted(epoch)
+    def _persisted(self, request: int) -> None:
+        self.primary.persisted(request)
         self._work()
 
     # -- state transfer --------------------------------------------------------------------------

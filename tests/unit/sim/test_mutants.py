@@ -23,6 +23,7 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "replies_before_the_log": (1, 2, 3),
     "replies_without_a_lease": (51, 90),
     "promises_before_durable": (11,),
+    "promise_of_another_view": (83,),
     "confirms_before_durable": (1, 2, 3),
     "applied_counts_as_durable": (13, 29),
     "installs_before_the_log": (9, 13, 22),
