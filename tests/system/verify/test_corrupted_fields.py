@@ -39,16 +39,16 @@ ALL = "ALL_LIES" in os.environ
 SEGMENT_BYTES = 1800  # a and b write two segments, the incarnations of c one each
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "memberlog-blind-spots.md"
 
-CLOCK = "a clock may say anything; it draws the pictures of the report and proves nothing"
-LABEL = "a word for people; no promise is about it"
-LESS = "who claims less than was so is not refuted by what others saw"
-AGAIN = "what is said twice is as true as once"
+CLOCK = "a clock may show anything; it draws the pictures of the report and proves nothing"
+LABEL = "text for people; no promise is about it"
+LESS = "a smaller claim is not contradicted by other logs"
+AGAIN = "a repetition contradicts nothing"
 ORDER = "neither of the two depends on the other, so either order may be true"
-BLOB = "at the end of a segment, and in one that is neither witness nor replayed"
+BLOB = "at the end of a segment, and in one that is neither a source nor replayed"
 LOWER = "below the highest mark of its primary"
-LATER = "where a later one of the same primary says more"
+LATER = "where a later one of the same primary covers more"
 EPOCH = "only draws the line between superseded histories; chain and root are compared"
-CRASHED = "in the last segment of a life that did not stop in order"
+CRASHED = "in the last segment of an incarnation that did not stop in order"
 
 ELSEWHERE = (Queues, Checkpoint, Client)
 """Corrupted in tests/unit/verify/contract/test_corrupted_moves.py (each field of a move), and in
@@ -70,7 +70,7 @@ UNSEEN: dict[str, str] = {
     "Vote dropped": LESS,
     "Stop dropped": LESS,
     "Inactive dropped": LESS,
-    "Decided dropped": "the others say of the same batches that they were decided",
+    "Decided dropped": "the others log that the same batches were decided",
     "Decided.epoch +1": "only lets older epochs pass; which primary followed is in ACTIVE",
     "Start duplicated": AGAIN,
     "Durable duplicated": AGAIN,
@@ -103,10 +103,10 @@ PARTLY: dict[str, str] = {
     "Start.root +1": "at position 0, where there is no state yet",
     "Confirm.durable_mark +1": LOWER,
     "Durable dropped": LATER,
-    "Durable after ViewSeen": "where no mark of its primary rests on it",
+    "Durable after ViewSeen": "where no mark of its primary depends on it",
     "End dropped": CRASHED,
-    "Active.base_position +1": "from 0, which says that the member received its state",
-    "Active.base_chain flipped": "at position 0, which says that the member received its state",
+    "Active.base_position +1": "from 0, which means that the member received its state",
+    "Active.base_chain flipped": "at position 0, which means that the member received its state",
     "Batch after Durable": "at the beginning of a segment",
     "Durable.position +1": "at the beginning of a segment",
     "Confirm.epoch +1": "at the beginning of a segment",

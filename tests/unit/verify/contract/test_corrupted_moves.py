@@ -32,9 +32,9 @@ FIELDS = ("index", "queue", "seq", "of", "detail")
 Corruption = tuple[str, int, Record]  # key, place in the log, what stands there instead
 
 BODY = "only clients know what they sent: the check of their histories compares it"
-ONCE = "said once, and nothing else in a log depends on it"
+ONCE = "logged once, and nothing else in a log depends on it"
 TAG = "a number of the channel; clients' histories name it"
-NAME = "a word for people: moves go by number"
+NAME = "text for people: moves have the number"
 ORDER = "neither of the two depends on the other, so either order may be true"
 
 UNSEEN: dict[str, str] = {
