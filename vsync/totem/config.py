@@ -86,113 +86,58 @@ class RingConfig:
 
     def relations(self) -> tuple[Relation, ...]:
         """What must hold between the settings; the operator reads these texts."""
-        return (
-            Relation(
-                "a held token is not lost",
-                self.hold_ms * 2 <= self.token_retransmit_ms,
-                "hold_ms must be at most half of token_retransmit_ms",
-            ),
-            Relation(
-                "a token is resent before it is lost",
-                self.token_retransmit_ms * 3 <= self.token_timeout_ms,
-                "token_retransmit_ms must fit three times into token_timeout_ms",
-            ),
-            Relation(
-                "consensus outlasts the loss of a token",
-                self.consensus_timeout_ms > self.token_timeout_ms,
-                "consensus_timeout_ms must exceed token_timeout_ms: members notice a loss apart",
-            ),
-            Relation(
-                "joins are repeated before a member is failed",
-                self.join_timeout_ms * 4 <= self.consensus_timeout_ms,
-                "join_timeout_ms must fit four times into consensus_timeout_ms",
-            ),
-            Relation(
-                "a check ends before the token is lost",
-                self.probe_ms * 4 <= self.token_timeout_ms,
-                "probe_ms must fit four times into token_timeout_ms: a check is early or useless",
-            ),
-            Relation(
-                "a token is held within the lease",
-                self.hold_ms * 3 <= self.lease_ms,
-                "hold_ms must fit three times into lease_ms: an idle ring keeps its lease",
-            ),
-            Relation(
-                "the lease ends before the token is lost",
-                self.lease_ms < self.token_timeout_ms,
-                "lease_ms must be less than token_timeout_ms",
-            ),
-            Relation(
-                "failure to receive is found before the token is lost",
-                self.receive_failure_ms < self.token_timeout_ms,
-                "receive_failure_ms must be less than token_timeout_ms",
-            ),
-            Relation(
-                "a ring of one after two joins",
-                self.join_timeout_ms * 2 <= self.lonely_wait_ms,
-                "join_timeout_ms must fit twice into lonely_wait_ms: two joins go first",
-            ),
-            Relation(
-                "reception outlasts missed announcements",
-                max(self.merge_interval_ms * 2, self.join_timeout_ms * 4) <= self.hearing_ms,
-                "hearing_ms must hold two of merge_interval_ms and four of join_timeout_ms",
-            ),
-            Relation(
-                "reception expires before the decision",
-                self.hearing_ms <= self.consensus_timeout_ms,
-                "hearing_ms must not exceed consensus_timeout_ms: who is gone has expired by then",
-            ),
-            Relation(
-                "backing off begins with one interval",
-                self.merge_interval_ms <= self.merge_backoff_max_ms,
-                "merge_interval_ms must not exceed merge_backoff_max_ms",
-            ),
-            Relation(
-                "a visit is a share of the window",
-                self.personal_frames <= self.window_frames,
-                "personal_frames must not exceed window_frames",
-            ),
-            Relation(
-                "what follows the token is a share of the visit",
-                self.accelerated_frames <= self.personal_frames,
-                "accelerated_frames must not exceed personal_frames",
-            ),
-            Relation(
-                "release lags two rotations",
-                self.store_frames_max >= 4 * self.window_frames,
-                "store_frames_max must hold four windows",
-            ),
-            Relation(
-                "marks go round before the token is held",
-                self.idle_visits_before_hold >= 3,
-                "idle_visits_before_hold must be at least 3",
-            ),
-            Relation(
-                "a frame carries something",
-                self.frame_bytes_max >= 1024,
-                "frame_bytes_max must be at least 1024",
-            ),
-            Relation(
-                "a frame is sent at once",
-                self.frame_bytes_max <= 1 << 20,
-                "frame_bytes_max must be at most 1 MiB",
-            ),
-            Relation(
-                "a message may fill a frame",
-                self.message_bytes_max >= self.frame_bytes_max,
-                "message_bytes_max must be at least frame_bytes_max",
-            ),
-            Relation(
-                "the token fits a frame",
-                self.wanted_max <= WANTED_MAX,
-                f"wanted_max must be at most {WANTED_MAX}",
-            ),
-            Relation(
-                "the joins fit a frame",
-                self.members_max <= MEMBERS_MAX,
-                f"members_max must be at most {MEMBERS_MAX}",
-            ),
-        )
+        rows = (
+            ("a held token is not lost", self.hold_ms * 2 <= self.token_retransmit_ms,
+             "hold_ms must be at most half of token_retransmit_ms"),
+            ("a token is resent before it is lost",
+             self.token_retransmit_ms * 3 <= self.token_timeout_ms,
+             "token_retransmit_ms must fit three times into token_timeout_ms"),
+            ("consensus outlasts the loss of a token",
+             self.consensus_timeout_ms > self.token_timeout_ms,
+             "consensus_timeout_ms must exceed token_timeout_ms: members notice a loss apart"),
+            ("joins are repeated before a member is failed",
+             self.join_timeout_ms * 4 <= self.consensus_timeout_ms,
+             "join_timeout_ms must fit four times into consensus_timeout_ms"),
+            ("a check ends before the token is lost", self.probe_ms * 4 <= self.token_timeout_ms,
+             "probe_ms must fit four times into token_timeout_ms: a check is early or useless"),
+            ("a token is held within the lease", self.hold_ms * 3 <= self.lease_ms,
+             "hold_ms must fit three times into lease_ms: an idle ring keeps its lease"),
+            ("the lease ends before the token is lost", self.lease_ms < self.token_timeout_ms,
+             "lease_ms must be less than token_timeout_ms"),
+            ("failure to receive is found before the token is lost",
+             self.receive_failure_ms < self.token_timeout_ms,
+             "receive_failure_ms must be less than token_timeout_ms"),
+            ("a ring of one after two joins", self.join_timeout_ms * 2 <= self.lonely_wait_ms,
+             "join_timeout_ms must fit twice into lonely_wait_ms: two joins go first"),
+            ("reception outlasts missed announcements",
+             max(self.merge_interval_ms * 2, self.join_timeout_ms * 4) <= self.hearing_ms,
+             "hearing_ms must hold two of merge_interval_ms and four of join_timeout_ms"),
+            ("reception expires before the decision", self.hearing_ms <= self.consensus_timeout_ms,
+             "hearing_ms must not exceed consensus_timeout_ms: who is gone has expired by then"),
+            ("backing off begins with one interval",
+             self.merge_interval_ms <= self.merge_backoff_max_ms,
+             "merge_interval_ms must not exceed merge_backoff_max_ms"),
+            ("a visit is a share of the window", self.personal_frames <= self.window_frames,
+             "personal_frames must not exceed window_frames"),
+            ("what follows the token is a share of the visit",
+             self.accelerated_frames <= self.personal_frames,
+             "accelerated_frames must not exceed personal_frames"),
+            ("release lags two rotations", self.store_frames_max >= 4 * self.window_frames,
+             "store_frames_max must hold four windows"),
+            ("marks go round before the token is held", self.idle_visits_before_hold >= 3,
+             "idle_visits_before_hold must be at least 3"),
+            ("a frame carries something", self.frame_bytes_max >= 1024,
+             "frame_bytes_max must be at least 1024"),
+            ("a frame is sent at once", self.frame_bytes_max <= 1 << 20,
+             "frame_bytes_max must be at most 1 MiB"),
+            ("a message may fill a frame", self.message_bytes_max >= self.frame_bytes_max,
+             "message_bytes_max must be at least frame_bytes_max"),
+            ("the token fits a frame", self.wanted_max <= WANTED_MAX,
+             f"wanted_max must be at most {WANTED_MAX}"),
+            ("the joins fit a frame", self.members_max <= MEMBERS_MAX,
+             f"members_max must be at most {MEMBERS_MAX}"),
+        )  # fmt: skip
+        return tuple(Relation(*row) for row in rows)
 
     def token_timeout(self, members: int) -> float:
         """Seconds without a token of the ring after which it counts as lost."""
