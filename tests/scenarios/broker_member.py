@@ -158,7 +158,8 @@ class StoryMember:
         self.fetch: tuple[Member, int] | None = None
         self._scheduled = False
         self._later: list[Callable[[], None]] = []
-        self.client = StoryClient(lambda what, word: stage.client_saw(me.name, what, word))
+        self._unlogged = False
+        self.client = StoryClient(self._client_saw)
         store = MemoryStore(disk, Meta("stories", me.name, f"store-{me.name}"))
         self.replica = recover(me.name, store)
         ports = Ports(self, self, self, self, self.client, self, self)
@@ -212,6 +213,12 @@ class StoryMember:
         self._received = disk
         self.member.state_received(recover(self.me.name, store), store)
         return True
+
+    def _client_saw(self, what: str, word: str) -> None:
+        assert not (word and self._unlogged), (
+            f"{word} was written to a client before the member log"
+        )
+        self.stage.client_saw(self.me.name, what, word)
 
     # -- the ring (`ports.Ring`) -------------------------------------------------------------
 
@@ -293,7 +300,7 @@ class StoryMember:
     # -- the member log (`ports.EvidenceLog`) ------------------------------------------------
 
     def batch(self, applied: Applied, history: History, root: int) -> None:
-        pass
+        self._unlogged = True
 
     def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
         pass
@@ -321,4 +328,4 @@ class StoryMember:
         pass
 
     def flush(self) -> None:
-        pass
+        self._unlogged = False
