@@ -1,13 +1,13 @@
 """The closed list of what is replicated: every change of the machine is one of these commands.
 
 A command is a plain tuple whose first item is its KIND. The NamedTuples below name the other
-items: they are what an origin builds, and what a handler's signature says. What comes out of
-`blob.unpack_blob` are plain tuples of the same shape (checked item by item), because the hot path
-only ever unpacks them.
+items: an origin builds them, and handlers name them in their signatures. `unpack_blob`
+(command_codec.py) returns plain tuples of the same shape, checked item by item, because the hot
+path only ever unpacks them.
 
 Everything here was decided once, at the origin: names, tags, time, permission.
 Decision: docs/decisions/0016-decide-once-at-the-origin.md.
-How commands travel is in `blob.py`.
+How commands travel is in `command_codec.py`.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -173,7 +173,7 @@ class QueueBind(NamedTuple):
 
 
 class QueueUnbind(NamedTuple):
-    """AMQP's queue.unbind has no nowait bit: the gateway says False."""
+    """AMQP's queue.unbind has no nowait bit: the gateway sets it to False."""
 
     kind: int
     conn: int
@@ -228,7 +228,7 @@ class Consume(NamedTuple):
     exclusive: bool
     nowait: bool
     arguments: Table
-    prefetch: int  # the channel's per-consumer prefetch when the client said consume; 0 = none
+    prefetch: int  # the channel's per-consumer prefetch at the time of the consume; 0 = none
 
 
 class Cancel(NamedTuple):

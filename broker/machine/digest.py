@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""The state's 64-bit additive multiset hash: what each thing in the state adds to the root.
+"""The state's digest (the root): a 64-bit additive multiset hash with an element per thing.
 
 Root = sum modulo 2**64 of one element per thing. A change adds and takes away elements, so its
 cost does not depend on the size of the state; `recompute_root` sums them all anew. Sums, not XOR:
@@ -53,8 +53,8 @@ def held_element(content: int, queue_id: int, seq: int, holder: int, tag: int) -
     return xxh3_64_intdigest(_place(content, queue_id, seq, holder, tag))
 
 
-def thing(*items: Value) -> int:
-    """The element or salt of a named thing: its kind's name first."""
+def item_hash(*items: Value) -> int:
+    """Element or salt of a record: the name of its kind first."""
     return int(xxh3_64_intdigest(msgpack.packb(items)))
 
 

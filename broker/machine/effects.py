@@ -1,9 +1,9 @@
 """The closed list of what the machine asks its own member to do.
 
 Effects are built only for connections of the local member's session: every member computes the
-same change, one of them speaks. They come in the order in which they must be spoken. Whoever
-carries them out (the outbox) holds those with `durable` until the position of their command is
-durable, and with them whatever follows on the same channel if AMQP asks for that order.
+same change, one of them replies. They come in the order in which they must be sent. The outbox
+holds those with `durable` until the position of their command is durable, and with them whatever
+follows on the same channel if AMQP requires that order.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -76,7 +76,7 @@ class Confirm(NamedTuple):
 
 
 class ChannelError(NamedTuple):
-    """The machine has closed the channel; the member tells the client so."""
+    """The machine has closed the channel; the member sends channel.close."""
 
     conn: int
     chan: int
@@ -87,7 +87,7 @@ class ChannelError(NamedTuple):
 
 
 class ConnectionError_(NamedTuple):
-    """The machine has closed the connection; the member tells the client so."""
+    """The machine has closed the connection; the member sends connection.close."""
 
     conn: int
     code: int
@@ -97,7 +97,7 @@ class ConnectionError_(NamedTuple):
 
 
 class CancelNotify(NamedTuple):
-    """The consumer's queue is gone; told only to clients with the capability."""
+    """The consumer's queue was deleted; sent only to clients with the capability."""
 
     conn: int
     chan: int

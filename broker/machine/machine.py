@@ -1,8 +1,8 @@
 """The machine: one command at one position, the same change at every member.
 
-It knows no clock, no chance, no socket and no disk. It validates, then mutates; what a client did
-wrong is a value (an outcome, and an effect for whoever holds the connection), so `apply` raises
-only if we did wrong, and then this member must stop
+It reads no clock, random source, socket or disk. It validates, then mutates; an error of a client
+is a value (an outcome, and an effect for the member that holds the connection), so `apply` raises
+only for a bug, and then this member must stop
 (docs/decisions/0013-validate-then-mutate.md). This module only routes: the
 handlers are in the modules of their subjects.
 """
@@ -56,7 +56,7 @@ class Machine(State):
         if on_channel is None:
             outcome = _ON_SESSION[kind](self, session, command)
         else:
-            # All these kinds have the connection and the channel at 1 and 2.
+            # All these kinds have the connection and the channel in their second and third item.
             key = (session, command[1], command[2])  # type: ignore[misc]
             channel = self.channels.get(key)  # type: ignore[arg-type]
             if channel is None:
@@ -65,21 +65,21 @@ class Machine(State):
                 outcome = connections.refuse(self, channel, kind, poisonous())
             else:
                 outcome = on_channel(self, channel, command)
-        if self.dead:
-            publish.bury_dead(self)
+        if self.dead_letters:
+            publish.publish_dead_letters(self)
         return outcome
 
     def accept_blob(self, member: str, session: int, blob_no: int) -> bool:
-        """Whether this blob is the next one of a living session; if so it is counted."""
+        """Whether this blob is the next one of a current session; if so it is counted."""
         return sessions.accept_blob(self, member, session, blob_no)
 
     def take_moves(self) -> tuple[bytes, list[Queue]]:
-        """What happened to messages since the last call, in rows of tape.MOVE, and the queues that
-        began meanwhile."""
-        if not self.tape:
+        """What happened to messages since the last call, in rows of move_log.MOVE, and the queues
+        that were declared meanwhile."""
+        if not self.moves:
             return b"", []
-        moves, declared = b"".join(self.tape), self.declared
-        self.tape.clear()
+        moves, declared = b"".join(self.moves), self.declared
+        self.moves.clear()
         if declared:
             self.declared = []
         return moves, declared
@@ -121,7 +121,7 @@ class Machine(State):
         return self.digest
 
     def recompute_root(self) -> int:
-        """The root from scratch, from the bytes that are held now."""
+        """The root computed anew, from the bytes that are held now."""
         return checks.recompute_root(self)
 
     def snapshot(self) -> Iterator[bytes]:

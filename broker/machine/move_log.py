@@ -1,14 +1,14 @@
-"""What happened to messages, one row a move, for the evidence that members write down.
+"""What happened to messages, one row a move, for the member log.
 
-The tape is no part of the state: it is cleared after each ordered item and nothing is decided by
-it. As the machine is deterministic, all members write the same rows. docs/MEMBERLOG.md says what
-the fields mean for each kind of move.
+The rows are no part of the state: they are taken after each ordered item and nothing is decided by
+it. As the machine is deterministic, all members write the same rows. docs/MEMBERLOG.md defines
+the fields for each kind of move.
 
-    state.tape.append(row(ACKED, state.position & INDEX_MASK, queue.mark, seq, channel.mark, tag))
+    state.moves.append(row(ACKED, state.position & INDEX_MASK, queue.mark, seq, channel.mark, tag))
 
-stands wherever something moves, without a function around it: a row costs as much as it may. So a
-message that enters a queue and leaves it at once for a consumer is one row there, PASSED, which
-`spelled_out` makes the two that everybody else knows.
+is written wherever something moves, without a function around it, as this is the hot path. For
+the same reason a message that enters a queue and leaves it at once for a consumer is one row,
+PASSED, which `spelled_out` expands to the two that everybody else knows.
 """
 
 import struct
@@ -39,7 +39,7 @@ class Op(IntEnum):
 
 
 # What of each move and cause; FLAG is added for persistent, redelivered and durable ones.
-BY_CLIENT, BY_TX, BY_DEATH = 0x01, 0x11, 0x21
+BY_CLIENT, BY_TX, BY_DEAD_LETTER = 0x01, 0x11, 0x21
 ENQUEUED, PASSED = 0x02, 0x12
 DELIVERED, GOT = 0x03, 0x13
 ACKED, SENT, REJECTED, LAPSED, TX_ACKED = 0x04, 0x14, 0x24, 0x34, 0x44
@@ -49,7 +49,7 @@ PURGED, QUEUE_DELETED, FORGOTTEN = 0x07, 0x17, 0x27
 DECLARED = 0x08
 RECOVERED = 0x09
 _ALL = (
-    *(BY_CLIENT, BY_TX, BY_DEATH, ENQUEUED, DELIVERED, GOT),
+    *(BY_CLIENT, BY_TX, BY_DEAD_LETTER, ENQUEUED, DELIVERED, GOT),
     *(ACKED, SENT, REJECTED, LAPSED, TX_ACKED),
     *(NACKED, TAKEN_BACK, CLOSED, MEMBER_LOST, TX_REQUEUED),
     *(EXPIRED, OVER_LIMIT, PURGED, QUEUE_DELETED, FORGOTTEN, DECLARED, RECOVERED),
@@ -58,7 +58,7 @@ OPS_KNOWN = frozenset({*_ALL, *(what | FLAG for what in _ALL)})
 
 
 def moves_in(rows: bytes) -> int:
-    """Return how many moves the rows tell: PASSED is two."""
+    """Return how many moves the rows stand for: PASSED is two."""
     whats = rows[:: MOVE.size]
     return len(whats) + whats.count(PASSED) + whats.count(PASSED | FLAG)
 

@@ -1,7 +1,7 @@
-"""What the state consists of: plain objects that refer to one another, and no behaviour.
+"""The replicated state: plain objects that refer to one another, without behaviour.
 
 All containers that are iterated are dicts, lists and deques: their order is the order in which the
-commands filled them, hence the same everywhere. Entities are never found by identity or hash.
+commands filled them, so it is the same at all members. Nothing is looked up by identity or hash.
 """
 
 from collections import deque
@@ -92,8 +92,8 @@ class Queue:
         "auto_delete",
         "bindings",
         "consumers",
-        "dead_exchange",
-        "dead_key",
+        "dead_letter_exchange",
+        "dead_letter_key",
         "deadlines",
         "deleted",
         "durable",
@@ -136,8 +136,8 @@ class Queue:
     ) -> None:
         self.vhost = vhost
         self.name = name
-        self.number = number  # never reused: tells a queue from an earlier one of that name
-        self.mark = number & MARK_MASK  # its name on the tape
+        self.number = number  # never reused: distinguishes queues of the same name
+        self.mark = number & MARK_MASK  # its name in move rows
         self.durable = durable
         self.auto_delete = auto_delete
         self.owner = owner  # an exclusive queue's connection
@@ -146,8 +146,8 @@ class Queue:
         self.deleted = False
         self.bindings: dict[BindingId, Binding] = {}  # to here
         # Of a priority queue `ready` stays empty, and a number starts with the priority.
-        # Ready messages: `ready` holds the sequence numbers up to next_seq without a gap;
-        # `returned` holds what came back, all of it older than the first of `ready`.
+        # `ready` holds the sequence numbers up to next_seq without a gap; `returned` holds the
+        # requeued ones, all of them older than the first of `ready`.
         self.next_seq = 0
         self.ready: deque[Message] = deque()
         self.returned: dict[int, Message] = {}
@@ -161,7 +161,7 @@ class Queue:
         self.consumers: dict[tuple[int, int, int, str], Consumer] = {}
         self.service: deque[Consumer] = deque()
         self.exclusive_consumer = False
-        # What the arguments say (arguments.py).
+        # From the arguments (queueing/arguments.py).
         self.max_length = -1
         self.max_bytes = -1
         self.max_priority = -1
@@ -169,8 +169,8 @@ class Queue:
         self.ttl_us = NO_TTL
         self.expires_us = -1  # the queue itself, unused for so long
         self.used_us = 0  # kept only if it expires
-        self.dead_exchange: str | None = None
-        self.dead_key: str | None = None
+        self.dead_letter_exchange: str | None = None
+        self.dead_letter_key: str | None = None
         self.single_active = False
         self.salt = 0
 
@@ -241,14 +241,14 @@ class Consumer:
         self.queue = queue
         self.tag = tag
         self.no_ack = no_ack
-        self.no_local = no_local  # kept and shown; does not filter (docs of RabbitMQ say the same)
+        self.no_local = no_local  # kept and shown; does not filter, as in RabbitMQ
         self.exclusive = exclusive
         self.prefetch = prefetch
         self.limit = limit
         self.priority = priority  # higher ones are served first while they have credit
         self.outstanding = 0
         self.active = True  # not cancelled
-        self.waiting = False  # stands in queue.service
+        self.waiting = False  # is in queue.service
 
 
 # queue, seq, message, consumer (None: a get), redelivered
@@ -275,13 +275,13 @@ class Channel:
         self.key = (*connection.key, number)
         self.local = connection.local
         self.salt = salt
-        self.mark = salt & MARK_MASK  # its name on the tape
+        self.mark = salt & MARK_MASK  # its name in move rows
         self.next_tag = 1
         self.limit = NO_LIMIT  # shared by the consumers with acknowledgement
         self.outstanding = 0  # of those
         self.consumers: dict[str, Consumer] = {}
         self.unacked: dict[int, Held] = {}  # by delivery tag: the client must settle them
-        self.unsent: dict[int, Held] = {}  # no-ack: the owner settles them with Sent
+        self.unsent: dict[int, Held] = {}  # no-ack: settled by the owner's Sent
 
 
 class SessionRecord:
@@ -295,14 +295,14 @@ class SessionRecord:
 
 
 class Clock(NamedTuple):
-    """What a member's last tick said, in the machine's time."""
+    """A member's last tick, in the machine's time."""
 
     reached_us: int  # so far its clock has gone
     limit_us: int  # it will not claim more before its next tick
 
 
 class QueueRow(NamedTuple):
-    """What operators, and members that compare their states, see of a queue."""
+    """A queue as operators, and members that compare their states, see it."""
 
     vhost: str
     name: str
@@ -322,7 +322,7 @@ class State:
         "clocks",
         "cluster_id",
         "connections",
-        "dead",
+        "dead_letters",
         "declared",
         "digest",
         "due_us",
@@ -333,6 +333,7 @@ class State:
         "leased",
         "local",
         "local_session",
+        "moves",
         "next_message",
         "next_queue",
         "now_us",
@@ -340,7 +341,6 @@ class State:
         "position",
         "sessions",
         "shutdown_id",
-        "tape",
         "time_us",
         "vhosts",
         "voters",
@@ -350,8 +350,8 @@ class State:
         self.local = local
         self.local_session = -1
         self.effects: list[Effect] = []
-        self.tape: list[bytes] = []  # evidence of the present item, no part of the state: tape.py
-        self.declared: list[Queue] = []  # queues that began in it
+        self.moves: list[bytes] = []  # rows of the present item, no part of the state: move_log.py
+        self.declared: list[Queue] = []  # queues that were declared in it
         self.position = 0  # of the command being applied
         self.time_us = 0  # its origin's clock
         self.now_us = 0  # the machine's time: moves by Tick (clock/cluster_time.py)
@@ -373,7 +373,7 @@ class State:
         self.leased: dict[int, Queue] = {}  # queues that expire when unused, and are unused
         # (kind, content) of commands of which members died, to the names of those members
         self.poison: dict[tuple[int, bytes], tuple[str, ...]] = {}
-        self.dead: list[tuple[Queue, Message, str]] = []  # to be dead-lettered at this position
+        self.dead_letters: list[tuple[Queue, Message, str]] = []  # to publish at this position
 
     def add(self, element: int) -> None:
         """Add an element to the root, or a sum of several."""

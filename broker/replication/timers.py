@@ -13,9 +13,9 @@ from broker.replication.voter_changes import VoterChanges
 
 PATIENCE_S = 2.0
 """How long a member of an open cluster looks for a running one before it forms its own."""
-TICK_S = 0.095  # a beat may come a little early
+TICK_S = 0.095  # the timers may be woken a little early
 TICK_FAR_S = 0.5
-"""How often a member tells its clock while something may expire: soon, or not for a while."""
+"""How often a member ticks while something may expire: when it is due soon, and when it is not."""
 TICK_NEAR_US = 2_000_000
 TICK_FAR_LIMIT_US = 800_000
 """How far a member that ticks so seldom may get before its next tick is applied."""
@@ -74,7 +74,7 @@ class Ticker:
         if waited >= pace:
             limit_us = self._reached_us + (TICK_FAR_LIMIT_US if far else 0)
             limit_us = min(limit_us, machine.now_us + LIMIT_US_MAX)
-            if not applied:  # both may be under way: what either of them says holds
+            if not applied:  # both may be under way: the nearer limit holds
                 limit_us = min(limit_us, self._sent.limit_us)
             self._sent_at, self._sent = now, Tick(TICK, self._reached_us, limit_us)
             self._core.admit([self._sent])
@@ -108,7 +108,7 @@ class Timers:
     def _learn_of_shutdown(self) -> None:
         """A state that was received may end with the shutdown of all; a start forgets an old one.
 
-        (Each activation takes it out of the state, and who `ran` has applied one in this life.)
+        (Each activation takes it out of the state, and who `ran` has applied one since its start.)
         """
         controller = self._core
         shutdown_id = controller.replica.machine.shutdown_id
@@ -124,7 +124,5 @@ class Timers:
         if controller.primary.durable_everywhere() >= controller.shutdown_position:
             self._stop(Exit.OK, "the whole cluster was shut down")
         elif now > self._shutdown_deadline:
-            controller.shutdown_position = (
-                0  # not every member said that it is complete: stay dirty
-            )
+            controller.shutdown_position = 0  # not all are known to be complete: stay dirty
             self._stop(Exit.OK, "the whole cluster was shut down, not all members in time")

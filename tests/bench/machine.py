@@ -4,8 +4,8 @@
 
 Prints JSON: microseconds per message for a member that owns the connections and for one that does
 not, milliseconds to write and to restore a snapshot of 100,000 messages of 256 bytes, and the
-pause of a full garbage collection with them.  `tick_us` is what a member's clock costs that is
-read, and `mortal_us` a message that can expire, is got at once and so lets time come to stand.
+pause of a full garbage collection with them.  `tick_us` is what one tick costs, and `mortal_us` the
+only message that can expire, published and got at once.
 With `waiting` (1000000, say) also how long a checkpoint of so many waiting messages keeps the loop
 from its token: `whole_ms` if it was made in one piece, `cut_ms` and `step_ms_max` as it is made;
 and the milliseconds of CPU that it takes.
@@ -130,15 +130,15 @@ def timed(count: int) -> dict[str, float]:
     for name, record in machine.sessions.items():
         assert machine.accept_blob(name, record.session, 1)
         sessions.append(record.session)
-    mortal: Command = (c.PUBLISH, 1, 1, 0, "", "mortal", 0, b"", b"m")  # type: ignore[assignment]
+    expiring: Command = (c.PUBLISH, 1, 1, 0, "", "mortal", 0, b"", b"m")  # type: ignore[assignment]
     got: Command = (c.GET, 1, 1, "mortal", True)  # type: ignore[assignment]
     started = time.process_time()
     for no in range(count):
-        machine.apply(7, session, DATE_US + no, mortal)
+        machine.apply(7, session, DATE_US + no, expiring)
         machine.apply(8, session, DATE_US + no, got)
-        machine.tape.clear()
+        machine.moves.clear()
     took_s = time.process_time() - started
-    machine.apply(9, session, DATE_US, mortal)
+    machine.apply(9, session, DATE_US, expiring)
     ticks = [
         (session, c.Tick(c.TICK, no, no))
         for no in range(0, 500 * count, 1000)

@@ -150,7 +150,7 @@ def row_s() -> float:
 
     def tell() -> None:
         for _ in range(number):
-            state.tape.append(
+            state.moves.append(
                 row(
                     DELIVERED | FLAG if redelivered else DELIVERED,
                     state.position & INDEX_MASK,

@@ -1,4 +1,4 @@
-"""No message goes before its time, whatever holds up the ticks of clocks that run right (G17)."""
+"""No message expires early, whatever holds up the ticks of clocks that run right (G17)."""
 
 import pytest
 
@@ -10,7 +10,7 @@ LATE_S = 2.0
 
 
 @pytest.mark.parametrize("kind", [ClockWorld, SwarmWorld])
-def test_nothing_goes_early(kind: type[ClockWorld]) -> None:
+def test_nothing_expires_early(kind: type[ClockWorld]) -> None:
     """G17."""
     expired = 0
     for seed in range(20):
@@ -23,17 +23,17 @@ def test_nothing_goes_early(kind: type[ClockWorld]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", [ClockWorld, SwarmWorld])
-def test_nothing_goes_early_in_many_more(kind: type[ClockWorld]) -> None:
+def test_nothing_expires_early_in_many_more_histories(kind: type[ClockWorld]) -> None:
     """G17."""
     worlds = {seed: kind(seed) for seed in range(1000, 1400)}
     assert not [seed for seed, world in worlds.items() if world.run(SECONDS)]
     assert sum(world.expired for world in worlds.values()) > 4000
 
 
-def test_nothing_goes_very_late_where_nothing_is_held_up_for_long() -> None:
+def test_nothing_expires_very_late_without_faults() -> None:
     """G17: what a clock may claim, a tick, and how late this world applies it."""
     for seed in range(12):
-        world = ClockWorld(seed, troubled=False)
+        world = ClockWorld(seed, faulty=False)
         assert not world.run(SECONDS), f"seed {seed}"
         assert world.latest_s < LATE_S, f"seed {seed}"
         assert world.expired, f"seed {seed}"
@@ -43,7 +43,7 @@ def test_one_wrong_clock_makes_nothing_very_late() -> None:
     """G17: it holds the time of the others no more than it drives it on."""
     habits = Habits(leases=True, takes=False, cold=False, wrong=True, votes="equal")
     for seed in range(6):
-        world = SwarmWorld(seed, habits, troubled=False)
+        world = SwarmWorld(seed, habits, faulty=False)
         assert not world.run(SECONDS), f"seed {seed}"
         assert world.latest_s < LATE_S, f"seed {seed}"
 

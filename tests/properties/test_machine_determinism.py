@@ -67,24 +67,24 @@ def history(seed: int, count: int) -> list[Command]:
 
 def run(seed: int) -> str:
     """A hash over every outcome, root, effect and move, and the final snapshot."""
-    told = hashlib.sha256()
+    seen = hashlib.sha256()
     machine = Machine("a")
     members = tuple(c.ActiveMember(name, 1, True) for name in "ab")
     machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, (), "id"))
     session = machine.sessions["a"].session
     for position, command in enumerate(history(seed, 1500), 2):
         outcome = machine.apply(position, session, position, command)
-        told.update(repr((outcome, machine.root(), machine.take_effects())).encode())
-        told.update(machine.take_moves()[0])
+        seen.update(repr((outcome, machine.root(), machine.take_effects())).encode())
+        seen.update(machine.take_moves()[0])
     machine.invariants()
     for chunk in machine.snapshot():
-        told.update(chunk)
-    return told.hexdigest()
+        seen.update(chunk)
+    return seen.hexdigest()
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_hash_seeds_do_not_matter(seed: int) -> None:
-    said = set()
+    printed = set()
     for hash_seed in ("1", "2"):
         program = f"from tests.properties.test_machine_determinism import run; print(run({seed}))"
         done = subprocess.run(
@@ -95,5 +95,5 @@ def test_hash_seeds_do_not_matter(seed: int) -> None:
             text=True,
             check=True,
         )
-        said.add(done.stdout.strip())
-    assert said == {run(seed)}
+        printed.add(done.stdout.strip())
+    assert printed == {run(seed)}

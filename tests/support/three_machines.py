@@ -77,12 +77,12 @@ class Rig:
         return outcomes.pop()
 
     def tick(self, name: str, reached_us: int, limit_us: int = 0) -> int:
-        """One member's."""
+        """Apply the tick of one member."""
         tick = c.Tick(c.TICK, reached_us, limit_us)
         return self.apply(self.machine.sessions[name].session, tick)
 
     def pass_time(self, time_us: int) -> None:
-        """The machine's time goes on by so much by all clocks, as long as it is wanted."""
+        """Let all clocks go on by so much, as long as something can expire."""
         end_us = self.machine.now_us + time_us
         while self.machine.wants_tick and self.machine.now_us < end_us:
             reached_us = min(end_us, self.machine.now_us + LEAD_US)
@@ -296,7 +296,7 @@ class Client:
             )
         )
 
-    # What the latest command made the members say to this channel.
+    # What the latest command sends to this channel.
 
     def replies(self) -> list[tuple[str, tuple[c.Value, ...], bool]]:
         return [

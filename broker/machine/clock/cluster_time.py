@@ -3,7 +3,7 @@
 Time is the progress of a majority of the voters' clocks. While something can expire, each member
 sends ticks: how far the machine's time has gone by its own clock. The machine's time is what a
 majority of the voters in this view have reached: of three the median, of two the slower. It never
-goes back, and it stands while there is no primary view and while nothing can expire.
+goes back, and it stops while there is no primary view and while nothing can expire.
 
 Nothing expires early, because no clock catches up. A member's clock goes on from the machine's time
 that the member has applied, and at most LEAD_US beyond it, or up to the limit that it named in its
@@ -16,7 +16,7 @@ Decision: docs/decisions/0020-messages-expire-late-rather-than-early.md.
 """
 
 from broker.machine.clock.voters import voter_names
-from broker.machine.digest import thing
+from broker.machine.digest import item_hash
 from broker.machine.state import (
     CREATED_US,
     NO_TTL,
@@ -35,7 +35,7 @@ NEVER_US = 1 << 62
 
 
 def clock_element(name: str, clock: Clock) -> int:
-    return thing("clock", name, *clock)
+    return item_hash("clock", name, *clock)
 
 
 def pending(state: State) -> bool:
@@ -44,7 +44,7 @@ def pending(state: State) -> bool:
 
 
 def read_clock(state: State, name: str, reached_us: int, limit_us: int) -> int:
-    """Note what a member's tick says; return how far the machine's time goes now."""
+    """Note a member's tick; return how far the machine's time goes now."""
     old = state.clocks.get(name)
     claim_max = state.now_us + LEAD_US
     if old is not None:

@@ -1,7 +1,8 @@
-"""Connections and channels: how they begin, how they are refused, how they end.
+"""Connections and channels: how they are opened, refused and closed.
 
-An end is the same whether the client closed, was refused, or its member died: consumers go,
-queues that lived by them go, what was held returns in place flagged redelivered, others are served.
+Closing is the same whether the client closed, was refused, or its member died: consumers and the
+queues that depend on them are deleted, held messages are requeued in place, flagged redelivered,
+and other consumers are served.
 """
 
 from broker.machine.commands import (
@@ -13,30 +14,30 @@ from broker.machine.commands import (
     ConnectionOpen,
     Value,
 )
-from broker.machine.digest import thing
+from broker.machine.digest import item_hash
 from broker.machine.effects import ChannelError, ConnectionError_, Reply
 from broker.machine.move_log import CLOSED
-from broker.machine.queueing.dispatch import dispatch, give_up, offer
-from broker.machine.queueing.queue import consumer_element, delete_queue, touch
+from broker.machine.queueing.dispatch import dispatch, offer, requeue
+from broker.machine.queueing.queue import consumer_element, delete_queue, mark_used
 from broker.machine.queueing.refusals import METHODS, Refusal, second_open
 from broker.machine.queueing.routing import open_vhost
 from broker.machine.state import Channel, ConnectionRecord, Consumer, Queue, State
 
 
 def connection_element(connection: ConnectionRecord) -> int:
-    return thing(
+    return item_hash(
         "connection", connection.key, connection.vhost.name, connection.user, connection.peer
     )
 
 
 def channel_element(channel: Channel) -> int:
-    return thing("channel", channel.key, channel.limit)
+    return item_hash("channel", channel.key, channel.limit)
 
 
 def on_connection_open(state: State, session: int, command: ConnectionOpen) -> int:
     _, conn, vhost, user, peer = command
     key = (session, conn)
-    if key in state.connections or not is_live(state, session):
+    if key in state.connections or not session_exists(state, session):
         return IGNORED
     connection = ConnectionRecord(
         key, open_vhost(state, vhost), user, peer, session == state.local_session
@@ -46,7 +47,7 @@ def on_connection_open(state: State, session: int, command: ConnectionOpen) -> i
     return OK
 
 
-def is_live(state: State, session: int) -> bool:
+def session_exists(state: State, session: int) -> bool:
     return any(record.session == session for record in state.sessions.values())
 
 
@@ -68,7 +69,7 @@ def on_channel_open(state: State, session: int, command: ChannelOpen) -> int:
     old = connection.channels.get(chan)
     if old is not None:
         return refuse(state, old, command[0], second_open())
-    channel = Channel(connection, chan, thing("next tag", session, conn, chan))
+    channel = Channel(connection, chan, item_hash("next tag", session, conn, chan))
     connection.channels[chan] = channel
     state.channels[channel.key] = channel
     state.add(channel_element(channel) + channel.salt)
@@ -90,7 +91,7 @@ def reply(
 
 
 def refuse(state: State, channel: Channel, kind: int, refusal: Refusal) -> int:
-    """Ends the channel, for a hard error its connection, and says why: the outcome is the code."""
+    """Close the channel, or its connection for a hard error; the outcome is the reply code."""
     _, conn, chan = channel.key
     class_id, method_id = METHODS[kind]
     code, text, hard = refusal
@@ -106,47 +107,47 @@ def refuse(state: State, channel: Channel, kind: int, refusal: Refusal) -> int:
 
 
 def end_connections(state: State, connections: list[ConnectionRecord], what: int = CLOSED) -> None:
-    """All at once, so that nothing is handed from one that ends to another that ends."""
+    """All at once, so that nothing is delivered from one that is closed to another."""
     channels = [channel for one in connections for channel in one.channels.values()]
-    doomed = [queue for one in connections for queue in one.exclusive.values()]
-    end_channels(state, channels, doomed, what)
+    exclusive_queues = [queue for one in connections for queue in one.exclusive.values()]
+    end_channels(state, channels, exclusive_queues, what)
     for connection in connections:
         del state.connections[connection.key]
         state.remove(connection_element(connection))
 
 
 def end_channels(
-    state: State, channels: list[Channel], doomed: list[Queue], what: int = CLOSED
+    state: State, channels: list[Channel], exclusive_queues: list[Queue], what: int = CLOSED
 ) -> None:
-    """`what` is how what they held comes back, for the tape."""
-    touched: dict[int, Queue] = {}
+    """`what` is the move by which held messages are requeued."""
+    affected: dict[int, Queue] = {}
     for channel in channels:
         for consumer in list(channel.consumers.values()):
             remove_consumer(state, consumer)
-            touched[consumer.queue.number] = consumer.queue
-    for queue in touched.values():
+            affected[consumer.queue.number] = consumer.queue
+    for queue in affected.values():
         if queue.auto_delete and not queue.consumers:
             delete_queue(state, queue)
-    for queue in doomed:
+    for queue in exclusive_queues:
         if not queue.deleted:
             delete_queue(state, queue)
     for channel in channels:
         for held_by_tag in (channel.unacked, channel.unsent):
             for tag, held in held_by_tag.items():
                 queue, *_ = held
-                give_up(state, channel, tag, held, what)
-                touched[queue.number] = queue
+                requeue(state, channel, tag, held, what)
+                affected[queue.number] = queue
         channel.unacked = {}
         channel.unsent = {}
         del channel.connection.channels[channel.key[2]]
         del state.channels[channel.key]
         state.remove(channel_element(channel) + channel.salt * channel.next_tag)
-    for queue in touched.values():
-        settle_service(state, queue)
+    for queue in affected.values():
+        resume_service(state, queue)
 
 
 def remove_consumer(state: State, consumer: Consumer) -> None:
-    """What it holds stays with its channel. The caller minds auto-delete and the successor."""
+    """Held messages stay with the channel. The caller sees to auto-delete and the successor."""
     queue = consumer.queue
     channel = consumer.channel
     consumer.active = False
@@ -157,13 +158,13 @@ def remove_consumer(state: State, consumer: Consumer) -> None:
         queue.exclusive_consumer = False
     del queue.consumers[(*channel.key, consumer.tag)]
     if not queue.consumers:
-        touch(state, queue)
+        mark_used(state, queue)
     del channel.consumers[consumer.tag]
     state.remove(consumer_element(consumer))
 
 
-def settle_service(state: State, queue: Queue) -> None:
-    """After consumers went or messages came back: the successor is called, the rest served."""
+def resume_service(state: State, queue: Queue) -> None:
+    """After consumers left or messages came back: activate the successor, serve the others."""
     if queue.deleted:
         return
     if queue.single_active and queue.consumers:

@@ -24,7 +24,7 @@ from broker.machine.handlers.connections import (
     refuse,
     remove_consumer,
     reply,
-    settle_service,
+    resume_service,
 )
 from broker.machine.move_log import (
     ACKED,
@@ -39,16 +39,16 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.queueing.arguments import check_consume
-from broker.machine.queueing.dispatch import dispatch, give_up, offer, offer_all, release
+from broker.machine.queueing.dispatch import dispatch, offer, offer_all, release, requeue
 from broker.machine.queueing.queue import (
-    bury,
+    accessible_queue,
     consumer_element,
+    dead_letter,
     delete_queue,
     expire,
-    reach,
+    mark_used,
     ready_count,
     take,
-    touch,
 )
 from broker.machine.queueing.refusals import (
     Refusal,
@@ -77,7 +77,7 @@ EXPIRED_PER_GET_MAX = 256
 
 def on_consume(state: State, channel: Channel, command: Consume) -> int:
     _, _, _, name, tag, no_local, no_ack, exclusive, nowait, arguments, prefetch = command
-    queue = reach(channel, name)
+    queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, CONSUME, queue)
     refusal = check_consume(name, queue.vhost.name, arguments)
@@ -116,17 +116,17 @@ def on_cancel(state: State, channel: Channel, command: Cancel) -> int:
     if not nowait:
         reply(state, channel, "basic.cancel-ok", (tag,), False)
     if consumer is not None:
-        settle_service(state, consumer.queue)
+        resume_service(state, consumer.queue)
     return OK
 
 
 def on_get(state: State, channel: Channel, command: Get) -> int:
-    """Get passes by the consumers' credit, as AMQP has it."""
+    """Get does not depend on credit, as AMQP has it."""
     _, conn, chan, name, no_ack = command
-    queue = reach(channel, name)
+    queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, GET, queue)
-    touch(state, queue)
+    mark_used(state, queue)
     if queue.number in state.expiring:
         expire(state, queue, EXPIRED_PER_GET_MAX)
     if not ready_count(queue):
@@ -141,7 +141,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     (channel.unsent if no_ack else channel.unacked)[tag] = held
     queue.unacked += 1
     what = GOT | FLAG if redelivered else GOT
-    state.tape.append(
+    state.moves.append(
         row(what, state.position & INDEX_MASK, queue.mark, seq, channel.mark, content)
     )
     element = held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
@@ -247,25 +247,25 @@ def _settle(state: State, channel: Channel, kind: int, tag: int, multiple: bool,
 
 def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> None:
     """All of them, then the consumers that gained credit, in the order of the tags. `what` is the
-    move: it says too whether they go back or away."""
+    move, and so whether they are requeued or leave."""
     goes_back = is_return(what)
     credited: dict[str, Consumer] = {}
-    touched: dict[int, Queue] = {}
+    affected: dict[int, Queue] = {}
     for tag in tags:
         held = channel.unacked.pop(tag)
         queue, _, message, consumer, _ = held
         if goes_back:
-            give_up(state, channel, tag, held, what)
+            requeue(state, channel, tag, held, what)
         else:
             release(state, channel, tag, held, rehash(message), what, tag)
             if what == REJECTED:
-                bury(state, queue, message, "rejected")
-        touched[queue.number] = queue
+                dead_letter(state, queue, message, "rejected")
+        affected[queue.number] = queue
         if consumer is not None:
             credited[consumer.tag] = consumer
     for consumer in credited.values():
         offer(consumer)
-    for queue in touched.values():
+    for queue in affected.values():
         dispatch(state, queue)
     if channel.limit != NO_LIMIT:
         offer_all(state, channel)

@@ -17,7 +17,7 @@ from broker.machine.commands import (
 from broker.machine.digest import canonical
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.queueing.arguments import check_binding, check_exchange, compare
-from broker.machine.queueing.queue import reach
+from broker.machine.queueing.queue import accessible_queue
 from broker.machine.queueing.refusals import (
     Refusal,
     default_exchange,
@@ -150,7 +150,7 @@ def _queue_ends(channel: Channel, source: str, destination: str) -> Ends | Refus
     vhost = channel.connection.vhost
     if source == "":
         return default_exchange()
-    queue = reach(channel, destination)
+    queue = accessible_queue(channel, destination)
     if isinstance(queue, Refusal):
         return queue
     exchange = vhost.exchanges.get(source)

@@ -3,11 +3,11 @@
 
 Decision: docs/decisions/0007-quarantine-and-culprits.md.
 
-A command out of which a handler raises was never applied by the member that it killed, and stands
-in no store of that member. When it kills all members it is in no store at all, so the cluster comes
-up without it; but its client sends it again. So a member that died of a command says so, as the
-first command of its next session. Once a majority of the voters died of the same kind and content,
-that content is refused by all, at the same position: outcome 541, the connection ends, no handler
+A command out of which a handler raises was never applied by the member that it killed, and is not
+in its store. When it kills all members it is in no store at all, so the cluster comes up without
+it; but its client sends it again. So a member that died of a command reports it, as the first
+command of its next session. Once a majority of the voters died of the same kind and content, that
+content is refused by all, at the same position: outcome 541, the connection is closed, no handler
 runs. One member's broken memory never makes a majority, so it refuses nothing.
 
 A cold start forgets it all: that is how a release that can execute the command is tried.
@@ -21,7 +21,7 @@ import msgpack
 from broker.machine import commands as c
 from broker.machine.clock.voters import voter_names
 from broker.machine.commands import IGNORED, OK, Command, Poisoned, Value
-from broker.machine.digest import ordered, thing
+from broker.machine.digest import item_hash, ordered
 from broker.machine.state import State
 
 CONTENT_BYTES = 16
@@ -48,8 +48,8 @@ _CONTENT: dict[int, slice] = {
 
 
 def content_of(command: Command) -> bytes | None:
-    """The hash of what a client would send again; None for kinds that carry nothing of a client's
-    own (acks, closes, ticks): to refuse one of them would be to refuse all."""
+    """Hash of what a client would send again; None for kinds that carry nothing of a client's own
+    (acks, closes, ticks): to refuse one of them would be to refuse all."""
     part = _CONTENT.get(command[0])
     if part is None:
         return None
@@ -60,11 +60,11 @@ def content_of(command: Command) -> bytes | None:
 
 
 def poison_element(kind: int, content: bytes, names: tuple[str, ...]) -> int:
-    return thing("poison", kind, content, names)
+    return item_hash("poison", kind, content, names)
 
 
 def on_poisoned(state: State, session: int, command: Poisoned) -> int:
-    """Who says so is found by its session, so nobody speaks for another member."""
+    """The sender is known by its session, so no member can report for another."""
     _, kind, content = command
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
     if name is None or kind not in _CONTENT or len(content) != CONTENT_BYTES:

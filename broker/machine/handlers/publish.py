@@ -1,7 +1,7 @@
 """Publishing: one message to the queues that its exchange and key reach.
 
-Also the second life of a message that a queue gave up: dead-lettering happens at the position of
-the command that caused it, after the command itself, and nothing of it can fail.
+Also dead-lettering: it happens at the position of the command that caused it, after the command
+itself, and nothing of it can fail.
 """
 
 from broker.machine.commands import (
@@ -16,8 +16,8 @@ from broker.machine.commands import (
 from broker.machine.digest import body_hash, message_hash
 from broker.machine.effects import Confirm, Return
 from broker.machine.handlers.connections import refuse
-from broker.machine.move_log import BY_CLIENT, BY_DEATH, FLAG, INDEX_MASK, MARK_MASK, row
-from broker.machine.queueing.dead_letter import bury_properties, without_cycles
+from broker.machine.move_log import BY_CLIENT, BY_DEAD_LETTER, FLAG, INDEX_MASK, MARK_MASK, row
+from broker.machine.queueing.dead_letter import dead_letter_properties, without_cycles
 from broker.machine.queueing.dispatch import enqueue
 from broker.machine.queueing.properties import expiration_of
 from broker.machine.queueing.refusals import (
@@ -46,12 +46,12 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         if isinstance(found, Refusal):
             return refuse(state, channel, PUBLISH, found)
         route = found
-    accepted = spread(
+    accepted = publish_to(
         state, route, flags, ttl_us, properties, body, BY_CLIENT, channel.mark, publish_no
     )
     if channel.local:
         if not route.queues and flags & MANDATORY:
-            give_back(state, channel, exchange, key, properties, body)
+            return_unroutable(state, channel, exchange, key, properties, body)
         if publish_no:
             durable = route.durable and flags & PERSISTENT != 0
             state.effects.append(_new(Confirm, (conn, chan, publish_no, durable, accepted)))
@@ -59,7 +59,7 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
 
 
 def ttl_of(properties: bytes) -> int:
-    """The message's own time to live, NO_TTL, or less for one that is no number."""
+    """The message's own time to live, NO_TTL, or less if it is not a number."""
     text = expiration_of(properties)
     if text is None:
         return NO_TTL
@@ -83,7 +83,7 @@ def route_or_refusal(
     return find_route(vhost, exchange, key, properties)
 
 
-def spread(
+def publish_to(
     state: State,
     route: Route,
     flags: int,
@@ -95,14 +95,14 @@ def spread(
     publish_no: int,
 ) -> bool:
     """One message tuple, shared by all queues of the route. False if one of them refused it. The
-    last three are for the tape: how it was published, by which channel, as its which one."""
+    last three are of the move: how it was published, by which channel, with which number there."""
     exchange, key, queues, _ = route
     persistent = flags & PERSISTENT
     if persistent:
         what |= FLAG
     hashed = body_hash(body)
     number = state.next_message if queues else 0
-    state.tape.append(
+    state.moves.append(
         row(what, state.position & INDEX_MASK, publish_no & MARK_MASK, number, mark, hashed)
     )
     if not queues:
@@ -120,33 +120,35 @@ def spread(
     return accepted
 
 
-def give_back(
+def return_unroutable(
     state: State, channel: Channel, exchange: str, key: str, properties: bytes, body: bytes
 ) -> None:
     _, conn, chan = channel.key
     state.effects.append(Return(conn, chan, NO_ROUTE, "NO_ROUTE", exchange, key, properties, body))
 
 
-def bury_dead(state: State) -> None:
-    """Publishes the dead to their queues' dead-letter exchanges. Ends: a message that comes round
-    to a queue again without a client's rejection on the way is dropped."""
-    dead = state.dead
-    for queue, message, reason in dead:  # grows while it runs
-        _bury_one(state, queue, message, reason)
-    dead.clear()
+def publish_dead_letters(state: State) -> None:
+    """Publish to their queues' dead-letter exchanges. Ends: a message that comes to a queue again
+    without a client's rejection on the way is dropped."""
+    dead_letters = state.dead_letters
+    for queue, message, reason in dead_letters:  # grows while it runs
+        _publish_dead_letter(state, queue, message, reason)
+    dead_letters.clear()
 
 
-def _bury_one(state: State, queue: Queue, message: Message, reason: str) -> None:
-    name = queue.dead_exchange
+def _publish_dead_letter(state: State, queue: Queue, message: Message, reason: str) -> None:
+    name = queue.dead_letter_exchange
     exchange = queue.vhost.exchanges.get(name) if name is not None else None
     if exchange is None or name is None:
         return
     _, _, source, key, flags, _, _, properties, body = message
-    new_key = key if queue.dead_key is None else queue.dead_key
-    new_properties = bury_properties(properties, queue.name, source, key, reason, state.time_us)
+    new_key = key if queue.dead_letter_key is None else queue.dead_letter_key
+    new_properties = dead_letter_properties(
+        properties, queue.name, source, key, reason, state.time_us
+    )
     route = queue.vhost.routes.get((name, new_key))
     if route is None:
         route = find_route(queue.vhost, exchange, new_key, new_properties)
     left = without_cycles(new_properties, route.queues)
     route = route._replace(queues=left)
-    spread(state, route, flags, NO_TTL, new_properties, body, BY_DEATH, 0, 0)
+    publish_to(state, route, flags, NO_TTL, new_properties, body, BY_DEAD_LETTER, 0, 0)

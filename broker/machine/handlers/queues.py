@@ -5,12 +5,12 @@ from broker.machine.handlers.connections import refuse, reply
 from broker.machine.move_log import PURGED
 from broker.machine.queueing.arguments import check_queue, compare
 from broker.machine.queueing.queue import (
+    accessible_queue,
     create_queue,
     delete_queue,
+    mark_used,
     purge,
-    reach,
     ready_count,
-    touch,
 )
 from broker.machine.queueing.refusals import (
     Refusal,
@@ -23,7 +23,7 @@ from broker.machine.queueing.refusals import (
 )
 from broker.machine.state import Channel, Queue, State
 
-GENERATED_PREFIX = "amq.gen-"  # the gateway's own; it refuses it in a client's mouth
+GENERATED_PREFIX = "amq.gen-"  # of names that the gateway generates; it refuses them from clients
 
 
 def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> int:
@@ -47,7 +47,7 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
     if queue is None:
         owner = connection if exclusive else None
         queue = create_queue(state, vhost, name, durable, auto_delete, owner, arguments)
-    touch(state, queue)
+    mark_used(state, queue)
     if not nowait:
         counts = (name, ready_count(queue), len(queue.consumers))
         reply(state, channel, "queue.declare-ok", counts, queue.durable)
@@ -70,7 +70,7 @@ def _difference(
 
 def on_queue_purge(state: State, channel: Channel, command: QueuePurge) -> int:
     kind, _, _, name, nowait = command
-    queue = reach(channel, name)
+    queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, kind, queue)
     count = purge(state, queue, PURGED)

@@ -1,8 +1,8 @@
-"""The lives of members: activation of a primary view, sessions, blobs in sequence, time.
+"""Sessions of members: activation of a primary view, blobs in sequence, ticks, voters.
 
-A member's session is one stretch of continuous life. When it does not continue, all of its
-connections end at this one position, and whatever that session still sends is rejected: the same
-everywhere, because the verdict depends on replicated state alone.
+A session is a time in which a member's state carries over from view to view. When it ends, all of
+its connections are closed at this one position, and whatever it still sends is rejected: alike at
+all members, because that depends on replicated state alone.
 Decision: docs/decisions/0015-origins-have-incarnations-and-sessions.md.
 """
 
@@ -28,7 +28,7 @@ from broker.machine.commands import (
     Tick,
     Voters,
 )
-from broker.machine.digest import MASK, ready_element, thing
+from broker.machine.digest import MASK, item_hash, ready_element
 from broker.machine.effects import SessionStarted
 from broker.machine.handlers.connections import end_connections
 from broker.machine.handlers.poison import forget_poison
@@ -37,10 +37,10 @@ from broker.machine.queueing.queue import (
     delete_queue,
     expire,
     head,
+    mark_used,
     purge,
     put_back,
     ready_count,
-    touch,
 )
 from broker.machine.queueing.routing import remove_exchange
 from broker.machine.state import (
@@ -60,12 +60,12 @@ EXPIRED_PER_TICK_MAX = 4096  # the next tick goes on
 
 
 def session_element(name: str, record: SessionRecord) -> int:
-    return thing("session", name, record.session, record.incarnation)
+    return item_hash("session", name, record.session, record.incarnation)
 
 
 def cluster_element(state: State) -> int:
     """The scalars of the state. The machine's time is among them."""
-    return thing(
+    return item_hash(
         "cluster",
         state.epoch,
         state.voters,
@@ -104,7 +104,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
 
 
 def _start_session(state: State, name: str, incarnation: int, session: int) -> None:
-    record = SessionRecord(session, incarnation, 0, thing("blob no", session))
+    record = SessionRecord(session, incarnation, 0, item_hash("blob no", session))
     state.sessions[name] = record
     state.add(session_element(name, record))
     if name == state.local:
@@ -127,13 +127,13 @@ def _end_sessions(state: State, names: list[str]) -> None:
 
 
 def _forget_volatile(state: State) -> None:
-    """What no disk vouches for is gone, and what remains may have been delivered before. No
-    connection is left, hence no consumer and nothing unacked: messages can be renumbered."""
+    """Drop what is not durable; what remains may have been delivered before. No connection is
+    left, hence no consumer and nothing unacked: messages can be renumbered."""
     for vhost in state.vhosts.values():
         for queue in list(vhost.queues.values()):
             if queue.durable:
                 _keep_persistent(state, queue)
-                touch(state, queue)
+                mark_used(state, queue)
             else:
                 delete_queue(state, queue)
         _drop_volatile_exchanges(state, vhost)
@@ -141,45 +141,46 @@ def _forget_volatile(state: State) -> None:
 
 def _keep_persistent(state: State, queue: Queue) -> None:
     if queue.max_priority >= 0:
-        kept_at = {place | 1: m for place, m in queue.returned.items() if m[IS_PERSISTENT]}
+        persistent_at = {place | 1: m for place, m in queue.returned.items() if m[IS_PERSISTENT]}
         purge(state, queue, FORGOTTEN)
-        for place in sorted(kept_at):
-            put_back(state, queue, place & ~1, kept_at[place])
-        _tell_kept(state, queue, len(kept_at), 0)
+        for place in sorted(persistent_at):
+            put_back(state, queue, place & ~1, persistent_at[place])
+        _log_recovered(state, queue, len(persistent_at), 0)
         return
-    kept = [queue.returned[seq] for seq in sorted(queue.returned)]
-    kept += queue.ready
-    kept = [message for message in kept if message[IS_PERSISTENT]]
+    persistent = [queue.returned[seq] for seq in sorted(queue.returned)]
+    persistent += queue.ready
+    persistent = [message for message in persistent if message[IS_PERSISTENT]]
     first = queue.next_seq
     count = ready_count(queue)
-    state.tape.append(
+    state.moves.append(
         row(FORGOTTEN, state.position & INDEX_MASK, queue.mark, first, count & MARK_MASK, 0)
     )
     queue.returned.clear()
     queue.returned_order.clear()
-    queue.ready = deque(kept)
-    queue.next_seq = queue.recovered_seq = first + len(kept)
+    queue.ready = deque(persistent)
+    queue.next_seq = queue.recovered_seq = first + len(persistent)
     total = sum(
         ready_element(message[CONTENT_HASH], queue.number, seq, True)
-        for seq, message in enumerate(kept, first)
+        for seq, message in enumerate(persistent, first)
     )
-    state.add(total - queue.ready_sum + queue.salt * len(kept))
+    state.add(total - queue.ready_sum + queue.salt * len(persistent))
     queue.ready_sum = total & MASK
-    queue.ready_bytes = sum(len(message[BODY]) for message in kept) if queue.max_bytes >= 0 else 0
-    mortal = sum(message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL for message in kept)
-    remove_deadlines(state, queue, queue.deadlines - mortal)
+    if queue.max_bytes >= 0:
+        queue.ready_bytes = sum(len(message[BODY]) for message in persistent)
+    expiring = sum(message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL for message in persistent)
+    remove_deadlines(state, queue, queue.deadlines - expiring)
     state.due_us = 0
-    _tell_kept(state, queue, len(kept), first)
+    _log_recovered(state, queue, len(persistent), first)
 
 
-def _tell_kept(state: State, queue: Queue, kept: int, first: int) -> None:
-    state.tape.append(
+def _log_recovered(state: State, queue: Queue, persistent: int, first: int) -> None:
+    state.moves.append(
         row(
             RECOVERED,
             state.position & INDEX_MASK,
             queue.mark,
             first,
-            kept & MARK_MASK,
+            persistent & MARK_MASK,
             queue.ready_sum,
         )
     )
@@ -192,7 +193,7 @@ def _drop_volatile_exchanges(state: State, vhost: Vhost) -> None:
 
 
 def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:
-    """Only the next blob of a living session is taken, whatever the ring repeats or revives."""
+    """Only the next blob of a current session is accepted, whatever the ring repeats."""
     record = state.sessions.get(member)
     if record is None or record.session != session or blob_no != record.last_blob_no + 1:
         return False

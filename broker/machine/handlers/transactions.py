@@ -13,7 +13,7 @@ from broker.machine.commands import (
 )
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.handlers.consumers import settle_tags, tags_up_to
-from broker.machine.handlers.publish import give_back, route_or_refusal, spread, ttl_of
+from broker.machine.handlers.publish import publish_to, return_unroutable, route_or_refusal, ttl_of
 from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
 from broker.machine.queueing.refusals import Refusal, unknown_tag
 from broker.machine.state import Channel, Held, Route, State
@@ -38,10 +38,10 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
     durable = False
     for publish, (route, ttl_us) in zip(publishes, routes, strict=True):
         exchange, key, flags, properties, body = publish
-        spread(state, route, flags, ttl_us, properties, body, BY_TX, channel.mark, 0)
+        publish_to(state, route, flags, ttl_us, properties, body, BY_TX, channel.mark, 0)
         durable = durable or (route.durable and flags & PERSISTENT != 0)
         if channel.local and not route.queues and flags & MANDATORY:
-            give_back(state, channel, exchange, key, properties, body)
+            return_unroutable(state, channel, exchange, key, properties, body)
     for tags, action in named:
         durable = durable or any(_is_durable(channel.unacked[tag]) for tag in tags)
         settle_tags(state, channel, tags, _MOVES.get(action, REJECTED))

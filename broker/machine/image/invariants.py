@@ -1,4 +1,4 @@
-"""The state looked at as a whole: its hash from scratch, and what must hold between commands."""
+"""The root computed anew, and the invariants that hold between commands."""
 
 from broker.machine.clock.cluster_time import clock_element, horizon
 from broker.machine.digest import MASK, held_element, ready_element
@@ -79,7 +79,7 @@ def check(state: State) -> None:
     assert state.digest == recompute_root(state), "the root by deltas equals the root by scan"
     assert state.horizon_us == horizon(state)
     assert state.clocks.keys() <= state.sessions.keys()
-    assert not state.dead, "the dead are buried at their position"
+    assert not state.dead_letters, "they are published at their position"
     held_of_queue: dict[int, int] = {}
     for key, channel in state.channels.items():
         assert channel.connection.channels[key[2]] is channel
@@ -88,7 +88,7 @@ def check(state: State) -> None:
     assert len(state.channels) == sum(len(one.channels) for one in state.connections.values())
     live = {record.session: True for record in state.sessions.values()}
     assert len(live) == len(state.sessions), "sessions are unique"
-    assert all(key[0] in live for key in state.connections), "only living sessions connect"
+    assert all(key[0] in live for key in state.connections), "each connection has a session"
     for vhost in state.vhosts.values():
         for name, queue in vhost.queues.items():
             assert queue.name == name
@@ -140,7 +140,7 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> N
     else:
         assert not queue.ready, "a priority queue has one order for all"
     ranks = [consumer.priority for consumer in queue.service]
-    assert ranks == sorted(ranks, reverse=True), "higher consumers stand before lower ones"
+    assert ranks == sorted(ranks, reverse=True), "consumers of higher priority come first"
     assert len(dict.fromkeys(map(_who, queue.service), True)) == len(queue.service)
     for consumer in queue.consumers.values():
         assert consumer.queue is queue
@@ -158,9 +158,9 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> N
     unused = queue.expires_us >= 0 and not queue.consumers
     assert unused == (queue.number in state.leased)
     waiting = (*queue.ready, *queue.returned.values())
-    mortal = sum(message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL for message in waiting)
-    assert queue.deadlines == mortal, "what can expire is counted"
-    assert (mortal > 0) == (queue.number in state.expiring)
+    expiring = sum(message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL for message in waiting)
+    assert queue.deadlines == expiring, "what can expire is counted"
+    assert (expiring > 0) == (queue.number in state.expiring)
     if queue.owner is not None:
         assert queue.owner.exclusive[queue.name] is queue
         assert state.connections[queue.owner.key] is queue.owner

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="import-untyped"
-"""The inverse of snapshot.py: a state from the items of a snapshot, trusted only in the end.
+"""The inverse of snapshot.py: a state from the items of a snapshot.
 
-Hashes do not travel. They are computed here from the bytes that came, and the root that results
-must be the root that the donor claims.
+Hashes are not sent. They are computed here from the bytes, and the root that results must be the
+root that the donor claims.
 """
 
 from collections import deque
@@ -13,10 +13,10 @@ import msgpack
 
 from broker.machine.clock.cluster_time import horizon
 from broker.machine.commands import Table
-from broker.machine.digest import ALGORITHM, body_hash, canonical, message_hash, thing
+from broker.machine.digest import ALGORITHM, body_hash, canonical, item_hash, message_hash
 from broker.machine.image.invariants import ready_sum, recompute_root
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
-from broker.machine.queueing.arguments import adopt
+from broker.machine.queueing.arguments import apply_arguments
 from broker.machine.queueing.routing import index_binding
 from broker.machine.state import (
     BODY,
@@ -40,7 +40,7 @@ _STREAM_BYTES_MAX = 1 << 31
 
 
 class SnapshotError(ValueError):
-    """These chunks are not a whole and true snapshot; the reason says which."""
+    """These chunks are no complete and correct snapshot; the message is the reason."""
 
 
 def read(state: State, chunks: Iterable[bytes]) -> None:
@@ -134,7 +134,7 @@ class _Reader:
 
     def _on_session(self, name: str, session: int, incarnation: int, last_blob_no: int) -> None:
         self.state.sessions[name] = SessionRecord(
-            session, incarnation, last_blob_no, thing("blob no", session)
+            session, incarnation, last_blob_no, item_hash("blob no", session)
         )
         if name == self.state.local:
             self.state.local_session = session
@@ -190,11 +190,11 @@ class _Reader:
         owner = None if owner_key is None else self.state.connections[owner_key]
         at = self.state.vhosts[vhost]
         queue = Queue(at, name, number, durable, auto_delete, owner, arguments)
-        queue.salt = thing("next seq", number)
+        queue.salt = item_hash("next seq", number)
         queue.next_seq = next_seq
         queue.recovered_seq = recovered_seq
         queue.used_us = used_us
-        adopt(queue)
+        apply_arguments(queue)
         at.queues[name] = self.queues[number] = queue
         if owner is not None:
             owner.exclusive[name] = queue
@@ -261,7 +261,7 @@ class _Reader:
         consumers: tuple[tuple[str, int, bool, bool, bool, int, int, int], ...],
     ) -> None:
         connection = self.state.connections[key[:2]]
-        channel = Channel(connection, key[2], thing("next tag", *key))
+        channel = Channel(connection, key[2], item_hash("next tag", *key))
         channel.next_tag = next_tag
         channel.limit = limit
         for tag, number, no_ack, no_local, exclusive, *numbers in consumers:

@@ -1,4 +1,4 @@
-"""Reading the state at rest again, in small slices: are these still the bytes that were hashed?
+"""Scrubbing: hashing the messages at rest again in small slices, to find corrupted memory.
 
 What leaves a queue is hashed again when it leaves; a scrub is for what stays. Queue by queue, the
 ready messages of one instant are hashed again and summed up against the queue's own sum. What is

@@ -1,10 +1,10 @@
 # mypy: disable-error-code="import-untyped"
-"""The state as bytes, and back: the one description that checkpoint, join and audit share.
+"""Snapshots: the state as bytes, for checkpoints, joins and re-execution alike.
 
 A stream of msgpack lists, each `[name, ...]`, cut into chunks wherever 256 KiB end. Messages travel
 once each, by columns, and queues name them by number, so that packing and unpacking a message costs
-no interpreted code beyond its hash. Hashes do not travel: they are computed from the bytes, and the
-root that results must be the root that the donor claims.
+no interpreted code beyond its hash. Hashes are not sent but computed from the bytes, and the root
+that results must be the root that the donor claims.
 
 What is written is a `Cut`: the state at one position, taken in one short step, because what is
 large never changes (a message is a tuple) and only the lists of it are copied. The machine goes on

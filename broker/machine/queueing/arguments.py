@@ -82,8 +82,8 @@ def _fault_of(arg: str, value: Value) -> str | None:
     return fault
 
 
-def adopt(queue: Queue) -> None:
-    """Sets what the queue's checked arguments say."""
+def apply_arguments(queue: Queue) -> None:
+    """Set the queue's limits and policies from its arguments, which were checked."""
     arguments = queue.arguments
     queue.max_length = _number(arguments, "x-max-length")
     queue.max_bytes = _number(arguments, "x-max-length-bytes")
@@ -93,8 +93,8 @@ def adopt(queue: Queue) -> None:
     queue.expires_us = expires_ms * 1000 if expires_ms >= 0 else -1
     queue.max_priority = _number(arguments, "x-max-priority")
     queue.overflow = _name(arguments, "x-overflow") or "drop-head"
-    queue.dead_exchange = _name(arguments, "x-dead-letter-exchange")
-    queue.dead_key = _name(arguments, "x-dead-letter-routing-key")
+    queue.dead_letter_exchange = _name(arguments, "x-dead-letter-exchange")
+    queue.dead_letter_key = _name(arguments, "x-dead-letter-routing-key")
     queue.single_active = arguments.get("x-single-active-consumer") is True
 
 
@@ -130,7 +130,7 @@ def check_consume(name: str, vhost: str, arguments: Table) -> Refusal | None:
 
 
 def check_binding(source_type: str, arguments: Table) -> Refusal | None:
-    """A headers binding must say a mode that exists."""
+    """The x-match of a headers binding must be a mode that exists."""
     mode = arguments.get("x-match", "all")
     if source_type == "headers" and mode not in ("all", "any", "all-with-x", "any-with-x"):
         return Refusal(

@@ -1,4 +1,4 @@
-"""The death record of a dead-lettered message, in RabbitMQ's words.
+"""The x-death headers of a dead-lettered message, as RabbitMQ writes them.
 
 `x-death` is an array of tables, the latest first, one per queue and reason, with a count.
 `x-first-death-*` keep the first, `x-last-death-*` the latest. The other headers stay byte for byte.
@@ -18,17 +18,17 @@ from broker.machine.queueing.properties import (
 from broker.machine.state import Queue
 
 
-def bury_properties(
+def dead_letter_properties(
     properties: bytes, queue: str, exchange: str, key: str, reason: str, now_us: int
 ) -> bytes:
     """The properties with which the message is published to the dead-letter exchange."""
     entries = raw_headers(properties)
-    deaths = _deaths_of(entries)
-    same = next((d for d in deaths if d.get("queue") == queue and d.get("reason") == reason), None)
+    records = _x_death(entries)
+    same = next((d for d in records if d.get("queue") == queue and d.get("reason") == reason), None)
     if same is not None:
         count = same.get("count")
         latest = {**same, "count": count + 1 if isinstance(count, int) else 1}
-        deaths = [latest, *(d for d in deaths if d is not same)]
+        records = [latest, *(d for d in records if d is not same)]
     else:
         latest = {
             "count": 1,
@@ -41,30 +41,30 @@ def bury_properties(
         expiration = expiration_of(properties)
         if expiration is not None:
             latest["original-expiration"] = expiration
-        deaths = [latest, *deaths]
+        records = [latest, *records]
     names = [name for name, _, _ in entries]
     kept = [
         one for one in entries if one[0] != "x-death" and not one[0].startswith("x-last-death-")
     ]
     if "x-first-death-queue" not in names:
         kept += _summary("x-first-death-", queue, exchange, reason)
-    kept.append(entry("x-death", _encode_deaths(deaths)))
+    kept.append(entry("x-death", _encode_x_death(records)))
     kept += _summary("x-last-death-", queue, exchange, reason)
     return with_headers(properties, kept, keep_expiration=False)
 
 
 def without_cycles(properties: bytes, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
-    """The queues without those in which the message died before and came round by itself: no
-    client rejected it since. So a chain of dead-letter exchanges always ends."""
-    deaths = _deaths_of(raw_headers(properties))
-    return tuple(queue for queue in queues if not _came_round(deaths, queue.name))
+    """The queues without those that dead-lettered the message before, if no client rejected it
+    since. So a cycle of dead-letter exchanges always ends."""
+    records = _x_death(raw_headers(properties))
+    return tuple(queue for queue in queues if not _has_cycle(records, queue.name))
 
 
-def _came_round(deaths: list[Table], queue: str) -> bool:
-    for death in deaths:  # the latest first
-        if death.get("reason") == "rejected":
+def _has_cycle(records: list[Table], queue: str) -> bool:
+    for record in records:  # the latest first
+        if record.get("reason") == "rejected":
             return False
-        if death.get("queue") == queue:
+        if record.get("queue") == queue:
             return True
     return False
 
@@ -77,24 +77,24 @@ def _summary(prefix: str, queue: str, exchange: str, reason: str) -> list[Entry]
     ]
 
 
-def _deaths_of(entries: list[Entry]) -> list[Table]:
+def _x_death(entries: list[Entry]) -> list[Table]:
     for name, _, raw in entries:
         if name == "x-death":
             value = decode_value(raw)
             if isinstance(value, tuple):
-                return [death for death in value if isinstance(death, dict)]
+                return [record for record in value if isinstance(record, dict)]
     return []
 
 
-def _encode_deaths(deaths: list[Table]) -> bytes:
-    data = b"".join(_encode_death(death) for death in deaths)
+def _encode_x_death(records: list[Table]) -> bytes:
+    data = b"".join(_encode_record(record) for record in records)
     return b"A" + len(data).to_bytes(4, "big") + data
 
 
-def _encode_death(death: Table) -> bytes:
+def _encode_record(record: Table) -> bytes:
     """Like any table, except that the time is a timestamp."""
-    time: Value = death.get("time")
-    rest = {name: value for name, value in death.items() if name != "time"}
+    time: Value = record.get("time")
+    rest = {name: value for name, value in record.items() if name != "time"}
     body = encode_value(rest)[5:]
     if isinstance(time, int):
         body += b"\x04timeT" + time.to_bytes(8, "big", signed=time < 0)

@@ -1,4 +1,4 @@
-"""Who gets which message: every member computes the same assignment.
+"""Dispatch of messages to consumers: every member computes the same assignment.
 
 Decision: docs/decisions/0014-the-machine-dispatches.md.
 
@@ -10,7 +10,15 @@ Between commands a queue never has both a ready message and a consumer with cred
 from broker.machine.digest import held_element
 from broker.machine.effects import DeliverEffect
 from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, LAPSED, PASSED, row
-from broker.machine.queueing.queue import append, bury, is_full, next_seq, put_back, take, trim
+from broker.machine.queueing.queue import (
+    append,
+    dead_letter,
+    is_full,
+    next_seq,
+    put_back,
+    take,
+    trim,
+)
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
@@ -30,7 +38,7 @@ _new = tuple.__new__  # half the cost of calling the class
 
 
 def enqueue(state: State, queue: Queue, message: Message) -> bool:
-    """False if the queue refuses it (reject-publish). Straight to a consumer if one has credit."""
+    """Append it, or deliver it at once; False if the queue refuses it (reject-publish)."""
     if queue.service:
         consumer = next_consumer(queue)
         if consumer is not None:
@@ -42,7 +50,7 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
     if queue.max_length >= 0 or queue.max_bytes >= 0:
         if queue.overflow != "drop-head" and is_full(queue, len(message[BODY])):
             if queue.overflow == "reject-publish-dlx":
-                bury(state, queue, message, "maxlen")
+                dead_letter(state, queue, message, "maxlen")
             return False
         append(state, queue, message)
         trim(state, queue)
@@ -72,7 +80,7 @@ def deliver(
     redelivered: bool,
     what: int,
 ) -> None:
-    """To a consumer that `next_consumer` gave; `what` is for the tape."""
+    """To a consumer that `next_consumer` returned; `what` is the move."""
     channel = consumer.channel
     tag = channel.next_tag
     channel.next_tag = tag + 1
@@ -80,7 +88,7 @@ def deliver(
     consumer.outstanding = outstanding
     queue.unacked += 1
     content = message[CONTENT_HASH]
-    state.tape.append(
+    state.moves.append(
         row(
             what,
             state.position & INDEX_MASK,
@@ -100,7 +108,7 @@ def deliver(
         + channel.salt
     )
     if outstanding < consumer.limit:
-        stand_in_line(queue, consumer)
+        queue_for_service(queue, consumer)
     else:
         consumer.waiting = False
     if channel.local:
@@ -125,7 +133,7 @@ def deliver(
 
 
 def offer(consumer: Consumer) -> None:
-    """Lets the consumer stand in line if it has credit."""
+    """Queue the consumer for service if it has credit."""
     if consumer.waiting or not consumer.active or consumer.outstanding >= consumer.limit:
         return
     if not consumer.no_ack and consumer.channel.outstanding >= consumer.channel.limit:
@@ -134,10 +142,10 @@ def offer(consumer: Consumer) -> None:
     if queue.single_active and next(iter(queue.consumers.values())) is not consumer:
         return
     consumer.waiting = True
-    stand_in_line(queue, consumer)
+    queue_for_service(queue, consumer)
 
 
-def stand_in_line(queue: Queue, consumer: Consumer) -> None:
+def queue_for_service(queue: Queue, consumer: Consumer) -> None:
     """Behind all consumers of the same or a higher priority."""
     service = queue.service
     at = len(service)
@@ -150,7 +158,7 @@ def stand_in_line(queue: Queue, consumer: Consumer) -> None:
 
 
 def dispatch(state: State, queue: Queue) -> None:
-    """While there are both a ready message and a consumer with credit."""
+    """Deliver while there are both a ready message and a consumer with credit."""
     while queue.service and (queue.ready or queue.returned_order):
         consumer = next_consumer(queue)
         if consumer is None:
@@ -167,8 +175,8 @@ def offer_all(state: State, channel: Channel) -> None:
         dispatch(state, consumer.queue)
 
 
-def give_up(state: State, channel: Channel, tag: int, held: Held, what: int) -> None:
-    """Back in its place, `what` says why; the caller dispatches. A deleted queue takes nothing."""
+def requeue(state: State, channel: Channel, tag: int, held: Held, what: int) -> None:
+    """Put a held message back in its place; the caller dispatches. A deleted queue takes none."""
     queue, seq, message, _, _ = held
     content = message[CONTENT_HASH]
     if queue.deleted:
@@ -182,11 +190,11 @@ def give_up(state: State, channel: Channel, tag: int, held: Held, what: int) -> 
 def release(
     state: State, channel: Channel, tag: int, held: Held, content: int, what: int, detail: int
 ) -> None:
-    """The channel holds it no longer: the one place where credit comes back. `content` is the
-    message's hash, computed anew by the caller when the message leaves for good;
-    `what` and `detail` are for the tape."""
+    """Take a message from the channel that held it: the one place where credit comes back.
+    `content` is its hash, computed anew by the caller when the message leaves for good; `what`
+    and `detail` are of the move."""
     queue, seq, _, consumer, redelivered = held
-    state.tape.append(
+    state.moves.append(
         row(
             what,
             state.position & INDEX_MASK,

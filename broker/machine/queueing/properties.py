@@ -1,7 +1,7 @@
-"""The little that the machine reads and writes inside a message's property bytes.
+"""The few properties of a message that the machine reads or writes, inside their bytes.
 
 Properties travel verbatim; the machine looks into them only for `expiration`, for `headers` (the
-headers exchange) and to write the death record of a dead-lettered message. Bytes that are not
+headers exchange) and to write the x-death headers of a dead-lettered message. Bytes that are not
 properties read as if the property were absent: the gateway has refused them long before.
 """
 
@@ -103,7 +103,7 @@ def short_string(text: str) -> bytes:
 
 
 def encode_value(value: Value) -> bytes:
-    """Type byte and value of what death records are made of."""
+    """Type byte and value of what x-death is made of."""
     if isinstance(value, bool):
         return b"t" + bytes((value,))
     if isinstance(value, int):

@@ -1,9 +1,9 @@
-"""Where messages wait: a queue's ready messages in order, and the end of queues.
+"""Queues: their ready messages in order, expiry and limits, and how a queue is deleted.
 
 A queue numbers its messages. Those that were never taken are `ready`, without a gap up to
-`next_seq`; those that came back are `returned`, each older than all of `ready`, so taking from
-`returned` first keeps every message at its old place. Ready messages are in the root and in the
-queue's own `ready_sum`, so that a purge costs nothing per message.
+`next_seq`; requeued ones are `returned`, each older than all of `ready`, so taking from `returned`
+first keeps every message in its place. The queue has a digest of its own, `ready_sum`, so that a
+purge costs nothing per message.
 """
 
 from heapq import heappop, heappush
@@ -16,7 +16,7 @@ from broker.machine.clock.cluster_time import (
     unlease,
 )
 from broker.machine.commands import Table
-from broker.machine.digest import MASK, canonical, ready_element, thing
+from broker.machine.digest import MASK, canonical, item_hash, ready_element
 from broker.machine.effects import CancelNotify
 from broker.machine.move_log import (
     DECLARED,
@@ -29,7 +29,7 @@ from broker.machine.move_log import (
     QUEUE_DELETED,
     row,
 )
-from broker.machine.queueing.arguments import adopt
+from broker.machine.queueing.arguments import apply_arguments
 from broker.machine.queueing.properties import priority_of
 from broker.machine.queueing.refusals import Refusal, locked, no_queue
 from broker.machine.queueing.routing import remove_bindings
@@ -55,7 +55,7 @@ _RANK_SHIFT = 54  # above any number of messages; 8 bits of priority fit below b
 
 
 def queue_element(queue: Queue) -> int:
-    return thing(
+    return item_hash(
         "queue",
         queue.vhost.name,
         queue.name,
@@ -68,11 +68,11 @@ def queue_element(queue: Queue) -> int:
 
 
 def lease_element(queue: Queue) -> int:
-    return thing("lease", queue.number, queue.used_us) if queue.expires_us >= 0 else 0
+    return item_hash("lease", queue.number, queue.used_us) if queue.expires_us >= 0 else 0
 
 
-def touch(state: State, queue: Queue) -> None:
-    """The queue is used now: declared, read from, or left by its last consumer."""
+def mark_used(state: State, queue: Queue) -> None:
+    """The queue was declared, read from, or left by its last consumer."""
     if queue.expires_us >= 0:
         state.remove(lease_element(queue))
         queue.used_us = max(queue.used_us, state.horizon_us)  # the horizon may come nearer again
@@ -82,7 +82,7 @@ def touch(state: State, queue: Queue) -> None:
 
 
 def consumer_element(consumer: Consumer) -> int:
-    return thing(
+    return item_hash(
         "consumer",
         consumer.channel.key,
         consumer.tag,
@@ -105,8 +105,8 @@ def create_queue(
     arguments: Table,
 ) -> Queue:
     queue = Queue(vhost, name, state.next_queue, durable, auto_delete, owner, arguments)
-    adopt(queue)
-    queue.salt = thing("next seq", queue.number)
+    apply_arguments(queue)
+    queue.salt = item_hash("next seq", queue.number)
     state.next_queue += 1
     vhost.queues[name] = queue
     vhost.routes.clear()
@@ -114,15 +114,15 @@ def create_queue(
         owner.exclusive[name] = queue
     state.add(queue_element(queue) + lease_element(queue))
     what = DECLARED | FLAG if durable else DECLARED
-    state.tape.append(
+    state.moves.append(
         row(what, state.position & INDEX_MASK, queue.mark, 0, queue.max_priority + 1, 0)
     )
     state.declared.append(queue)
     return queue
 
 
-def reach(channel: Channel, name: str) -> Queue | Refusal:
-    """The queue of that name, if this connection may touch it."""
+def accessible_queue(channel: Channel, name: str) -> Queue | Refusal:
+    """The queue of that name, unless it is exclusive to another connection."""
     connection = channel.connection
     queue = connection.vhost.queues.get(name)
     if queue is None:
@@ -171,7 +171,7 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
     if queue.max_bytes >= 0:
         queue.ready_bytes -= len(message[BODY])
     if queue.deadlines:
-        state.due_us = 0  # whatever comes to the head now may have been dead for long
+        state.due_us = 0  # what is at the head now may have expired long ago
         if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
             remove_deadlines(state, queue, 1)
     return seq, message, redelivered
@@ -180,7 +180,7 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
 def append(state: State, queue: Queue, message: Message) -> None:
     """At the end. The caller has found no consumer with credit, and checks the limits."""
     seq = next_seq(queue, message)
-    state.tape.append(
+    state.moves.append(
         row(
             ENQUEUED | FLAG if message[IS_PERSISTENT] else ENQUEUED,
             state.position & INDEX_MASK,
@@ -200,7 +200,7 @@ def append(state: State, queue: Queue, message: Message) -> None:
 
 
 def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
-    """To its old place, flagged redelivered. The caller checks the limits and dispatches."""
+    """In its old place, flagged redelivered. The caller checks the limits and dispatches."""
     place = seq if queue.max_priority < 0 else seq | 1
     queue.returned[place] = message
     heappush(queue.returned_order, place)
@@ -225,7 +225,7 @@ def is_full(queue: Queue, bytes_more: int) -> bool:
 
 
 def trim(state: State, queue: Queue) -> None:
-    """Drops from the head what is above the limits."""
+    """Drop messages from the head until the limits hold."""
     while (ready_count(queue) > queue.max_length >= 0) or (
         queue.ready_bytes > queue.max_bytes >= 0
     ):
@@ -233,10 +233,10 @@ def trim(state: State, queue: Queue) -> None:
 
 
 def drop_head(state: State, queue: Queue, reason: str) -> None:
-    """The first ready message leaves, to the dead-letter exchange if there is one."""
+    """Remove the first ready message; dead-letter it if the queue has an exchange for that."""
     seq, message, redelivered = take(state, queue)
     what = EXPIRED if reason == "expired" else OVER_LIMIT
-    state.tape.append(
+    state.moves.append(
         row(
             what | FLAG if redelivered else what,
             state.position & INDEX_MASK,
@@ -247,17 +247,17 @@ def drop_head(state: State, queue: Queue, reason: str) -> None:
         )
     )
     _audit(state, queue, seq, message, redelivered)
-    bury(state, queue, message, reason)
+    dead_letter(state, queue, message, reason)
 
 
-def bury(state: State, queue: Queue, message: Message, reason: str) -> None:
-    """The message has left the queue otherwise than by an acknowledgement."""
-    if queue.dead_exchange is not None and not queue.deleted:
-        state.dead.append((queue, message, reason))
+def dead_letter(state: State, queue: Queue, message: Message, reason: str) -> None:
+    """To be published to the queue's dead-letter exchange, if it has one, after the command."""
+    if queue.dead_letter_exchange is not None and not queue.deleted:
+        state.dead_letters.append((queue, message, reason))
 
 
 def _audit(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> None:
-    """If the bytes are no longer those that were hashed, the root says so from here on."""
+    """If the bytes are no longer those that were hashed, the root differs from here on."""
     content = rehash(message)
     if content != message[CONTENT_HASH]:
         state.add(ready_element(message[CONTENT_HASH], queue.number, seq, redelivered))
@@ -265,8 +265,8 @@ def _audit(state: State, queue: Queue, seq: int, message: Message, redelivered: 
 
 
 def expire(state: State, queue: Queue, count_max: int) -> int:
-    """Drops messages at the head whose time has come; later ones wait behind the first. How many:
-    at most `count_max`, so that one position stays cheap."""
+    """Drop expired messages at the head, at most `count_max`, so that one position stays cheap;
+    return how many. Others wait behind the first, as AMQP brokers do it."""
     now_us = state.now_us
     count = 0
     while count < count_max and queue.deadlines and deadline(queue, head(queue)) <= now_us:
@@ -281,9 +281,9 @@ def head(queue: Queue) -> Message:
 
 
 def purge(state: State, queue: Queue, what: int) -> int:
-    """All ready messages vanish; `what` is why, for the tape."""
+    """Drop all ready messages; `what` is the move."""
     count = ready_count(queue)
-    state.tape.append(
+    state.moves.append(
         row(what, state.position & INDEX_MASK, queue.mark, queue.next_seq, count & MARK_MASK, 0)
     )
     state.remove(queue.ready_sum)
@@ -298,7 +298,7 @@ def purge(state: State, queue: Queue, what: int) -> int:
 
 
 def delete_queue(state: State, queue: Queue) -> int:
-    """Consumers are told, bindings and messages go; what is unacked stays with its channels."""
+    """With its consumers, bindings and ready messages; unacked ones stay with their channels."""
     count = purge(state, queue, QUEUE_DELETED)
     for consumer in queue.consumers.values():
         channel = consumer.channel

@@ -6,7 +6,7 @@ more than the key and is never kept.
 """
 
 from broker.machine.commands import Table, Value
-from broker.machine.digest import canonical, thing
+from broker.machine.digest import canonical, item_hash
 from broker.machine.queueing.properties import headers_of
 from broker.machine.state import Binding, BindingId, Exchange, Queue, Route, State, Vhost
 
@@ -33,7 +33,7 @@ def open_vhost(state: State, name: str) -> Vhost:
 
 
 def exchange_element(vhost: Vhost, exchange: Exchange) -> int:
-    return thing(
+    return item_hash(
         "exchange",
         vhost.name,
         exchange.name,
@@ -46,7 +46,7 @@ def exchange_element(vhost: Vhost, exchange: Exchange) -> int:
 
 
 def binding_element(vhost: Vhost, binding: Binding) -> int:
-    return thing("binding", vhost.name, *binding.identity())
+    return item_hash("binding", vhost.name, *binding.identity())
 
 
 def add_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
@@ -130,7 +130,7 @@ def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) ->
 def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) -> Route:
     """The queues that a message published there reaches, each once."""
     queues: dict[str, Queue] = {}
-    cacheable = not exchange.internal  # clients are refused there; only the dead come this way
+    cacheable = not exchange.internal  # clients are refused there; only dead letters come this way
     seen = {exchange.name: exchange}
     pending = [exchange]
     for source in pending:  # grows while it runs

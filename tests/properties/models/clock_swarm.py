@@ -1,4 +1,4 @@
-"""More of what holds time up: each history has some of it, by its seed.
+"""Clock worlds with more kinds of faults: each history has some of them, by its seed.
 
 Queues that expire when unused, messages that are with clients and come back, starts of the whole
 cluster from its disks, one clock that is wrong, votes that are not equal.
@@ -29,7 +29,7 @@ WRONG_S = (-3600.0, -9.0, 9.0, 3600.0)
 
 
 class Habits(NamedTuple):
-    """What happens in a history besides what happens in all."""
+    """The faults of a history besides those that all have."""
 
     leases: bool
     takes: bool  # messages are got, and given back or acknowledged later
@@ -50,13 +50,13 @@ def habits_of(seed: int) -> Habits:
 class SwarmWorld(ClockWorld):
     """One history with these habits."""
 
-    def __init__(self, seed: int, habits: Habits | None = None, troubled: bool = True) -> None:
+    def __init__(self, seed: int, habits: Habits | None = None, faulty: bool = True) -> None:
         self.habits = habits_of(seed) if habits is None else habits
         self.more = random.Random(f"more {seed}")
         self._used: dict[str, float] = {}  # queues that expire, when they were last used
         self._leases: tuple[str, ...] = ()
-        self._dark = False  # all are stopped
-        super().__init__(seed, troubled)
+        self._powered_off = False  # all are stopped
+        super().__init__(seed, faulty)
         self.lease_ms = dict.fromkeys(self._names, self.more.choice(LEASE_MS))
         self.wrong = self.members[self.more.choice(self._names)]
         self._right_s = self.wrong.offset_s
@@ -93,13 +93,13 @@ class SwarmWorld(ClockWorld):
 
     # -- what is judged --------------------------------------------------------------------------
 
-    def _before(self, member: Member, said_at: float, command: c.Command) -> None:
+    def _before(self, member: Member, sent_at: float, command: c.Command) -> None:
         if isinstance(command, c.QueueDeclare) and command.name.startswith(LEASE):
-            self._used[command.name] = max(said_at, self._used.get(command.name, 0.0))
+            self._used[command.name] = max(sent_at, self._used.get(command.name, 0.0))
         vhost = self._machine.vhosts.get("/")
         self._leases = () if vhost is None else tuple(q for q in vhost.queues if q in self._used)
 
-    def _after(self, member: Member, said_at: float, command: c.Command) -> None:
+    def _after(self, member: Member, sent_at: float, command: c.Command) -> None:
         if not isinstance(command, c.Tick):
             return
         for name in self._leases:
@@ -113,10 +113,10 @@ class SwarmWorld(ClockWorld):
     # -- trouble ---------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
-        """Power fails everywhere; later all start together, from what their disks hold."""
-        if self._dark:
+        """Power fails at all members; later they start together, from their disks."""
+        if self._powered_off:
             return
-        self._dark = True
+        self._powered_off = True
         until = self.now + self.more.choice((0.2, 2.0, 15.0))
         for member in self.members.values():
             member.away_until = member.stopped_until = max(member.away_until, until)
@@ -125,7 +125,7 @@ class SwarmWorld(ClockWorld):
         self._at(until + OUT_AFTER_S, self._start_all)
 
     def _start_all(self) -> None:
-        self._dark = False
+        self._powered_off = False
         for member in self.members.values():
             member.away_until = member.stopped_until = 0.0
             member.inside = True
@@ -134,14 +134,14 @@ class SwarmWorld(ClockWorld):
         self._used = dict.fromkeys(self._used, self.now)
         self._soon(COLD_EVERY_S, self._stop_all)
         self._activate(self._names, self._names, cold=True)
-        self._tell()
+        self._announce()
 
     def _set_clock(self) -> None:
         self._soon(WRONG_EVERY_S, self._set_clock)
-        wrong_s = self.more.choice((0.0, *WRONG_S))
+        jump_s = self.more.choice((0.0, *WRONG_S))
         if not all(record.last_blob_no for record in self._machine.sessions.values()):
-            wrong_s = 0.0
-        self.wrong.offset_s = self._right_s + wrong_s
+            jump_s = 0.0
+        self.wrong.offset_s = self._right_s + jump_s
 
     def _activate(
         self, members: tuple[str, ...], fresh: tuple[str, ...], cold: bool = False
@@ -172,4 +172,4 @@ class SwarmWorld(ClockWorld):
         if self.habits.votes == "unequal":
             extra = (self._votes - 1) * (self._names[0] in inside)
             total = len(self._names) + self._votes - 1
-        return not self._dark and bool(inside) and 2 * (len(inside) + extra) > total
+        return not self._powered_off and bool(inside) and 2 * (len(inside) + extra) > total

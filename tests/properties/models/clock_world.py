@@ -1,4 +1,4 @@
-"""Members with clocks that run right, and everything that holds up what they say.
+"""Members with clocks that run right, and everything that holds up their ticks and messages.
 
 One machine applies the ordered log; each member knows the state of some moment before, as it
 applies late, and what it sends is ordered late, while its link is cut longer still.  Nothing else
@@ -31,7 +31,7 @@ TTLS_MS = (50, 400, 2000)
 
 
 class Seen(NamedTuple):
-    """What a member that applied so much of the log sees of the machine."""
+    """The part of the machine's state that a member sees which applied so much of the log."""
 
     epoch: int
     wants_tick: bool
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
 
 class Early(NamedTuple):
-    """A message that went before its time."""
+    """A message or a queue that expired too early."""
 
     queue: str
     ttl_s: float
@@ -83,7 +83,7 @@ def declared(name: str, arguments: c.Table) -> c.Command:
 class ClockWorld:
     """One history."""
 
-    def __init__(self, seed: int, troubled: bool = True) -> None:
+    def __init__(self, seed: int, faulty: bool = True) -> None:
         chance = self.chance = random.Random(seed)
         self.now = 0.0
         self.early: list[Early] = []
@@ -99,7 +99,7 @@ class ClockWorld:
         self.ttl_ms = {name: chance.choice(TTLS_MS) for name in names}
         self.delay_s = chance.choice((0.001, 0.01, 0.05))
         self.lag_s = chance.choice((0.001, 0.05, 0.3))
-        self.trouble_s = chance.choice((0.3, 1.0, 4.0))
+        self.fault_s = chance.choice((0.3, 1.0, 4.0))
         self._names = names
         self._activate(names, names)
         seen = self._look()
@@ -113,12 +113,12 @@ class ClockWorld:
             member.ticker = self._ticker(member)
             self._soon(BEAT_S, self._beat, member)
             self._soon(0.1, self._publish, member)
-        if troubled:
-            self._soon(self.trouble_s, self._trouble)
-        self._tell()
+        if faulty:
+            self._soon(self.fault_s, self._fault)
+        self._announce()
 
     def run(self, until_s: float) -> list[Early]:
-        """Let it happen, and return what went too early."""
+        """Run, and return what expired too early."""
         while self._heap[0][0] < until_s:
             self.now, _, call = heappop(self._heap)
             call()
@@ -164,13 +164,13 @@ class ClockWorld:
             self._client(member)
 
     def _client(self, member: Member) -> None:
-        """What its clients do now."""
+        """Send what a client of it sends now."""
         if self.chance.random() < 0.15:
             queue = self.chance.choice(self._names)
             self._send(member, [c.QueuePurge(c.QUEUE_PURGE, 1, 1, queue, False)])
             return
-        born = stamp(self.now)
-        publish = c.Publish(c.PUBLISH, 1, 1, 0, "", member.name, c.PERSISTENT, b"", born)
+        published = stamp(self.now)
+        publish = c.Publish(c.PUBLISH, 1, 1, 0, "", member.name, c.PERSISTENT, b"", published)
         self._send(member, [publish])
 
     def _send(self, member: Member, commands: list[c.Command]) -> None:
@@ -187,11 +187,11 @@ class ClockWorld:
         self._at_order(member, lambda: self._ordered(member, *blob))
 
     def _queues(self, member: Member) -> list[c.Command]:
-        """What its clients declare first."""
+        """The declarations of its clients, before anything else."""
         return [declared(member.name, {"x-message-ttl": self.ttl_ms[member.name]})]
 
     def _stalled(self) -> bool:
-        """Whether the token stands, as somebody of the view is away."""
+        """Whether the token is held up, as a member of the view is cut off."""
         stalled = any(m.inside and m.away_until >= self.now for m in self.members.values())
         if stalled and self._stands_since is None:
             self._stands_since = self.now
@@ -204,7 +204,7 @@ class ClockWorld:
         self._at(member.ordered_at, lambda: self._take(member))
 
     def _take(self, member: Member) -> None:
-        """The oldest that waits is ordered, unless the token stands."""
+        """The oldest that waits is ordered, unless the token is held up."""
         if self._stalled():
             self._at(self.now + 0.01 + self.delay_s, lambda: self._take(member))
             return
@@ -222,7 +222,7 @@ class ClockWorld:
         member: Member,
         session: int,
         blob_no: int,
-        said_at: float,
+        sent_at: float,
         commands: list[c.Command],
     ) -> None:
         machine = self._machine
@@ -231,21 +231,21 @@ class ClockWorld:
         for command in commands:
             self._position += 1
             before = self._waiting() if isinstance(command, c.Tick | c.Get) else {}
-            self._before(member, said_at, command)
+            self._before(member, sent_at, command)
             machine.apply(self._position, session, 0, command)
             machine.effects.clear()
             machine.take_moves()
             machine.invariants()
             if before:
                 self._judge(before)
-            self._after(member, said_at, command)
-        self._tell()
+            self._after(member, sent_at, command)
+        self._announce()
 
-    def _before(self, member: Member, said_at: float, command: c.Command) -> None:
-        """Such a command, said by that member at that time, is about to be applied."""
+    def _before(self, member: Member, sent_at: float, command: c.Command) -> None:
+        """Called before a command is applied that the member sent at that time."""
 
-    def _after(self, member: Member, said_at: float, command: c.Command) -> None:
-        """It was."""
+    def _after(self, member: Member, sent_at: float, command: c.Command) -> None:
+        """Called after it."""
 
     def _waiting(self) -> dict[int, tuple[str, float]]:
         """The queue and the time of publishing of what is there or with clients, by number."""
@@ -268,12 +268,12 @@ class ClockWorld:
     def _judge(self, before: dict[int, tuple[str, float]]) -> None:
         after = self._waiting()
         for number in before.keys() - after.keys():
-            queue, born = before[number]
+            queue, published = before[number]
             self.expired += 1
             ttl_s = self.ttl_ms[queue] / 1e3
-            self.latest_s = max(self.latest_s, self.now - born - ttl_s)
-            if self.now - born < ttl_s - 1e-6:
-                self.early.append(Early(queue, ttl_s, self.now - born))
+            self.latest_s = max(self.latest_s, self.now - published - ttl_s)
+            if self.now - published < ttl_s - 1e-6:
+                self.early.append(Early(queue, ttl_s, self.now - published))
 
     def _look(self) -> Seen:
         machine = self._machine
@@ -282,8 +282,8 @@ class ClockWorld:
             machine.due_in_us, dict(machine.clocks), -1,
         )  # fmt: skip
 
-    def _tell(self) -> None:
-        """Everybody in the view applies this, some time later."""
+    def _announce(self) -> None:
+        """All members of the view apply this state, some time later."""
         seen = self._look()
         for member in self.members.values():
             if member.inside:
@@ -300,8 +300,8 @@ class ClockWorld:
 
     # -- trouble ---------------------------------------------------------------------------------
 
-    def _trouble(self) -> None:
-        self._soon(self.trouble_s, self._trouble)
+    def _fault(self) -> None:
+        self._soon(self.fault_s, self._fault)
         member = self.members[self.chance.choice(self._names)]
         length_s = self.chance.choice((0.1, 0.5, 1.5, 4.0)) * self.chance.uniform(0.5, 1.5)
         what = self.chance.randrange(5)
@@ -338,7 +338,7 @@ class ClockWorld:
                 member.ticker, member.session = self._ticker(member), -1
                 member.pending.clear()
         self._activate(inside, fresh)
-        self._tell()
+        self._announce()
 
     def _terms(self) -> tuple[str, ...]:
         """The voters."""

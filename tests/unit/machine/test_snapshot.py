@@ -166,7 +166,7 @@ def test_a_flipped_bit_in_a_body_is_refused() -> None:
 
 
 def test_a_message_corrupted_in_memory_does_not_cancel_out() -> None:
-    """It left the state, but the root tells for ever that it was not what had come."""
+    """It left the state, but the root differs for ever."""
     healthy, sick = Rig(), Rig()
     for rig in (healthy, sick):
         client = rig.client()

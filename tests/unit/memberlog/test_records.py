@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.machine.move_log import BY_DEATH, DELIVERED, ENQUEUED, FLAG, MOVE, PASSED
+from broker.machine.move_log import BY_DEAD_LETTER, DELIVERED, ENQUEUED, FLAG, MOVE, PASSED
 from broker.memberlog.codec import (
     PACKED_MOVES_MIN,
     RecordMalformed,
@@ -127,12 +127,12 @@ def test_a_message_that_passed_was_enqueued_and_delivered(count: int, flag: int)
     batch = next(record for record in SAMPLES if isinstance(record, Batch))
     numbers = range(1 << 33, (1 << 33) + count)
     recorded = [
-        (MOVE.pack(BY_DEATH, 7, 0, n, 0, 5), MOVE.pack(PASSED | flag, 7, 3, U64, 9, n))
+        (MOVE.pack(BY_DEAD_LETTER, 7, 0, n, 0, 5), MOVE.pack(PASSED | flag, 7, 3, U64, 9, n))
         for n in numbers
     ]
     spelled = [
         (
-            MOVE.pack(BY_DEATH, 7, 0, n, 0, 5),
+            MOVE.pack(BY_DEAD_LETTER, 7, 0, n, 0, 5),
             MOVE.pack(ENQUEUED | flag, 7, 3, U64, n & 0xFFFF_FFFF, n),
             MOVE.pack(DELIVERED, 7, 3, U64, 9, n),
         )
@@ -145,9 +145,9 @@ def test_a_message_that_passed_was_enqueued_and_delivered(count: int, flag: int)
 @pytest.mark.parametrize(
     "rows",
     [
-        MOVE.pack(PASSED, 7, 3, 1, 9, 5) + MOVE.pack(BY_DEATH, 7, 0, 1, 0, 5),
+        MOVE.pack(PASSED, 7, 3, 1, 9, 5) + MOVE.pack(BY_DEAD_LETTER, 7, 0, 1, 0, 5),
         MOVE.pack(ENQUEUED, 7, 3, 1, 9, 5) + MOVE.pack(PASSED, 7, 3, 2, 9, 5),
-        MOVE.pack(BY_DEATH, 7, 0, 1, 0, 5) + MOVE.pack(PASSED, 7, 3, 1, 9, 5)[:-1],
+        MOVE.pack(BY_DEAD_LETTER, 7, 0, 1, 0, 5) + MOVE.pack(PASSED, 7, 3, 1, 9, 5)[:-1],
     ],
 )
 def test_what_passed_was_published_before(rows: bytes) -> None:

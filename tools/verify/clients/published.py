@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.machine.move_log import BY_DEATH, CAUSE_SHIFT, FORGOTTEN, MARK_MASK, REJECTED, Op
+from broker.machine.move_log import BY_DEAD_LETTER, CAUSE_SHIFT, FORGOTTEN, MARK_MASK, REJECTED, Op
 from broker.memberlog.records import ClientOp
 from tools.verify.clients.lookup import FINDINGS_MAX, U64
 from tools.verify.findings import Finding
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _COLD_START = FORGOTTEN >> CAUSE_SHIFT
 _DISCARDED = REJECTED >> CAUSE_SHIFT
-_DEAD_LETTERED = BY_DEATH >> CAUSE_SHIFT
+_DEAD_LETTERED = BY_DEAD_LETTER >> CAUSE_SHIFT
 END_STATES = ("settled", "dropped", "dead-lettered", "purged", "still there", "unroutable")
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from broker.machine import commands as c
-from broker.machine.move_log import BY_DEATH, CAUSE_SHIFT, MARK_MASK, Op
+from broker.machine.move_log import BY_DEAD_LETTER, CAUSE_SHIFT, MARK_MASK, Op
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
     Batch,
@@ -30,7 +30,7 @@ from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 
 _NOT_TAKEN = tuple(code.to_bytes(2, "little") for code in (c.MALFORMED, c.OUT_OF_SEQUENCE))
 _COMMANDS_MAX = 1 << 18  # checked at once; bounds the memory
-_DEAD = BY_DEATH >> CAUSE_SHIFT  # no client published it, and no channel
+_DEAD = BY_DEAD_LETTER >> CAUSE_SHIFT  # no client published it, and no channel
 _SEQ_MASK = (1 << RANK_SHIFT) - 1
 
 
