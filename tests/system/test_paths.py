@@ -21,7 +21,7 @@ from tools.demo.local_cluster import LocalCluster
 pytestmark = pytest.mark.system
 
 PUBLISHES = 20
-FILES_OPENED, FILES_ENTERED = 20, 61
+FILES_OPENED, FILES_ENTERED = 20, 60
 """To follow a publish by the table, and in all, from the client's bytes to its confirm."""
 
 
