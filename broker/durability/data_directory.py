@@ -1,4 +1,4 @@
-"""Who this member is: its name, its store, and the life it now begins.
+"""A member's data directory: its name, its store, and the incarnation that now begins.
 
 The name is what the voter set remembers, so it must survive restarts: it is the ring address when
 that is fixed, else it is made from the store's id.  The incarnation rises with every start.
@@ -24,7 +24,7 @@ LOG_DIR = "memberlog"
 
 
 class DataDirectory:
-    """One member's data directory, opened for one life of the broker."""
+    """One member's data directory, opened for one incarnation of the broker."""
 
     def __init__(self, options: BrokerOptions) -> None:
         self.temporary = options.data_dir is None
@@ -65,12 +65,12 @@ class DataDirectory:
                 f"{self.data_dir} is the store of member {meta.member}, "
                 f"this broker was started as {fixed}; keep --cluster-bind or change --data-dir"
             )
-        # A clock that went back must not make a new life look like an old one.
+        # A clock that went back must not make a new incarnation look like an old one.
         self.incarnation = max(time.time_ns() // 1_000_000, meta.incarnation + 1)
         self.name = meta.member
 
     def begin(self) -> Meta:
-        """Write down that a new life began; a clean marker lasts until the first change."""
+        """Write down that a new incarnation began; a clean marker lasts until the first change."""
         meta = replace(self.store.meta, incarnation=self.incarnation)
         self.store.put_meta(meta)
         return meta
@@ -93,5 +93,5 @@ class DataDirectory:
 
 
 def filled(meta: Meta) -> bool:
-    """Whether a store may speak in a state exchange: it holds what a primary put there."""
+    """Whether a store counts in a state exchange: it holds what a primary view put there."""
     return bool(meta.cluster_id) and meta.marker in (Marker.DIRTY, Marker.CLEAN)

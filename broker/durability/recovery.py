@@ -59,7 +59,7 @@ def _restore(local: str, position: int, chunks: Iterator[bytes]) -> tuple[Machin
         )
     history = History(*fields)
     if history.position != position:
-        raise Divergence(f"the checkpoint of position {position} says it is of {history.position}")
+        raise Divergence(f"the checkpoint of position {position} holds position {history.position}")
     return Machine.restore(local, chunks), history
 
 
@@ -103,6 +103,6 @@ def restored(local: str, store: Store) -> Replica:
 
 
 def log_progress(position: int, end: int) -> None:
-    """Say now and then how far a long recovery is."""
+    """Log how far a long recovery is."""
     if end - position > 100_000:
         log.info("recovering: at position %d of %d", position, end)

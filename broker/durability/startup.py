@@ -1,7 +1,7 @@
 """A member's start: what its own store is good for, and what the member goes on from.
 
 Most starts re-execute the store and go on. A store that must not or cannot be re-executed keeps its
-place on disk but has no say: it was out-voted, is damaged, or holds a command that this release
+place on disk but has no vote: it was out-voted, is damaged, or holds a command that this release
 cannot execute. The
 member then joins like an empty one, and its old store is set aside when another's state is in
 force. It never goes on from the part before the command: others may count on what it has durable.
@@ -27,7 +27,7 @@ log = logging.getLogger("qpidd")
 
 
 class Resumed(NamedTuple):
-    """What to start from. `filled`: whether it may speak in a state exchange."""
+    """What to start from. `filled`: whether it counts in a state exchange."""
 
     replica: Replica
     filled: bool
@@ -86,7 +86,7 @@ def _aside(meta: Meta, why: str, remedy: str) -> Resumed:
         "%s; the store has no vote until another member has given this one its state, and is then "
         "set aside (%s)", why, remedy,
     )  # fmt: skip
-    # The point that the store reached still says that this is no newcomer (see `make_plan`).
+    # The point that the store reached still shows that this is no empty member (see `make_plan`).
     return Resumed(Replica(meta.member, Machine(meta.member), history_of(meta)), False)
 
 

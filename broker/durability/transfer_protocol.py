@@ -219,7 +219,7 @@ class Sender:
             self._send(offer.joiner, encode(Tag.OFFER, tid, size, digest))
 
     def copy_failed(self, tid: str, reason: str) -> None:
-        """The copy could not be made; the joiner is told and tries another way."""
+        """The copy could not be made; the joiner is notified and tries another way."""
         offer = self.offers.pop(tid, None)
         if offer is not None:
             self._send(offer.joiner, encode(Tag.REFUSE, tid, reason))

@@ -70,7 +70,7 @@ class Arbitrator:
         self._options, self._file = options, file
         self._record = file.record  # as it will be when all that was handed over is written
         self._lease = ReplyLease(self.node.lease)
-        # It only answers: a newcomer waits for the clocks of all members of its view.
+        # It only answers: a member that starts waits for the clocks of all members of its view.
         self._clocks = ClockSkew(
             self.me, options.bounds.clock_s, self.driver.send_direct, _wall_us, lambda: self._ran
         )
@@ -78,7 +78,7 @@ class Arbitrator:
         self._ran = False
         self._stopping = False
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to take part."""

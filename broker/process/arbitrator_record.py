@@ -36,7 +36,7 @@ class ArbiterRecord:
 
 
 class RecordFile:
-    """An arbitrator's data directory, held for one life."""
+    """An arbitrator's data directory, held for one incarnation."""
 
     def __init__(self, directory: Path, cluster_name: str, member: str) -> None:
         self._path = directory / FILE_NAME
@@ -60,9 +60,9 @@ class RecordFile:
                         f"{self._path} is of {what} {theirs}, this arbitrator was started for "
                         f"{ours}; change the option or --data-dir"
                     )
-            # A clock that went back must not make a new life look like an old one.
-            life = max(time.time_ns() // 1_000_000, found.incarnation + 1)
-            self.record = replace(found, incarnation=life)
+            # A clock that went back must not make a new incarnation look like an old one.
+            incarnation = max(time.time_ns() // 1_000_000, found.incarnation + 1)
+            self.record = replace(found, incarnation=incarnation)
             self.write(self.record)
         except BaseException:
             self.close()

@@ -1,7 +1,7 @@
-"""A member that starts among others that it does not fit, or that do not let it in: it says why.
+"""Stops a member that cannot join: the others have other settings, or refuse its key.
 
-Only a newcomer gives up: one that has not served in this life, sees nobody else in its view, and,
-where two could both be meant, began later than the other.  Members that run go on whatever comes.
+Only a member that starts gives up: one that was in no primary view since its start, is alone in its
+view, and, where two could both be meant, started later than the other.  Members that run go on.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class JoinRefusal:
         stop: Callable[[Exit, str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self._core, self._ring, self._transport = controller, ring, transport
+        self._controller, self._ring, self._transport = controller, ring, transport
         self._stop, self._warn = stop, warn
         self._refused_since = 0.0
         self._warned = ""
 
     def wake(self, now: float) -> None:
-        """Look whether this is the place to be."""
-        if self._core.ran or len(self._core.primary.members) > 1:
+        """Stop or warn when what keeps this member out has lasted."""
+        if self._controller.ran or len(self._controller.primary.members) > 1:
             self._refused_since = 0.0
             return
         if other := misfit(self._ring.me, self._ring.handshake, self._ring.counters):
@@ -78,8 +78,8 @@ class JoinRefusal:
             self._refused_since = now
         elif now - self._refused_since > REFUSED_S:
             address, why = min(refusals.items())
-            sentence = refusal_words(self._ring.me, self._transport.security, address, why)
-            if not self._core.filled:
+            sentence = refusal_sentence(self._ring.me, self._transport.security, address, why)
+            if not self._controller.filled:
                 self._stop(Exit.NOT_ALLOWED, sentence)
             elif sentence != self._warned:
                 # It holds a state of the cluster and waits for the others; whoever took the
@@ -88,7 +88,7 @@ class JoinRefusal:
                 self._warn(sentence)
 
 
-def refusal_words(me: Member, security: Security, address: str, why: KeyRefused) -> str:
+def refusal_sentence(me: Member, security: Security, address: str, why: KeyRefused) -> str:
     """What an operator needs to know: who, which keys, and what to do."""
     lack, sentence = refusal(me, security, address, why)
     remedy = REMEDIES.get(lack, "")

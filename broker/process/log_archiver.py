@@ -55,7 +55,7 @@ class LogArchiver:
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = self._stopped = False
-        self._told: set[str] = set()  # kept though due: said once
+        self._reported: set[str] = set()  # kept though due: logged once
         self.counters = {
             "segments_closed": 0, "segments_compressed": 0, "segments_dropped": 0,
             "segments_dropped_unverified": 0, "segments_kept_unverified": 0, "bytes_saved": 0,
@@ -115,7 +115,7 @@ class LogArchiver:
             self._take(ArchiveResult(**json.loads(line)), kept)
         code = await process.wait()
         self.counters["segments_kept_unverified"] = len(kept)
-        self._told &= kept
+        self._reported &= kept
         if code and not self._stopped:
             self.counters["archive_failures"] += 1
             log.error("the process that compresses the member log ended with status %d", code)
@@ -134,8 +134,8 @@ class LogArchiver:
             log.warning("%s dropped, and nobody has verified it", did.file)
         elif did.what == KEPT_UNVERIFIED:
             kept.add(did.file)
-            if did.file not in self._told:
-                self._told.add(did.file)
+            if did.file not in self._reported:
+                self._reported.add(did.file)
                 log.warning(
                     "%s is due to be dropped and stays: no verified point names it", did.file
                 )
@@ -144,14 +144,14 @@ class LogArchiver:
             log.error("%s cannot be compressed or dropped: %s", did.file, did.why)
 
 
-def open_books(
+def open_member_log(
     options: BrokerOptions,
     identity: DataDirectory,
     meta: Meta,
     wall_us: Callable[[], int],
     loop: asyncio.AbstractEventLoop,
 ) -> tuple[Recorder, LogArchiver]:
-    """Open the log of this life, and have closed segments seen to.  Raises LogWriteFailed."""
+    """Open the log of this incarnation, with its archiver.  Raises LogWriteFailed."""
     memberlog = options.memberlog
     # A name that was promised to before anything was held may be of a start that came to nothing.
     cluster_id = meta.cluster_id if meta.position else ""

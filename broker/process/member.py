@@ -28,7 +28,7 @@ from broker.machine.commands import Command
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.join_refusal import JoinRefusal
-from broker.process.log_archiver import open_books
+from broker.process.log_archiver import open_member_log
 from broker.process.ring_setup import RingEndpoint
 from broker.replication.chain import History, Promise
 from broker.replication.controller import Controller
@@ -96,7 +96,7 @@ class BrokerMember:
         replica, filled = resume(identity.store, supervisor.quarantine)
         meta = identity.begin()
         self._ring = ring = RingEndpoint(options, identity, transport, self._on_output, loop)
-        self._log, self._archiver = open_books(options, identity, meta, _wall_us, loop)
+        self._log, self._archiver = open_member_log(options, identity, meta, _wall_us, loop)
         self._log.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
             identity.name, options.cluster_name, self.schedule, loop.call_later,

@@ -110,7 +110,7 @@ class RingEndpoint:
             self.driver.add_peer(address)
 
     def leave(self) -> None:
-        """Look for nobody any more, and tell the others that this member leaves."""
+        """End discovery, and send the leave notice."""
         if self._discovery is not None:
             self._discovery.stop()
         self.driver.leave()

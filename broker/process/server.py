@@ -1,4 +1,4 @@
-"""The client listener and the life of the process: sockets in, exit code out."""
+"""The client listener and the process around one member: sockets in, exit code out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BACKLOG = 512
 
 
 class ClientProtocol(asyncio.Protocol):
-    """One client socket: AMQP or management, told apart by its first bytes."""
+    """One client socket: AMQP or management, by its first bytes."""
 
     def __init__(self, member: BrokerMember) -> None:
         self._member = member
@@ -56,7 +56,7 @@ class ClientProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came; the first eight decide what the client speaks."""
+        """Bytes came; the first eight decide which protocol it is."""
         if self._link is not None:
             self._link.data_received(data)
         elif self._management is not None:
@@ -104,7 +104,7 @@ class _Refused(Exception):
 
 
 def run(options: BrokerOptions) -> int:
-    """Run one broker until it is told to stop; return the exit code of the process."""
+    """Run one broker until it is stopped; return the exit code of the process."""
     logging.basicConfig(
         level=options.log_level.upper(),
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",

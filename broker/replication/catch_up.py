@@ -23,7 +23,7 @@ class CatchUp:
         self._held_bytes_max = held_bytes_max
         self._held_bytes = 0
         self._items: list[Ordered | Activated] = []
-        self._given_up: list[Ordered | Activated] = []  # activations: whom they concern must hear
+        self._given_up: list[Ordered | Activated] = []  # activations: still to be reported
 
     def hold(self, event: Ordered | Activated) -> bool:
         """Keep what comes behind the base.  False: everything was given up, fetch a newer state."""
@@ -39,7 +39,7 @@ class CatchUp:
         return False
 
     def fits(self, history: History) -> bool:
-        """Whether a state meets what was ordered meanwhile."""
+        """Whether the ordered items follow the point in the history that a state has reached."""
         return self._known(history) >= 0
 
     def split(

@@ -1,9 +1,8 @@
-"""One member without its sockets and disks: ring outputs in, orders to the shell out.
+"""One member's decisions, without sockets and disks: ring outputs in, orders to the shell out.
 
-The core joins the primary layer to the replica.  It decides when this member may admit commands
-(`submissions.open`), when it may reply (`serving`), when it must fetch a state, and when it must
-stop; the shell (`member`) owns the ring, the store, the clients and the clock, and does what it is
-told through `Shell`.
+The controller joins the primary layer to the replica.  It decides when this member admits commands
+(`submissions.open`), when it serves clients (`serving`), when it must fetch a state, and when it
+must stop; `ports.Shell` is what carries that out.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ DIGEST_INTERVAL = 4096
 
 
 class Controller:
-    """One member's decisions."""
+    """Follows the primary layer for one member; the work of each output is done by `step`."""
 
     def __init__(
         self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool,
@@ -65,7 +64,7 @@ class Controller:
         self._released = 0
         self.ran = False
         self.serving = False
-        self._in_session = False  # it may serve in this view, as soon as the activation is durable
+        self._in_session = False  # serves in this view, as soon as the activation is durable
         self.halted = ""
         self.shutdown_position = 0
         self._work: deque[PrimaryEvent] = deque()
@@ -94,8 +93,8 @@ class Controller:
     def on_output(self, output: Output) -> None:
         """Take one output of the ring; the work that it means is done by `step`.
 
-        Two things do not wait for their slice.  Before a new view is told what this state is worth,
-        everything of the old one must be applied, else the standing is that of the past.  And a
+        Two things do not wait for their slice.  Before this state is reported to a new view,
+        everything of the old one must be applied, else the report is that of the past.  And a
         member that applies slower than the ring delivers works its backlog off here, before it
         passes the token again, so that the slowest member sets the pace and memory stays bounded.
         """
@@ -220,7 +219,7 @@ class Controller:
         self._work.extend(self.primary.take())
 
     def _release(self) -> None:
-        """Speak what is durable, by the voters of what was applied: others may be further."""
+        """Acknowledge what is durable, by the voters of what was applied: others may be further."""
         position = min(self.primary.durable(), self.replica.history.position)
         if position > self._released:
             self._released = position
@@ -228,7 +227,7 @@ class Controller:
         self._serve_when_durable()
 
     def _claim(self) -> None:
-        """Say what this member computed, for the others to compare."""
+        """Order a claim of what this member computed, for the others to compare."""
         voters, history = self.judgement.votes.voters, self.replica.history
         if self.primary.has_caught_up and max(len(voters), len(self.primary.caught_up_names)) > 1:
             claim = (history.epoch, history.position, history.chain, self.replica.machine.root())
@@ -241,8 +240,8 @@ class Controller:
             for verdict in judgement.vote(member, position, (epoch, chain, root)):
                 self.shell.voted(verdict)
         reports, self.replica.reports = self.replica.reports, []
-        for member, said in reports:
-            judgement.report(member, said)
+        for member, report in reports:
+            judgement.report(member, report)
         if judgement.diverged:
             self.distrusted(judgement.diverged, disk=not judgement.disk_is_right)
         elif judgement.fenced and not self.halted:
@@ -261,11 +260,11 @@ class Controller:
         self.halted = judgement.fenced
 
     def distrusted(self, reason: str, *, disk: bool) -> None:
-        """This member is wrong: it stops and says nothing more; with `disk` its store is wrong."""
+        """This member is wrong: it stops and replies no more; with `disk` its store is wrong."""
         self.stop_serving()
         self.shell.stop(Exit.INTERNAL, reason, inconsistent=disk)
 
-    # -- sessions and serving --------------------------------------------------------------------
+    # -- sessions and clients --------------------------------------------------------------------
 
     def admit(self, commands: list[Command]) -> None:
         """Put commands of this member's own into the order."""
@@ -274,7 +273,7 @@ class Controller:
 
     def _enter_session(self, event: Activated) -> None:
         if event.ring != self.primary.ring or not self.primary.active:
-            return  # that view is over: it was undecided, and is applied for what comes after it
+            return  # that view is over: it was unstable, and is applied for what comes after it
         self.primary.activation_applied(self.replica.history.position)
         self._work.extend(self.primary.take())
         record = self.replica.machine.sessions.get(self.me.name)
@@ -289,7 +288,7 @@ class Controller:
         self._serve_when_durable()
 
     def _serve_when_durable(self) -> None:
-        """Speak, deliveries too, from when the activation of the view is durable for good.
+        """Serve clients, deliveries too, once the activation of the view is durable at a majority.
 
         Before that all its members could crash and a later primary know nothing of this one: what
         it delivered would come again without a flag.
@@ -301,11 +300,11 @@ class Controller:
 
     @property
     def may_serve_soon(self) -> bool:
-        """Whether it may be serving soon: no view that is decided leaves it out."""
+        """Whether it may serve clients soon: no view that is decided leaves it out."""
         return not self.halted and self.primary.phase is not PrimaryPhase.INQUORATE
 
     def stop_serving(self) -> None:
-        """Say nothing more in this view, not even what waits to be said."""
+        """Reply no more in this view, not even what waits."""
         self.serving = self._in_session = False
 
     def _fence(self, reason: str) -> None:

@@ -3,7 +3,7 @@
 The rules of order that the guarantees stand on are here, once, for the process and the simulator:
 
 - *log before reply*: the member log is flushed before anything is written to clients, so that what
-  a client was told can be looked up afterwards;
+  a client was sent can be looked up afterwards;
 - *reply only under lease*: clients are written to only in a primary view that is activated here,
   and while the lease says that no other view can have taken over (G7);
 - *confirm when durable*: what acknowledges a change waits for the released position (G9; see
@@ -112,7 +112,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def reply(self) -> bool:
         """Write what is due to clients; False when the log cannot be written and nothing was."""
         try:
-            self._log.flush()  # first: what a client was told must be there to be looked up
+            self._log.flush()  # first: what a client was sent must be there to be looked up
         except Exception as error:
             self._host.failed(error)
             return False

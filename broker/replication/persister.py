@@ -81,7 +81,7 @@ class Persister(Generic[StoreT, WriterT]):
 
     def _new_writer(self) -> WriterT:
         def on_durable(position: int) -> None:
-            # A commit of a store that was replaced meanwhile says nothing about the new one.
+            # A commit of a store that was replaced meanwhile is none of the new one.
             if self.writer is writer:
                 self._on_durable(position)
 

@@ -1,7 +1,7 @@
 """The apply loop: an ordered item in; machine, chains, store entry, log record and effects out.
 
 The replica is pure: it touches no disk and no socket.  What it makes durable it hands out as
-`AppliedBatch`s, what clients must see as effects with their position, what the member log must say
+`AppliedBatch`s, what clients must see as effects with their position, what the member log must hold
 as calls on the log.  Restart, join and ordinary running apply items through the same method, so
 that a state is always a checkpoint and the items after it.
 Decision: docs/decisions/0018-one-state-model-one-way-back.md.
@@ -84,7 +84,7 @@ class Item(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What applying one item meant, in the columns that the member log keeps."""
+    """The outcome of applying one item, in the columns that the member log keeps."""
 
     item: Item
     first: int

@@ -3,12 +3,12 @@
 Every blob of a session has a number; the machine accepts exactly the next one.  A blob that was
 ordered outside a primary view was dropped by all members and is submitted again here when the
 session goes on; one that was ordered twice is refused the second time.  So a session's commands
-are applied exactly once and in order, or its clients are told that it ended.
+are applied exactly once and in order, or its clients are disconnected.
 
 Commands wait in two lanes.  A connection that publishes is *bulk* from its first publish on; all
 others (acks of consumers, closes, the member's own commands) are *express* and go first, so that a
 deep window of publishes does not starve the acks that make room for deliveries.  Within a
-connection order is kept: whatever it said before its first publish went express.  Only a few blobs
+connection order is kept: whatever it sent before its first publish went express.  Only a few blobs
 are on the ring at a time, since nothing can overtake there.
 """
 

@@ -26,10 +26,10 @@ SHUTDOWN_WAIT_S = 5.0
 
 
 class Watch(Protocol):
-    """What else is to be looked at as often."""
+    """Something else that is woken as often."""
 
     def wake(self, now: float) -> None:
-        """Look."""
+        """Do what is due."""
 
 
 class Ticker:
@@ -41,31 +41,31 @@ class Ticker:
     """
 
     def __init__(self, controller: Controller, now: float) -> None:
-        self._core = controller
+        self._controller = controller
         self._woken_at, self._reached_us, self._limit_us = now, 0, 0
         self._sent_at, self._sent = 0.0, NO_TICK
 
     def wake(self, now: float) -> None:
         """Tick if it is time."""
-        machine = self._core.replica.machine
+        controller, machine = self._controller, self._controller.replica.machine
         # The limit may have moved on since the last look; before it did, this clock stood there.
         limit_us = min(self._limit_us, self._limit())
         gone_us = self._reached_us + int((now - self._woken_at) * 1e6)
         self._reached_us, self._woken_at = max(machine.now_us, min(gone_us, limit_us)), now
-        if machine.wants_tick and self._core.serving and self._core.primary.has_caught_up:
+        if machine.wants_tick and controller.serving and controller.primary.has_caught_up:
             self._tick(now)
         self._limit_us = self._limit()
 
     def _limit(self) -> int:
         """A limit holds once it was applied here, a nearer one as soon as it is sent."""
-        machine = self._core.replica.machine
-        clock = machine.clocks.get(self._core.me.name)
+        machine = self._controller.replica.machine
+        clock = machine.clocks.get(self._controller.me.name)
         limit_us = min(clock.limit_us, self._sent.limit_us) if clock is not None else 0
         return max(machine.now_us + LEAD_US, limit_us)
 
     def _tick(self, now: float) -> None:
-        machine = self._core.replica.machine
-        clock = machine.clocks.get(self._core.me.name)
+        machine = self._controller.replica.machine
+        clock = machine.clocks.get(self._controller.me.name)
         waited = now - self._sent_at
         applied = clock is None or clock == self._sent[1:]
         far = machine.due_in_us >= TICK_NEAR_US
@@ -77,16 +77,20 @@ class Ticker:
             if not applied:  # both may be under way: the nearer limit holds
                 limit_us = min(limit_us, self._sent.limit_us)
             self._sent_at, self._sent = now, Tick(TICK, self._reached_us, limit_us)
-            self._core.admit([self._sent])
+            self._controller.admit([self._sent])
 
 
 class Timers:
     """Called a few times a second with the loop's time."""
 
     def __init__(
-        self, controller: Controller, newcomer: Watch, stop: Callable[[Exit, str], None], now: float
+        self,
+        controller: Controller,
+        join_refusal: Watch,
+        stop: Callable[[Exit, str], None],
+        now: float,
     ) -> None:
-        self._core, self._newcomer, self._stop = controller, newcomer, stop
+        self._controller, self._join_refusal, self._stop = controller, join_refusal, stop
         self._started_at = now
         self._ticker = Ticker(controller, now)
         self._shutdown_deadline = 0.0
@@ -94,23 +98,23 @@ class Timers:
 
     def wake(self, now: float) -> None:
         """Do what is due."""
-        controller = self._core
+        controller = self._controller
         if controller.patient and now - self._started_at > PATIENCE_S:
             controller.patience_ended()
         self._ticker.wake(now)
-        self._learn_of_shutdown()
+        self._find_shutdown()
         if controller.shutdown_position:
             self._finish_shutdown(now)
         self.voter_changes.wake(now)
-        self._newcomer.wake(now)
+        self._join_refusal.wake(now)
         controller.flush()
 
-    def _learn_of_shutdown(self) -> None:
+    def _find_shutdown(self) -> None:
         """A state that was received may end with the shutdown of all; a start forgets an old one.
 
         (Each activation takes it out of the state, and who `ran` has applied one since its start.)
         """
-        controller = self._core
+        controller = self._controller
         shutdown_id = controller.replica.machine.shutdown_id
         if shutdown_id and controller.ran and not controller.shutdown_position:
             controller.replica.shutdown_id = shutdown_id
@@ -118,7 +122,7 @@ class Timers:
             controller.submissions.suspend()
 
     def _finish_shutdown(self, now: float) -> None:
-        controller = self._core
+        controller = self._controller
         if not self._shutdown_deadline:
             self._shutdown_deadline = now + SHUTDOWN_WAIT_S
         if controller.primary.durable_everywhere() >= controller.shutdown_position:

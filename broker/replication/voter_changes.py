@@ -18,20 +18,20 @@ from vsync.quorum.voter_set import Terms, parse
 
 
 class ChangeRefused(Exception):
-    """A change of the voters that must not be, in one sentence."""
+    """A change of the voters that is not allowed; the reason is one sentence."""
 
 
 class VoterChanges:
     """One member's part in changing the voter set."""
 
     def __init__(self, controller: Controller) -> None:
-        self._core = controller
+        self._controller = controller
         self._missing_since: dict[str, float] = {}
         self._asked: tuple[int, Terms] = (0, ())
 
     def wake(self, now: float) -> None:
         """Finish a change that is durable; count out who is away for long, if the set says so."""
-        controller = self._core
+        controller = self._controller
         terms = controller.promise.voters
         electorate = parse(terms)
         level = controller.primary.caught_up_names
@@ -52,7 +52,7 @@ class VoterChanges:
 
     def _order(self, after: Terms) -> None:
         """Order one step; once in an epoch, as what was submitted there will be ordered there."""
-        controller = self._core
+        controller = self._controller
         before = controller.promise.voters
         if self._asked != (controller.primary.epoch, before):
             self._asked = (controller.primary.epoch, before)
@@ -61,7 +61,7 @@ class VoterChanges:
     # -- last man standing -----------------------------------------------------------------------
 
     def _mind_the_missing(self, now: float) -> None:
-        controller = self._core
+        controller = self._controller
         terms, level = controller.promise.voters, controller.primary.caught_up_names
         one = parse(terms).latest
         since = self._missing_since
@@ -76,7 +76,7 @@ class VoterChanges:
 
     def _try(self, away: set[str] | frozenset[str]) -> bool:
         """Order that these do not count, if those who are here may."""
-        terms = self._core.promise.voters
+        terms = self._controller.promise.voters
         try:
             self._order(self._checked(change.change_to(terms, change.with_away(terms, away))))
         except (ConfigError, ChangeRefused):
@@ -108,18 +108,18 @@ class VoterChanges:
         return self._change(lambda now: change.with_expected(now, votes))
 
     def _change(self, make: Callable[[Terms], Terms]) -> Terms:
-        terms = self._core.promise.voters
+        terms = self._controller.promise.voters
         try:
             new = make(terms)
             joint = self._checked(change.change_to(terms, new))
         except ConfigError as refused:
             raise ChangeRefused(str(refused)) from None
-        self._core.admit([Voters(VOTERS, terms, joint)])
+        self._controller.admit([Voters(VOTERS, terms, joint)])
         return new
 
     def _demand_here(self, name: str) -> bool:
-        """Whether a newcomer that is ready to vote is an arbitrator."""
-        primary = self._core.primary
+        """Whether a member that is ready to be made a voter is an arbitrator."""
+        primary = self._controller.primary
         if name not in {m.name for m in primary.members}:
             raise ChangeRefused(f"no member of this view has the id {name}; start it first")
         arbitrator = name in primary.mark.without_data
@@ -130,7 +130,7 @@ class VoterChanges:
 
     def _checked(self, joint: Terms) -> Terms:
         """A change that those who are here could not make durable would stop everything."""
-        electorate, level = parse(joint), self._core.primary.caught_up_names
+        electorate, level = parse(joint), self._controller.primary.caught_up_names
         if not electorate.quorate(level):
             raise ChangeRefused(
                 f"with the members that are here it could not take effect: "

@@ -1,11 +1,12 @@
 """How far the members' clocks are apart: who may not join, and whom an operator should look after.
 
 Members ask each other for the time by datagrams, as NTP does: half of the round trip is taken off,
-and a slow round trip says nothing.  This needs no order and no ring, so it works in an idle cluster
-and in a member that is no part of the primary yet.  A newcomer whose clock is further off than the
-bound is refused, by itself, before it promises or receives anything.  A member that drifts off
-later goes on, as the machine's time depends on no date (`machine/clock/cluster_time.py`); it is
-named in the log, in a counter and in every member's status until its clock is right again.
+and a slow round trip is ignored.  This needs no order and no ring, so it works in an idle cluster
+and in a member that is no part of the primary view yet.  A member that starts with a clock that is
+off by more than the bound is refused, by itself, before it promises or receives anything.  A member
+that drifts off later goes on, as the machine's time depends on no date
+(`machine/clock/cluster_time.py`); it is named in the log, in a counter and in every member's status
+until its clock is right again.
 
 Pure: clocks and sending are handed in.
 """
@@ -24,11 +25,11 @@ PREFIX = b"K"
 ASK, ANSWER = 1, 2
 CHECK_S = 5.0
 HURRY_S = 0.2
-"""How often others are asked: usually, and while a newcomer waits for their answers."""
+"""How often others are asked: usually, and while a member that starts waits for their answers."""
 WAIT_S = 1.0
-"""How long a newcomer waits for all answers.  Who has none then goes on with what it has."""
+"""How long a member that starts waits for all answers; after that it goes on with those it has."""
 ROUND_TRIP_S_MAX = 1.0
-"""A slower answer says nothing: somebody was paused."""
+"""A slower answer is ignored: somebody was paused."""
 
 
 class Reading(NamedTuple):
@@ -51,7 +52,7 @@ class ClockSkew:
     ) -> None:
         self.bound_s = bound_s
         self.readings: dict[Member, Reading] = {}
-        self.alarms: dict[str, str] = {}  # by member's name, in words
+        self.alarms: dict[str, str] = {}  # by member's name, for operators
         self.counters = {"readings": 0, "alarms": 0, "slow_answers": 0, "malformed": 0}
         self._me, self._send, self._wall_us, self._ran = me, send, wall_us, ran
         self._others: tuple[Member, ...] = ()
@@ -111,7 +112,7 @@ class ClockSkew:
         if not self._asked:
             self._raise_alarms()  # half a round of readings would name the wrong ones
 
-    # -- a newcomer ------------------------------------------------------------------------------
+    # -- at the start ----------------------------------------------------------------------------
 
     def decided(self, now: float) -> bool:
         """Whether enough is known of this view's clocks to promise or fetch something in it."""
@@ -122,7 +123,7 @@ class ClockSkew:
         """Why this member may not join; empty when it may.
 
         The cluster's time is that of the members that run.  Where none does, it is that of all who
-        are here; two who differ cannot tell who is right, so neither is refused then.
+        are here; of two that differ nobody knows who is right, so neither is refused then.
         """
         if self._ran():
             return ""

@@ -1,4 +1,4 @@
-"""Notices that this process stood still, and says what it can about why.
+"""Notices that this process stood still, and finds the likely cause.
 
 A member that stands still for longer than its lease silences all the others, and for longer than
 the token timeout it is left out.  The loop is looked at from a timer: when that comes late, the

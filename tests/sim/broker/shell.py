@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgpack
+
 from broker.divergence.digest_vote import DigestVerdict
 from broker.durability.data_directory import filled
 from broker.durability.recovery import recover
@@ -35,7 +37,7 @@ from tests.sim.broker.transfer import SimJoining
 from tests.sim.broker.watchdogs import SimHealth
 from tests.sim.world.member import SimMember
 from tests.sim.world.tap import Tap
-from vsync.primary.events import Activated
+from vsync.primary.events import PROMISED, Activated
 from vsync.totem.events import Direct, Note, Output
 from vsync.types import Guarantee
 
@@ -52,13 +54,39 @@ class SimRing:
     """The ring of one member (`ports.Ring`)."""
 
     def __init__(self, upper: BrokerUpper) -> None:
-        self._tap, self._world = upper.tap, upper.world
+        self._upper, self._tap, self._world = upper, upper.tap, upper.world
 
     def submit(self, payload: bytes, guarantee: Guarantee) -> bool:
+        if payload[:1] == PROMISED:
+            self._promises(*msgpack.unpackb(payload[1:], use_list=False)[1:2])
         return self._tap.submit(payload, self._world.now, guarantee)
 
     def set_mark(self, mark: int) -> None:
+        meta = self._upper.stack.disks[self._upper.name].meta
+        if meta is None or meta.position < mark:
+            text = f"{self._upper.name} reports {mark} durable, its disk holds {_extent(meta)}"
+            self._upper.judge.broken("G9", text)
         self._tap.core.set_mark(mark, self._world.now)
+
+    def _promises(self, epoch: int) -> None:
+        """A promise is on the disk, and all that it is based on."""
+        upper, core = self._upper, self._upper.core
+        meta = upper.stack.disks[upper.name].meta
+        if (
+            meta is None
+            or meta.promised_epoch < epoch
+            or meta.cluster_id != core.promise.cluster_id
+            or meta.position < core.replica.history.position
+        ):
+            text = f"{upper.name} promises {epoch} of {core.promise.cluster_id} at"
+            text += f" {core.replica.history.position}, its disk holds {_extent(meta)}"
+            upper.judge.broken("G8", text)
+
+
+def _extent(meta: Meta | None) -> str:
+    if meta is None:
+        return "nothing"
+    return f"{meta.position} and a promise of {meta.promised_epoch} of {meta.cluster_id}"
 
 
 class BrokerUpper:

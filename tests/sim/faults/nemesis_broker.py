@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.sim.world.member import SimMember
     from tests.sim.world.world import World
 
+KNOCKS = 6
 TRIGGERS = (
     "promise",
     "promised",
@@ -37,6 +38,7 @@ class EventFaults:
         self.crashes = self.tape.chance(0.5)
         self.triggers = self.tape.some(TRIGGERS, 1, len(TRIGGERS))
         self.delay_s = world.plan.weather.delay_s * self.tape.pick((2, 10, 40))
+        self.refusing = world.tape.fork("refusing").chance(0.5)
 
     def on_event(self, member: SimMember, code: str) -> None:
         """An event of the broker at `member`."""
@@ -68,3 +70,22 @@ class EventFaults:
             self.world.fault("spite_cut", " ".join(f"{a}>{b}" for a, b in pairs))
             self.world.net.cut(pairs)
             self.world.during(self._length(), self.world.net.mend, pairs)
+            if self.refusing:
+                self._refuse([(one, other) for one, other in pairs if other in side])
+
+    def _refuse(self, pairs: list[tuple[str, str]]) -> None:
+        """The cut is a firewall that answers: whoever knocks is refused as if the other had died.
+
+        So a member that lives, and may act on its lease, is left out sooner than by any timeout.
+        """
+        step_s = self.world.plan.token_timeout_ms / 1000 / 20
+        for knock in range(KNOCKS):
+            for one, other in pairs:
+                self.world.during(step_s * (knock + 0.1), self._knock, one, other)
+
+    def _knock(self, one: str, other: str) -> None:
+        observer, suspect = self.world.members[one], self.world.members[other]
+        if observer.tap is not None and observer.running and self.world.net.links[one, other].cut:
+            self.world.counters["sim_refusals"] += 1
+            observer.tap.core.suspect(suspect.address, self.world.now, refused=True)
+            observer.finish_step()

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from broker.exit_codes import Exit
-from broker.process.join_refusal import REFUSED_S, JoinRefusal, refusal_words
+from broker.process.join_refusal import REFUSED_S, JoinRefusal, refusal_sentence
 from broker.replication.controller import Controller
 from vsync.io.diagnosis import FOREIGN_FRAMES_MAX
 from vsync.io.keys import Allowed, make_pair, public_text
@@ -131,12 +131,12 @@ def test_the_words_name_both_sides_and_what_to_do(tmp_path: Path) -> None:
     for pair in (mine, theirs):
         (tmp_path / f"{pair.name}.key").write_text(public_text(pair))
     curve = Curve(mine, Allowed(tmp_path, pytest.fail))
-    said = refusal_words(ME, curve, NOBODY, KeyRefused.KEY)
+    said = refusal_sentence(ME, curve, NOBODY, KeyRefused.KEY)
     assert all(word in said for word in (NOBODY, ME.name, mine.public, "--cluster-allow"))
-    said = refusal_words(ME, curve, NOBODY, KeyRefused.THEIR_KEY)
+    said = refusal_sentence(ME, curve, NOBODY, KeyRefused.THEIR_KEY)
     assert all(word in said for word in (NOBODY, theirs.public, str(tmp_path)))
-    said = refusal_words(ME, curve, NOBODY, KeyRefused.MECHANISM)
+    said = refusal_sentence(ME, curve, NOBODY, KeyRefused.MECHANISM)
     assert "another one" in said
     assert "CURVE" in said
-    assert "password" in refusal_words(ME, Plain("u", "p"), NOBODY, KeyRefused.KEY)
+    assert "password" in refusal_sentence(ME, Plain("u", "p"), NOBODY, KeyRefused.KEY)
     assert mine.secret not in said

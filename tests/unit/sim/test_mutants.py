@@ -21,11 +21,13 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "minority_is_enough": (3, 4, 7),
     "epoch_stays": (3, 4, 7),
     "replies_before_the_log": (1, 2, 3),
-    "replies_without_a_lease": (51, 90),
-    "promises_before_durable": (11,),
+    "replies_without_a_lease": (90,),
+    "promises_while_others_reply": (28, 87),
+    "promises_before_durable": (2, 1, 3),
+    "promises_behind_nothing": (4, 9, 16),
     "promise_of_another_view": (83,),
     "confirms_before_durable": (1, 2, 3),
-    "applied_counts_as_durable": (13, 29),
+    "applied_counts_as_durable": (9, 13),
     "installs_before_the_log": (9, 13, 22),
 }
 
