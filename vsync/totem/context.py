@@ -27,10 +27,6 @@ TRACED = frozenset(
 """Events that a trace shows beside the drops."""
 
 
-ONLY_TRACED = TRACED | {"drop", "join_sent", "join_heard"}
-"""Notes that nobody gets unless a trace is on."""
-
-
 class Timer(IntEnum):
     """The timers of a node, in the order in which those due at once are handled."""
 

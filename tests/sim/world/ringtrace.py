@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from vsync.io.traced_driver import FLUSH_S, TraceFile
-from vsync.totem.context import ONLY_TRACED
+from vsync.totem.context import TRACED
 from vsync.totem.events import Note, Output
 from vsync.totem.node import Node
 from vsync.totem.trace import fact
 from vsync.types import Member
 
 CLUSTER = "simulated"
+ONLY_TRACED = TRACED | {"drop", "join_sent", "join_heard"}
+"""Notes that are made only while a trace is on."""
 
 
 class Recorder:
