@@ -27,7 +27,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-class Warden:
+class KeyDirectory:
     """The directory with public keys, as an operator keeps it."""
 
     def __init__(self, folder: Path) -> None:
@@ -43,8 +43,8 @@ class Warden:
         return Curve(pair, Allowed(self.folder, lambda _: None))
 
 
-class Life:
-    """One life of one member, named by its address unless told otherwise, with all it was told."""
+class Process:
+    """One process of a member, by default named by its address, with all that it delivered."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class Life:
             raise error
 
 
-def together(*lives: Life) -> Callable[[], bool]:
-    wanted = tuple(sorted(life.me for life in lives))
-    return lambda: all(life.members == wanted for life in lives)
+def together(*processes: Process) -> Callable[[], bool]:
+    wanted = tuple(sorted(process.me for process in processes))
+    return lambda: all(process.members == wanted for process in processes)
 
 
 def free_addresses(count: int) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ring.ring_over_sockets import Warden, free_addresses, keys_for, until
+from tests.support.ring.ring_over_sockets import KeyDirectory, free_addresses, keys_for, until
 from tests.unit.vsync.api.test_cluster import CONFIG, read_messages
 from vsync import SAFE, Cluster, Group, RingConfig
 from vsync.io.keys import KeyPair, make_pair
@@ -35,10 +35,10 @@ class Keys:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.warden = Warden(folder / "public")
+        self.key_directory = KeyDirectory(folder / "public")
         self.addresses = free_addresses(4)
         self.pairs = keys_for(self.addresses)
-        self.files = [self.warden.allow(pair) for pair in self.pairs[:3]]
+        self.files = [self.key_directory.allow(pair) for pair in self.pairs[:3]]
 
     def member(self, place: int, security: Security | None, **others: object) -> Cluster:
         """The member at a place; `others`: what else differs."""
@@ -50,7 +50,7 @@ class Keys:
         )  # fmt: skip
 
     def curve(self, pair: KeyPair) -> Curve:
-        return self.warden.curve(pair)
+        return self.key_directory.curve(pair)
 
     @contextlib.asynccontextmanager
     async def together(self) -> AsyncIterator[list[Cluster]]:
@@ -90,9 +90,9 @@ def test_members_with_keys_form_a_ring_and_others_learn_why_not(tmp_path: Path) 
     """G15: wrong keys, wrong cluster, other protocol version, settings and mechanism: each newcomer
     gets both values, and running members are not disturbed."""
     keys = Keys(tmp_path)
-    stranger = make_pair(keys.addresses[3])
-    elsewhere = Warden(tmp_path / "elsewhere")  # it expects other keys of the members
-    elsewhere.allow(stranger)
+    foreign = make_pair(keys.addresses[3])
+    elsewhere = KeyDirectory(tmp_path / "elsewhere")  # it expects other keys of the members
+    elsewhere.allow(foreign)
     for address in keys.addresses[:3]:
         elsewhere.allow(make_pair(address))
     fourth = keys.pairs[3]
@@ -103,22 +103,22 @@ def test_members_with_keys_form_a_ring_and_others_learn_why_not(tmp_path: Path) 
             rings = {one.ring for one in members}
             await unharmed(members, groups, set(rings))
             cases: list[tuple[Security | None, tuple[str, ...]]] = [
-                (keys.curve(stranger), ("does not allow", stranger.public)),
-                (elsewhere.curve(stranger), ("does not own the key",)),
+                (keys.curve(foreign), ("does not allow", foreign.public)),
+                (elsewhere.curve(foreign), ("does not own the key",)),
                 (None, ("wants mechanism CURVE", "uses ANONYMOUS")),
                 (Plain("u", "p"), ("wants mechanism CURVE", "uses PLAIN")),
             ]
-            for security, words in cases:
+            for security, payloads in cases:
                 async with keys.member(3, security) as newcomer:
                     said = await lonely(newcomer)
-                assert all(word in said for word in words), said
-            keys.warden.allow(fourth)
+                assert all(payload in said for payload in payloads), said
+            keys.key_directory.allow(fourth)
             lists = [one._security.allowed for one in members]  # type: ignore[union-attr]
             await until(lambda: all(fourth.public in one.names for one in lists))
             window = CONFIG.window_frames
             other = replace(CONFIG, window_frames=window // 2)
             slow = RingConfig(token_timeout_ms=5000, hold_ms=500, join_timeout_ms=20)
-            for name, config, words in (
+            for name, config, payloads in (
                 ("tset", CONFIG, ("'groups of test'", "'groups of tset'")),
                 ("test", other, (f"window_frames {window}", f"with {window // 2}")),
                 ("test", slow, ("do not go together", "token_timeout_ms 500", "with 5000")),
@@ -127,7 +127,7 @@ def test_members_with_keys_form_a_ring_and_others_learn_why_not(tmp_path: Path) 
                     3, keys.curve(fourth), cluster=name, config=config
                 ) as newcomer:
                     said = await lonely(newcomer)
-                assert all(word in said for word in words), said
+                assert all(payload in said for payload in payloads), said
             await unharmed(members, groups, set(rings))
             assert all([not await one.why_alone() for one in members])
 
@@ -146,7 +146,7 @@ def test_keys_rotate_one_member_at_a_time_and_nothing_is_lost(tmp_path: Path) ->
                 others = [one for one in members if one is not members[place]]
                 groups = [await one.join(f"round {place}") for one in others]
                 fresh = make_pair(keys.addresses[place])
-                keys.warden.allow(fresh)
+                keys.key_directory.allow(fresh)
                 await members[place].close()
                 sent = [b"%d.%d" % (place, number) for number in range(20)]
                 for number, body in enumerate(sent):
@@ -158,9 +158,9 @@ def test_keys_rotate_one_member_at_a_time_and_nothing_is_lost(tmp_path: Path) ->
                 keys.files[place].unlink()
                 for group in groups:
                     assert [m.payload for m in await read_messages(group, 20)] == sent
-            thief = keys.member(3, keys.curve(old[0]))
-            async with thief:
-                assert "does not allow" in await lonely(thief)
+            impostor = keys.member(3, keys.curve(old[0]))
+            async with impostor:
+                assert "does not allow" in await lonely(impostor)
 
     run(main)
 

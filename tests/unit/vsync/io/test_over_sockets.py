@@ -4,44 +4,44 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.ring.ring_over_sockets import ANYWHERE, Life, together, until
+from tests.support.ring.ring_over_sockets import ANYWHERE, Process, together, until
 from vsync.types import Guarantee
 
 
 def test_members_form_a_ring_lose_one_and_take_its_next_incarnation() -> None:
     async def main() -> None:
-        a = Life(ANYWHERE, None, name="a")
-        b = Life(ANYWHERE, None, [a.address], name="b")
-        c = Life(ANYWHERE, None, [a.address, b.address], name="c")
-        for life in (a, b):
+        a = Process(ANYWHERE, None, name="a")
+        b = Process(ANYWHERE, None, [a.address], name="b")
+        c = Process(ANYWHERE, None, [a.address, b.address], name="c")
+        for process in (a, b):
             for other in (a, b, c):
-                life.driver.add_peer(other.address)
+                process.driver.add_peer(other.address)
         await until(together(a, b, c))
 
         for number in range(100):
-            for life in (a, b, c):
-                assert life.driver.submit(f"{life.me} {number}".encode())
+            for process in (a, b, c):
+                assert process.driver.submit(f"{process.me} {number}".encode())
         big = bytes(300_000)
         assert b.driver.submit(big, Guarantee.AGREED)
         a.driver.send_direct(c.me, b"psst")
-        await until(lambda: all(len(life.delivered) == 301 for life in (a, b, c)))
+        await until(lambda: all(len(process.delivered) == 301 for process in (a, b, c)))
         assert a.delivered == b.delivered == c.delivered
         assert big in c.delivered
         await until(lambda: c.datagrams == [b"psst"])
 
         c.driver.stop()  # without a farewell: a crash
         await until(together(a, b))
-        again = Life(c.address, None, [a.address], 2, "c")
+        again = Process(c.address, None, [a.address], 2, "c")
         await until(together(a, b, again))
         assert again.driver.submit(b"back")
-        await until(lambda: all(life.delivered[-1:] == [b"back"] for life in (a, b, again)))
+        await until(lambda: all(process.delivered[-1:] == [b"back"] for process in (a, b, again)))
 
         again.driver.leave()
         await until(together(a, b))
-        for life in (a, b, again):
-            life.driver.stop(linger_ms=50)
-            assert life.driver.closed.exception() is None
-            assert not life.driver.counters["edges_missed"]
+        for process in (a, b, again):
+            process.driver.stop(linger_ms=50)
+            assert process.driver.closed.exception() is None
+            assert not process.driver.counters["edges_missed"]
 
     asyncio.run(main())
 
@@ -50,10 +50,10 @@ def test_one_known_address_is_enough() -> None:
     """The seed knows no address, the others only the seed's: each learns of all from the ring."""
 
     async def main() -> None:
-        seed = Life(ANYWHERE, None, name="a")
-        others = [Life(ANYWHERE, None, [seed.address], name=name) for name in "bc"]
+        seed = Process(ANYWHERE, None, name="a")
+        others = [Process(ANYWHERE, None, [seed.address], name=name) for name in "bc"]
         await until(together(seed, *others))
-        for life in (seed, *others):
-            life.driver.stop()
+        for process in (seed, *others):
+            process.driver.stop()
 
     asyncio.run(main())

@@ -10,8 +10,8 @@ from pathlib import Path
 import zmq
 
 from tests.support.ring.ring_over_sockets import (
-    Life,
-    Warden,
+    KeyDirectory,
+    Process,
     free_addresses,
     keys_for,
     together,
@@ -31,27 +31,27 @@ def play(story: Story, folder: Path) -> None:
     asyncio.run(story(folder))  # type: ignore[arg-type]
 
 
-async def ring_of(folder: Path, count: int) -> tuple[Warden, list[Life]]:
+async def ring_of(folder: Path, count: int) -> tuple[KeyDirectory, list[Process]]:
     """Members with keys, together in one view."""
-    warden = Warden(folder / "public")
+    key_directory = KeyDirectory(folder / "public")
     addresses = free_addresses(count)
     pairs = keys_for(addresses)
     for pair in pairs:
-        warden.allow(pair)
-    lives = [
-        Life(address, warden.curve(pair), addresses)
+        key_directory.allow(pair)
+    processes = [
+        Process(address, key_directory.curve(pair), addresses)
         for address, pair in zip(addresses, pairs, strict=True)
     ]
-    await until(together(*lives))
-    return warden, lives
+    await until(together(*processes))
+    return key_directory, processes
 
 
-async def exchange(*lives: Life) -> None:
+async def exchange(*processes: Process) -> None:
     """Each sends a payload that all deliver."""
-    words = [f"{life.me} in view {life.views}".encode() for life in lives]
-    for life, word in zip(lives, words, strict=True):
-        assert life.driver.submit(word)
-    await until(lambda: all(set(words) <= set(life.delivered) for life in lives))
+    payloads = [f"{process.me} in view {process.views}".encode() for process in processes]
+    for process, payload in zip(processes, payloads, strict=True):
+        assert process.driver.submit(payload)
+    await until(lambda: all(set(payloads) <= set(process.delivered) for process in processes))
 
 
 def test_members_with_keys_form_a_ring_and_take_a_next_incarnation(tmp_path: Path) -> None:
@@ -61,14 +61,14 @@ def test_members_with_keys_form_a_ring_and_take_a_next_incarnation(tmp_path: Pat
         security = c.transport.security
         c.stop()  # without a farewell: a crash
         await until(together(a, b))
-        again = Life(c.me.address, security, [a.me.address, b.me.address], 2)
+        again = Process(c.me.address, security, [a.me.address, b.me.address], 2)
         await until(together(a, b, again))
         await exchange(a, b, again)
-        for life in (a, b, again):
-            assert "newcomers_refused" in life.transport.counters
-            assert not life.transport.counters["newcomers_refused"]
-            assert not life.transport.counters.get("frames_under_false_names")
-            life.stop()
+        for process in (a, b, again):
+            assert "newcomers_refused" in process.transport.counters
+            assert not process.transport.counters["newcomers_refused"]
+            assert not process.transport.counters.get("frames_under_false_names")
+            process.stop()
 
     play(story, tmp_path)
 
@@ -77,22 +77,22 @@ def test_a_member_with_foreign_keys_is_refused_and_knows_why(tmp_path: Path) -> 
     """It allows the members, they do not allow it: refused, named, and no view changes."""
 
     async def story(folder: Path) -> None:
-        warden, (a, b) = await ring_of(folder, 2)
+        key_directory, (a, b) = await ring_of(folder, 2)
         before = a.views, b.views
         address = free_addresses(1)[0]
         pair = make_pair(address)
-        stranger = Life(address, warden.curve(pair), [a.me.address, b.me.address])
-        await until(lambda: len(stranger.transport.refusals) == 2)
-        assert set(stranger.transport.refusals.values()) == {KeyRefused.KEY}
+        foreign = Process(address, key_directory.curve(pair), [a.me.address, b.me.address])
+        await until(lambda: len(foreign.transport.refusals) == 2)
+        assert set(foreign.transport.refusals.values()) == {KeyRefused.KEY}
         assert a.transport.counters["newcomers_refused"]
         await exchange(a, b)
         assert (a.views, b.views) == before
-        assert stranger.members == (stranger.me,) or not stranger.members
+        assert foreign.members == (foreign.me,) or not foreign.members
 
-        warden.allow(pair)  # an operator allows it: no member is restarted
-        await until(together(a, b, stranger))
-        for life in (a, b, stranger):
-            life.stop()
+        key_directory.allow(pair)  # an operator allows it: no member is restarted
+        await until(together(a, b, foreign))
+        for process in (a, b, foreign):
+            process.stop()
 
     play(story, tmp_path)
 
@@ -101,15 +101,15 @@ def test_a_newcomer_that_expects_other_keys_knows_why(tmp_path: Path) -> None:
     async def story(folder: Path) -> None:
         _, (a, b) = await ring_of(folder, 2)
         address = free_addresses(1)[0]
-        elsewhere = Warden(folder / "elsewhere")
+        elsewhere = KeyDirectory(folder / "elsewhere")
         for pair in (make_pair(address), make_pair(a.me.address)):
             elsewhere.allow(pair)
-        newcomer = Life(address, elsewhere.curve(make_pair(address)), [a.me.address])
+        newcomer = Process(address, elsewhere.curve(make_pair(address)), [a.me.address])
         await until(lambda: newcomer.transport.refusals == {a.me.address: KeyRefused.THEIR_KEY})
         await exchange(a, b)
         assert a.views == b.views
-        for life in (a, b, newcomer):
-            life.stop()
+        for process in (a, b, newcomer):
+            process.stop()
 
     play(story, tmp_path)
 
@@ -120,18 +120,18 @@ def test_mechanisms_do_not_mix(tmp_path: Path) -> None:
         views = a.views, b.views
         others: list[Security | None] = [None, Plain("user", "word")]
         for security in others:
-            newcomer = Life(free_addresses(1)[0], security, [a.me.address])
+            newcomer = Process(free_addresses(1)[0], security, [a.me.address])
             await until(
-                lambda life=newcomer: (
-                    life.transport.refusals  # type: ignore[misc]
+                lambda process=newcomer: (
+                    process.transport.refusals  # type: ignore[misc]
                     == {a.me.address: KeyRefused.MECHANISM}
                 )
             )
             newcomer.stop()
         await exchange(a, b)
         assert (a.views, b.views) == views
-        for life in (a, b):
-            life.stop()
+        for process in (a, b):
+            process.stop()
 
     play(story, tmp_path)
 
@@ -139,13 +139,13 @@ def test_mechanisms_do_not_mix(tmp_path: Path) -> None:
 def test_a_name_and_a_password(tmp_path: Path) -> None:
     async def story(_: Path) -> None:
         addresses = free_addresses(3)
-        a, b = (Life(address, Plain("shop", "word"), addresses[:2]) for address in addresses[:2])
+        a, b = (Process(address, Plain("shop", "word"), addresses[:2]) for address in addresses[:2])
         await until(together(a, b))
-        wrong = Life(addresses[2], Plain("shop", "work"), addresses[:2])
+        wrong = Process(addresses[2], Plain("shop", "work"), addresses[:2])
         await until(lambda: set(wrong.transport.refusals.values()) == {KeyRefused.KEY})
         await exchange(a, b)
-        for life in (a, b, wrong):
-            life.stop()
+        for process in (a, b, wrong):
+            process.stop()
 
     play(story, tmp_path)
 
@@ -154,44 +154,44 @@ def test_a_key_changes_while_the_ring_goes_on(tmp_path: Path) -> None:
     """New key allowed beside the old, its member restarted with it, old key removed."""
 
     async def story(folder: Path) -> None:
-        warden, (a, b, c) = await ring_of(folder, 3)
+        key_directory, (a, b, c) = await ring_of(folder, 3)
         await exchange(a, b, c)
         second = make_pair(c.me.name)
-        warden.allow(second)
+        key_directory.allow(second)
         old = c.transport.security
         c.driver.leave()
         await until(together(a, b))
         c.stop()
-        again = Life(c.me.address, warden.curve(second), [a.me.address, b.me.address], 2)
+        again = Process(c.me.address, key_directory.curve(second), [a.me.address, b.me.address], 2)
         await until(together(a, b, again))
         await exchange(a, b, again)
 
-        for path in warden.folder.iterdir():
+        for path in key_directory.folder.iterdir():
             if f'"{second.name}"' in path.read_text() and second.public not in path.read_text():
                 path.unlink()
         gone = old.own.public  # type: ignore[attr-defined]
-        lists = [life.transport.security.allowed for life in (a, b)]  # type: ignore[attr-defined]
+        lists = [process.transport.security.allowed for process in (a, b)]  # type: ignore[attr-defined]
         await until(lambda: all(gone not in allowed.names for allowed in lists))
         views = a.views, b.views, again.views
-        thief = Life(free_addresses(1)[0], old, [a.me.address, b.me.address], 3)
-        await until(lambda: set(thief.transport.refusals.values()) == {KeyRefused.KEY})
+        impostor = Process(free_addresses(1)[0], old, [a.me.address, b.me.address], 3)
+        await until(lambda: set(impostor.transport.refusals.values()) == {KeyRefused.KEY})
         await exchange(a, b, again)
         assert (a.views, b.views, again.views) == views
-        for life in (a, b, again, thief):
-            life.stop()
+        for process in (a, b, again, impostor):
+            process.stop()
 
     play(story, tmp_path)
 
 
 def test_a_member_whose_key_is_removed_is_out_although_it_is_connected(tmp_path: Path) -> None:
     async def story(folder: Path) -> None:
-        warden, (a, b, c) = await ring_of(folder, 3)
+        key_directory, (a, b, c) = await ring_of(folder, 3)
         # c itself does not learn of it: only the others' lists change.
-        own = Warden(folder / "own")
-        for path in warden.folder.iterdir():
+        own = KeyDirectory(folder / "own")
+        for path in key_directory.folder.iterdir():
             (own.folder / path.name).write_text(path.read_text())
         c.transport.security.allowed.directory = own.folder  # type: ignore[attr-defined]
-        for path in warden.folder.iterdir():
+        for path in key_directory.folder.iterdir():
             if f'"{c.me.name}"' in path.read_text():
                 path.unlink()
         await until(together(a, b))
@@ -200,8 +200,8 @@ def test_a_member_whose_key_is_removed_is_out_although_it_is_connected(tmp_path:
         await exchange(a, b)
         assert len(c.delivered) == heard, "the connections to it are closed, too"
         assert a.transport.counters["frames_of_removed_keys"]
-        for life in (a, b, c):
-            life.stop()
+        for process in (a, b, c):
+            process.stop()
 
     play(story, tmp_path)
 
@@ -210,13 +210,13 @@ def test_a_member_cannot_send_as_another_one(tmp_path: Path) -> None:
     """The key is good, the name in the frame is another member's: dropped and counted."""
 
     async def story(folder: Path) -> None:
-        warden = Warden(folder / "public")
+        key_directory = KeyDirectory(folder / "public")
         addresses = free_addresses(3)
         pairs = keys_for(addresses)
         for pair in pairs:
-            warden.allow(pair)
+            key_directory.allow(pair)
         a, b = (
-            Life(address, warden.curve(pair), addresses[:2])
+            Process(address, key_directory.curve(pair), addresses[:2])
             for address, pair in zip(addresses[:2], pairs[:2], strict=True)
         )
         await until(together(a, b))
@@ -224,7 +224,7 @@ def test_a_member_cannot_send_as_another_one(tmp_path: Path) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         push = context.socket(zmq.PUSH)
         push.setsockopt(zmq.LINGER, 0)
-        warden.curve(pairs[2]).dial(push, a.me.address, 0)
+        key_directory.curve(pairs[2]).dial(push, a.me.address, 0)
         push.connect(f"tcp://{a.me.address}")
         forger = Codec(
             Member(b.me.name, b.me.incarnation + 1, addresses[2]), "test", 32_768, b"sets"
@@ -241,8 +241,8 @@ def test_a_member_cannot_send_as_another_one(tmp_path: Path) -> None:
         assert (a.views, b.views) == views
         push.close()
         context.term()
-        for life in (a, b):
-            life.stop()
+        for process in (a, b):
+            process.stop()
 
     play(story, tmp_path)
 
@@ -261,14 +261,14 @@ def test_hammering_at_the_port_changes_no_view(tmp_path: Path) -> None:
     """G15: garbage, half-open connections, wrong mechanisms and keys, all at once."""
 
     async def story(folder: Path) -> None:
-        warden, (a, b, c) = await ring_of(folder, 3)
+        key_directory, (a, b, c) = await ring_of(folder, 3)
         views = a.views, b.views, c.views
         host, port = a.me.address.split(":")
         half_open = [socket.create_connection((host, int(port))) for _ in range(50)]
         addresses = free_addresses(2)
-        strangers = [
-            Life(addresses[0], warden.curve(make_pair(addresses[0])), [a.me.address]),
-            Life(addresses[1], None, [a.me.address]),
+        foreign = [
+            Process(addresses[0], key_directory.curve(make_pair(addresses[0])), [a.me.address]),
+            Process(addresses[1], None, [a.me.address]),
         ]
         greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
         for number in range(200):
@@ -276,15 +276,13 @@ def test_hammering_at_the_port_changes_no_view(tmp_path: Path) -> None:
                 garbage.sendall((b"GET / HTTP/1.1\r\n\r\n", greeting, bytes(500))[number % 3])
             if number % 20 == 0:
                 await exchange(a, b, c)
-        await until(
-            lambda: bool(strangers[0].transport.refusals and strangers[1].transport.refusals)
-        )
+        await until(lambda: bool(foreign[0].transport.refusals and foreign[1].transport.refusals))
         await exchange(a, b, c)
         assert (a.views, b.views, c.views) == views
         for one in half_open:
             one.close()
-        for life in (a, b, c, *strangers):
-            life.stop()
+        for process in (a, b, c, *foreign):
+            process.stop()
 
     play(story, tmp_path)
 
@@ -293,13 +291,13 @@ def test_handshakes_that_failed_twice_before_they_were_read_count_once(tmp_path:
     """A socket is given up once: a second report of it came from before that."""
 
     async def story(folder: Path) -> None:
-        warden = Warden(folder / "public")
+        key_directory = KeyDirectory(folder / "public")
         address, listening = free_addresses(2)
         for name in (address, listening):
-            warden.allow(make_pair(name))
-        listener = Life(listening, warden.curve(make_pair(listening)))
+            key_directory.allow(make_pair(name))
+        listener = Process(listening, key_directory.curve(make_pair(listening)))
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        link = Link(context, listening, warden.curve(make_pair(address)))
+        link = Link(context, listening, key_directory.curve(make_pair(address)))
         link.dial()
         await asyncio.sleep(0.2)  # libzmq tries again every 20 ms or so
         assert not link.maintain(0.0)
