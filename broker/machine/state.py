@@ -5,6 +5,7 @@ commands filled them, so it is the same at all members. Nothing is looked up by 
 """
 
 from collections import deque
+from dataclasses import InitVar, dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from broker.machine.commands import Table
@@ -54,125 +55,70 @@ class Binding(NamedTuple):
 BindingId: TypeAlias = tuple[str, bool, str, str, bytes]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Exchange:
-    __slots__ = (
-        "alternate",
-        "arguments",
-        "auto_delete",
-        "bindings",
-        "by_key",
-        "durable",
-        "inbound",
-        "internal",
-        "name",
-        "patterns",
-        "type",
-    )
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: Table
+    alternate: str | None = field(init=False)
+    bindings: dict[BindingId, Binding] = field(default_factory=dict)  # from here
+    inbound: dict[BindingId, Binding] = field(default_factory=dict)  # from other exchanges to here
+    by_key: dict[str, dict[BindingId, Binding]] = field(default_factory=dict)
+    patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # with wildcards, in words
 
-    def __init__(
-        self, name: str, kind: str, durable: bool, auto_delete: bool, internal: bool, args: Table
-    ) -> None:
-        self.name = name
-        self.type = kind
-        self.durable = durable
-        self.auto_delete = auto_delete
-        self.internal = internal
-        self.arguments = args
-        alternate = args.get("alternate-exchange")
+    def __post_init__(self) -> None:
+        alternate = self.arguments.get("alternate-exchange")
         self.alternate = alternate if isinstance(alternate, str) else None
-        self.bindings: dict[BindingId, Binding] = {}  # from here
-        self.inbound: dict[BindingId, Binding] = {}  # from other exchanges to here
-        self.by_key: dict[str, dict[BindingId, Binding]] = {}
-        self.patterns: dict[str, tuple[str, ...]] = {}  # topic keys with wildcards, in words
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Queue:
-    __slots__ = (
-        "arguments",
-        "auto_delete",
-        "bindings",
-        "consumers",
-        "dead_letter_exchange",
-        "dead_letter_key",
-        "deadlines",
-        "deleted",
-        "durable",
-        "exclusive_consumer",
-        "expires_us",
-        "mark",
-        "max_bytes",
-        "max_length",
-        "max_priority",
-        "name",
-        "next_seq",
-        "number",
-        "overflow",
-        "owner",
-        "owner_key",
-        "ready",
-        "ready_bytes",
-        "ready_sum",
-        "recovered_seq",
-        "returned",
-        "returned_order",
-        "salt",
-        "service",
-        "single_active",
-        "ttl_us",
-        "unacked",
-        "used_us",
-        "vhost",
-    )
+    vhost: "Vhost"
+    name: str
+    number: int  # never reused: distinguishes queues of the same name
+    durable: bool
+    auto_delete: bool
+    owner: "ConnectionRecord | None"  # an exclusive queue's connection
+    arguments: Table
+    owner_key: tuple[int, int] | None = field(init=False)
+    mark: int = field(init=False)  # its name in move rows
+    salt: int = 0
+    deleted: bool = False
+    bindings: dict[BindingId, Binding] = field(default_factory=dict)  # to here
+    # `ready` holds the sequence numbers up to next_seq without a gap; `returned` holds the
+    # requeued ones, all of them older than the first of `ready`.
+    # Of a priority queue `ready` stays empty, and a number starts with the priority.
+    next_seq: int = 0
+    ready: deque[Message] = field(default_factory=deque)
+    returned: dict[int, Message] = field(default_factory=dict)
+    returned_order: list[int] = field(default_factory=list)  # heap of the keys of `returned`
+    recovered_seq: int = 0  # below: recovered after a cold start, so flagged redelivered
+    ready_sum: int = 0  # additive hash of the ready messages
+    ready_bytes: int = 0  # of bodies; kept only if max_bytes is set
+    deadlines: int = 0  # how many of the ready messages can expire
+    unacked: int = 0
+    # Consumers in the order in which they came; `service` those with credit, next one first.
+    consumers: "dict[tuple[int, int, int, str], Consumer]" = field(default_factory=dict)
+    service: "deque[Consumer]" = field(default_factory=deque)
+    exclusive_consumer: bool = False
+    # From the arguments (queueing/arguments.py).
+    max_length: int = -1
+    max_bytes: int = -1
+    max_priority: int = -1
+    overflow: str = "drop-head"
+    ttl_us: int = NO_TTL
+    expires_us: int = -1  # the queue itself, unused for so long
+    used_us: int = 0  # kept only if it expires
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+    single_active: bool = False
 
-    def __init__(
-        self,
-        vhost: "Vhost",
-        name: str,
-        number: int,
-        durable: bool,
-        auto_delete: bool,
-        owner: "ConnectionRecord | None",
-        arguments: Table,
-    ) -> None:
-        self.vhost = vhost
-        self.name = name
-        self.number = number  # never reused: distinguishes queues of the same name
-        self.mark = number & MARK_MASK  # its name in move rows
-        self.durable = durable
-        self.auto_delete = auto_delete
-        self.owner = owner  # an exclusive queue's connection
-        self.owner_key = owner.key if owner is not None else None
-        self.arguments = arguments
-        self.deleted = False
-        self.bindings: dict[BindingId, Binding] = {}  # to here
-        # Of a priority queue `ready` stays empty, and a number starts with the priority.
-        # `ready` holds the sequence numbers up to next_seq without a gap; `returned` holds the
-        # requeued ones, all of them older than the first of `ready`.
-        self.next_seq = 0
-        self.ready: deque[Message] = deque()
-        self.returned: dict[int, Message] = {}
-        self.returned_order: list[int] = []  # heap of the keys of `returned`
-        self.recovered_seq = 0  # below: recovered after a cold start, so flagged redelivered
-        self.ready_sum = 0  # additive hash of the ready messages
-        self.ready_bytes = 0  # of bodies; kept only if max_bytes is set
-        self.deadlines = 0  # how many of the ready messages can expire
-        self.unacked = 0
-        # Consumers in the order in which they came; `service` those with credit, next one first.
-        self.consumers: dict[tuple[int, int, int, str], Consumer] = {}
-        self.service: deque[Consumer] = deque()
-        self.exclusive_consumer = False
-        # From the arguments (queueing/arguments.py).
-        self.max_length = -1
-        self.max_bytes = -1
-        self.max_priority = -1
-        self.overflow = "drop-head"
-        self.ttl_us = NO_TTL
-        self.expires_us = -1  # the queue itself, unused for so long
-        self.used_us = 0  # kept only if it expires
-        self.dead_letter_exchange: str | None = None
-        self.dead_letter_key: str | None = None
-        self.single_active = False
-        self.salt = 0
+    def __post_init__(self) -> None:
+        self.owner_key = self.owner.key if self.owner is not None else None
+        self.mark = self.number & MARK_MASK
 
 
 class Route(NamedTuple):
@@ -184,114 +130,73 @@ class Route(NamedTuple):
     durable: bool  # at least one of them is
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Vhost:
-    __slots__ = ("exchanges", "name", "queues", "routes")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.exchanges: dict[str, Exchange] = {}
-        self.queues: dict[str, Queue] = {}
-        self.routes: dict[tuple[str, str], Route] = {}  # cache: empty after any topology change
+    name: str
+    exchanges: dict[str, Exchange] = field(default_factory=dict)
+    queues: dict[str, Queue] = field(default_factory=dict)
+    # A cache: empty after any topology change.
+    routes: dict[tuple[str, str], Route] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ConnectionRecord:
-    __slots__ = ("channels", "exclusive", "key", "local", "peer", "user", "vhost")
-
-    def __init__(
-        self, key: tuple[int, int], vhost: Vhost, user: str, peer: str, local: bool
-    ) -> None:
-        self.key = key
-        self.vhost = vhost
-        self.user = user
-        self.peer = peer
-        self.local = local
-        self.channels: dict[int, Channel] = {}
-        self.exclusive: dict[str, Queue] = {}
+    key: tuple[int, int]
+    vhost: Vhost
+    user: str
+    peer: str
+    local: bool
+    channels: "dict[int, Channel]" = field(default_factory=dict)
+    exclusive: dict[str, Queue] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Consumer:
-    __slots__ = (
-        "active",
-        "channel",
-        "exclusive",
-        "limit",
-        "no_ack",
-        "no_local",
-        "outstanding",
-        "prefetch",
-        "priority",
-        "queue",
-        "tag",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        channel: "Channel",
-        queue: Queue,
-        tag: str,
-        no_ack: bool,
-        no_local: bool,
-        exclusive: bool,
-        prefetch: int,
-        limit: int,
-        priority: int,
-    ) -> None:
-        self.channel = channel
-        self.queue = queue
-        self.tag = tag
-        self.no_ack = no_ack
-        self.no_local = no_local  # kept and shown; does not filter, as in RabbitMQ
-        self.exclusive = exclusive
-        self.prefetch = prefetch
-        self.limit = limit
-        self.priority = priority  # higher ones are served first while they have credit
-        self.outstanding = 0
-        self.active = True  # not cancelled
-        self.waiting = False  # is in queue.service
+    channel: "Channel"
+    queue: Queue
+    tag: str
+    no_ack: bool
+    no_local: bool  # kept and shown; does not filter, as in RabbitMQ
+    exclusive: bool
+    prefetch: int
+    limit: int
+    priority: int  # higher ones are served first while they have credit
+    outstanding: int = 0
+    active: bool = True  # not cancelled
+    waiting: bool = False  # is in queue.service
 
 
 # queue, seq, message, consumer (None: a get), redelivered
 Held: TypeAlias = tuple[Queue, int, Message, Consumer | None, bool]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Channel:
-    __slots__ = (
-        "connection",
-        "consumers",
-        "key",
-        "limit",
-        "local",
-        "mark",
-        "next_tag",
-        "outstanding",
-        "salt",
-        "unacked",
-        "unsent",
-    )
+    connection: ConnectionRecord
+    number: InitVar[int]
+    salt: int
+    key: tuple[int, int, int] = field(init=False)
+    local: bool = field(init=False)
+    mark: int = field(init=False)  # its name in move rows
+    next_tag: int = 1
+    limit: int = NO_LIMIT  # shared by the consumers with acknowledgement
+    outstanding: int = 0  # of those
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    unacked: dict[int, Held] = field(default_factory=dict)  # by tag: the client must settle them
+    unsent: dict[int, Held] = field(default_factory=dict)  # no-ack: settled by the owner's Sent
 
-    def __init__(self, connection: ConnectionRecord, number: int, salt: int) -> None:
-        self.connection = connection
-        self.key = (*connection.key, number)
-        self.local = connection.local
-        self.salt = salt
-        self.mark = salt & MARK_MASK  # its name in move rows
-        self.next_tag = 1
-        self.limit = NO_LIMIT  # shared by the consumers with acknowledgement
-        self.outstanding = 0  # of those
-        self.consumers: dict[str, Consumer] = {}
-        self.unacked: dict[int, Held] = {}  # by delivery tag: the client must settle them
-        self.unsent: dict[int, Held] = {}  # no-ack: settled by the owner's Sent
+    def __post_init__(self, number: int) -> None:
+        self.key = (*self.connection.key, number)
+        self.local = self.connection.local
+        self.mark = self.salt & MARK_MASK
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SessionRecord:
-    __slots__ = ("incarnation", "last_blob_no", "salt", "session")
-
-    def __init__(self, session: int, incarnation: int, last_blob_no: int, salt: int) -> None:
-        self.session = session
-        self.incarnation = incarnation
-        self.last_blob_no = last_blob_no
-        self.salt = salt
+    session: int
+    incarnation: int
+    last_blob_no: int
+    salt: int
 
 
 class Clock(NamedTuple):
@@ -314,66 +219,41 @@ class QueueRow(NamedTuple):
     digest: int  # additive hash of the ready messages
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class State:
     """All of it. The handlers are functions of this, the session and the command."""
 
-    __slots__ = (
-        "channels",
-        "clocks",
-        "cluster_id",
-        "connections",
-        "dead_letters",
-        "declared",
-        "digest",
-        "due_us",
-        "effects",
-        "epoch",
-        "expiring",
-        "horizon_us",
-        "leased",
-        "local",
-        "local_session",
-        "moves",
-        "next_message",
-        "next_queue",
-        "now_us",
-        "poison",
-        "position",
-        "sessions",
-        "shutdown_id",
-        "time_us",
-        "vhosts",
-        "voters",
-    )
-
-    def __init__(self, local: str) -> None:
-        self.local = local
-        self.local_session = -1
-        self.effects: list[Effect] = []
-        self.moves: list[bytes] = []  # rows of the present item, no part of the state: move_log.py
-        self.declared: list[Queue] = []  # queues that were declared in it
-        self.position = 0  # of the command being applied
-        self.time_us = 0  # its origin's clock
-        self.now_us = 0  # the machine's time: moves by Tick (clock/cluster_time.py)
-        self.horizon_us = 0  # what is created now counts from here; follows from the state
-        self.clocks: dict[str, Clock] = {}  # by member
-        self.due_us = 0  # nothing expires before; no part of the state, see cluster_time.py
-        self.digest = 0  # the root
-        self.epoch = 0
-        self.voters: tuple[str, ...] = ()
-        self.cluster_id = ""
-        self.shutdown_id = ""
-        self.next_message = 1
-        self.next_queue = 1
-        self.sessions: dict[str, SessionRecord] = {}
-        self.vhosts: dict[str, Vhost] = {}
-        self.connections: dict[tuple[int, int], ConnectionRecord] = {}
-        self.channels: dict[tuple[int, int, int], Channel] = {}
-        self.expiring: dict[int, Queue] = {}  # queues with a ready message that can expire
-        self.leased: dict[int, Queue] = {}  # queues that expire when unused, and are unused
-        # (kind, content) of commands of which members died, to the names of those members
-        self.poison: dict[tuple[int, bytes], tuple[str, ...]] = {}
-        self.dead_letters: list[tuple[Queue, Message, str]] = []  # to publish at this position
+    local: str
+    local_session: int = -1
+    effects: list[Effect] = field(default_factory=list)
+    # rows of the present item, no part of the state: move_log.py
+    moves: list[bytes] = field(default_factory=list)
+    declared: list[Queue] = field(default_factory=list)  # queues that were declared in it
+    position: int = 0  # of the command being applied
+    time_us: int = 0  # its origin's clock
+    now_us: int = 0  # the machine's time: moves by Tick (clock/cluster_time.py)
+    horizon_us: int = 0  # what is created now counts from here; follows from the state
+    clocks: dict[str, Clock] = field(default_factory=dict)  # by member
+    due_us: int = 0  # nothing expires before; no part of the state, see cluster_time.py
+    digest: int = 0  # the root
+    epoch: int = 0
+    voters: tuple[str, ...] = ()
+    cluster_id: str = ""
+    shutdown_id: str = ""
+    next_message: int = 1
+    next_queue: int = 1
+    sessions: dict[str, SessionRecord] = field(default_factory=dict)
+    vhosts: dict[str, Vhost] = field(default_factory=dict)
+    connections: dict[tuple[int, int], ConnectionRecord] = field(default_factory=dict)
+    channels: dict[tuple[int, int, int], Channel] = field(default_factory=dict)
+    # queues with a ready message that can expire
+    expiring: dict[int, Queue] = field(default_factory=dict)
+    # queues that expire when unused, and are unused
+    leased: dict[int, Queue] = field(default_factory=dict)
+    # (kind, content) of commands of which members died, to the names of those members
+    poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)
+    # to publish at this position
+    dead_letters: list[tuple[Queue, Message, str]] = field(default_factory=list)
 
     def add(self, element: int) -> None:
         """Add an element to the root, or a sum of several."""

@@ -264,9 +264,10 @@ class _Reader:
         channel = Channel(connection, key[2], item_hash("next tag", *key))
         channel.next_tag = next_tag
         channel.limit = limit
-        for tag, number, no_ack, no_local, exclusive, *numbers in consumers:
+        for tag, number, no_ack, no_local, exclusive, prefetch, limit, priority in consumers:
+            queue = self.queues[number]
             channel.consumers[tag] = Consumer(
-                channel, self.queues[number], tag, no_ack, no_local, exclusive, *numbers
+                channel, queue, tag, no_ack, no_local, exclusive, prefetch, limit, priority
             )
         connection.channels[key[2]] = self.state.channels[key] = channel
 
