@@ -13,6 +13,7 @@ while a cut is written.
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgpack
@@ -209,8 +210,8 @@ def _cut_queue(vhost: Vhost, queue: Queue) -> _QueueCut:
 
 def _places(queue: _QueueCut) -> Iterator[_Item | None]:
     for at in range(0, len(queue.ready), _BATCH_ITEMS):
-        numbers = [message[NUMBER] for message in queue.ready[at : at + _BATCH_ITEMS]]
-        yield ("ready", queue.number, numbers)
+        numbers = map(itemgetter(NUMBER), queue.ready[at : at + _BATCH_ITEMS])
+        yield ("ready", queue.number, tuple(numbers))
         yield None
     for part in _parts(sorted(queue.returned)):
         yield ("returned", queue.number, part, [queue.returned[seq][NUMBER] for seq in part])

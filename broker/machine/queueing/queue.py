@@ -195,8 +195,7 @@ def append(state: State, queue: Queue, message: Message) -> None:
     else:
         queue.returned[seq] = message
         heappush(queue.returned_order, seq)
-    state.add(queue.salt)
-    _count_ready(state, queue, seq, message, False)
+    state.add(_count_ready(state, queue, seq, message, False) + queue.salt)
 
 
 def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
@@ -204,17 +203,18 @@ def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
     place = seq if queue.max_priority < 0 else seq | 1
     queue.returned[place] = message
     heappush(queue.returned_order, place)
-    _count_ready(state, queue, seq, message, True)
+    state.add(_count_ready(state, queue, seq, message, True))
 
 
-def _count_ready(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> None:
+def _count_ready(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> int:
+    """Count a message that is ready now; return its element."""
     element = ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
     queue.ready_sum = (queue.ready_sum + element) & MASK
-    state.add(element)
     if queue.max_bytes >= 0:
         queue.ready_bytes += len(message[BODY])
     if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
         add_deadline(state, queue, message)
+    return element
 
 
 def is_full(queue: Queue, bytes_more: int) -> bool:
