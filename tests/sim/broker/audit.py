@@ -1,4 +1,4 @@
-"""What the surviving history says: it is run once more, with eyes everywhere.
+"""Audit of a run: its surviving history is executed once more, with everything observed.
 
 All channels count as local, so every effect of every member comes out; before each command it is
 noted which messages it settles.  G11, G12 and G13 are judged on the whole, then each client's
@@ -25,7 +25,7 @@ from broker.machine.state import BODY, Held
 from broker.replication.chain import History
 from broker.replication.replica import Replica
 from tests.sim.broker.clients import MessageId, message_id
-from tests.sim.broker.judge import BrokerJudge, Heard, Node, Told
+from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
 
 Copy = tuple[str, MessageId]  # a queue, and a message in it
 Place = tuple[int, int, int, int]  # position, connection, channel, delivery tag
@@ -102,7 +102,7 @@ class Witness:
         self.delivered[copy] = position
 
     def check_holders(self, machine: Machine) -> None:
-        """G13, and all that the machine says must hold."""
+        """G13, and the invariants of the machine."""
         machine.invariants()
         held: dict[Copy, tuple[int, int, int]] = {}
         for key, channel in machine.channels.items():
@@ -117,7 +117,7 @@ class Witness:
 
 
 class WatchedMachine(Machine):
-    """A machine of no member that tells a witness what every command does."""
+    """A machine of no member that reports to a witness what every command does."""
 
     __slots__ = ("witness",)
 
@@ -153,7 +153,7 @@ def audit(judge: BrokerJudge, tip: bytes) -> tuple[Witness, Machine]:
         if count % INVARIANTS_EVERY == 0:
             witness.check_holders(machine)
     witness.check_holders(machine)
-    _compare_heard(judge, path, witness)
+    _compare_deliveries(judge, path, witness)
     _look_for_confirmed(judge, path, witness, machine)
     return witness, machine
 
@@ -162,20 +162,20 @@ def _places(path: list[Node]) -> dict[bytes, Node]:
     return {node.chain: node for node in path}
 
 
-def _compare_heard(judge: BrokerJudge, path: list[Node], witness: Witness) -> None:
-    """What a client heard is what the history says, if its history is the one that survived."""
+def _compare_deliveries(judge: BrokerJudge, path: list[Node], witness: Witness) -> None:
+    """Clients were sent what the history delivers, if their history is the one that survived."""
     survived = _places(path)
-    phantoms: dict[Copy, list[Heard]] = {}
-    for heard in judge.heard:
-        d = heard.effect
-        if heard.chain not in survived:
+    phantoms: dict[Copy, list[DeliverySent]] = {}
+    for sent in judge.deliveries_sent:
+        d = sent.effect
+        if sent.chain not in survived:
             judge.counters["phantom_deliveries"] += 1
             copy = d.consumer_tag.partition("/")[0], message_id(d.body)
-            phantoms.setdefault(copy, []).append(heard)
+            phantoms.setdefault(copy, []).append(sent)
             continue
-        said = witness.deliveries.get((heard.position, d.conn, d.chan, d.delivery_tag))
-        if said != d:
-            text = f"{heard.member} told a client at {heard.position} {d}, the history says {said}"
+        made = witness.deliveries.get((sent.position, d.conn, d.chan, d.delivery_tag))
+        if made != d:
+            text = f"{sent.member} sent a client at {sent.position} {d}, the history has {made}"
             judge.broken("G11", text)
     again: dict[Copy, list[tuple[int, DeliverEffect]]] = {}
     for (position, *_), d in witness.deliveries.items():
@@ -184,37 +184,37 @@ def _compare_heard(judge: BrokerJudge, path: list[Node], witness: Witness) -> No
             again.setdefault(copy, []).append((position, d))
     at = {position: node for node in path for position in range(node.first, node.position + 1)}
     for copy in again:
-        for heard in phantoms[copy]:
-            _flagged_again(judge, heard, copy, again[copy], at[witness.entered[copy[1]]], survived)
+        for sent in phantoms[copy]:
+            _flagged_again(judge, sent, copy, again[copy], at[witness.entered[copy[1]]], survived)
 
 
 def _flagged_again(
     judge: BrokerJudge,
-    heard: Heard,
+    sent: DeliverySent,
     copy: Copy,
     again: list[tuple[int, DeliverEffect]],
     entered: Node,
     survived: dict[bytes, Node],
 ) -> None:
-    """G11: what was heard from a history that is gone comes back with its flag.
+    """G11: what was sent from a history that is gone comes back with its flag.
 
     What its client published anew after a loss is another message to everybody.
     """
-    gone = list(judge.path(heard.chain))
+    gone = list(judge.path(sent.chain))
     if not any(node.item.body == entered.item.body for node in gone):
         judge.counters["phantoms_published_anew"] += 1
         return
     fork = max((node.position for node in gone if node.chain in survived), default=0)
     after = [(position, d) for position, d in again if position > fork]
     if after and not min(after, key=lambda one: one[0])[1].redelivered:
-        text = f"{heard.member} delivered {copy} at {heard.position} of a history that is gone"
+        text = f"{sent.member} delivered {copy} at {sent.position} of a history that is gone"
         judge.broken("G11", f"{text}, and it came again unflagged")
 
 
 def _look_for_confirmed(
     judge: BrokerJudge, path: list[Node], witness: Witness, machine: Machine
 ) -> None:
-    """G9: what a client was told to be safe is in a queue, with a consumer, or was settled."""
+    """G9: what was confirmed to a client is in a queue, with a consumer, or was settled."""
     survived = _places(path)
     present: set[MessageId] = {message for _, message in witness.settled}
     for vhost in machine.vhosts.values():
@@ -224,22 +224,22 @@ def _look_for_confirmed(
     for channel in machine.channels.values():
         for _, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
             present.add(message_id(message[BODY]))
-    for told in judge.told:
-        _find(judge, told, survived, witness, present)
+    for confirm in judge.confirms_sent:
+        _find(judge, confirm, survived, witness, present)
 
 
 def _find(
     judge: BrokerJudge,
-    told: Told,
+    sent: ConfirmSent,
     survived: dict[bytes, Node],
     witness: Witness,
     present: set[MessageId],
 ) -> None:
-    applied = witness.entered.get(told.message)
-    lost = told.chain not in survived or applied != told.position or told.message not in present
-    if told.durable and lost:
-        text = f"{told.member} confirmed {told.message} at {told.position}: applied at {applied},"
-        judge.broken("G9", f"{text} present {told.message in present}")
-    elif lost and not any(cold > told.position for cold in witness.colds):
-        text = f"{told.member} confirmed transient {told.message} at {told.position}"
+    applied = witness.entered.get(sent.message)
+    lost = sent.chain not in survived or applied != sent.position or sent.message not in present
+    if sent.durable and lost:
+        text = f"{sent.member} confirmed {sent.message} at {sent.position}: applied at {applied},"
+        judge.broken("G9", f"{text} present {sent.message in present}")
+    elif lost and not any(cold > sent.position for cold in witness.colds):
+        text = f"{sent.member} confirmed transient {sent.message} at {sent.position}"
         judge.broken("G9", f"{text}: applied at {applied}, and no cold start explains its loss")

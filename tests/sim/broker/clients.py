@@ -1,6 +1,6 @@
 """Simulated clients of one member: they publish, consume, settle, change their minds, and close.
 
-They speak in commands and hear effects, as gateway and outbox would pass them on.  Connection
+They send commands and receive effects, as gateway and outbox would pass them on.  Connection
 numbers are unique in the whole run, so a connection and a publish number name a message for good.
 """
 
@@ -60,7 +60,7 @@ class Consumer:
 
     def __init__(self, chan: int, queue: Queue, no_ack: bool, prefetch: int) -> None:
         self.chan, self.queue, self.no_ack, self.prefetch = chan, queue, no_ack, prefetch
-        self.life = 0
+        self.generation = 0
         self.unacked: dict[int, MessageId] = {}
         self.closing = False
         self.recovering = False
@@ -71,7 +71,7 @@ class Consumer:
 
 
 class SimClients:
-    """The clients of one life; `later` runs a call after a while unless the life is over."""
+    """The clients of one incarnation; `later` runs a call after a while unless that has ended."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class SimClients:
         self.consuming = 0  # the consumers' connection
         self.unconfirmed: dict[int, bool] = {}
         self.consumers: dict[int, Consumer] = {}
-        self._thinking = False
-        self._todo: list[Command] = []
+        self._sending = False
+        self._unsent: list[Command] = []
         self.queues = (Queue("shared", True), Queue(f"own-{member}", True), Queue("loose", False))
 
     # -- what they ask for -----------------------------------------------------------------------
@@ -101,7 +101,7 @@ class SimClients:
     def session_started(self, session: int) -> None:
         """All old connections are gone; the clients come again."""
         self.session = session
-        self.commands, self._todo = [], []
+        self.commands, self._unsent = [], []
         self._connect()
         self._consume()
 
@@ -125,8 +125,8 @@ class SimClients:
     def abort(self) -> None:
         """The consumers hang up with messages in their hands, and perhaps come again."""
         if self.session and not self.calm():
-            self.commands += [*self._todo, ConnectionClose(CONNECTION_CLOSE, self.consuming)]
-            self._todo = []
+            self.commands += [*self._unsent, ConnectionClose(CONNECTION_CLOSE, self.consuming)]
+            self._unsent = []
             self._consume()
 
     def _consume(self) -> None:
@@ -149,9 +149,9 @@ class SimClients:
         )
 
     def _open(self, consumer: Consumer) -> list[Command]:
-        consumer.life += 1
+        consumer.generation += 1
         consumer.forget()
-        tag = f"{consumer.queue.name}/{consumer.chan}.{consumer.life}"
+        tag = f"{consumer.queue.name}/{consumer.chan}.{consumer.generation}"
         return [
             ChannelOpen(CHANNEL_OPEN, self.consuming, consumer.chan),
             self._declare(self.consuming, consumer.chan, consumer.queue),
@@ -181,9 +181,9 @@ class SimClients:
         commands, self.commands = self.commands, []
         return commands
 
-    # -- what they hear --------------------------------------------------------------------------
+    # -- what they receive -----------------------------------------------------------------------
 
-    def hear(self, effect: Effect) -> None:
+    def receive(self, effect: Effect) -> None:
         match effect:
             case Confirm(conn, _, number, _, _) if conn == self.publisher:
                 self.unconfirmed.pop(number, None)
@@ -201,13 +201,13 @@ class SimClients:
             consumer.unacked.clear()
             consumer.recovering = False
         elif method == "channel.close-ok":
-            self._todo += self._open(consumer)
-            self._think()
+            self._unsent += self._open(consumer)
+            self._send_soon()
 
     def _delivered(self, consumer: Consumer, d: DeliverEffect) -> None:
         tape, conn, chan, tag = self.tape, self.consuming, consumer.chan, d.delivery_tag
         if consumer.no_ack and not consumer.closing:
-            self._say(Sent(SENT, conn, chan, tag))
+            self._send(Sent(SENT, conn, chan, tag))
         if consumer.no_ack:
             return
         consumer.unacked[tag] = message_id(d.body)
@@ -216,21 +216,23 @@ class SimClients:
         if self.calm():
             for one in self.consumers.values():
                 one.closing = True
-            self._say(ConnectionClose(CONNECTION_CLOSE, conn))
+            self._send(ConnectionClose(CONNECTION_CLOSE, conn))
             return
         what = tape.random.random()
         if what < 0.70:
-            self._say(Ack(ACK, conn, chan, tag, False))
+            self._send(Ack(ACK, conn, chan, tag, False))
         elif what < 0.82:
-            self._say(Nack(NACK, conn, chan, tag, False, what < 0.79))
+            self._send(Nack(NACK, conn, chan, tag, False, what < 0.79))
         else:
-            self.later(tape.between(0.0, 0.1), lambda: self._tidy(conn, consumer, consumer.life))
+            self.later(
+                tape.between(0.0, 0.1), lambda: self._tidy(conn, consumer, consumer.generation)
+            )
             return
         del consumer.unacked[tag]
 
-    def _tidy(self, conn: int, consumer: Consumer, life: int) -> None:
+    def _tidy(self, conn: int, consumer: Consumer, generation: int) -> None:
         """Settle what was kept, or give all of it back."""
-        if conn != self.consuming or life != consumer.life or not consumer.unacked:
+        if conn != self.consuming or generation != consumer.generation or not consumer.unacked:
             return
         if consumer.closing or consumer.recovering:
             return
@@ -238,41 +240,41 @@ class SimClients:
         chan, tags = consumer.chan, list(consumer.unacked)
         if what < 0.7:
             tag = self.tape.pick(tags)
-            self._say(Ack(ACK, conn, chan, tag, True))
+            self._send(Ack(ACK, conn, chan, tag, True))
             for one in [one for one in tags if one <= tag]:
                 del consumer.unacked[one]
         elif what < 0.8:
-            self._say(Nack(NACK, conn, chan, tags[-1], True, True))
+            self._send(Nack(NACK, conn, chan, tags[-1], True, True))
             consumer.unacked.clear()
         elif what < 0.9:
             consumer.recovering = True
-            self._say(Recover(RECOVER, conn, chan, True))
+            self._send(Recover(RECOVER, conn, chan, True))
         elif what < 0.98:
             consumer.closing = True
-            self._say(ChannelClose(CHANNEL_CLOSE, conn, chan))
+            self._send(ChannelClose(CHANNEL_CLOSE, conn, chan))
         else:
-            self._todo.append(ConnectionClose(CONNECTION_CLOSE, conn))
-            self.commands += self._todo
-            self._todo = []
+            self._unsent.append(ConnectionClose(CONNECTION_CLOSE, conn))
+            self.commands += self._unsent
+            self._unsent = []
             self._consume()
         if consumer.unacked:
-            self.later(self.tape.between(0.0, 0.1), lambda: self._tidy(conn, consumer, life))
+            self.later(self.tape.between(0.0, 0.1), lambda: self._tidy(conn, consumer, generation))
 
-    def _say(self, command: Command) -> None:
-        self._todo.append(command)
-        self._think()
+    def _send(self, command: Command) -> None:
+        self._unsent.append(command)
+        self._send_soon()
 
-    def _think(self) -> None:
-        if not self._thinking:
-            self._thinking = True
-            self.later(self.tape.gap(0.002), self._thought)
+    def _send_soon(self) -> None:
+        if not self._sending:
+            self._sending = True
+            self.later(self.tape.gap(0.002), self._send_now)
 
-    def _thought(self) -> None:
-        self._thinking = False
-        self.commands += self._todo
-        self._todo = []
+    def _send_now(self) -> None:
+        self._sending = False
+        self.commands += self._unsent
+        self._unsent = []
 
     @property
     def idle(self) -> bool:
         """They wait for nothing but deliveries."""
-        return not self.commands and not self._todo and not self.unconfirmed
+        return not self.commands and not self._unsent and not self.unconfirmed

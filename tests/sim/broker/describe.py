@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 def why_not(upper: BrokerUpper) -> str:
     """What keeps it from being ready."""
-    core, primary = upper.core, upper.core.primary
+    controller, primary = upper.controller, upper.controller.primary
     return (
-        f"{upper.name}: {core.replica.history} {primary.phase.value} ({primary.reason})"
-        f" speaking {core.serving} level {core.primary.has_caught_up} busy {core.busy}"
-        f" donor {core.transfer_donor} outstanding {core.submissions.outstanding}"
-        f" open {core.submissions.open} halted {core.halted!r}"
+        f"{upper.name}: {controller.replica.history} {primary.phase.value} ({primary.reason})"
+        f" serving {controller.serving} caught up {primary.has_caught_up} busy {controller.busy}"
+        f" donor {controller.transfer_donor} outstanding {controller.submissions.outstanding}"
+        f" open {controller.submissions.open} halted {controller.halted!r}"
         f" unconfirmed {len(upper.clients.unconfirmed)} store {upper.store.meta.position}"
-        f" mark {upper.outbox.durable_mark} marks {core.primary.marks()}"
-        f" ticks wanted {core.replica.machine.wants_tick}"
+        f" mark {upper.outbox.durable_mark} marks {controller.primary.marks()}"
+        f" ticks wanted {controller.replica.machine.wants_tick}"
     )

@@ -33,7 +33,7 @@ class Work:
     first: int
     last: int
     meta: Meta | None
-    told: tuple[Call, ...]
+    done_calls: tuple[Call, ...]
     checkpoint: tuple[int, list[bytes]] | None
 
 
@@ -59,7 +59,7 @@ class SimWriter:
         self._first = 0
         self._last = store.meta.position
         self._meta: Meta | None = None
-        self._told: list[Call] = []
+        self._done_calls: list[Call] = []
         self._checkpoints: list[tuple[int, list[bytes], Call]] = []
         self._flying: Work | None = None
         self._over = False
@@ -82,7 +82,7 @@ class SimWriter:
     def submit_meta(self, meta: Meta, done: Call) -> None:
         assert meta.position == self._last, f"meta says {meta.position}, store at {self._last}"
         self._meta = meta
-        self._told.append(done)
+        self._done_calls.append(done)
         self._kick()
 
     def checkpoint(self, replica: Replica, done: Call) -> SimCheckpoint:
@@ -115,9 +115,14 @@ class SimWriter:
     def _next(self) -> Work | None:
         if self._meta is not None:
             work = Work(
-                tuple(self._entries), self._first, self._last, self._meta, tuple(self._told), None
+                tuple(self._entries),
+                self._first,
+                self._last,
+                self._meta,
+                tuple(self._done_calls),
+                None,
             )
-            self._entries, self._meta, self._told = [], None, []
+            self._entries, self._meta, self._done_calls = [], None, []
             return work
         if self._checkpoints:
             position, chunks, done = self._checkpoints.pop(0)
@@ -163,6 +168,6 @@ class SimWriter:
             return
         if work.entries:
             self._on_durable(work.last)
-        for done in work.told:
+        for done in work.done_calls:
             done()
         self.member.finish_step()

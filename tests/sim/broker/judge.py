@@ -2,8 +2,8 @@
 
 It hears of every applied item, activation, release and confirm as they happen, and keeps the tree
 of all histories that ever were: each node is one applied item under the outcome chain that it led
-to.  G7, G8, G9 and G14 are held against the tree at once; what takes a whole history to say is
-said by `broker_audit` at the end.
+to.  G7, G8, G9 and G14 are held against the tree at once; what takes a whole history to judge is
+left to `audit` at the end.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Node(NamedTuple):
     item: Item
 
 
-class Heard(NamedTuple):
-    """One delivery that a client heard, and the history in which it was made."""
+class DeliverySent(NamedTuple):
+    """One delivery that was sent to a client, and the history in which it was made."""
 
     member: str
     session: int
@@ -50,8 +50,8 @@ class Heard(NamedTuple):
     effect: DeliverEffect
 
 
-class Told(NamedTuple):
-    """One confirm that a client heard."""
+class ConfirmSent(NamedTuple):
+    """One confirm that was sent to a client."""
 
     member: str
     message: MessageId
@@ -78,9 +78,9 @@ class BrokerJudge:
         self.nodes: dict[bytes, Node] = {}
         self.children: dict[tuple[bytes, int], bytes] = {}
         self.epochs: dict[int, Epoch] = {}
-        self.confirmed: Node | None = None  # the highest that clients were told will stay
-        self.heard: list[Heard] = []
-        self.told: list[Told] = []
+        self.confirmed: Node | None = None  # the highest that was confirmed to a client
+        self.deliveries_sent: list[DeliverySent] = []
+        self.confirms_sent: list[ConfirmSent] = []
         self.logs: dict[str, set[bytes]] = {}  # chains that the present log of each member holds
         self.latest_epoch = 0  # that anybody has activated
         self.counters: Counter[str] = Counter()
@@ -107,7 +107,7 @@ class BrokerJudge:
                 return node
         return None
 
-    # -- what members tell -----------------------------------------------------------------------
+    # -- what members report ---------------------------------------------------------------------
 
     def applied(self, name: str, parent: bytes, applied: Applied, now: History, root: int) -> None:
         item = applied.item
@@ -180,7 +180,7 @@ class BrokerJudge:
         voters: tuple[str, ...],
         disks: Callable[[str], list[MemoryDisk]],
     ) -> None:
-        """A member tells its clients that everything up to `node` will stay."""
+        """A member confirms everything up to `node` to its clients."""
         holding = [v for v in voters if any(self._holds(disk, node) for disk in disks(v))]
         if len(holding) < majority(len(voters)):
             text = f"{name} confirms {node.position}; only {holding} have it"
@@ -205,7 +205,7 @@ class BrokerJudge:
         return there is not None and there.chain == node.chain
 
     def finish(self) -> None:
-        """What can only be said at the end: successive epochs share a voter that was level."""
+        """What can only be judged at the end: successive epochs share a voter that was level."""
         numbers = sorted(self.epochs)
         for earlier, later in pairwise(numbers):
             one, two = self.epochs[earlier], self.epochs[later]

@@ -15,7 +15,7 @@ from vsync.types import Member, RingId
 
 
 class NodeLease:
-    """The real lease of a real core."""
+    """Lease of a real ring, read by the clock of its core."""
 
     def __init__(self, core: Node | OwnClock, world: World) -> None:
         self._core, self._world = core, world
@@ -36,7 +36,7 @@ class NodeLease:
 
 
 class IdealLease:
-    """Of a core without frames: it knows when it is left."""
+    """Lease of a core without frames: it ends the moment another member goes on."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -14,7 +14,7 @@ from broker.machine.commands import Command
 from broker.machine.effects import Confirm, DeliverEffect, Effect
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
 from tests.sim.broker.clients import SimClients, message_id
-from tests.sim.broker.judge import BrokerJudge, Heard, Told
+from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent
 
 if TYPE_CHECKING:
     from broker.replication.controller import Controller
@@ -89,8 +89,12 @@ class SimOutbox:
                     self._on_released(position, chain)
             message = (effect.conn, effect.publish_no)
             if effect.ack:
-                judge.told.append(Told(name, message, position, chain, effect.durable))
+                judge.confirms_sent.append(
+                    ConfirmSent(name, message, position, chain, effect.durable)
+                )
         elif isinstance(effect, DeliverEffect):
             message_id(effect.body)
-            judge.heard.append(Heard(name, clients.session, position, chain, effect))
-        clients.hear(effect)
+            judge.deliveries_sent.append(
+                DeliverySent(name, clients.session, position, chain, effect)
+            )
+        clients.receive(effect)

@@ -33,8 +33,8 @@ from tests.sim.broker.disk import SimWriter
 from tests.sim.broker.evidence import SimLog
 from tests.sim.broker.lease import lease_of
 from tests.sim.broker.outbox import SimOutbox
-from tests.sim.broker.transfer import SimJoining
-from tests.sim.broker.watchdogs import SimHealth
+from tests.sim.broker.transfer import SimTransfer
+from tests.sim.broker.watchdogs import SimWatchdogs
 from tests.sim.world.member import SimMember
 from tests.sim.world.tap import Tap
 from vsync.primary.events import PROMISED, Activated
@@ -70,16 +70,16 @@ class SimRing:
 
     def _promises(self, epoch: int) -> None:
         """A promise is on the disk, and all that it is based on."""
-        upper, core = self._upper, self._upper.core
+        upper, controller = self._upper, self._upper.controller
         meta = upper.stack.disks[upper.name].meta
         if (
             meta is None
             or meta.promised_epoch < epoch
-            or meta.cluster_id != core.promise.cluster_id
-            or meta.position < core.replica.history.position
+            or meta.cluster_id != controller.promise.cluster_id
+            or meta.position < controller.replica.history.position
         ):
-            text = f"{upper.name} promises {epoch} of {core.promise.cluster_id} at"
-            text += f" {core.replica.history.position}, its disk holds {_extent(meta)}"
+            text = f"{upper.name} promises {epoch} of {controller.promise.cluster_id} at"
+            text += f" {controller.replica.history.position}, its disk holds {_extent(meta)}"
             upper.judge.broken("G8", text)
 
 
@@ -96,7 +96,7 @@ class BrokerUpper:
         self.stack, self.member, self.tap, self.judge = stack, member, tap, stack.judge
         self.world, self.name = member.world, member.name
         self.tape = tape = self.world.tape.fork(f"broker {member.name} {member.incarnation}")
-        pace = self.world.tape.fork("pace")  # one for all members, or one for each life
+        pace = self.world.tape.fork("pace")  # one for all members, or one for each incarnation
         pace = tape if pace.chance(0.5) else pace
         self.slice_items = pace.pick((1, 3, 8, 1000))  # how much one turn applies at most
         self.slice_s = pace.pick((0.0, 0.0001, 0.001, 0.01, 0.05))  # how long until the next
@@ -111,19 +111,19 @@ class BrokerUpper:
             self.name, tape.fork("clients"), stack.numbers, self.later, self.judge.broken,
             lambda: self.world.healed,
         )  # fmt: skip
-        self.outbox = SimOutbox(self.clients, self.judge, lambda: self.core, self._released)
+        self.outbox = SimOutbox(self.clients, self.judge, lambda: self.controller, self._released)
         self.log = SimLog(
             self.name, self.judge, replica.history.chain, self._activated,
             self._recorder(replica, meta), self._applied,
         )  # fmt: skip
-        self.joining = SimJoining(self)
+        self.transfer = SimTransfer(self)
         retry_s = tape.fork("retry").gap(0.5 * self.world.plan.transfer_s)
         lease = lease_of(tap.core, self.world)
         self.replicated = ReplicatedMember(
-            Ports(SimRing(self), lease, self, self.joining, self.outbox, self.log, self),
+            Ports(SimRing(self), lease, self, self.transfer, self.outbox, self.log, self),
             self, store, meta, self._controller_of(replica, meta), transfer_retry_s=retry_s,
         )  # fmt: skip
-        self.watchdogs = SimHealth(self)
+        self.watchdogs = SimWatchdogs(self)
 
     def _controller_of(
         self, replica: Replica, meta: Meta
@@ -149,7 +149,7 @@ class BrokerUpper:
         return recorder
 
     @property
-    def core(self) -> Controller:
+    def controller(self) -> Controller:
         return self.replicated.controller
 
     @property
@@ -163,16 +163,16 @@ class BrokerUpper:
 
     @property
     def ready(self) -> bool:
-        core = self.core
+        controller = self.controller
         return (
-            core.serving
-            and core.primary.has_caught_up
-            and not core.busy
-            and not core.transfer_donor
-            and core.submissions.outstanding == 0
+            controller.serving
+            and controller.primary.has_caught_up
+            and not controller.busy
+            and not controller.transfer_donor
+            and controller.submissions.outstanding == 0
             and self.clients.idle
-            and not core.replica.machine.wants_tick
-            and self.store.meta.position == core.replica.history.position
+            and not controller.replica.machine.wants_tick
+            and self.store.meta.position == controller.replica.history.position
         )
 
     def why_not(self) -> str:
@@ -180,14 +180,14 @@ class BrokerUpper:
 
     def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
         """The load asks a client to publish."""
-        if self.core.submissions.full or not self.clients.publish(payload):
+        if self.controller.submissions.full or not self.clients.publish(payload):
             return False
         self.schedule()
         return True
 
     def pump(self, now: float) -> None:
         """Called after every step."""
-        self.core.flush()
+        self.controller.flush()
 
     def crashed(self) -> None:
         self.dead = True
@@ -217,7 +217,7 @@ class BrokerUpper:
             self.replicated.persister.request_checkpoint()
         self.replicated.turn(in_slice)
         if self.tape.chance(0.002):
-            self.core.replica.machine.invariants()
+            self.controller.replica.machine.invariants()
         self.member.finish_step()
 
     # -- the judge reads along -------------------------------------------------------------------
@@ -227,19 +227,19 @@ class BrokerUpper:
 
     def _activated(self, event: Activated) -> frozenset[str]:
         """Who has the state of the new view; whoever is not of that view may not reply any more."""
-        primary = self.core.primary
+        primary = self.controller.primary
         if primary.ring != event.ring:
             return frozenset()
         epoch = event.activation.epoch
         for other in self.stack.uppers.values():
-            older = not other.dead and other.core.primary.epoch < epoch
+            older = not other.dead and other.controller.primary.epoch < epoch
             if older and other.tap.me not in primary.members and other.replicated.may_reply:
                 text = f"{self.name} activates {epoch}, and {other.name} may still reply in epoch"
-                self.judge.broken("G7", f"{text} {other.core.primary.epoch}")
+                self.judge.broken("G7", f"{text} {other.controller.primary.epoch}")
         return primary.caught_up_names
 
     def _released(self, position: int, chain: bytes) -> None:
-        node, voters = self.judge.nodes[chain], self.core.promise.voters
+        node, voters = self.judge.nodes[chain], self.controller.promise.voters
         self.judge.released(self.name, node, voters, self.stack.disks_of)
 
     # -- its clock (`ports.Clock`) ---------------------------------------------------------------

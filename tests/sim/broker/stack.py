@@ -1,4 +1,4 @@
-"""The real broker core on every ring of a run: disks that outlive lives, and the judge of all."""
+"""Real brokers on every ring of a run: disks that outlive incarnations, and the judge of all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vsync.quorum.voter_set import majority
 
 
 class BrokerStack:
-    """Brokers on a ring; with `memberlog` each life writes its member log there."""
+    """Brokers on a ring; with `memberlog` each incarnation writes its member log there."""
 
     def __init__(self, memberlog: Path | None = None) -> None:
         self.memberlog = memberlog
@@ -84,7 +84,7 @@ class BrokerStack:
         return True
 
     def _covers(self, disk: MemoryDisk, mine: Meta) -> bool:
-        """Whether a disk holds all entries and promises that `mine` tells of."""
+        """Whether a disk holds all entries and promises that `mine` names."""
         meta = disk.meta
         if meta is None or not filled(meta) or meta.promised_epoch < mine.promised_epoch:
             return False
@@ -102,33 +102,33 @@ class BrokerStack:
         judge = self.judge
         judge.finish()
         uppers = [self.uppers[member.name] for member in live]
-        points = {upper.name: str(upper.core.replica.history) for upper in uppers}
-        roots = {upper.core.replica.machine.root() for upper in uppers}
+        points = {upper.name: str(upper.controller.replica.history) for upper in uppers}
+        roots = {upper.controller.replica.machine.root() for upper in uppers}
         if len(set(points.values())) > 1 or len(roots) > 1:
             judge.broken("G14", f"states differ at the end: {points}")
         for upper in uppers:
-            upper.core.replica.machine.invariants()
-        witness, _ = audit(judge, uppers[0].core.replica.history.chain)
+            upper.controller.replica.machine.invariants()
+        witness, _ = audit(judge, uppers[0].controller.replica.history.chain)
         for upper in uppers:
             self._remembers(upper, witness)
         return judge.violations
 
     def _remembers(self, upper: BrokerUpper, witness: Witness) -> None:
-        """Clients of a session that lives have heard all that the history delivered to them."""
+        """Clients of the present session were sent all that the history delivered to them."""
         clients = upper.clients
-        heard = [
+        sent = [
             (h.position, h.effect.chan, h.effect.delivery_tag)
-            for h in self.judge.heard
+            for h in self.judge.deliveries_sent
             if h.member == upper.name and h.effect.conn == clients.consuming
         ]
-        said = [
+        made = [
             (position, chan, tag)
             for position, conn, chan, tag in witness.deliveries
             if conn == clients.consuming
         ]
-        if heard != said:
-            odd = sorted(set(heard) ^ set(said))[:3]
-            text = f"clients of {upper.name} heard {len(heard)}, the history says {len(said)}"
+        if sent != made:
+            odd = sorted(set(sent) ^ set(made))[:3]
+            text = f"clients of {upper.name} got {len(sent)}, the history has {len(made)}"
             self.judge.broken("G11", f"{text}: first differences {odd}")
         if clients.published != witness.published.get(clients.publisher, 0):
             text = f"{clients.published} of {upper.name} published, the history"
@@ -139,6 +139,6 @@ class BrokerStack:
         sure = judge.confirmed.position if judge.confirmed is not None else 0
         counted = " ".join(f"{key} {value}" for key, value in sorted(judge.counters.items()))
         return (
-            f" epochs {len(judge.epochs):<3} confirmed {sure:<5} told {len(judge.told):<5}"
-            f" heard {len(judge.heard):<5} {counted}"
+            f" epochs {len(judge.epochs):<3} confirmed {sure:<5} told {len(judge.confirms_sent):<5}"
+            f" heard {len(judge.deliveries_sent):<5} {counted}"
         )

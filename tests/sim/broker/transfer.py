@@ -28,7 +28,7 @@ class Attempt:
     base: int
 
 
-class SimJoining:
+class SimTransfer:
     """What `broker.durability.transfer` is to a member."""
 
     def __init__(self, upper: BrokerUpper) -> None:
@@ -51,7 +51,7 @@ class SimJoining:
         self.upper.later(self._length(part), lambda: self._copy(attempt))
 
     def _reachable(self, donor: Member) -> BrokerUpper | None:
-        """The donor's present life, if datagrams get through both ways."""
+        """The donor's present incarnation, if datagrams get through both ways."""
         here, there = self.upper.name, donor.name
         other = self.upper.stack.uppers.get(there)
         links = self.upper.world.net.links

@@ -39,18 +39,18 @@ BEAT_BYTES_MAX = 2_000_000
 a view ends, all that was ordered and not safe yet is applied at once."""
 
 
-class SimHealth:
+class SimWatchdogs:
     """What `broker.replication.timers` and `broker.watchdogs.watchdogs` are to a member."""
 
     def __init__(self, upper: BrokerUpper) -> None:
         self.upper, self.world = upper, upper.world
         tape = self.tape = upper.tape.fork("health")
-        self._ticker = Ticker(upper.core, self.world.now)
+        self._ticker = Ticker(upper.controller, self.world.now)
         self._disk = DiskLag(tape.pick((1.0, 5.0, 30.0)), BACKLOG_BYTES_MAX, self._throttle)
         plan = self.world.plan
         kept = plan.store_frames_max * plan.frame_bytes_max
         self._bytes_max = BACKLOG_BYTES_MAX + BEAT_BYTES_MAX + kept
-        # The same in all lives: the queue outlives them.
+        # The same in all incarnations: the queue outlives them.
         fixed = self.world.tape.fork(f"mortal {upper.name}")
         self._ttl_us = fixed.pick((50_000, 400_000, 2_000_000))
         self._load = tape.pick((0.0, 0.05, 0.5))
@@ -63,7 +63,7 @@ class SimHealth:
         upper = self.upper
         self.upper.later(BEAT_S * self.tape.between(0.5, 1.5), self._beat)
         self._ticker.wake(self.world.now)
-        if upper.core.serving and not self.world.healed and self.tape.chance(self._load):
+        if upper.controller.serving and not self.world.healed and self.tape.chance(self._load):
             self._publish()
         lag = upper.replicated.persister.writer.lag.lag()
         # Once all is healed nobody leaves for its disk, and a fake ring keeps no token.
@@ -86,10 +86,10 @@ class SimHealth:
     def _publish(self) -> None:
         upper = self.upper
         queue = f"mortal-{upper.name}"
-        session = upper.core.submissions.session
+        session = upper.controller.submissions.session
         if session != self._session:
             self._session, self._conn, self._number = session, next(upper.stack.numbers), 0
-            upper.core.admit(
+            upper.controller.admit(
                 [
                     ConnectionOpen(CONNECTION_OPEN, self._conn, "/", "guest", "p:3"),
                     ChannelOpen(CHANNEL_OPEN, self._conn, 1),
@@ -101,11 +101,13 @@ class SimHealth:
             )  # fmt: skip
         self._number += 1
         body = MESSAGE.pack(self._conn, self._number) + b"%d" % int(self.world.now * 1e6)
-        upper.core.admit([Publish(PUBLISH, self._conn, 1, 0, "", queue, PERSISTENT, b"", body)])
+        upper.controller.admit(
+            [Publish(PUBLISH, self._conn, 1, 0, "", queue, PERSISTENT, b"", body)]
+        )
 
     def applied(self, applied: Applied) -> None:
         """An item was applied here: nothing may have gone before its time."""
-        machine = self.upper.core.replica.machine
+        machine = self.upper.controller.replica.machine
         vhost = machine.vhosts.get("/")
         queue = vhost.queues.get(f"mortal-{self.upper.name}") if vhost is not None else None
         present: dict[int, Message] = {}
