@@ -39,7 +39,7 @@ class RigShell:
         self.bus, self.me = bus, me
         self.disk = Promise("", (), 0)
         self.disk_history = History()
-        self.spoken: list[tuple[int, Effect]] = []
+        self.sent: list[tuple[int, Effect]] = []
         self.released = 0
         self.sessions: list[int] = []
         self.held: list[str] = []
@@ -89,7 +89,7 @@ class RigShell:
         pass
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
-        self.spoken.extend(effects)
+        self.sent.extend(effects)
 
     def release(self, position: int) -> None:
         self.released = position

@@ -25,7 +25,7 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "promises_while_others_reply": (28, 87),
     "promises_before_durable": (2, 1, 3),
     "promises_behind_nothing": (4, 9, 16),
-    "promise_of_another_view": (83,),
+    "promise_of_another_view": (2, 83),
     "confirms_before_durable": (1, 2, 3),
     "applied_counts_as_durable": (9, 13),
     "installs_before_the_log": (9, 13, 22),
