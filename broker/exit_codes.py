@@ -35,7 +35,7 @@ class Exit(IntEnum):
     BUSY = 75
     """The data directory belongs to another broker that runs now."""
     PROTOCOL = 76
-    """The other members speak another version, or refused this one."""
+    """The other members run another version, or refused this one."""
     NOT_ALLOWED = 77
     """The other members do not let this one in: keys, password or mechanism differ."""
     CONFIG = 78

@@ -82,7 +82,7 @@ class DataDirectory:
 
     @property
     def log_dir(self) -> Path:
-        """Where the member log lives."""
+        """Directory of the member log."""
         return self.data_dir / LOG_DIR
 
     def close(self) -> None:

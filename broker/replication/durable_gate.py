@@ -50,7 +50,7 @@ class DurableGate(Generic[T]):
 
 
 def acknowledges_durable(effect: Effect) -> bool:
-    """Whether an effect tells its client that a change is safe, and has to wait for the gate.
+    """Whether an effect confirms a change to its client, and has to wait for the gate.
 
     Confirms of transient messages wait as well: what was only applied here could be lost with this
     member, and a confirm that the loss of one member takes back is none.

@@ -3,7 +3,7 @@
 A member that stands still for longer than its lease silences all the others, and for longer than
 the token timeout it is left out.  The loop is looked at from a timer: when that comes late, the
 process was doing something else, or nothing.  How much processor time the loop's thread got
-meanwhile, and how long it was in writes of the member log, tells three causes apart: its own work,
+meanwhile, and how long it was in writes of the member log, separates three causes: its own work,
 a disk that makes writers wait, and processors (or a whole machine) given to somebody else.
 
 Pure: all times are handed in, in seconds.
