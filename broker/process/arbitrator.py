@@ -2,7 +2,7 @@
 
 It takes part in the ring and in the primary layer like any member, answers a state exchange with
 its record instead of a state, and drops what is ordered.  Every epoch in which it sees a view
-activated it writes down who holds all that this view confirms, and only then reports it to the others
+activated it records who holds all that this view confirms, and only then reports it to the others
 (its mark is the epoch of its record); see `vsync.quorum.voter_set` for what its vote is worth.
 """
 
