@@ -130,19 +130,21 @@ LmdbPersister = Persister[LmdbStore, StoreWriter]
 
 
 async def close_store(
-    persister: LmdbPersister, replica: Replica, marker: Marker, *, shutdown_id: str, note: str
+    persister: LmdbPersister, replica: Replica, marker: Marker, reason: str
 ) -> None:
     """Write what is left, and put into the marker how this incarnation ended.
 
-    A clean end leaves a checkpoint of the last state: the next start re-executes nothing.  Raises
-    `StoreStuck` when the disk does not answer: hands off the store, it may not even be closed.
+    `reason` is noted when the store is wrong.  A clean end leaves a checkpoint of the last state:
+    the next start re-executes nothing.  Raises `StoreStuck` when the disk does not answer: hands
+    off the store, it may not even be closed.
     """
     persister.cancel_checkpoint()
     await persister.writer.drain(PATIENCE_S)
     if marker is Marker.DIRTY:
         return
     store = persister.store
-    meta = replace(persister.meta, marker=marker, shutdown_id=shutdown_id, note=note)
+    note = reason if marker is Marker.INCONSISTENT else ""
+    meta = replace(persister.meta, marker=marker, shutdown_id=replica.shutdown_id, note=note)
     if marker is Marker.CLEAN and replica.history.position == meta.position:
         store.write_checkpoint(meta.position, checkpoint_of(replica), meta)
     else:

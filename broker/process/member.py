@@ -23,7 +23,6 @@ from broker.durability.store_writer import DataDirectoryDevice, close_store
 from broker.durability.transfer import StateTransfer
 from broker.exit_codes import Exit
 from broker.frontend.connections import Connections
-from broker.machine.clock.voters import voter_names
 from broker.machine.commands import Command
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
@@ -38,7 +37,6 @@ from broker.replication.timers import Timers
 from broker.selfcheck.supervisor import Supervisor
 from broker.watchdogs.reply_lease import ReplyLease
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
-from store.api import Marker
 from store.errors import StoreError, StoreStuck
 from vsync.io.transport import ZmqTransport
 from vsync.totem.events import Direct, Note, Output, View
@@ -207,24 +205,12 @@ class BrokerMember:
         return code
 
     async def _close_store(self, code: Exit, reason: str, *, inconsistent: bool) -> Exit:
-        """Write the last things to the store; return the exit code that this leaves.
-
-        An ordered shutdown marks the store clean.  An inconsistent one is marked so only where
-        another member can give this one its state: a sole voter re-executes its store when it
-        starts again.
-        """
-        controller, persister = self._controller, self._member.persister
-        replica = controller.replica
-        clean = code is Exit.OK and bool(controller.shutdown_position)
-        alone = voter_names(controller.promise.voters) in ((), (controller.me.name,))
-        marker, note = Marker.CLEAN if clean else Marker.DIRTY, ""
-        if inconsistent and not alone:
-            marker, note = Marker.INCONSISTENT, reason
+        """Write the last things to the store; return the exit code that this leaves."""
+        member, replica = self._member, self._controller.replica
+        marker = member.last_marker(clean=code is Exit.OK, inconsistent=inconsistent)
         try:
-            persister.keep(replica, controller.promise)
-            await close_store(
-                persister, replica, marker, shutdown_id=replica.shutdown_id, note=note
-            )
+            member.persister.keep(replica, self._controller.promise)
+            await close_store(member.persister, replica, marker, reason)
         except StoreError as error:
             self.disk_stuck = isinstance(error, StoreStuck)
             log.critical("the store could not be closed in order: %s", error)

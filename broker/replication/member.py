@@ -22,13 +22,14 @@ from typing import Generic
 
 from broker.divergence.digest_vote import DigestVerdict
 from broker.exit_codes import Exit
+from broker.machine.clock.voters import voter_names
 from broker.machine.effects import Effect
 from broker.replication.chain import History, Promise
 from broker.replication.controller import Controller
 from broker.replication.persister import Persister, StoreDevice, StoreT, WriterT
 from broker.replication.ports import Ports, Shell
 from broker.replication.replica import Replica
-from store.api import Meta
+from store.api import Marker, Meta
 from vsync.primary.events import Activated
 from vsync.totem.events import Deliver, Output, Transitional, View
 from vsync.types import Guarantee, Member
@@ -126,6 +127,18 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def _on_durable(self, position: int) -> None:
         self._log.durable(position)
         self._ring.set_mark(position)
+
+    def last_marker(self, *, clean: bool, inconsistent: bool) -> Marker:
+        """Return what this member may claim about its store as it ends.
+
+        An ordered shutdown marks it clean.  An inconsistent one is marked so only where another
+        member can give this one its state: a sole voter re-executes its store when it starts again.
+        """
+        controller = self.controller
+        alone = voter_names(controller.promise.voters) in ((), (controller.me.name,))
+        if inconsistent and not alone:
+            return Marker.INCONSISTENT
+        return Marker.CLEAN if clean and controller.shutdown_position else Marker.DIRTY
 
     # -- ordered by the controller ---------------------------------------------------------------
 
