@@ -100,7 +100,7 @@ class Connectivity:
         others = wanted - {self._me}
         return all(m in reports and wanted <= reports[m].reception | {m} for m in others)
 
-    def witnessed(self, members: Iterable[Member], now: float) -> bool:
+    def all_received(self, members: Iterable[Member], now: float) -> bool:
         """Was each of these received from, by this member or by one that it receives from?"""
         on_frame = {m for m, at in self._last_frame.items() if now - at <= self._memory}
         missing = set(members) - on_frame - {self._me}

@@ -91,7 +91,8 @@ class GatherPhase:
         """
         candidates = self.sets.candidates()
         connectivity = self._connectivity
-        if connectivity.witnessed(candidates, now) and not connectivity.complete(candidates, now):
+        running = connectivity.all_received(candidates, now)
+        if running and not connectivity.complete(candidates, now):
             brief = now + BRIEF_JOINS * self._config.join_timeout_ms / 1000
             self._context.arm(
                 Timer.CONSENSUS, min(brief, self._context.due.get(Timer.CONSENSUS, brief))
@@ -113,7 +114,7 @@ class GatherPhase:
             candidates = self.sets.candidates()
             clique = self._connectivity.clique(candidates, now)
             left_out = tuple(m for m in candidates if m not in clique)
-            if left_out and self._connectivity.witnessed(left_out, now):
+            if left_out and self._connectivity.all_received(left_out, now):
                 self._context.count("clique_chosen")
             # All linked and yet no agreement: those that did not agree are forming another ring.
             failed = left_out or self.sets.not_agreed()

@@ -282,8 +282,8 @@ def test_a_link_needs_the_reports_of_both() -> None:
     assert not connectivity.linked(1.1)
     assert connectivity.complete((A, B), 0.5)
     assert not connectivity.complete((A, B, C), 0.5)
-    assert connectivity.witnessed((A, B, C), 0.5)
-    assert not connectivity.witnessed((A, D), 0.5)
+    assert connectivity.all_received((A, B, C), 0.5)
+    assert not connectivity.all_received((A, D), 0.5)
 
 
 def test_a_view_is_given_up_for_a_larger_one_only() -> None:
