@@ -17,7 +17,7 @@ SLEEP_S = 0.01
 """A jump of one clock against the other by more than this means that the machine slept."""
 
 
-def awake_clock() -> float:
+def boot_clock() -> float:
     """Seconds, also those in which the machine slept; the same as monotonic where unknown."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -31,16 +31,16 @@ class ReplyLease:
         self,
         lease: Lease,
         clock: Callable[[], float] = time.monotonic,
-        awake: Callable[[], float] = awake_clock,
+        boot: Callable[[], float] = boot_clock,
     ) -> None:
-        self._lease, self._clock, self._awake = lease, clock, awake
-        self._ahead = awake() - clock()
+        self._lease, self._clock, self._boot_clock = lease, clock, boot
+        self._ahead = boot() - clock()
         self._slept_until = -math.inf
 
     def holds(self, ring: RingId) -> bool:
         """Whether this member may still act on the view `ring`."""
         now = self._clock()
-        ahead = self._awake() - now
+        ahead = self._boot_clock() - now
         if ahead - self._ahead > SLEEP_S:
             # The clock of the ring stood still while the machine slept: only what is new counts.
             self._slept_until = now
