@@ -1,1 +1,1 @@
-"""Tests: tests."""
+"""Tests of the four packages, and what they share."""

@@ -1,1 +1,1 @@
-"""What operators type: one module per command."""
+"""The commands that operators type, and the check of the members' logs."""

@@ -1,1 +1,1 @@
-"""Tests: bench."""
+"""Benchmarks: what the machine, the ring and the brokers cost and carry."""

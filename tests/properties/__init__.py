@@ -1,1 +1,1 @@
-"""Tests: properties."""
+"""Tests with generated inputs, and short runs of the simulator."""

@@ -1,1 +1,1 @@
-"""Tests: system."""
+"""Tests with real processes, sockets and disks."""

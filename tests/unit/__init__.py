@@ -1,1 +1,1 @@
-"""Tests: unit."""
+"""Unit tests, a folder for each room."""

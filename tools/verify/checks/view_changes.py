@@ -50,9 +50,8 @@ def check_view_changes(rows: list[Row]) -> Iterator[Finding]:
             else:
                 row, what = one
                 yield Finding("G6", member, incarnation, position_at(rows, row), what)
-    arrived: dict[Ring, dict[str, Ring]] = defaultdict(
-        dict
-    )  # by view entered and member, the view it left
+    # By view entered and member, the view it left.
+    arrived: dict[Ring, dict[str, Ring]] = defaultdict(dict)
     for change in changes:
         before, after = change.between
         arrived[after][_member(change.after)] = before
@@ -84,7 +83,7 @@ def incomplete(rows: list[Row]) -> set[IncarnationId]:
     for row in rows:
         if row.kind == SEGMENT:
             numbers[row.member, row.incarnation].add(row.segment)
-    gaps = (life for life, of in numbers.items() if max(of) - min(of) >= len(of))
+    gaps = (one for one, of in numbers.items() if max(of) - min(of) >= len(of))
     return found.union(gaps)
 
 

@@ -57,9 +57,8 @@ class ClusterProgress:
     """State of the followed cluster; takes the control rows of each micro-batch, in order."""
 
     def __init__(self) -> None:
-        self._ends: dict[
-            IncarnationId, Row
-        ] = {}  # by incarnation, one SEGMENT row of all that was read
+        # By incarnation, one SEGMENT row of all that was read.
+        self._ends: dict[IncarnationId, Row] = {}
         self._carry: dict[IncarnationId, lifetimes.CarriedState] = {}
         self._rows: list[Row] = []  # of views, and faults
         self._inactive: dict[str, int] = {}  # files that begin outside of a primary: last position
@@ -201,10 +200,8 @@ class ClusterProgress:
         carry = self._carry.get(key)
         follows = before is not None or row.segment == 0
         if before is None or carry is None:
-            carry, merged = (
-                lifetimes.CarriedState(),
-                row,
-            )  # there is nothing to compare its beginning with
+            # There is nothing to compare its beginning with.
+            carry, merged = lifetimes.CarriedState(), row
         else:
             if any(ends["cluster"]):
                 views_and_segments.check_input([before, row])
