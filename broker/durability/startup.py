@@ -2,9 +2,9 @@
 
 Most starts re-execute the store and go on. A store that must not or cannot be re-executed keeps its
 place on disk but has no vote: it was out-voted, is damaged, or holds a command that this release
-cannot execute. The
-member then joins like an empty one, and its old store is set aside when another's state is in
-force. It never goes on from the part before the command: others may count on what it has durable.
+cannot execute. The member then joins like an empty one, and its old store is set aside when
+another's state is in force. It never goes on from the part before the command: others may count on
+what it has durable.
 """
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ class Shutdown(NamedTuple):
 
 
 class Poisoned(NamedTuple):
-    """The sender died of a command of this kind and content (`poison.content_of`)."""
+    """The sender failed at a command of this kind and content (`poison.content_of`)."""
 
     kind: int
     of_kind: int

@@ -15,7 +15,8 @@ import struct
 from enum import IntEnum
 
 MOVE = struct.Struct("<BHIQIQ")
-"""What, low 16 bits of the command's position, queue, place in the queue, of, detail."""
+"""What happened, low 16 bits of the command's position, queue, place in the queue, of (mostly the
+channel), detail."""
 row = MOVE.pack
 _SEQ, _OF, _DETAIL = 7, 15, 19  # where these fields begin in a row
 INDEX_MASK = 0xFFFF

@@ -66,7 +66,7 @@ class ExecutionFailed(Exception):
 
 
 class Withheld(Exception):
-    """The next item holds a command that killed this member before; nothing of it was executed."""
+    """The next item holds a command at which this member failed before; nothing was executed."""
 
     def __init__(self, position: int, order: bytes) -> None:
         super().__init__(f"the command at position {position} is quarantined")
@@ -94,7 +94,7 @@ class Applied(NamedTuple):
     session: int
     blob_no: int
     time_us: int
-    moves: bytes  # what the commands did to messages: rows of tape.MOVE
+    moves: bytes  # what the commands did to messages: rows of `move_log.MOVE`
     declared: list[Queue]  # queues that began in it
 
 

@@ -94,8 +94,11 @@ def publish_to(
     mark: int,
     publish_no: int,
 ) -> bool:
-    """One message tuple, shared by all queues of the route. False if one of them refused it. The
-    last three are of the move: how it was published, by which channel, with which number there."""
+    """Put one message tuple, shared by all, into the queues of the route; False if one refused it.
+
+    `what`, `mark` and `publish_no` go into the recorded move: how it was published, by which
+    channel, and its number there.
+    """
     exchange, key, queues, _ = route
     persistent = flags & PERSISTENT
     if persistent:

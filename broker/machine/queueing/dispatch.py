@@ -80,7 +80,7 @@ def deliver(
     redelivered: bool,
     what: int,
 ) -> None:
-    """To a consumer that `next_consumer` returned; `what` is the move."""
+    """Deliver to a consumer that `next_consumer` returned; `what`: the kind of move to record."""
     channel = consumer.channel
     tag = channel.next_tag
     channel.next_tag = tag + 1
@@ -191,8 +191,10 @@ def release(
     state: State, channel: Channel, tag: int, held: Held, content: int, what: int, detail: int
 ) -> None:
     """Take a message from the channel that held it: the one place where credit comes back.
-    `content` is its hash, computed anew by the caller when the message leaves for good; `what`
-    and `detail` are of the move."""
+
+    `content` is its hash, computed anew by the caller when the message leaves for good; `what` and
+    `detail` are the kind and the last field of the move to record.
+    """
     queue, seq, _, consumer, redelivered = held
     state.moves.append(
         row(

@@ -65,7 +65,7 @@ class OperationalPhase:
         if frame.ring != ring.id:
             self._context.count("data_other_ring")
         elif token is not None and frame.seq > token.seq:
-            # The token is here: nobody else gave out this number (fuzzing).
+            # The token is here, so nobody has given out this number yet: the frame is forged.
             self._context.count("data_beyond_token")
         elif code := ring.add(frame):
             self._context.count(code)
