@@ -259,7 +259,7 @@ def render(report: Report, seconds: float, *, verbose: bool = False) -> str:
     """Return the report for people."""
     c = report.counts
     lines = [
-        f"members {c.members}, lives {c.lives}, segments {c.segments}, bytes {c.bytes:,}",
+        f"members {c.members}, incarnations {c.lives}, segments {c.segments}, bytes {c.bytes:,}",
         f"records {c.records:,}, batches {c.batches:,}, positions {c.positions:,}, "
         f"publishes {c.publishes:,}, confirms {c.confirms:,}, views {c.views}, epochs {c.epochs}",
         f"checked in {seconds:.1f} s, {c.records / max(seconds, 0.001):,.0f} records/s",

@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     around: tuple[str, ...] = ()  # other moves of the message, and of this command
 
     def __str__(self) -> str:
-        who = f" member {self.member} (life {self.incarnation})" if self.member else ""
+        who = f" member {self.member} (incarnation {self.incarnation})" if self.member else ""
         where = f" at position {self.position}" if self.position >= 0 else ""
         return f"{self.property} ({PROPERTIES[self.property]}):{who}{where}: {self.what}"
 

@@ -52,9 +52,9 @@ class TestVerdicts:
         good_history().write(tmp_path)
         result = run(str(tmp_path))
         assert result.exit_code == 0
-        assert "members 3, lives 4" in result.output
+        assert "members 3, incarnations 4" in result.output
         assert "consistent: G1, G2" in result.output
-        assert "note: c (life 1)" in result.output
+        assert "note: c (incarnation 1)" in result.output
 
     def test_not_consistent(self, tmp_path: Path) -> None:
         maker = good_history()
@@ -88,7 +88,7 @@ class TestVerdicts:
         assert result.exit_code == 0
         text = (tmp_path / "report.html").read_text(encoding="utf-8")
         assert text.count("<svg") == 4
-        assert "c (life 2)" in text
+        assert "c (incarnation 2)" in text
         assert "takes the state at position" in text
         assert "epoch 3" in text
 

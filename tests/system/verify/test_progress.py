@@ -300,7 +300,7 @@ def test_a_member_without_a_log_is_named_and_holds_nothing_back(tmp_path: Path) 
     reader = Reader(tmp_path / "a", tmp_path / "b")
     reader.to_the_end()
     progress = reader.progress.progress()
-    assert progress.absent == ["c (life 2)"]
+    assert progress.absent == ["c (incarnation 2)"]
     assert progress.verified == progress.newest > 0
 
 

@@ -95,7 +95,7 @@ def compare_ends(places: list[Path]) -> FastReport:
         own.sort(key=lambda one: one.ends.header.segment)
         for before, after in pairwise(own):
             for what in _discontinuities(before, after):
-                report.differences.append(f"{key[0]} (life {key[1]}): {what}")
+                report.differences.append(f"{key[0]} (incarnation {key[1]}): {what}")
                 suspects.update((before.file, after.file))
     suspects.update(_compare_chains(report, segments))
     report.suspects = sorted(suspects)

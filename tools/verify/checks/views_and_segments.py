@@ -99,13 +99,13 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
                 yield Finding("LOG", member, incarnation, position, what)
         if segments[0].segment > 0:
             yield (
-                f"{member} (life {incarnation}): the log begins with segment "
+                f"{member} (incarnation {incarnation}): the log begins with segment "
                 f"{segments[0].segment}; what was before is not known"
             )
         if (member, incarnation) not in stopped:
             torn = ", in the middle of a record" if ends_of(segments[-1])["torn_tail"] else ""
             yield (
-                f"{member} (life {incarnation}): the log ends without a stop{torn}; "
+                f"{member} (incarnation {incarnation}): the log ends without a stop{torn}; "
                 "what came after is not known"
             )
     for member, incarnation, records in records_by_incarnation(rows):

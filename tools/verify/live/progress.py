@@ -153,7 +153,8 @@ class ClusterProgress:
             )
             for key, row in sorted(self._last_incarnations().items())
         ]
-        absent = sorted(f"{name} (life {n})" for name, n in present if (name, n) not in self._ends)
+        missing = sorted(present - self._ends.keys())
+        absent = [f"{name} (incarnation {number})" for name, number in missing]
         return LogProgress(newest, self._verified, lags, absent)
 
     def _is_new(self, key: tuple[str, ...]) -> bool:

@@ -17,7 +17,7 @@ from tools.verify.report.result import Report
 from tools.verify.report.timeline import SLICES, IncarnationTimeline, Slice, Timeline
 from tools.verify.report.traffic import MoveCount, return_causes
 
-WIDTH, LEFT, RIGHT = 960, 110, 16
+WIDTH, LEFT, RIGHT = 960, 130, 16
 LANE, CHART = 30, 120
 BAR, CAUSE_LEFT = 26, 270
 INCARNATIONS_MAX, MARKS_MAX, AROUND_MAX = 60, 50, 20
@@ -119,7 +119,7 @@ def _findings(findings: list[Finding]) -> Iterator[str]:
     yield "<th>position</th><th>what</th></tr></thead><tbody>"
     for number, f in enumerate(findings[:FINDINGS_MAX]):
         around = "\n".join(f.around) if number < AROUND_MAX else ""
-        who = f"{f.member} (life {f.incarnation})" if f.member else "all"
+        who = f"{f.member} (incarnation {f.incarnation})" if f.member else "all"
         where = f"{f.position:,}" if f.position >= 0 else ""
         yield (
             f"<tr><td>{f.property}: {escape(PROPERTIES[f.property])}</td><td>{escape(who)}</td>"
@@ -144,7 +144,7 @@ def _pictures(timeline: Timeline, findings: list[Finding]) -> Iterator[str]:
         len(incarnations) * LANE,
         timeline,
         marks,
-        (f"{left_out} earlier lives are not drawn. " if left_out else "")
+        (f"{left_out} earlier incarnations are not drawn. " if left_out else "")
         + "Dark: in a primary view, with its epoch. Pale: outside of one. "
         "&#9656; start, &#9670; state received, &#9632; stop, &#10005; the log just ends.",
     )
@@ -234,7 +234,7 @@ def _latest(incarnations: list[IncarnationTimeline]) -> list[IncarnationTimeline
 def _lanes(timeline: Timeline, incarnations: list[IncarnationTimeline]) -> Iterator[str]:
     for number, one in enumerate(incarnations):
         top = number * LANE + 5
-        name = escape(f"{one.member} (life {one.incarnation})")
+        name = escape(f"{one.member} (incarnation {one.incarnation})")
         yield f'<text x="0" y="{top + 14}">{name}</text>'
         yield _box(timeline, one.begin_us, one.end_us, top, "#dfe5ec", f"{name}: in no primary")
         for begin, end, text in _merged_spans(timeline, one):

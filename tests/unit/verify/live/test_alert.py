@@ -23,14 +23,14 @@ LAGS = [
     BEHIND,
     MemberLag("d", 1, 10, 990, 99.0, live=False),
 ]
-RESULT = FollowResult(LogProgress(1000, 900, LAGS, ["e (life 1)"]), [FOUND], 5000)
+RESULT = FollowResult(LogProgress(1000, 900, LAGS, ["e (incarnation 1)"]), [FOUND], 5000)
 
 
 def test_people_get_lines() -> None:
     assert list(result_lines(RESULT, None, as_json=False)) == [
-        "ALERT G14 (same state everywhere): member b (life 1) at position 90: "
+        "ALERT G14 (same state everywhere): member b (incarnation 1) at position 90: "
         "another chain after PUBLISH",
-        "note: e (life 1) is in the primary view, but no log of it is here",
+        "note: e (incarnation 1) is in the primary view, but no log of it is here",
     ]
     calm = FollowResult(RESULT.progress, [], 5000)
     assert list(result_lines(calm, RESULT, as_json=False)) == []  # noted once

@@ -119,10 +119,10 @@ def test_large_logs_stay_small_pages() -> None:
         one.spans = [Span(BEGIN + i * 9000, BEGIN + i * 9000 + 8000, i) for i in range(500)]
         one.events = [Event(BEGIN + i * 9000, "snapshot", "takes") for i in range(500)]
         large.timeline.incarnations.append(one)
-    large.notes = [f"c (life {n}): the log ends without a stop" for n in range(2_000)]
+    large.notes = [f"c (incarnation {n}): the log ends without a stop" for n in range(2_000)]
     text = page(large, "t")
     assert len(text) < 1_500_000
-    assert "earlier lives are not drawn" in text
+    assert "earlier incarnations are not drawn" in text
 
 
 def test_context_of_a_finding_and_coverage() -> None:
