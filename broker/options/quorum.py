@@ -15,7 +15,7 @@ from vsync.quorum.voter_set import Terms
 
 VOTES_MAX = 255
 EXPECTED_MAX = 4096
-STANDING_MS = 10_000
+LAST_MAN_STANDING_MS = 10_000
 """votequorum's window of last_man_standing."""
 
 _WINDOW = "cluster-last-man-standing-window"
@@ -26,7 +26,7 @@ DEFAULTS: Mapping[str, str] = {
     "cluster-wait-for-all": "no",
     "cluster-auto-tie-breaker": "no",
     "cluster-last-man-standing": "no",
-    _WINDOW: str(STANDING_MS),
+    _WINDOW: str(LAST_MAN_STANDING_MS),
     "cluster-arbitrator": "",
 }
 
@@ -50,7 +50,7 @@ def read_quorum_options(text: Mapping[str, str], size: int) -> Terms:
                 number("cluster-expected-votes", expected, 1, EXPECTED_MAX) if expected else 0
             ),
             tie_breaker=_tie_breaker(text["cluster-auto-tie-breaker"]),
-            standing_ms=window if flag("cluster-last-man-standing") else 0,
+            last_man_standing_ms=window if flag("cluster-last-man-standing") else 0,
             two_node=two_node,
             wait_for_all=wait_for_all,
         )

@@ -2,8 +2,8 @@
 
 A change takes two commands.  The first names both voter sets, of which each must agree from then
 on; when it is durable under both, the second names the new set alone.  Every member could order the
-second; the lowest level voter does, and whoever follows it when it is gone.  Pure: the time is
-given.
+second; of the voters that have caught up the first by name does, and the next one when it is gone.
+Pure: the time is given.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class VoterChanges:
         controller = self._controller
         terms = controller.promise.voters
         electorate = parse(terms)
-        level = controller.primary.caught_up_names
-        voting = sorted(level.intersection(electorate.data_names))
+        caught_up = controller.primary.caught_up_names
+        voting = sorted(caught_up.intersection(electorate.data_names))
         if not (
             controller.serving
             and controller.primary.has_caught_up
@@ -47,8 +47,8 @@ class VoterChanges:
         if electorate.changing:
             if controller.primary.durable() >= controller.voters_since:
                 self._order(change.finished(terms))
-        elif electorate.latest.standing_ms:
-            self._mind_the_missing(now)
+        elif electorate.latest.last_man_standing_ms:
+            self._exclude_missing(now)
 
     def _order(self, after: Terms) -> None:
         """Order one step; once in an epoch, as what was submitted there will be ordered there."""
@@ -60,17 +60,19 @@ class VoterChanges:
 
     # -- last man standing -----------------------------------------------------------------------
 
-    def _mind_the_missing(self, now: float) -> None:
+    def _exclude_missing(self, now: float) -> None:
+        """Let voters that are away for too long stop counting, and those that came back count."""
         controller = self._controller
-        terms, level = controller.promise.voters, controller.primary.caught_up_names
+        terms, caught_up = controller.promise.voters, controller.primary.caught_up_names
         one = parse(terms).latest
         since = self._missing_since
-        self._missing_since = {n: since.get(n, now) for n in sorted(one.votes) if n not in level}
-        for name, missing in self._missing_since.items():
-            counts = name not in one.away
-            if counts and now - missing >= one.standing_ms / 1000 and self._try({*one.away, name}):
+        missing = sorted(one.votes.keys() - caught_up)
+        self._missing_since = {name: since.get(name, now) for name in missing}
+        for name, since_s in self._missing_since.items():
+            late = now - since_s >= one.last_man_standing_ms / 1000
+            if late and name not in one.away and self._try({*one.away, name}):
                 return
-        for name in sorted(one.away & level):
+        for name in sorted(one.away & caught_up):
             if self._try(one.away - {name}):
                 return
 
@@ -86,7 +88,7 @@ class VoterChanges:
     # -- asked by operators ----------------------------------------------------------------------
 
     def add(self, name: str) -> Terms:
-        """Let a member vote that is here and level."""
+        """Let a member vote that is here and has caught up."""
         arbitrator = self._demand_here(name)
         return self._change(lambda now: change.added(now, name, arbitrator=arbitrator))
 
@@ -95,7 +97,7 @@ class VoterChanges:
         return self._change(lambda now: change.removed(now, name))
 
     def replace(self, old: str, new: str) -> Terms:
-        """Let `new`, which is here and level, vote in the place of `old`, be it here or gone."""
+        """Let `new`, which has caught up, vote in the place of `old`, be it here or gone."""
         arbitrator = self._demand_here(new)
         return self._change(lambda now: change.replaced(now, old, new, arbitrator=arbitrator))
 
@@ -130,10 +132,10 @@ class VoterChanges:
 
     def _checked(self, joint: Terms) -> Terms:
         """A change that those who are here could not make durable would stop everything."""
-        electorate, level = parse(joint), self._controller.primary.caught_up_names
-        if not electorate.quorate(level):
+        electorate, caught_up = parse(joint), self._controller.primary.caught_up_names
+        if not electorate.quorate(caught_up):
             raise ChangeRefused(
                 f"with the members that are here it could not take effect: "
-                f"{electorate.describe(level)}"
+                f"{electorate.describe(caught_up)}"
             )
         return joint

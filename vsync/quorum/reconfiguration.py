@@ -170,11 +170,11 @@ def _voting(terms: Terms, name: str) -> VoterSet:
 
 def requested_terms(
     *, votes: Mapping[str, int], arbitrator: str, expected: int, two_node: bool,
-    wait_for_all: bool, tie_breaker: tuple[str, ...], standing_ms: int,
+    wait_for_all: bool, tie_breaker: tuple[str, ...], last_man_standing_ms: int,
 ) -> Terms:  # fmt: skip
     """Return the options of an operator for the first start, as terms."""
     data = {name: number for name, number in votes.items() if name != arbitrator}
     return VoterSet(
         data, arbitrator, votes.get(arbitrator, 1), expected, two_node, wait_for_all,
-        tie_breaker, standing_ms,
+        tie_breaker, last_man_standing_ms,
     ).terms  # fmt: skip

@@ -69,7 +69,7 @@ class VoterSet:
     two_node: bool = False
     wait_for_all: bool = False
     tie_breaker: tuple[str, ...] = ()
-    standing_ms: int = 0  # last_man_standing's window; 0: off
+    last_man_standing_ms: int = 0  # last_man_standing's window; 0: off
     away: frozenset[str] = frozenset()
 
     @property
@@ -89,7 +89,9 @@ class VoterSet:
         found += ["@two_node"] if self.two_node else []
         found += ["@wait_for_all"] if self.wait_for_all else []
         found += ["@auto_tie_breaker=" + "+".join(self.tie_breaker)] if self.tie_breaker else []
-        found += [f"@last_man_standing={self.standing_ms}"] if self.standing_ms else []
+        found += (
+            [f"@last_man_standing={self.last_man_standing_ms}"] if self.last_man_standing_ms else []
+        )
         return found
 
     @property
@@ -196,7 +198,7 @@ class VoterSet:
                 f"even all voters together ({', '.join(names)}) have {self.votes_of(names)} votes, "
                 f"{self.quorum} are needed"
             )
-        if self.standing_ms and self.arbitrator:
+        if self.last_man_standing_ms and self.arbitrator:
             return (
                 "last_man_standing and an arbitrator exclude each other: the arbitrator already "
                 "lets the last member with data go on, and could not be counted down"
@@ -383,7 +385,7 @@ def _parse_set(terms: list[str]) -> VoterSet:
             case "auto_tie_breaker" if value:
                 fields["tie_breaker"] = tuple(value.split("+"))
             case "last_man_standing":
-                fields["standing_ms"] = _number(term, value)
+                fields["last_man_standing_ms"] = _number(term, value)
             case "away":
                 away.add(value)
             case _:

@@ -187,8 +187,8 @@ class MergeDetector:
             if known is not None:
                 self._context.note("met", members=names(known))
 
-    def installed(self, ring: Ring, heard: set[Member], now: float) -> None:
+    def installed(self, ring: Ring, received_from: set[Member], now: float) -> None:
         """`ring` was installed: back off from members that were received from and are not in it."""
-        for member in sorted(heard - set(ring.members)):
+        for member in sorted(received_from - set(ring.members)):
             self.backed_off.add(member, now)
         self.backed_off.reset(ring.members, now)

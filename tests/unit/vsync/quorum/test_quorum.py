@@ -226,7 +226,7 @@ def test_last_man_standing_shrinks_while_a_quorum_is_left() -> None:
 def wish(**given: object) -> Terms:
     plain: dict[str, object] = {
         "votes": {}, "arbitrator": "", "expected": 0, "two_node": False, "wait_for_all": False,
-        "tie_breaker": (), "standing_ms": 0,
+        "tie_breaker": (), "last_man_standing_ms": 0,
     }  # fmt: skip
     return change.requested_terms(**{**plain, **given})  # type: ignore[arg-type]
 
