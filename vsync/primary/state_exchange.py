@@ -20,7 +20,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from vsync.primary.events import Activation, StateReport
-from vsync.quorum.counting import contradiction, count_votes, first_ballot
+from vsync.quorum.counting import contradiction, count_votes, voters_of_first_start
 from vsync.quorum.voter_set import Terms, parse
 from vsync.types import Member
 
@@ -76,9 +76,9 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
         or (m in ours and (reports[m].position, reports[m].chain) == (best.position, best.chain))
     )
     epoch = 1 + max(reports[m].promised_epoch for m in ours)
-    ballot = count_votes({m: reports[m].voter() for m in ours})
-    verdict, reason = PlanVerdict.RESUME, ballot.text
-    if not ballot.quorate:
+    count = count_votes({m: reports[m].voter() for m in ours})
+    verdict, reason = PlanVerdict.RESUME, count.text
+    if not count.quorate:
         verdict = PlanVerdict.INQUORATE
         if not any(reports[m].position or reports[m].holders for m in filled):
             # A first start that was cut short: nothing was applied here, so it may be repeated,
@@ -88,15 +88,15 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
             if not missing:
                 return _first_start(members, reports)
             verdict, reason = PlanVerdict.WAIT, f"a first start was begun with {missing}: waiting"
-    elif ballot.waits:
+    elif count.waits:
         verdict = PlanVerdict.WAIT
         reason = f"{reason}; waiting for all voters, as the voter set says"
-    elif not ballot.complete and _may_wait(ours, reports):
+    elif not count.complete and _may_wait(ours, reports):
         verdict = PlanVerdict.WAIT
         reason = f"{reason}; giving the others a moment, as nobody is being served yet"
     return Plan(
-        verdict, reason, epoch, donor, cluster_id, ballot.voters,
-        best.position, best.chain, best.order, best.unstable, caught_up, foreign, ballot.counted,
+        verdict, reason, epoch, donor, cluster_id, count.voters,
+        best.position, best.chain, best.order, best.unstable, caught_up, foreign, count.counted,
     )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def _first_start(members: tuple[Member, ...], reports: dict[Member, StateReport]
     """Plan for empty stores: only the complete first membership may form a cluster."""
     size = max(reports[m].size for m in members)
     lowest = min([m for m in members if not reports[m].arbitrator] or members)
-    voters, reason = first_ballot({m: reports[m].voter() for m in members}, size)
+    voters, reason = voters_of_first_start({m: reports[m].voter() for m in members}, size)
     verdict = PlanVerdict.FORM if voters else PlanVerdict.WAIT
     if voters and size == 1 and any(reports[m].patient for m in members):
         verdict, reason = PlanVerdict.WAIT, "looking for a running cluster before forming one"

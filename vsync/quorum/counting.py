@@ -26,8 +26,8 @@ class Voter(NamedTuple):
     waits: bool  # wait_for_all applies: not in a quorum yet, or not any more
 
 
-class Ballot(NamedTuple):
-    """Result of counting the votes."""
+class VoteCount(NamedTuple):
+    """What counting the votes of a view gave."""
 
     voters: Terms
     counted: frozenset[str]
@@ -37,7 +37,7 @@ class Ballot(NamedTuple):
     text: str
 
 
-def count_votes(voters: Mapping[Member, Voter]) -> Ballot:
+def count_votes(voters: Mapping[Member, Voter]) -> VoteCount:
     """Count the members that have a state or a record of one cluster.
 
     The voter set is that of the largest (epoch, position): a change that took effect anywhere was
@@ -59,10 +59,10 @@ def count_votes(voters: Mapping[Member, Voter]) -> Ballot:
         holders = ", ".join(sorted(records[name].holders))
         text += f"; the arbitrator {name} votes only beside {holders} or a later state"
     waits = electorate.wants_all() and bool(missing) and all(v.waits for v in voters.values())
-    return Ballot(latest.voters, counted, electorate.quorate(counted), not missing, waits, text)
+    return VoteCount(latest.voters, counted, electorate.quorate(counted), not missing, waits, text)
 
 
-def first_ballot(voters: Mapping[Member, Voter], size: int) -> tuple[Terms, str]:
+def voters_of_first_start(voters: Mapping[Member, Voter], size: int) -> tuple[Terms, str]:
     """Return the voters of a new cluster, or why none can be formed: no member has data yet."""
     requests = {v.requested: m.name for m, v in sorted(voters.items(), reverse=True)}
     if len(requests) > 1:

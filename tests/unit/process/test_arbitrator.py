@@ -10,7 +10,7 @@ import pytest
 
 from broker.process.arbitrator_record import FILE_NAME, ArbiterRecord, RecordFile
 from store.errors import StoreBusy, StoreError, StoreUnreadable
-from vsync.quorum.counting import Voter, contradiction, count_votes, first_ballot
+from vsync.quorum.counting import Voter, contradiction, count_votes, voters_of_first_start
 from vsync.quorum.voter_set import Terms
 from vsync.types import Member
 
@@ -94,27 +94,27 @@ def test_an_arbitrator_without_a_record_has_no_vote() -> None:
 
 def test_a_stale_member_is_told_whom_the_arbitrator_waits_for() -> None:
     """G8."""
-    ballot = count_votes({B: data(2), X: record(3, "a")})
-    assert not ballot.quorate
-    assert ballot.text.endswith("the arbitrator x votes only beside a or a later state")
+    count = count_votes({B: data(2), X: record(3, "a")})
+    assert not count.quorate
+    assert count.text.endswith("the arbitrator x votes only beside a or a later state")
 
 
 def test_the_voters_are_those_of_the_largest_epoch_and_position() -> None:
     """G7: a change that only some have on disk."""
     newer: Terms = (*PAIR, "->", "a", "c", "@arbitrator=x")
-    ballot = count_votes({A: data(3, voters=newer), B: data(2)})
-    assert ballot.voters == newer
-    assert not ballot.quorate
+    count = count_votes({A: data(3, voters=newer), B: data(2)})
+    assert count.voters == newer
+    assert not count.quorate
 
 
 def test_a_first_start_waits_for_its_arbitrator_and_counts_data_members_only() -> None:
     empty = data(voters=())
     assert (
-        first_ballot({A: empty, X: record(0)}, 2)[1]
+        voters_of_first_start({A: empty, X: record(0)}, 2)[1]
         == "1 of 2 members for the first start are here"
     )
-    assert "the arbitrator x is missing" in first_ballot({A: empty, B: empty}, 2)[1]
-    assert first_ballot({A: empty, B: empty, X: record(0)}, 2)[0] == PAIR
+    assert "the arbitrator x is missing" in voters_of_first_start({A: empty, B: empty}, 2)[1]
+    assert voters_of_first_start({A: empty, B: empty, X: record(0)}, 2)[0] == PAIR
 
 
 def test_a_member_in_another_role_is_told_both() -> None:
