@@ -57,7 +57,7 @@ class RingNode(Protocol):
     def leave(self, now: float) -> None: ...
     def suspect(self, address: str, now: float, *, refused: bool) -> None: ...
     def take(self) -> list[Output]: ...
-    def acquaintances(self) -> tuple[Member, ...]: ...
+    def known_members(self) -> tuple[Member, ...]: ...
 
 
 class Driver:
@@ -265,7 +265,7 @@ class Driver:
             else:
                 if isinstance(output, Note) and output.code in ("phase", "met"):
                     # Before the join that follows: one known address leads to all the others.
-                    self._update_peers(self.node.acquaintances())
+                    self._update_peers(self.node.known_members())
                 events.append(output)
 
     def _flush_outside(self) -> None:

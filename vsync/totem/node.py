@@ -146,12 +146,12 @@ class Node:
     def members(self) -> tuple[Member, ...]:
         return self.membership.members
 
-    def acquaintances(self) -> tuple[Member, ...]:
+    def known_members(self) -> tuple[Member, ...]:
         """Members that the shell must be able to reach: of the ring, candidates, known otherwise.
 
         They change only with a `phase` or `met` note among the outputs.
         """
-        return self.membership.acquaintances()
+        return self.membership.known_members()
 
     def describe(self) -> str:
         return self.membership.describe()

@@ -72,7 +72,7 @@ class FakeNode:
     def suspect(self, address: str, now: float, *, refused: bool) -> None:
         self._called(f"suspect {address} {refused}")
 
-    def acquaintances(self) -> tuple[Member, ...]:
+    def known_members(self) -> tuple[Member, ...]:
         return self.members
 
     def become(self, *members: Member) -> None:

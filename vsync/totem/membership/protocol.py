@@ -66,7 +66,7 @@ class Membership:
     def members(self) -> tuple[Member, ...]:
         return self.current.members if self.current is not None else ()
 
-    def acquaintances(self) -> tuple[Member, ...]:
+    def known_members(self) -> tuple[Member, ...]:
         """Members of the ring, candidates of the next one, and members that reports name."""
         ours = self.gather.sets.candidates() if self.gather is not None else self.members
         return tuple(sorted({*ours, *self.connectivity.reachable}))

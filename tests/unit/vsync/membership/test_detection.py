@@ -176,7 +176,7 @@ def test_a_foreign_member_that_dies_while_it_joins_is_not_waited_for() -> None:
     foreign = net.nodes["d"].me
     # Only while they gather with it, and before a ring is under way.
     net.drop = lambda _s, _t, frame: frame[1] == FrameKind.COMMIT
-    net.run(0.5, lambda: all(foreign in net.nodes[n].acquaintances() for n in "abc"))
+    net.run(0.5, lambda: all(foreign in net.nodes[n].known_members() for n in "abc"))
     net.run(0.5, lambda: all(net.nodes[n].phase is not Phase.OPERATIONAL for n in "abc"))
     net.crash("d", noticed=True)
     net.drop = lambda *_: False

@@ -218,7 +218,7 @@ def test_a_foreign_member_that_receives_nothing_from_me_gets_an_announcement() -
         receive(net, "a", D, join(D))
     assert node.phase is Phase.OPERATIONAL
     assert node.counters["join_no_gain"] == 5
-    assert D in node.acquaintances()
+    assert D in node.known_members()
 
 
 def test_old_joins_on_a_slow_link_do_not_feed_a_storm() -> None:
