@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.exit_codes import Exit
-from broker.machine.clock.cluster_time import LEAD_US, LIMIT_US_MAX
+from broker.machine.clock.cluster_time import LEAD_US
 from broker.machine.commands import TICK, Tick
 from broker.replication.controller import Controller
 from broker.replication.voter_changes import VoterChanges
@@ -19,6 +19,12 @@ TICK_FAR_S = 0.5
 TICK_NEAR_US = 2_000_000
 TICK_FAR_LIMIT_US = 800_000
 """How far a member that ticks so seldom may get before its next tick is applied."""
+LIMIT_AHEAD_US_MAX = 1_150_000
+"""How far beyond the machine's time a member lets its own limit get.
+
+Otherwise a clock that is a few millionths faster creeps ahead for hours, to the machine's bound,
+and everything lives as much longer for its limit.
+"""
 TICK_LOST_S = 1.0
 """A tick that did not come back for so long will not: its view ended."""
 NO_TICK = Tick(TICK, 0, 0)
@@ -44,6 +50,7 @@ class Ticker:
         self._controller = controller
         self._woken_at, self._reached_us, self._limit_us = now, 0, 0
         self._sent_at, self._sent = 0.0, NO_TICK
+        self._in_state = False
 
     def wake(self, now: float) -> None:
         """Tick if it is time."""
@@ -51,6 +58,9 @@ class Ticker:
         # The limit may have moved on since the last look; before it did, this clock stood there.
         limit_us = min(self._limit_us, self._limit())
         gone_us = self._reached_us + int((now - self._woken_at) * 1e6)
+        was_in_state, self._in_state = self._in_state, controller.me.name in machine.clocks
+        if was_in_state and not self._in_state:
+            gone_us = machine.now_us  # the session ended: no horizon counts this clock's limit now
         self._reached_us, self._woken_at = max(machine.now_us, min(gone_us, limit_us)), now
         if machine.wants_tick and controller.serving and controller.primary.has_caught_up:
             self._tick(now)
@@ -73,7 +83,7 @@ class Ticker:
         pace = (TICK_FAR_S if slow else TICK_S) if applied else TICK_LOST_S
         if waited >= pace:
             limit_us = self._reached_us + (TICK_FAR_LIMIT_US if far else 0)
-            limit_us = min(limit_us, machine.now_us + LIMIT_US_MAX)
+            limit_us = min(limit_us, machine.now_us + LIMIT_AHEAD_US_MAX)
             if not applied:  # both may be under way: the nearer limit holds
                 limit_us = min(limit_us, self._sent.limit_us)
             self._sent_at, self._sent = now, Tick(TICK, self._reached_us, limit_us)

@@ -14,7 +14,6 @@ from broker.machine.clock.cluster_time import (
     forget_clock,
     horizon,
     lease_end,
-    pending,
     read_clock,
     remove_deadlines,
 )
@@ -209,7 +208,7 @@ def on_digest(_state: State, _session: int, _command: DigestClaim | Reexecuted) 
 def on_tick(state: State, session: int, command: Tick) -> int:
     _, reached_us, limit_us = command
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
-    if name is None or min(reached_us, limit_us) < 0 or not pending(state):
+    if name is None or min(reached_us, limit_us) < 0:
         return IGNORED
     now_us = read_clock(state, name, reached_us, limit_us)
     moved = now_us > state.now_us

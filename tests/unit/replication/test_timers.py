@@ -13,7 +13,7 @@ from broker.machine import commands as c
 from broker.machine.clock.cluster_time import LEAD_US
 from broker.machine.state import Clock
 from broker.replication.controller import Controller
-from broker.replication.timers import Ticker, Timers
+from broker.replication.timers import LIMIT_AHEAD_US_MAX, Ticker, Timers
 from tests.support.scripted_views import Bus
 
 BEAT_S = 0.05
@@ -264,3 +264,30 @@ def test_of_two_ticks_under_way_the_nearer_limit_counts() -> None:
     near, again, last = scripted.sent[1:]
     assert near.limit_us == again.limit_us == last.limit_us
     assert last.reached_us == near.limit_us
+
+
+def test_a_clock_that_creeps_ahead_keeps_its_limit_near() -> None:
+    """G17: everything lives longer by what the furthest limit is ahead."""
+    scripted = ScriptedMachine()
+    ahead_us = []
+    for _ in range(400):
+        scripted.pass_time(BEAT_S)
+        if scripted.sent:
+            limit_us = scripted.sent[-1].limit_us
+            ahead_us.append(limit_us - scripted.machine.now_us)
+            scripted.machine.clocks["a"] = Clock(*scripted.sent[-1][1:])
+        scripted.machine.now_us += 40_000  # by the clocks of the others
+    assert max(ahead_us) == LIMIT_AHEAD_US_MAX
+
+
+def test_a_clock_whose_session_ended_starts_from_the_time_of_the_machine() -> None:
+    """G17: no horizon counts its limit any more, and messages were published meanwhile."""
+    scripted = ScriptedMachine()
+    scripted.pass_time(0.1)
+    scripted.machine.clocks["a"] = Clock(*scripted.sent[0][1:])
+    scripted.pass_time(0.8)
+    assert scripted.sent[-1].reached_us > LEAD_US
+    del scripted.machine.clocks["a"]
+    sent = len(scripted.sent)
+    scripted.pass_time(BEAT_S)
+    assert [tick.reached_us for tick in scripted.sent[sent:]] == [scripted.machine.now_us]
