@@ -82,7 +82,7 @@ class Operations:
         """Order the clean stop of all."""
         self._demand_active()
         shutdown_id = uuid.uuid4().hex
-        self._controller.admit([Shutdown(SHUTDOWN, shutdown_id)])
+        self._controller.submit([Shutdown(SHUTDOWN, shutdown_id)])
         return shutdown_id
 
     def stop_members_without_state(self) -> None:

@@ -67,7 +67,7 @@ def on_events(client: Client, events: list[Event]) -> None:
             if channel is not None and channel.pending_close is None:
                 REQUESTS[event.method](client, event.channel, channel, event.args)
         else:
-            _on_rare(client, event)
+            _on_other_event(client, event)
             if client.waiting:
                 client.waiting += rest
     if published:
@@ -102,7 +102,7 @@ def _may_publish(client: Client, number: int, channel: LocalChannel, message: Pu
     return False
 
 
-def _on_rare(client: Client, event: Event) -> None:
+def _on_other_event(client: Client, event: Event) -> None:
     port = client.port
     match event:
         case OpenRequested():

@@ -128,7 +128,7 @@ class Outbox:
 
     def _release(self) -> None:
         for position, confirm in self._gate.take():
-            self._settled(position, confirm)
+            self._confirm_due(position, confirm)
         for channel, (client, number) in list(self._with_held.items()):
             self._write_held(client, number, channel)
 
@@ -204,12 +204,12 @@ class Outbox:
             return
         confirm = client, number, channel, publish_no, ack
         if position <= self._gate.released:
-            self._settled(position, confirm)
+            self._confirm_due(position, confirm)
         else:
             self._gate.hold(position, confirm)
             channel.durable_need = position
 
-    def _settled(self, position: int, confirm: _Confirm) -> None:
+    def _confirm_due(self, position: int, confirm: _Confirm) -> None:
         client, number, channel, publish_no, ack = confirm
         fresh = channel.confirms.fresh
         if not fresh:

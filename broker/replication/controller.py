@@ -231,7 +231,7 @@ class Controller:
         voters, history = self.judgement.votes.voters, self.replica.history
         if self.primary.has_caught_up and max(len(voters), len(self.primary.caught_up_names)) > 1:
             claim = (history.epoch, history.position, history.chain, self.replica.machine.root())
-            self.admit([DigestClaim(DIGEST, *claim)])
+            self.submit([DigestClaim(DIGEST, *claim)])
 
     def _count_votes(self) -> None:
         judgement = self.judgement
@@ -266,7 +266,7 @@ class Controller:
 
     # -- sessions and clients --------------------------------------------------------------------
 
-    def admit(self, commands: list[Command]) -> None:
+    def submit(self, commands: list[Command]) -> None:
         """Put commands of this member's own into the order."""
         if self.submissions.session and not self.shutdown_position:
             self.submissions.submit(commands)

@@ -79,7 +79,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._host.schedule()
 
     def turn(self, in_slice: Callable[[], bool]) -> None:
-        """Apply while `in_slice`, admit commands, hand over to the store, reply."""
+        """Apply while `in_slice`, submit commands, hand over to the store, reply."""
         controller = self.controller
         try:
             while controller.busy and in_slice():
@@ -89,7 +89,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self._host.failed(error)
             return
         if not controller.halted and (commands := self._clients.take_commands()):
-            controller.admit(commands)
+            controller.submit(commands)
         self.persister.keep(controller.replica, controller.promise)
         if not self.reply():
             return
@@ -217,7 +217,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         """Drop the connections of an older session."""
         self._host.note("session", str(session))
         self._clients.session_started(session)
-        self.controller.admit(self._host.session_commands())
+        self.controller.submit(self._host.session_commands())
 
     def decided(self, epoch: int) -> None:
         """Record that what follows is older than the primary view."""

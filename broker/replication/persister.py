@@ -90,10 +90,10 @@ class Persister(Generic[StoreT, WriterT]):
 
     def keep(self, replica: Replica, promise: Promise) -> None:
         """Hand over what was applied since the last call."""
-        commit = replica.cut()
-        if commit is not None:
-            self._submit(commit, promise)
-            self._log_bytes += len(commit.entry)
+        batch = replica.cut()
+        if batch is not None:
+            self._submit(batch, promise)
+            self._log_bytes += len(batch.entry)
         if self._feed is not None or self.hold_checkpoints or replica.broken:
             return  # of a state that a command left half-way, nothing may be kept
         limit = max(self._checkpoint_bytes_min, 2 * self._checkpoint_bytes)
@@ -104,15 +104,15 @@ class Persister(Generic[StoreT, WriterT]):
         """Make a checkpoint as soon as there is none under way."""
         self._requested = True
 
-    def _submit(self, commit: AppliedBatch, promise: Promise) -> None:
-        history = commit.history
+    def _submit(self, batch: AppliedBatch, promise: Promise) -> None:
+        history = batch.history
         self.meta = replace(
             self.meta, state_epoch=history.epoch, position=history.position,
             chain=history.chain, order=history.order, marker=Marker.DIRTY, shutdown_id="",
             cluster_id=promise.cluster_id, voters=promise.voters,
             promised_epoch=max(promise.promised_epoch, self.meta.promised_epoch),
         )  # fmt: skip
-        self.writer.submit(commit.entry, commit.first, commit.last, self.meta)
+        self.writer.submit(batch.entry, batch.first, batch.last, self.meta)
 
     def _checkpoint(self, replica: Replica) -> None:
         self._requested = False

@@ -87,7 +87,7 @@ class Ticker:
             if not applied:  # both may be under way: the nearer limit holds
                 limit_us = min(limit_us, self._sent.limit_us)
             self._sent_at, self._sent = now, Tick(TICK, self._reached_us, limit_us)
-            self._controller.admit([self._sent])
+            self._controller.submit([self._sent])
 
 
 class Timers:

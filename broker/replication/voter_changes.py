@@ -56,7 +56,7 @@ class VoterChanges:
         before = controller.promise.voters
         if self._asked != (controller.primary.epoch, before):
             self._asked = (controller.primary.epoch, before)
-            controller.admit([Voters(VOTERS, before, after)])
+            controller.submit([Voters(VOTERS, before, after)])
 
     # -- last man standing -----------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class VoterChanges:
             joint = self._checked(change.change_to(terms, new))
         except ConfigError as refused:
             raise ChangeRefused(str(refused)) from None
-        self._controller.admit([Voters(VOTERS, terms, joint)])
+        self._controller.submit([Voters(VOTERS, terms, joint)])
         return new
 
     def _demand_here(self, name: str) -> bool:

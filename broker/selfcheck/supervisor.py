@@ -200,7 +200,7 @@ class Supervisor:
         self.counters["reexecuted"] += 1
         path = self.evidence.keep(DISPUTE, self._facts(verdict, found))
         log.critical("%s; the evidence is in %s", found.reason, path)
-        self._controller.admit([report_of(position, found.verdict, found.chain, found.root)])
+        self._controller.submit([report_of(position, found.verdict, found.chain, found.root)])
 
     def _facts(self, verdict: DigestVerdict, found: Reexecution | None = None) -> Facts:
         facts: Facts = {

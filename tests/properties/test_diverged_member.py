@@ -41,7 +41,7 @@ class ReexecutingBus(Bus):
         if present < size:
             self.present = " ".join(NAMES[:present])
             self.change(self.present)
-        self.cores["a"].admit(hello())
+        self.cores["a"].submit(hello())
         self.run(self.present)
 
     def keep(self, name: str) -> None:
@@ -62,7 +62,7 @@ class ReexecutingBus(Bus):
         core = self.cores[name]
         found = reexecute(name, self.stores[name], verdict.position, core.judgement.agreed)
         report = report_of(verdict.position, found.verdict, found.chain, found.root)
-        self.later.append(lambda: core.admit([report]))
+        self.later.append(lambda: core.submit([report]))
 
     def vote(self) -> None:
         for name in self.present.split():
@@ -150,16 +150,16 @@ def test_the_wrong_member_is_named_and_no_other(
     bus = ReexecutingBus(size, present)
     names = bus.present.split()
     wrong = names[diverged_member % present]
-    admit = bus.cores["a"].admit
-    admit([publish(number) for number in range(1, before + 1)])
+    submit = bus.cores["a"].submit
+    submit([publish(number) for number in range(1, before + 1)])
     bus.run(bus.present)
     if votes_first:
         bus.vote()
     assert not bus.stopped()
     fault(bus.cores[wrong].replica.machine)
     get = c.Get(c.GET, 1, 1, "q", False)
-    admit([publish(before + 1), *[get] * (before + 1), c.Ack(c.ACK, 1, 1, 0, True)])
-    admit([publish(before + 2 + number) for number in range(after)])
+    submit([publish(before + 1), *[get] * (before + 1), c.Ack(c.ACK, 1, 1, 0, True)])
+    submit([publish(before + 2 + number) for number in range(after)])
     bus.run(bus.present)
     assert not bus.stopped()
     bus.vote()
@@ -188,7 +188,7 @@ def test_when_the_machine_is_not_deterministic_no_member_continues(
         return 600 + ord(self.local) if command[0] == c.PUBLISH else outcome
 
     monkeypatch.setattr(Machine, "apply", differs)
-    bus.cores["a"].admit([publish(1)])
+    bus.cores["a"].submit([publish(1)])
     bus.run(bus.present)
     bus.vote()
     assert not bus.stopped()

@@ -140,7 +140,7 @@ class ClockWorld:
             me=SimpleNamespace(name=member.name),
             primary=SimpleNamespace(has_caught_up=True),
             serving=True,
-            admit=lambda commands: self._send(member, commands),
+            submit=lambda commands: self._send(member, commands),
         )
         self._cores[member.name] = core
         return Ticker(cast("Controller", core), self._clock_s(member))

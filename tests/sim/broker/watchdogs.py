@@ -89,7 +89,7 @@ class SimWatchdogs:
         session = upper.controller.submissions.session
         if session != self._session:
             self._session, self._conn, self._number = session, next(upper.stack.numbers), 0
-            upper.controller.admit(
+            upper.controller.submit(
                 [
                     ConnectionOpen(CONNECTION_OPEN, self._conn, "/", "guest", "p:3"),
                     ChannelOpen(CHANNEL_OPEN, self._conn, 1),
@@ -101,7 +101,7 @@ class SimWatchdogs:
             )  # fmt: skip
         self._number += 1
         body = MESSAGE.pack(self._conn, self._number) + b"%d" % int(self.world.now * 1e6)
-        upper.controller.admit(
+        upper.controller.submit(
             [Publish(PUBLISH, self._conn, 1, 0, "", queue, PERSISTENT, b"", body)]
         )
 

@@ -161,7 +161,7 @@ class Trial:
         self.names = names
         if names != "a b c":
             self.bus.change(names)
-        self.bus.cores["a"].admit([*hello(), publish_q(1), publish_q(2)])
+        self.bus.cores["a"].submit([*hello(), publish_q(1), publish_q(2)])
         self.bus.run(names)
 
     def vote(self) -> None:
@@ -176,7 +176,7 @@ class Trial:
         assert right is not None
         for name in self.names.split():
             _, chain, root = right.votes[self.healthy]
-            self.bus.cores[name].admit([report_of(right.position, PROVEN, chain, root)])
+            self.bus.cores[name].submit([report_of(right.position, PROVEN, chain, root)])
         self.bus.run(self.names)
 
     healthy = "a"
@@ -192,7 +192,7 @@ def flip_a_body(bus: Bus, name: str) -> None:
 
 def get_all(bus: Bus, names: str) -> None:
     get = c.Get(c.GET, 1, 1, "q", False)
-    bus.cores["a"].admit([get, get, c.Ack(c.ACK, 1, 1, 0, True)])
+    bus.cores["a"].submit([get, get, c.Ack(c.ACK, 1, 1, 0, True)])
     bus.run(names)
 
 
@@ -252,12 +252,12 @@ def test_the_others_continue_at_once_when_they_are_a_majority(wrong: str) -> Non
     split_vote: dict[str, Value] = {}
     for name, root in zip("abc", (1, 2, 3), strict=True):
         split_vote[name] = (epoch, b"x" * 16, root)
-        bus.cores[name].admit([c.DigestClaim(c.DIGEST, epoch, position, b"x" * 16, root)])
+        bus.cores[name].submit([c.DigestClaim(c.DIGEST, epoch, position, b"x" * 16, root)])
     bus.run("a b c")
     assert all(bus.cores[name].halted for name in "abc")
     for name in "abc":
         root = split_vote[name][2] if name != wrong else 1
-        bus.cores[name].admit([report_of(position, PROVEN, b"x" * 16, root)])
+        bus.cores[name].submit([report_of(position, PROVEN, b"x" * 16, root)])
     bus.run("a b c")
     assert bus.shells[wrong].stopped is not None
     # The other two differ and reproduce themselves: no member may go on.
@@ -280,7 +280,7 @@ def test_a_machine_that_gives_another_outcome_at_one_member(
         return 404 if self is machine and command[0] == c.PUBLISH else outcome
 
     monkeypatch.setattr(type(machine), "apply", apply)
-    bus.cores["a"].admit([publish_q(3)])
+    bus.cores["a"].submit([publish_q(3)])
     bus.run("a b c")
     trial.vote()
     assert bus.shells["c"].stopped is not None

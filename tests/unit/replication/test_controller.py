@@ -35,7 +35,7 @@ def agree(bus: Bus, names: str) -> None:
 def test_all_deferred_work_is_done_before_the_state_report_of_a_new_view() -> None:
     """Scenario S1: a shell that applies in slices had reported a position of the past."""
     bus = formed()
-    bus.cores["b"].admit(hello())
+    bus.cores["b"].submit(hello())
     sender, payload = bus.queue.pop()
     core = bus.cores["b"]
     core.on_output(Deliver(bus.ring, bus.seq + 1, sender, [payload], Guarantee.SAFE, False))
@@ -73,7 +73,7 @@ def test_a_state_that_arrives_when_its_view_is_over_brings_its_cluster_along() -
 def test_who_waits_long_for_a_state_gives_up_what_it_held_for_a_newer_copy() -> None:
     """Memory stays bounded while a member waits under load, and nothing is lost by it."""
     bus = formed()
-    bus.cores["a"].admit(hello())
+    bus.cores["a"].submit(hello())
     bus.run("a b c")
     bus.change("a b")
     bus.start("c", incarnation=2, held_bytes_max=300)
@@ -85,13 +85,13 @@ def test_who_waits_long_for_a_state_gives_up_what_it_held_for_a_newer_copy() -> 
                     bus.cores["a"].replica.history)  # fmt: skip
     assert waiting.fits(early)
     for number in range(1, 60):
-        bus.cores["a"].admit([publish(number)])
+        bus.cores["a"].submit([publish(number)])
         bus.run("a b c")
     assert waiting.counters["catch_ups_begun_anew"] > 1
     assert len(shell.transfers) == 1 + waiting.counters["catch_ups_begun_anew"]
     assert not waiting.fits(early)
     shell.finish_transfer(shell.transfers[-1][0])
-    bus.cores["a"].admit([publish(60)])
+    bus.cores["a"].submit([publish(60)])
     bus.run("a b c")
     assert waiting.serving
     assert waiting.primary.has_caught_up

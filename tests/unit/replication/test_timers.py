@@ -74,7 +74,7 @@ class Cluster:
 
     def publish(self, properties: bytes) -> None:
         self.conn = n = self.conn + 1
-        self.bus.cores["a"].admit(
+        self.bus.cores["a"].submit(
             [
                 c.ConnectionOpen(c.CONNECTION_OPEN, n, "/", "guest", "x:1"),
                 c.ChannelOpen(c.CHANNEL_OPEN, n, 1),
@@ -139,7 +139,7 @@ def test_a_message_that_comes_while_ticks_are_seldom_lives_no_second_longer(
     """G17: between two looks of the members the last message went and another one came."""
     cluster.publish(EXPIRES_IN_AN_HOUR)
     cluster.pass_time(5.9)
-    cluster.bus.cores["a"].admit([c.QueuePurge(c.QUEUE_PURGE, cluster.conn, 1, "q", False)])
+    cluster.bus.cores["a"].submit([c.QueuePurge(c.QUEUE_PURGE, cluster.conn, 1, "q", False)])
     cluster.publish(EXPIRES_IN_A_SECOND)
     cluster.pass_time(0.95)
     assert cluster.depth == 1
@@ -166,7 +166,7 @@ def test_a_joiner_whose_state_ends_with_the_shutdown_stops_too(cluster: Cluster)
     bus.shells["c"].instant_transfers = False
     cluster.renew("c")
     bus.change("a b c")
-    bus.cores["a"].admit([c.Shutdown(c.SHUTDOWN, "the end")])
+    bus.cores["a"].submit([c.Shutdown(c.SHUTDOWN, "the end")])
     bus.run("a b c")
     cluster.pass_time(0.1)
     assert [name for name, _, _ in cluster.stopped_with] == ["a", "b"]
@@ -182,7 +182,7 @@ def test_a_joiner_whose_state_ends_with_the_shutdown_stops_too(cluster: Cluster)
 
 def test_a_start_does_not_take_an_old_shutdown_for_a_new_one(cluster: Cluster) -> None:
     bus = cluster.bus
-    bus.cores["a"].admit([c.Shutdown(c.SHUTDOWN, "the end")])
+    bus.cores["a"].submit([c.Shutdown(c.SHUTDOWN, "the end")])
     bus.run("a b c")
     for name in "abc":
         bus.start(name, incarnation=2, keep=True)
@@ -218,7 +218,7 @@ class ScriptedMachine:
             me=SimpleNamespace(name="a"),
             primary=SimpleNamespace(has_caught_up=True),
             serving=True,
-            admit=self.sent.extend,
+            submit=self.sent.extend,
         )
         self.ticker = Ticker(cast("Controller", core), self.now)
 

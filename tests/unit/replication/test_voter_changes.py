@@ -86,7 +86,7 @@ def test_what_was_durable_under_the_old_voters_is_not_taken_for_granted() -> Non
     cluster = Cluster("a b c d", 3)
     bus = cluster.bus
     joint = ("a", "b", "c", "->", "b", "c", "d")
-    bus.cores["a"].admit([Voters(VOTERS, ("a", "b", "c"), joint)])
+    bus.cores["a"].submit([Voters(VOTERS, ("a", "b", "c"), joint)])
     message = bus.queue.pop(0)
     position = bus.cores["a"].replica.history.position
     ahead = {"a": position + 1, "b": position + 1, "c": position + 1, "d": position}

@@ -45,7 +45,7 @@ class FakeController:
         self.admitted: list[Command] = []
         self.distrust: list[tuple[str, bool]] = []
 
-    def admit(self, commands: list[Command]) -> None:
+    def submit(self, commands: list[Command]) -> None:
         self.admitted += commands
 
     def stop_serving(self) -> None:
