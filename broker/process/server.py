@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from broker.durability.data_directory import DataDirectory
@@ -156,8 +156,7 @@ async def _serve(options: BrokerOptions) -> Exit:
             identity.close()
             raise
         holder.append(member)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, member.terminate)
+        _handle_signals(loop, member.terminate)
         member.start()
         await server.start_serving()
         log.info("listening for clients on %s:%d", options.interface, port)
@@ -183,10 +182,16 @@ async def _arbitrate(options: BrokerOptions) -> Exit:
     with _opening():
         file = RecordFile(options.data_dir, options.cluster_name, str(options.cluster_bind))
     member = Arbitrator(options, file, transport, transport.address, loop)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, member.terminate)
+    _handle_signals(loop, member.terminate)
     member.start()
     return await member.done
+
+
+def _handle_signals(loop: asyncio.AbstractEventLoop, terminate: Callable[[], None]) -> None:
+    """End in order at SIGTERM and SIGINT; go on at SIGHUP, which a closed terminal sends."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, terminate)
+    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: options are read at the start only")
 
 
 def _transport(options: BrokerOptions) -> ZmqTransport:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -78,6 +80,13 @@ def test_unknown_operations_are_refused(
     with pytest.raises(ManagementError, match="knows no operation"):
         ask(cluster[0].address, request_)
     wait_until(lambda: cluster[0].status().status == "ACTIVE", 20, "it to go on")
+
+
+def test_a_terminal_that_closes_ends_no_member(cluster: LocalCluster) -> None:
+    member = cluster.members[0]
+    os.kill(member.pid, signal.SIGHUP)
+    wait_until(lambda: "SIGHUP" in member.log_tail(20), 10, "the line in the log")
+    assert member.alive
 
 
 def test_stop_one_member_by_its_id(tmp_path: Path) -> None:

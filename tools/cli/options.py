@@ -45,7 +45,7 @@ def environment_name(option: str) -> str:
 
 
 def read_option_file(path: Path) -> dict[str, Given]:
-    """Read `name = value` lines (also `name=value`; `#` starts a comment line).
+    """Read `name = value` lines (also `name=value`, `name="value"`; `#` starts a comment line).
 
     The whole file is refused for one bad line: a typo must not start a broker with a default.
     """
@@ -70,7 +70,7 @@ def read_option_file(path: Path) -> dict[str, Given]:
             raise ToolError(f"{place}: there is no option '{name}'", Exit.CONFIG)
         if name in given:
             raise ToolError(f"{place}: '{name}' is already set above", Exit.CONFIG)
-        given[name] = Given(value.strip(), f"{place}: {name}", Exit.CONFIG)
+        given[name] = Given(_unquoted(value.strip(), name, place), f"{place}: {name}", Exit.CONFIG)
     if SECRET_OPTIONS & given.keys() and path.stat().st_mode & stat.S_IRWXO:
         raise ToolError(
             f"option file {path} holds a password and everybody can read or write it; "
@@ -78,6 +78,17 @@ def read_option_file(path: Path) -> dict[str, Given]:
             Exit.CONFIG,
         )
     return given
+
+
+def _unquoted(value: str, name: str, place: str) -> str:
+    """Take one pair of quotes off, as the original's manual writes values."""
+    quote = value[:1]
+    if quote not in ("'", '"'):
+        return value
+    if len(value) < 2 or value[-1] != quote:
+        why = f"the value of '{name}' begins with a quote and does not end with it"
+        raise ToolError(f"{place}: {why}", Exit.CONFIG)
+    return value[1:-1]
 
 
 def collect(

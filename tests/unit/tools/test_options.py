@@ -152,6 +152,25 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, says: str) -> None:
     assert caught.value.code == Exit.CONFIG
 
 
+@pytest.mark.parametrize("written", ['"my_cluster"', "'my_cluster'", "my_cluster"])
+def test_a_value_may_stand_in_quotes(tmp_path: Path, written: str) -> None:
+    """As the manual of the original writes them: cluster-name="my_cluster"."""
+    config = tmp_path / "qpidd.conf"
+    config.write_text(f"cluster-name={written}\n", encoding="utf-8")
+    assert read_option_file(config)["cluster-name"].text == "my_cluster"
+
+
+@pytest.mark.parametrize("written", ['"my_cluster', '"', "'my_cluster\""])
+def test_a_quote_that_is_not_closed_is_refused_with_its_line(tmp_path: Path, written: str) -> None:
+    config = tmp_path / "qpidd.conf"
+    config.write_text(f"# name\ncluster-name={written}\n", encoding="utf-8")
+    with pytest.raises(
+        ToolError, match="line 2: the value of 'cluster-name' begins with a quote"
+    ) as caught:
+        read_option_file(config)
+    assert caught.value.code == Exit.CONFIG
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="No such file") as caught:
         read_option_file(tmp_path / "none")
