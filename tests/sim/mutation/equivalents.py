@@ -134,16 +134,16 @@ UNSEEN: dict[str, str] = {
     "2d463a49": "replies after the activation have no effect any more: time",
     "dfd868e2": "a late message of an epoch that is over; who receives it compares epochs",
     "0015330f": _ARBITRATOR,
-    "01374938": "a member that has not caught up does not serve; its early claim of a digest is good",
+    "01374938": "who has not caught up does not serve; its early claim of a digest is good",
     "01443f36": "a bound of twice what a sender may be ahead: nobody comes to the very edge",
     "029f2a57": "hop and predecessor are checked before; only a forged token goes back",
     "02d12636": "who lacks the frame asks for it again at its own visit: time",
     "03eaaca6": (
-        "takes a member that passes tokens and receives nothing for long: a story of the ring has it"
+        "takes a member that passes tokens and receives nothing: a story of the ring has it"
     ),
     "0405eb8f": "a throttled member keeps the token a little longer: time",
     "13142c21": "takes a commit token twice within a few hops: unit tests of pitfall 25 have it",
-    "26d3e569": "takes a state fetched in a view that ends before its activation, and clients since",
+    "26d3e569": "takes a state fetched in a view that is never activated, and clients since",
     "839af9d5": "puts the same frame into its place once more",
     "9b6e6ec4": "sets of failed members that agree while the members differ, for one join: time",
 }
