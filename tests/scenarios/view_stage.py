@@ -7,6 +7,7 @@ member delivered was received by all.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from tests.scenarios.engine import Stage
@@ -40,7 +41,7 @@ class ScriptedRing:
         self.delivered = {member.name: 0 for member in members}
 
 
-class ViewStage(Stage):
+class ViewStage(Stage, ABC):
     """What both kinds of story do with views; a subclass has the members."""
 
     def __init__(self) -> None:
@@ -51,25 +52,25 @@ class ViewStage(Stage):
 
     # -- what a subclass provides ---------------------------------------------------------------
 
+    @abstractmethod
     def member(self, name: str) -> Member:
         """Return who `name` is now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def give(self, name: str, output: Output) -> None:
         """Hand one output of the ring to a member."""
-        raise NotImplementedError
 
+    @abstractmethod
     def outgoing(self, name: str) -> list[bytes]:
         """Return what a member multicasts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def settle(self, name: str) -> None:
         """Let a member's disk and transfer finish, if they are not held."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mark(self, name: str) -> int:
         """Return what a member's disk holds."""
-        raise NotImplementedError
 
     # -- views -------------------------------------------------------------------------------
 
