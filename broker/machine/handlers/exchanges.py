@@ -1,8 +1,6 @@
 """Commands about exchanges and about bindings, of queues as well as of exchanges."""
 
 from broker.machine.commands import (
-    EXCHANGE_BIND,
-    EXCHANGE_UNBIND,
     OK,
     QUEUE_BIND,
     QUEUE_UNBIND,
@@ -102,35 +100,27 @@ def on_exchange_delete(state: State, channel: Channel, command: ExchangeDelete) 
 
 
 def on_exchange_bind(state: State, channel: Channel, command: ExchangeBind) -> int:
-    _, _, _, destination, source, key, nowait, arguments = command
-    found = _exchange_ends(channel, source, destination)
-    if isinstance(found, Refusal):
-        return refuse(state, channel, EXCHANGE_BIND, found)
-    return _bind(state, channel, EXCHANGE_BIND, found, key, arguments, nowait)
+    kind, _, _, destination, source, key, nowait, arguments = command
+    ends = _exchange_ends(channel, source, destination)
+    return _bind(state, channel, kind, ends, key, arguments, nowait)
 
 
 def on_exchange_unbind(state: State, channel: Channel, command: ExchangeUnbind) -> int:
-    _, _, _, destination, source, key, nowait, arguments = command
-    found = _exchange_ends(channel, source, destination)
-    if isinstance(found, Refusal):
-        return refuse(state, channel, EXCHANGE_UNBIND, found)
-    return _unbind(state, channel, EXCHANGE_UNBIND, found, key, arguments, nowait)
+    kind, _, _, destination, source, key, nowait, arguments = command
+    ends = _exchange_ends(channel, source, destination)
+    return _unbind(state, channel, kind, ends, key, arguments, nowait)
 
 
 def on_queue_bind(state: State, channel: Channel, command: QueueBind) -> int:
-    _, _, _, queue, exchange, key, nowait, arguments = command
-    found = _queue_ends(channel, exchange, queue)
-    if isinstance(found, Refusal):
-        return refuse(state, channel, QUEUE_BIND, found)
-    return _bind(state, channel, QUEUE_BIND, found, key, arguments, nowait)
+    kind, _, _, queue, exchange, key, nowait, arguments = command
+    ends = _queue_ends(channel, exchange, queue)
+    return _bind(state, channel, kind, ends, key, arguments, nowait)
 
 
 def on_queue_unbind(state: State, channel: Channel, command: QueueUnbind) -> int:
-    _, _, _, queue, exchange, key, nowait, arguments = command
-    found = _queue_ends(channel, exchange, queue)
-    if isinstance(found, Refusal):
-        return refuse(state, channel, QUEUE_UNBIND, found)
-    return _unbind(state, channel, QUEUE_UNBIND, found, key, arguments, nowait)
+    kind, _, _, queue, exchange, key, nowait, arguments = command
+    ends = _queue_ends(channel, exchange, queue)
+    return _unbind(state, channel, kind, ends, key, arguments, nowait)
 
 
 Ends = tuple[Exchange, Exchange | Queue]
@@ -173,11 +163,13 @@ def _bind(
     state: State,
     channel: Channel,
     kind: int,
-    ends: Ends,
+    ends: Ends | Refusal,
     key: str,
     arguments: Table,
     nowait: bool,
 ) -> int:
+    if isinstance(ends, Refusal):
+        return refuse(state, channel, kind, ends)
     refusal = check_binding(ends[0].type, arguments)
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
@@ -192,12 +184,14 @@ def _unbind(
     state: State,
     channel: Channel,
     kind: int,
-    ends: Ends,
+    ends: Ends | Refusal,
     key: str,
     arguments: Table,
     nowait: bool,
 ) -> int:
     """Unbinding what is not bound succeeds."""
+    if isinstance(ends, Refusal):
+        return refuse(state, channel, kind, ends)
     remove_bindings(state, channel.connection.vhost, [_binding(ends, key, arguments)])
     if not nowait:
         method = "queue.unbind-ok" if kind == QUEUE_UNBIND else "exchange.unbind-ok"
