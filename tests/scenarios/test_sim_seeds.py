@@ -206,6 +206,13 @@ SEEDS = {
         without=(),
         long=True,
     ),
+    "promise_to_the_cluster_of_an_earlier_view": FailedSeed(
+        83,
+        False,
+        "L4: two first starts asked for epoch 1 of two clusters; the promise to the first became"
+        " durable in the view of the second and counted there, so two members never met again",
+        "broker",
+    ),
 }
 
 
