@@ -9,6 +9,7 @@ reports.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from broker.options import security as security_options
 from broker.options.memberlog import MemberlogOptions, read_memberlog_options
 from broker.options.quorum import read_quorum_options
 from broker.options.security import OPEN, SecurityOptions, read_security_options
-from broker.options.values import OptionError, choice, number
+from broker.options.values import OptionError, choice, number, yes
 from vsync.quorum.voter_set import Terms
 from vsync.types import record
 
@@ -39,21 +40,38 @@ DEFAULTS: Mapping[str, str] = {
     "cluster-size": "1",
     "cluster-bind": "",
     "cluster-nodes": "",
+    "cluster-mcastaddr": "",
+    "cluster-mcastport": "",
     "cluster-url": "",
     "port": str(AMQP_PORT),
     "interface": "127.0.0.1",
     "data-dir": "",
+    "no-data-dir": "no",
     "log-level": "info",
     "trace": "",
     "clock-bound": "10",
     "disk-lag-max": "30",
     "disk-backlog-max": "256",
     "scrub-rate": "2000",
+    "watchdog-interval": "60",
     **memberlog_options.DEFAULTS,
     **quorum_options.DEFAULTS,
     **security_options.DEFAULTS,
 }
 """Every option that an option file may set, with its default."""
+_RING_ONLY = (
+    "cluster-size", "cluster-bind", "cluster-nodes", "cluster-mcastaddr", "cluster-mcastport",
+)  # fmt: skip
+
+SIZE_FORGOTTEN = (
+    "it is not given, and --cluster-nodes names other members: say how many vote, the same number "
+    "at all members (--cluster-size {0} if each of the {0} votes); by its default, 1, this one "
+    "could make a cluster of its own"
+)
+DATA_DIR_FORGOTTEN = (
+    "a member of a cluster needs one: it votes by what it has there, and would forget its votes "
+    "with its process. For a cluster to throw away give --no-data-dir to all members"
+)
 
 
 class Address(NamedTuple):
@@ -86,6 +104,10 @@ class BrokerOptions:
     """Where the ring's socket binds; port 0 = any free one (peers then find it by beacons)."""
     cluster_nodes: tuple[Address, ...]
     """Ring addresses of the members, own one allowed; empty: find them by multicast beacons."""
+    beacon_group: str
+    """The multicast group of the beacons, without --cluster-nodes; empty: made from the name."""
+    beacon_port: int
+    """Its port; 0: the usual one."""
     cluster_url: str
     """This broker's client address, as members and tools are given it: `amqp:tcp:HOST:PORT,...`."""
     port: int
@@ -98,6 +120,8 @@ class BrokerOptions:
     """Absolute.  Where the ring's trace goes from the start on; None: off until switched on."""
     log_level: str
     """One of LOG_LEVELS."""
+    watchdog_s: int
+    """A process whose event loop stands still for so long is ended; 0: never."""
     scrub_rate: int
     """How many messages at rest are read again a second; 0: none, and nothing on disk either."""
     memberlog: MemberlogOptions
@@ -129,8 +153,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
             raise OptionError(name, "there is no such option")
     text = {name: given.get(name, default).strip() for name, default in DEFAULTS.items()}
     cluster_name = _cluster_name(text["cluster-name"])
-    ring_only = ("cluster-size", "cluster-bind", "cluster-nodes")
-    for name in (*ring_only, *quorum_options.DEFAULTS, *security_options.DEFAULTS):
+    for name in (*_RING_ONLY, *quorum_options.DEFAULTS, *security_options.DEFAULTS):
         if not cluster_name and text[name] != DEFAULTS[name]:
             raise OptionError(name, "it needs --cluster-name: a stand-alone broker has no ring")
     interface = text["interface"].removeprefix("[").removesuffix("]")
@@ -144,7 +167,10 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
             "cluster-bind",
             "with --cluster-nodes the ring port must be fixed, port 0 cannot be listed anywhere",
         )
+    if "cluster-size" not in given and any(node != bind for node in nodes):
+        raise OptionError("cluster-size", SIZE_FORGOTTEN.format(len({*nodes, bind})))
     size = number("cluster-size", text["cluster-size"], 1, CLUSTER_SIZE_MAX)
+    group, group_port = _beacon_group(text, listed=bool(nodes))
     arbitrator = text["cluster-arbitrator"]
     if arbitrator:
         text["cluster-arbitrator"] = arbitrator = str(_address("cluster-arbitrator", arbitrator))
@@ -153,10 +179,13 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         cluster_size=size,
         cluster_bind=bind,
         cluster_nodes=nodes,
+        beacon_group=group,
+        beacon_port=group_port,
         cluster_url=_cluster_url(text["cluster-url"], Address(interface, port)),
         port=port,
         interface=interface,
-        data_dir=Path(text["data-dir"]).expanduser().absolute() if text["data-dir"] else None,
+        data_dir=_data_dir(text, needed=bool(cluster_name)),
+        watchdog_s=number("watchdog-interval", text["watchdog-interval"], 0, 86_400),
         scrub_rate=number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
         memberlog=read_memberlog_options(text),
         bounds=Bounds(
@@ -204,14 +233,60 @@ def _ring_address(text: str, interface: str, port: int) -> Address:
     return Address(interface, above if above <= PORT_MAX else port - RING_PORT_OFFSET)
 
 
+def _data_dir(text: Mapping[str, str], *, needed: bool) -> Path | None:
+    without = yes("no-data-dir", text["no-data-dir"])
+    if text["data-dir"]:
+        if without:
+            raise OptionError("no-data-dir", "it contradicts --data-dir; drop one of them")
+        return Path(text["data-dir"]).expanduser().absolute()
+    if needed and not without:
+        raise OptionError("data-dir", DATA_DIR_FORGOTTEN)
+    return None
+
+
+def _beacon_group(text: Mapping[str, str], *, listed: bool) -> tuple[str, int]:
+    """Read where beacons go; members themselves talk over TCP, so nothing else is multicast."""
+    for name in ("cluster-mcastaddr", "cluster-mcastport"):
+        if listed and text[name]:
+            raise OptionError(
+                name,
+                "nothing is sent by multicast where --cluster-nodes lists the members; drop one of "
+                "them (members exchange messages over TCP, at --cluster-bind)",
+            )
+    group = text["cluster-mcastaddr"]
+    try:
+        if group and not ipaddress.IPv4Address(group).is_multicast:
+            raise ValueError
+    except ValueError:
+        raise OptionError(
+            "cluster-mcastaddr",
+            f"'{group}' is not an IPv4 multicast address (224.0.0.0 to 239.255.255.255)",
+        ) from None
+    port = text["cluster-mcastport"]
+    return group, number("cluster-mcastport", port, 1, PORT_MAX) if port else 0
+
+
 def _cluster_url(text: str, listen: Address) -> str:
+    """Read `[amqp:][USER[/PASSWORD]@]ADDRESS,...`, an ADDRESS being `[tcp:]HOST[:PORT]`.
+
+    User and password are not passed on: whoever is shown the address has to be known here by its
+    own.  No part of what is wrong is quoted from before the `@`.
+    """
     if not text:
         return f"amqp:tcp:{listen}"
-    scheme, _, rest = text.partition(":")
-    addresses = [part.removeprefix("tcp:") for part in rest.removeprefix("//").split(",")]
-    if scheme != "amqp" or not rest:
-        raise OptionError("cluster-url", f"'{text}' is not of the form amqp:tcp:HOST:PORT,...")
-    parsed = [_address("cluster-url", part.rstrip("/"), AMQP_PORT) for part in addresses]
+    rest = text.removeprefix("amqp:").removeprefix("//")
+    credentials, at, addresses = rest.rpartition("@")
+    if at and not credentials.partition("/")[0]:
+        raise OptionError("cluster-url", "there is no user name before the @")
+    parsed = []
+    for part in addresses.split(","):
+        scheme, colon, _ = part.partition(":")
+        if colon and scheme in ("ssl", "rdma"):
+            raise OptionError("cluster-url", f"'{part}': this broker listens on tcp only")
+        address = part.strip().removeprefix("tcp:").rstrip("/")
+        if not address or "://" in part:
+            raise OptionError("cluster-url", f"'{part}' is not of the form amqp:tcp:HOST:PORT,...")
+        parsed.append(_address("cluster-url", address, AMQP_PORT))
     return "amqp:" + ",".join(f"tcp:{address}" for address in parsed)
 
 

@@ -101,7 +101,7 @@ class BrokerMember:
             logging.getLogger("qpidd.client").info,
         )  # fmt: skip
         self._watchdogs = Watchdogs(
-            ring.node, options.bounds, loop,
+            ring.node, options.bounds, loop, hang_s=options.watchdog_s,
             send_direct=ring.driver.send_direct, wall_us=_wall_us, stop=self.stop,
             ran=lambda: self._controller.ran,
             commit_lag=lambda: self._member.persister.writer.lag(),
@@ -186,6 +186,7 @@ class BrokerMember:
         self.clients.drop_all("the broker is stopping")
         if self._beat_handle is not None:
             self._beat_handle.cancel()
+        self._watchdogs.hang.end()
         if code is Exit.OK and self._controller.shutdown_position:
             await asyncio.sleep(LINGER_S)
             self.operations.stop_members_without_state()

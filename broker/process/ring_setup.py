@@ -11,6 +11,7 @@ from broker.durability.data_directory import DataDirectory
 from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION
 from broker.options.broker import BrokerOptions
+from vsync.io.discovery import PORT as BEACON_PORT
 from vsync.io.discovery import Beacon, Discovery, StaticPeers
 from vsync.io.keys import Allowed, KeyFileError, read_secret
 from vsync.io.security import Anonymous, Curve, Plain, Security
@@ -34,7 +35,10 @@ def discovery_for(
     if options.cluster_nodes:
         return StaticPeers(str(address) for address in options.cluster_nodes)
     interface = me.address.rsplit(":", 1)[0]
-    return Beacon(options.cluster_name, me.name, me.address, warn, interface=interface)
+    return Beacon(
+        options.cluster_name, me.name, me.address, warn, interface=interface,
+        group=options.beacon_group or None, port=options.beacon_port or BEACON_PORT,
+    )  # fmt: skip
 
 
 def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Security:

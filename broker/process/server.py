@@ -34,6 +34,11 @@ WRITE_BUFFER_HIGH = 1 << 20
 """Above this much unsent output a client is too slow to read: its own input waits."""
 BACKLOG = 512
 
+ONE_VOTE = (
+    "--cluster-size is 1: where no running cluster of this name is found, this member forms one in "
+    "which it alone votes"
+)
+
 
 class ClientProtocol(asyncio.Protocol):
     """One client socket: AMQP or management, by its first bytes."""
@@ -146,6 +151,8 @@ async def _serve(options: BrokerOptions) -> Exit:
         transport = _transport(options)
         if options.clustered:
             log.info("ring on %s, %s", transport.address, transport.security.describe())
+            if options.cluster_size == 1:
+                log.warning("%s", ONE_VOTE)
         with _opening():
             identity = DataDirectory(options)
         try:

@@ -1,4 +1,4 @@
-"""The watchdogs of one member: clock skew, disk lag, process pauses.
+"""The watchdogs of one member: clock skew, disk lag, process pauses, an event loop that hangs.
 
 Logs an alarm when it begins and when it ends, stops the member where it must, and keeps a member
 that starts from promising or fetching anything before its clock is known to be right.
@@ -7,6 +7,7 @@ that starts from promising or fetching anything before its clock is known to be 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import time
 from collections.abc import Callable
@@ -28,6 +29,35 @@ BEAT_S = 0.1
 """How often `Watchdogs.wake` is called."""
 
 
+class HangWatchdog:
+    """Ends this process when the event loop stands still, with a trace of all threads on stderr.
+
+    The timer is a thread of the interpreter's that needs no Python to run, so that it also ends a
+    process whose every thread waits.  It proves that the loop turns, not that work is done.
+    """
+
+    def __init__(self, seconds: int) -> None:
+        """`seconds` is how long the loop may stand still; 0: for ever."""
+        self._seconds = seconds
+        self._armed_at = -float("inf")
+
+    def rearm(self, now: float) -> None:
+        """The loop turns: begin to count anew, once a second at most."""
+        if not self._seconds or now - self._armed_at < min(1.0, self._seconds / 4):
+            return
+        try:
+            faulthandler.dump_traceback_later(self._seconds, exit=True)
+        except RuntimeError as error:  # no thread could be had, and the one before is gone
+            log.warning("the watchdog could not be set, trying again: %s", error)
+        else:
+            self._armed_at = now
+
+    def end(self) -> None:
+        """Count no more: the member stops, which may take its time."""
+        if self._seconds:
+            faulthandler.cancel_dump_traceback_later()
+
+
 class Watchdogs:
     """All watchdogs of one member."""
 
@@ -43,12 +73,14 @@ class Watchdogs:
         commit_lag: Callable[[], CommitLag],
         log_writing_s: Callable[[], float],
         stop: Callable[[Exit, str], None],
+        hang_s: int,
     ) -> None:
         self._now, self._stop = loop.time, stop
         self._commit_lag, self._log_writing_s = commit_lag, log_writing_s
         self.clocks = ClockSkew(node.me, bounds.clock_s, send_direct, wall_us, ran)
         self.disk = DiskLag(bounds.lag_s, bounds.backlog_bytes, node.set_throttle)
         self.pauses = ProcessPauses(BEAT_S, node.lease.seconds)
+        self.hang = HangWatchdog(hang_s)
         self._waiting: list[Callable[[], None]] = []
         self._reported: dict[str, str] = {}
 
@@ -92,6 +124,7 @@ class Watchdogs:
         if pause := self.pauses.look(time.monotonic(), time.thread_time(), writing_s):
             log.warning("%s", pause)
         now = self._now()
+        self.hang.rearm(now)
         self.clocks.wake(now)
         self._go_on()
         reason = self.disk.look(self._commit_lag(), now)

@@ -1,11 +1,12 @@
-"""Members whose machine is not well: a clock far off, a disk that stands still.
+"""Members that are not well: a clock far off, a disk that stands still, an event loop that hangs.
 
-The sick member is a real process whose clock or disk is replaced before it starts.
+The sick member is a real process of which something is replaced before it starts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,15 @@ def commit(self, entry, first, last, meta):
         time.sleep(1000)
     write(self, entry, first, last, meta)
 store.lmdb_store.LmdbStore.commit = commit
+"""
+HANG = """
+import time, broker.frontend.gateway
+take = broker.frontend.gateway.Gateway.data_received
+def data_received(self, client, data, now):
+    if b"the straw" in data:
+        time.sleep(1000)
+    take(self, client, data, now)
+broker.frontend.gateway.Gateway.data_received = data_received
 """
 
 
@@ -124,6 +134,23 @@ def test_a_disk_that_stands_still_makes_its_member_leave(two_of_three: LocalClus
         assert "--disk-lag-max" in said
         two_of_three.wait_active(two_of_three.members[:2])
         channel.basic_publish("", "q", b"life goes on", PERSISTENT)
+
+
+def test_a_loop_that_hangs_ends_its_process(two_of_three: LocalCluster) -> None:
+    """The others go on without it at once; who is connected, or restarts it, sees its end."""
+    with sick(two_of_three[2], HANG, "--watchdog-interval", "2") as process:
+        wait_until(
+            lambda: [one.state for one in two_of_three[0].status().members] == ["ACTIVE"] * 3,
+            20,
+            "the third member",
+        )
+        with socket.create_connection(process.address) as client:
+            client.sendall(b"the straw")
+            assert process.wait(20) == Exit.FAILURE
+        said = process.log_path.read_text()
+        assert "Timeout (0:00:02)!" in said
+        assert "in data_received" in said
+        two_of_three.wait_active(two_of_three.members[:2])
 
 
 def test_a_clock_that_drifts_off_is_named_and_expires_nothing(two_of_three: LocalCluster) -> None:

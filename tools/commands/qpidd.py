@@ -62,8 +62,8 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
 @click.option(
     "--cluster-size",
     metavar="N",
-    help="How many members vote. The first start waits for that many; "
-    "later starts find the voters in the store. Default 1.",
+    help="How many members vote, the same at all members. The first start waits for that many; "
+    "later starts find the voters in the store. Default 1; to be given with --cluster-nodes.",
 )
 @click.option(
     "--cluster-bind",
@@ -76,6 +76,17 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     metavar="HOST:PORT,...",
     help="Ring addresses of the members; its own may be among them. "
     "Default: find members of the same name by multicast.",
+)
+@click.option(
+    "--cluster-mcastaddr",
+    metavar="ADDRESS",
+    help="The multicast group over which members find each other, without --cluster-nodes. "
+    "Default: made from the cluster's name. Messages themselves go over TCP.",
+)
+@click.option(
+    "--cluster-mcastport",
+    metavar="PORT",
+    help="Its UDP port, the same at all members. Default 5409.",
 )
 @click.option(
     "--cluster-key",
@@ -148,7 +159,8 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
 @click.option(
     "--cluster-url",
     metavar="URL",
-    help="The client address to advertise, amqp:tcp:HOST:PORT,... Default: interface and port.",
+    help="The client address to advertise, amqp:tcp:HOST:PORT,... Default: interface and port. "
+    "USER/PASSWORD@ before the first address is accepted and told to nobody.",
 )
 @click.option(
     "--port",
@@ -164,8 +176,15 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "--data-dir",
     metavar="DIR",
     type=str,
-    help="Where durable state and the member log live. "
-    "Default: a temporary one, gone when the broker stops.",
+    help="Where durable state and the member log live. A member of a cluster needs it. "
+    "Default, for a broker on its own: a temporary one, gone when it stops.",
+)
+@click.option(
+    "--no-data-dir",
+    is_flag=False,
+    flag_value="yes",
+    metavar="[yes|no]",
+    help="A member that may forget everything when it stops; the same at all members.",
 )
 @click.option(
     "--clock-bound",
@@ -183,6 +202,12 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "--disk-backlog-max",
     metavar="MB",
     help="The same in megabytes that were applied and are not durable. Default 256.",
+)
+@click.option(
+    "--watchdog-interval",
+    metavar="SECONDS",
+    help="End this process, with code 1 and what each thread was doing on stderr, when its event "
+    "loop stands still for so long; 0: never. Default 60.",
 )
 @click.option(
     "--scrub-rate",

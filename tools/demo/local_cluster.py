@@ -187,8 +187,7 @@ class LocalCluster:
             options.update(extra or {})
             if beacons:
                 del options["cluster-nodes"]
-            if stores:
-                options["data-dir"] = str(root / label)
+            options |= {"data-dir": str(root / label)} if stores else {"no-data-dir": "yes"}
             arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
             self.members.append(BrokerProcess(label, root, port, arguments))
         if arbitrator:

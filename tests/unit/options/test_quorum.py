@@ -10,7 +10,7 @@ from broker.options.values import OptionError
 
 def options(size: int = 3, **given: str) -> dict[str, str]:
     named = {f"cluster-{name.replace('_', '-')}": text for name, text in given.items()}
-    return {"cluster-name": "shop", "cluster-size": str(size), **named}
+    return {"cluster-name": "shop", "cluster-size": str(size), "no-data-dir": "yes", **named}
 
 
 def test_without_them_a_cluster_requests_a_plain_majority() -> None:

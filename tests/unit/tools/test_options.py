@@ -16,6 +16,7 @@ from tools.cli.options import ToolError, brokers, collect, read_option_file, res
 from tools.commands.qpidd import qpidd as qpidd_command
 
 ROOT = Path(__file__).resolve().parents[3]
+CLUSTER = {"cluster-name": "shop", "cluster-size": "3", "data-dir": "/var/tmp/x"}
 
 
 def test_defaults_are_a_stand_alone_broker_that_serves_this_machine() -> None:
@@ -53,7 +54,7 @@ def test_everything_set() -> None:
     ("port", "ring"), [("5672", 25672), ("45535", 65535), ("50000", 30000), ("0", 0)]
 )
 def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
-    assert broker_options({"cluster-name": "c", "port": port}).cluster_bind.port == ring
+    assert broker_options(CLUSTER | {"port": port}).cluster_bind.port == ring
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,15 @@ def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
         ("cluster-nodes", "a:0"),
         ("cluster-url", "http://a:1"),
         ("cluster-url", "amqp:"),
+        ("cluster-url", "amqp:/word@a:1"),
+        ("cluster-url", "amqp:ssl:a:1"),
+        ("cluster-url", "amqp:tcp:a:1,,tcp:b:1"),
+        ("cluster-mcastaddr", "10.0.0.1"),
+        ("cluster-mcastaddr", "ff02::1"),
+        ("cluster-mcastport", "0"),
+        ("watchdog-interval", "soon"),
+        ("no-data-dir", "perhaps"),
+        ("no-data-dir", "yes"),  # --data-dir is given
         ("interface", "a b"),
         ("log-level", "loud"),
         ("cluster-name", "a\x00b"),
@@ -90,7 +100,7 @@ def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
 )
 def test_a_bad_value_names_its_option(option: str, text: str) -> None:
     with pytest.raises(OptionError) as caught:
-        broker_options({"cluster-name": "shop", option: text})
+        broker_options(CLUSTER | {option: text})
     assert caught.value.option == option
     assert "\n" not in caught.value.reason
 
@@ -111,7 +121,59 @@ def test_options_of_a_cluster_need_a_name() -> None:
 
 def test_a_listed_member_has_a_fixed_ring_port() -> None:
     with pytest.raises(OptionError, match="must be fixed"):
-        broker_options({"cluster-name": "c", "port": "0", "cluster-nodes": "a:1"})
+        broker_options(CLUSTER | {"port": "0", "cluster-nodes": "a:1"})
+
+
+def test_a_member_that_forgot_its_data_directory_is_refused() -> None:
+    """What it voted for would be gone with its process."""
+    given = {"cluster-name": "shop", "cluster-size": "3"}
+    with pytest.raises(OptionError, match=r"would forget its votes.*--no-data-dir") as caught:
+        broker_options(given)
+    assert caught.value.option == "data-dir"
+    assert broker_options(given | {"no-data-dir": "yes"}).data_dir is None
+    assert broker_options({}).data_dir is None
+
+
+def test_a_member_that_knows_others_and_not_how_many_vote_is_refused() -> None:
+    """By the default, 1, it would make a cluster of its own."""
+    given = {"cluster-name": "shop", "no-data-dir": "yes", "cluster-bind": "127.0.0.1:7001"}
+    nodes = {"cluster-nodes": "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"}
+    with pytest.raises(OptionError, match="--cluster-size 3 if each of the 3 votes") as caught:
+        broker_options(given | nodes)
+    assert caught.value.option == "cluster-size"
+    assert broker_options(given | nodes | {"cluster-size": "1"}).cluster_size == 1
+    assert broker_options(given | {"cluster-nodes": "127.0.0.1:7001"}).cluster_size == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "advertised"),
+    [
+        ("amqp:tcp:a:1,tcp:b:2", "amqp:tcp:a:1,tcp:b:2"),
+        ("amqp:ann/secret@a:1,b", "amqp:tcp:a:1,tcp:b:5672"),
+        ("ann@tcp:a:1", "amqp:tcp:a:1"),
+        ("amqp://a:1/", "amqp:tcp:a:1"),
+        ("a", "amqp:tcp:a:5672"),
+    ],
+)
+def test_a_url_as_the_original_writes_it(text: str, advertised: str) -> None:
+    """`[amqp:][USER[/PASSWORD]@]ADDRESS,...`: nobody is told the password."""
+    assert broker_options(CLUSTER | {"cluster-url": text}).cluster_url == advertised
+
+
+def test_a_bad_url_does_not_show_its_password() -> None:
+    with pytest.raises(OptionError) as caught:
+        broker_options(CLUSTER | {"cluster-url": "amqp:ann/secret@a:1,http://b"})
+    assert "secret" not in caught.value.reason
+
+
+def test_beacons_go_where_the_options_say_and_nowhere_beside_a_list() -> None:
+    given = {"cluster-mcastaddr": "239.1.2.3", "cluster-mcastport": "5405"}
+    options = broker_options(CLUSTER | given)
+    assert (options.beacon_group, options.beacon_port) == ("239.1.2.3", 5405)
+    for name, value in given.items():
+        with pytest.raises(OptionError, match="--cluster-nodes lists the members") as caught:
+            broker_options(CLUSTER | {"cluster-nodes": "127.0.0.1:1", name: value})
+        assert caught.value.option == name
 
 
 def test_default_port_of_an_address() -> None:
@@ -127,6 +189,7 @@ def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
     config = tmp_path / "b.conf"
     config.write_text(
         "# four\nport = 1\ninterface=10.0.0.1\ncluster-name = file\ncluster-mechanism=anonymous\n"
+        "no-data-dir = yes\n"
     )
     environment = {"QPIDD_PORT": "2", "QPIDD_INTERFACE": "10.0.0.2", "OTHER": "x"}
     options = resolve(collect({"port": "3"}, environment, config))

@@ -29,7 +29,7 @@ from vsync.wire.codec import Codec, claimed_name
 from vsync.wire.messages import Datagram
 
 ROOT = Path(__file__).resolve().parents[4]
-CLUSTER = {"cluster-name": "shop"}
+CLUSTER = {"cluster-name": "shop", "no-data-dir": "yes"}
 
 
 def make_public(folder: Path, pair: KeyPair, file: str = "") -> Path:
