@@ -151,10 +151,10 @@ async def _serve(options: BrokerOptions) -> Exit:
         transport = _transport(options)
         if options.clustered:
             log.info("ring on %s, %s", transport.address, transport.security.describe())
-            if options.cluster_size == 1:
-                log.warning("%s", ONE_VOTE)
         with _opening():
             identity = DataDirectory(options)
+        if options.clustered and options.cluster_size == 1 and not identity.store.meta.cluster_id:
+            log.warning("%s", ONE_VOTE)
         try:
             port = server.sockets[0].getsockname()[1]
             url = options.cluster_url.replace(":0", f":{port}") if not options.port else ""

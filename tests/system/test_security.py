@@ -60,6 +60,7 @@ def newcomer(nodes: str, *arguments: str, name: str = "test") -> tuple[int, str]
             *command("qpidd"), "--log-level", "error", "--cluster-name", name,
             "--cluster-size", "3", "--cluster-bind", f"{HOST}:{ring}",
             "--cluster-nodes", nodes, "--port", str(port), *arguments,
+            *(() if "--data-dir" in arguments else ("--no-data-dir",)),
         ],
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
