@@ -4,4 +4,4 @@ The ring refuses a member with another version at the door, with a sentence, bef
 would have to: raise it with every change of a command's shape, an outcome, an order, or a hash.
 """
 
-MACHINE_VERSION = 6
+MACHINE_VERSION = 7

@@ -17,7 +17,7 @@ from broker.machine.digest import body_hash, message_hash
 from broker.machine.effects import Confirm, Return
 from broker.machine.handlers.connections import refuse
 from broker.machine.move_log import BY_CLIENT, BY_DEAD_LETTER, FLAG, INDEX_MASK, MARK_MASK, row
-from broker.machine.queueing.dead_letter import dead_letter_properties, without_cycles
+from broker.machine.queueing.dead_letter import buried
 from broker.machine.queueing.dispatch import enqueue
 from broker.machine.queueing.properties import expiration_of
 from broker.machine.queueing.refusals import (
@@ -146,12 +146,9 @@ def _publish_dead_letter(state: State, queue: Queue, message: Message, reason: s
         return
     _, _, source, key, flags, _, _, properties, body = message
     new_key = key if queue.dead_letter_key is None else queue.dead_letter_key
-    new_properties = dead_letter_properties(
-        properties, queue.name, source, key, reason, state.time_us
-    )
+    letter = buried(properties, queue.name, source, key, reason, state.time_us)
     route = queue.vhost.routes.get((name, new_key))
     if route is None:
-        route = find_route(queue.vhost, exchange, new_key, new_properties)
-    left = without_cycles(new_properties, route.queues)
-    route = route._replace(queues=left)
-    publish_to(state, route, flags, NO_TTL, new_properties, body, BY_DEAD_LETTER, 0, 0)
+        route = find_route(queue.vhost, exchange, new_key, letter.properties)
+    route = route._replace(queues=letter.without_cycles(route.queues))
+    publish_to(state, route, flags, NO_TTL, letter.properties, body, BY_DEAD_LETTER, 0, 0)

@@ -22,7 +22,7 @@ from broker.machine.digest import ALGORITHM
 from broker.machine.state import BODY, NUMBER, Channel, Consumer, Held, Message, Queue, State, Vhost
 
 CHUNK_BYTES = 256 * 1024
-VERSION = 4
+VERSION = 5
 _BATCH_BYTES = 64 * 1024
 _BATCH_ITEMS = 8192
 _PAGE = 4096

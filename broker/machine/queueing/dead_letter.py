@@ -1,101 +1,130 @@
 """The x-death headers of a dead-lettered message, as RabbitMQ writes them.
 
 `x-death` is an array of tables, the latest first, one per queue and reason, with a count.
-`x-first-death-*` keep the first, `x-last-death-*` the latest. The other headers stay byte for byte.
+`x-first-death-*` keep the first, `x-last-death-*` the latest. The other headers stay byte for byte,
+and so do the records of other deaths, whatever types a client put into them.
 The expiration property moves into the record, or the message would expire again where it goes.
 """
 
-from broker.machine.commands import Table, Value
+from functools import lru_cache
+from typing import NamedTuple
+
+from broker.machine.commands import Value
 from broker.machine.queueing.properties import (
     Entry,
     decode_value,
     encode_value,
+    entries_of,
     entry,
     expiration_of,
+    items_of,
     raw_headers,
     with_headers,
 )
 from broker.machine.state import Queue
 
 
-def dead_letter_properties(
+class Death(NamedTuple):
+    """One record of x-death, as it is on the wire."""
+
+    queue: Value
+    reason: Value
+    raw: bytes
+
+
+class Buried(NamedTuple):
+    """What is published to the dead-letter exchange."""
+
+    properties: bytes
+    deaths: tuple[Death, ...]  # the latest first
+
+    def without_cycles(self, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
+        """The queues without those that dead-lettered the message before, if no client rejected it
+        since. So a cycle of dead-letter exchanges always ends."""
+        dead: dict[Value, bool] = {}
+        for queue, reason, _ in self.deaths:
+            if reason == "rejected":
+                break
+            if isinstance(queue, str):
+                dead[queue] = True
+        return tuple(queue for queue in queues if queue.name not in dead)
+
+
+def buried(
     properties: bytes, queue: str, exchange: str, key: str, reason: str, now_us: int
-) -> bytes:
+) -> Buried:
     """The properties with which the message is published to the dead-letter exchange."""
     entries = raw_headers(properties)
-    records = _x_death(entries)
-    same = next((d for d in records if d.get("queue") == queue and d.get("reason") == reason), None)
+    deaths = _deaths(entries)
+    same = next((d for d in deaths if d.queue == queue and d.reason == reason), None)
     if same is not None:
-        count = same.get("count")
-        latest = {**same, "count": count + 1 if isinstance(count, int) else 1}
-        records = [latest, *(d for d in records if d is not same)]
+        latest = Death(queue, reason, _counted(same.raw))
     else:
-        latest = {
-            "count": 1,
-            "reason": reason,
-            "queue": queue,
-            "time": now_us // 1_000_000,
-            "exchange": exchange,
-            "routing-keys": (key,),
-        }
-        expiration = expiration_of(properties)
-        if expiration is not None:
-            latest["original-expiration"] = expiration
-        records = [latest, *records]
-    names = [name for name, _, _ in entries]
+        at = now_us // 1_000_000
+        raw = _record(queue, exchange, key, reason, at, expiration_of(properties))
+        latest = Death(queue, reason, raw)
+    deaths = [latest, *(one for one in deaths if one is not same)]
     kept = [
         one for one in entries if one[0] != "x-death" and not one[0].startswith("x-last-death-")
     ]
-    if "x-first-death-queue" not in names:
+    if not any(name == "x-first-death-queue" for name, _, _ in entries):
         kept += _summary("x-first-death-", queue, exchange, reason)
-    kept.append(entry("x-death", _encode_x_death(records)))
+    kept.append(entry("x-death", _array([one.raw for one in deaths])))
     kept += _summary("x-last-death-", queue, exchange, reason)
-    return with_headers(properties, kept, keep_expiration=False)
+    return Buried(with_headers(properties, kept, keep_expiration=False), tuple(deaths))
 
 
-def without_cycles(properties: bytes, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
-    """The queues without those that dead-lettered the message before, if no client rejected it
-    since. So a cycle of dead-letter exchanges always ends."""
-    records = _x_death(raw_headers(properties))
-    return tuple(queue for queue in queues if not _has_cycle(records, queue.name))
+@lru_cache(maxsize=64)  # many of one queue die at once
+def _record(
+    queue: str, exchange: str, key: str, reason: str, at: int, expiration: bytes | None
+) -> bytes:
+    entries = [
+        entry("count", encode_value(1)),
+        entry("reason", encode_value(reason)),
+        entry("queue", encode_value(queue)),
+        entry("exchange", encode_value(exchange)),
+        entry("routing-keys", encode_value((key,))),
+    ]
+    if expiration is not None:
+        entries.append(entry("original-expiration", encode_value(expiration)))
+    entries.append(entry("time", b"T" + at.to_bytes(8, "big", signed=at < 0)))
+    return _table(entries)
 
 
-def _has_cycle(records: list[Table], queue: str) -> bool:
-    for record in records:  # the latest first
-        if record.get("reason") == "rejected":
-            return False
-        if record.get("queue") == queue:
-            return True
-    return False
+def _counted(record: bytes) -> bytes:
+    """The same record, with one more counted."""
+    entries = entries_of(record, 1)
+    counts = [decode_value(raw) for name, _, raw in entries if name == "count"]
+    count = counts[-1] if counts else None
+    more = count + 1 if isinstance(count, int) else 1
+    return _table([entry("count", encode_value(more)), *(e for e in entries if e[0] != "count")])
 
 
-def _summary(prefix: str, queue: str, exchange: str, reason: str) -> list[Entry]:
-    return [
+@lru_cache(maxsize=64)
+def _summary(prefix: str, queue: str, exchange: str, reason: str) -> tuple[Entry, ...]:
+    return (
         entry(prefix + "exchange", encode_value(exchange)),
         entry(prefix + "queue", encode_value(queue)),
         entry(prefix + "reason", encode_value(reason)),
-    ]
+    )
 
 
-def _x_death(entries: list[Entry]) -> list[Table]:
-    for name, _, raw in entries:
-        if name == "x-death":
-            value = decode_value(raw)
-            if isinstance(value, tuple):
-                return [record for record in value if isinstance(record, dict)]
-    return []
+def _deaths(entries: list[Entry]) -> list[Death]:
+    """Those of the last x-death header, which is the one that counts."""
+    raws = [raw for name, _, raw in entries if name == "x-death"]
+    deaths: list[Death] = []
+    for raw in items_of(raws[-1]) if raws else ():
+        record = decode_value(raw)
+        if isinstance(record, dict):
+            deaths.append(Death(record.get("queue"), record.get("reason"), raw))
+    return deaths
 
 
-def _encode_x_death(records: list[Table]) -> bytes:
-    data = b"".join(_encode_record(record) for record in records)
-    return b"A" + len(data).to_bytes(4, "big") + data
-
-
-def _encode_record(record: Table) -> bytes:
-    """Like any table, except that the time is a timestamp."""
-    time: Value = record.get("time")
-    rest = {name: value for name, value in record.items() if name != "time"}
-    body = encode_value(rest)[5:]
-    if isinstance(time, int):
-        body += b"\x04timeT" + time.to_bytes(8, "big", signed=time < 0)
+def _table(entries: list[Entry]) -> bytes:
+    body = b"".join(name + value for _, name, value in entries)
     return b"F" + len(body).to_bytes(4, "big") + body
+
+
+def _array(items: list[bytes]) -> bytes:
+    body = b"".join(items)
+    return b"A" + len(body).to_bytes(4, "big") + body

@@ -17,9 +17,9 @@ HAS_EXPIRATION = 0x0100
 _SHORT_STRINGS = (0x8000, 0x4000)  # before the headers
 # bit, width (0 = short string), in wire order after the headers
 _AFTER = ((0x1000, 1), (0x0800, 1), (0x0400, 0), (0x0200, 0), (0x0100, 0))
-_DEPTH_MAX = 16
+_DEPTH_MAX = 64  # as the gateway allows (broker/amqp/fields.py)
 _INT_MAX = (1 << 63) - 1
-_FAULTS = (IndexError, struct.error, ValueError, RecursionError)
+_FAULTS = (IndexError, KeyError, struct.error, ValueError, RecursionError)
 
 Entry: TypeAlias = tuple[str, bytes, bytes]  # name; name as it came; type byte and value
 
@@ -54,20 +54,56 @@ def headers_of(properties: bytes) -> Table:
 def raw_headers(properties: bytes) -> list[Entry]:
     """The headers undecoded, so that they can be written back exactly as they came."""
     span = _spans(properties)
-    entries: list[Entry] = []
     if span is None or span[0] == span[1]:
-        return entries
+        return []
     try:
-        at, end = span[0] + 4, span[1]
+        return entries_of(properties, span[0])
+    except _FAULTS:
+        return []
+
+
+def entries_of(data: bytes, at: int) -> list[Entry]:
+    """The entries of the table that begins with its length at `at`, undecoded."""
+    at, end = _inside(data, at)
+    entries: list[Entry] = []
+    while at < end:
+        start = at
+        name, at = _short(data, at)
+        after = skip_value(data, at)
+        entries.append((name, data[start:at], data[at:after]))
+        at = after
+    if at != end:
+        raise ValueError
+    return entries
+
+
+def items_of(value: bytes) -> list[bytes]:
+    """The items of a raw array, undecoded; none if it is no array."""
+    items: list[bytes] = []
+    try:
+        if value[0] != _ARRAY:
+            return []
+        at, end = _inside(value, 1)
         while at < end:
-            start = at
-            name, at = _short(properties, at)
-            _, after = _value(properties, at, 0)
-            entries.append((name, properties[start:at], properties[at:after]))
+            after = skip_value(value, at)
+            items.append(value[at:after])
             at = after
     except _FAULTS:
         return []
-    return entries
+    return items
+
+
+def skip_value(data: bytes, at: int) -> int:
+    """Where the value that starts at `at` ends. Whatever nests has a length in front, so nothing
+    is walked; of the types that clients send none is unknown."""
+    kind = data[at]
+    size = _SIZES[kind]
+    if size is None:
+        return _inside(data, at + 1)[1]
+    at += 1 + size
+    if at > len(data):
+        raise IndexError
+    return at
 
 
 def with_headers(properties: bytes, entries: list[Entry], keep_expiration: bool) -> bytes:
@@ -157,27 +193,41 @@ def _short(data: bytes, at: int) -> tuple[str, int]:
     return data[at + 1 : end].decode("utf-8", "replace"), end
 
 
+def _inside(data: bytes, at: int) -> tuple[int, int]:
+    """Where that which has a four-byte length at `at` begins and ends."""
+    start = at + 4
+    end = start + int.from_bytes(data[at:start], "big")
+    if end > len(data):
+        raise IndexError
+    return start, end
+
+
 def _table(data: bytes, at: int, depth: int) -> tuple[Table, int]:
-    end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-    at += 4
+    at, end = _inside(data, at)
     table: Table = {}
     while at < end:
         name, at = _short(data, at)
         table[name], at = _value(data, at, depth)
+    if at != end:
+        raise ValueError
     return table, at
 
 
 _FIXED = {
-    ord("b"): ">b",
-    ord("B"): ">B",
-    ord("s"): ">h",
-    ord("u"): ">H",
-    ord("I"): ">i",
-    ord("i"): ">I",
-    ord("l"): ">q",
-    ord("T"): ">Q",
-    ord("f"): ">f",
-    ord("d"): ">d",
+    ord(kind): struct.Struct(form)
+    for kind, form in (
+        *(("b", ">b"), ("B", ">B"), ("s", ">h"), ("u", ">H"), ("I", ">i"), ("i", ">I")),
+        *(("l", ">q"), ("L", ">Q"), ("T", ">Q"), ("f", ">f"), ("d", ">d")),
+    )
+}
+_BOOL, _VOID, _DECIMAL, _STRING, _BYTES, _TABLE, _ARRAY = b"tVDSxFA"
+_LONG = (_STRING, _BYTES, _TABLE, _ARRAY)  # with a length in front
+_SIZES: dict[int, int | None] = {
+    **{kind: form.size for kind, form in _FIXED.items()},
+    _BOOL: 1,
+    _VOID: 0,
+    _DECIMAL: 5,
+    **dict.fromkeys(_LONG),
 }
 
 
@@ -186,34 +236,30 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Value, int]:
     at += 1
     fixed = _FIXED.get(kind)
     if fixed is not None:
-        return struct.unpack_from(fixed, data, at)[0], at + struct.calcsize(fixed)
-    if kind == 0x74:  # t
+        return fixed.unpack_from(data, at)[0], at + fixed.size
+    if kind == _BOOL:
         return data[at] != 0, at + 1
-    if kind == 0x56:  # V
+    if kind == _VOID:
         return None, at
-    if kind == 0x44:  # D: kept apart from other numbers
-        return bytes(data[at : at + 5]), at + 5
-    if kind in (0x53, 0x78):  # S, x
-        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-        if end > len(data):
-            raise IndexError
-        raw = data[at + 4 : end]
-        if kind == 0x53:
-            try:
-                return raw.decode(), end
-            except UnicodeDecodeError:
-                return raw, end
-        return raw, end
-    if depth >= _DEPTH_MAX:
+    if kind == _DECIMAL:  # kept apart from other numbers
+        return data[at : at + 5], at + 5
+    if kind not in _LONG or depth >= _DEPTH_MAX:
         raise ValueError
-    if kind == 0x46:  # F
+    if kind == _TABLE:
         return _table(data, at, depth + 1)
-    if kind == 0x41:  # A
-        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-        at += 4
+    at, end = _inside(data, at)
+    if kind == _ARRAY:
         items: list[Value] = []
         while at < end:
             item, at = _value(data, at, depth + 1)
             items.append(item)
+        if at != end:
+            raise ValueError
         return tuple(items), at
-    raise ValueError
+    raw = data[at:end]
+    if kind == _STRING:
+        try:
+            return raw.decode(), end
+        except UnicodeDecodeError:
+            return raw, end
+    return raw, end
