@@ -27,6 +27,7 @@ class Marker(Enum):
     CLEAN = "clean"  # an ordered shutdown, or an operator's declaration
     JOINING = "joining"  # a state transfer is under way: unusable until it is complete
     INCONSISTENT = "inconsistent"  # lost a digest vote; kept as evidence
+    BACKUP = "backup"  # a state of the past: no vote until an operator declares it clean
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,24 +2,25 @@
 
     DIR/store                the store in use
     DIR/store.joining        a copy that is being received
-    DIR/store.aside.NNNN     stores that were replaced, oldest 0000, kept as evidence
+    DIR/_cluster.bak.NNNN    stores that were replaced, see `backups`
 
 The old store is in use until the new one is complete, verified and durable.  The switch is two
-renames; a crash between them leaves no DIR/store but a DIR/store.joining, and `recover`, which
-every start runs first, does the second rename.  So that it never takes half a copy, the switch
-first makes a file `verified` durable in the new store's directory.
+renames; a crash between them leaves no DIR/store but a DIR/store.joining (or the backup that is
+being restored), and `recover`, which every start runs first, does the second rename.  So that it
+never takes half a copy, or a backup that nobody asked for, the switch first makes a file `verified`
+durable in the new store's directory.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from store.api import Marker, Meta
+from store.backups import backup_paths, next_backup
 from store.directory_lock import explain, sync_directory, sync_file
-from store.errors import StoreError, StoreMissing, StoreUnreadable
+from store.errors import StoreMissing, StoreUnreadable
 from store.lmdb_environment import DATA_NAME, inspect
 from store.lmdb_store import LmdbStore
 
@@ -27,16 +28,29 @@ STORE_NAME = "store"
 JOINING_NAME = "store.joining"
 INCOMING_NAME = "incoming.mdb"
 VERIFIED_NAME = "verified"  # the switch to this copy has begun
-_ASIDE = re.compile(r"store\.aside\.([0-9a-f]{4})")
 
 
 def recover(data_dir: Path) -> bool:
     """Complete a switch that a crash interrupted; True when there was one."""
-    current, joining = data_dir / STORE_NAME, data_dir / JOINING_NAME
-    if current.exists() or not (joining / VERIFIED_NAME).exists():
+    current = data_dir / STORE_NAME
+    begun = [p for p in (data_dir / JOINING_NAME, *_backups(data_dir)) if _is_begun(p)]
+    if current.exists():
+        for path in begun:
+            if path.name != JOINING_NAME:  # a restore that did not get so far as to change anything
+                (path / VERIFIED_NAME).unlink()
         return False
-    _put_in_place(joining, current)
+    if not begun:
+        return False
+    _put_in_place(begun[0], current)
     return True
+
+
+def _backups(data_dir: Path) -> list[Path]:
+    return list(backup_paths(data_dir).values()) if data_dir.is_dir() else []
+
+
+def _is_begun(path: Path) -> bool:
+    return (path / VERIFIED_NAME).exists()
 
 
 def incoming_file(data_dir: Path) -> Path:
@@ -87,29 +101,61 @@ def install(data_dir: Path) -> Path | None:
 
     The caller has verified the new store, given it a marker other than JOINING, and closed both.
     """
-    current, joining = data_dir / STORE_NAME, data_dir / JOINING_NAME
+    joining = data_dir / JOINING_NAME
     meta = inspect(joining)
     if meta.marker is Marker.JOINING:
         raise StoreUnreadable(f"{joining} is not complete: its marker still says joining")
     sync_file(joining / DATA_NAME)
-    (joining / VERIFIED_NAME).touch()
-    sync_directory(joining)
-    aside: Path | None = None
-    if current.exists():
-        aside = set_aside(data_dir)
-    _put_in_place(joining, current)
+    return put_in_force(data_dir, joining)
+
+
+def put_in_force(data_dir: Path, new: Path) -> Path | None:
+    """Replace DIR/store by the complete store `new` of the same directory; return the old one's
+    path.
+    """
+    (new / VERIFIED_NAME).touch()
+    sync_directory(new)
+    aside = set_aside(data_dir) if (data_dir / STORE_NAME).exists() else None
+    _put_in_place(new, data_dir / STORE_NAME)
     return aside
 
 
 def set_aside(data_dir: Path) -> Path:
-    """Rename DIR/store to store.aside.NNNN, with the next free number."""
-    numbers = [int(m[1], 16) for p in data_dir.iterdir() if (m := _ASIDE.fullmatch(p.name))]
-    number = max(numbers, default=-1) + 1
-    if number > 0xFFFF:
-        raise StoreError(f"{data_dir}: store.aside.ffff is taken; archive the old ones")
-    aside = data_dir / f"{STORE_NAME}.aside.{number:04x}"
+    """Rename DIR/store to _cluster.bak.NNNN, with the next free number."""
+    aside = next_backup(data_dir)
     _rename(data_dir / STORE_NAME, aside)
     return aside
+
+
+def restore(data_dir: Path, backup: Path) -> tuple[Meta, Path | None]:
+    """Put a backup in the place of DIR/store; return its meta, and where the present store is now.
+
+    It keeps its marker only where it goes back behind nothing that this member has been: else it is
+    marked as a backup, which has no vote.  What the member promised since stays promised.
+    """
+    current = data_dir / STORE_NAME
+    present = LmdbStore(current) if current.exists() else None  # refused while a broker uses it
+    now = None if present is None else present.meta
+    if present is not None:
+        present.close()
+    store = LmdbStore(backup)
+    try:
+        old = store.meta
+        back = now is None or (now.state_epoch, now.position) > (old.state_epoch, old.position)
+        what = f"{backup.name}, position {old.position} of epoch {old.state_epoch}, was restored"
+        if now is not None and back:
+            what += f" in the place of position {now.position} of epoch {now.state_epoch}"
+        meta = replace(
+            old,
+            marker=Marker.BACKUP if back and old.cluster_id else old.marker,
+            incarnation=max(old.incarnation, 0 if now is None else now.incarnation) + 1,
+            promised_epoch=max(old.promised_epoch, 0 if now is None else now.promised_epoch),
+            note="\n".join(filter(None, [old.note, what])),
+        )
+        store.put_meta(meta)
+    finally:
+        store.close()
+    return meta, put_in_force(data_dir, backup)
 
 
 def find_store(path: Path) -> Path:

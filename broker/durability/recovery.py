@@ -51,7 +51,13 @@ def checkpoint_in_steps(replica: Replica) -> Iterator[bytes]:
     return chain([checkpoint_head(replica.history)], replica.machine.snapshot_in_steps())
 
 
-def _restore(local: str, position: int, chunks: Iterator[bytes]) -> tuple[Machine, History]:
+def checkpoint_history(store: Store) -> History:
+    """Return the point that the store's checkpoint stands for; the beginning when it has none."""
+    saved = store.checkpoint()
+    return History() if saved is None else _head(*saved)
+
+
+def _head(position: int, chunks: Iterator[bytes]) -> History:
     version, *fields = msgpack.unpackb(next(chunks))
     if version != CHECKPOINT_VERSION:
         raise Divergence(
@@ -60,6 +66,11 @@ def _restore(local: str, position: int, chunks: Iterator[bytes]) -> tuple[Machin
     history = History(*fields)
     if history.position != position:
         raise Divergence(f"the checkpoint of position {position} holds position {history.position}")
+    return history
+
+
+def _restore(local: str, position: int, chunks: Iterator[bytes]) -> tuple[Machine, History]:
+    history = _head(position, chunks)
     return Machine.restore(local, chunks), history
 
 

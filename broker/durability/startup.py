@@ -44,8 +44,9 @@ def resume(store: Store, quarantine: Quarantine) -> Resumed:
     `Unusable` for one that may not be used.
     """
     meta = store.meta
-    if meta.marker is Marker.INCONSISTENT:
-        why = f"this member's store was found inconsistent ({meta.note or 'no reason is noted'})"
+    if meta.marker in (Marker.INCONSISTENT, Marker.BACKUP):
+        found = "is a backup" if meta.marker is Marker.BACKUP else "was found inconsistent"
+        why = f"this member's store {found} ({meta.note or 'no reason is noted'})"
         return _aside(meta, why, "qpid-cluster-store -c DIR makes the store count again")
     try:
         replica = recover(meta.member, store, log_progress, quarantine.withheld())

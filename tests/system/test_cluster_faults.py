@@ -121,7 +121,7 @@ def test_two_of_three_go_on_and_the_third_comes_back_with_the_state(
     cluster[2].start()
     cluster.wait_active()
     assert [number for number, _ in contents(cluster[2])] == list(range(1, 41))
-    assert (cluster[2].data_dir / "store.aside.0000").is_dir()
+    assert (cluster[2].data_dir / "_cluster.bak.0001").is_dir()
 
 
 def test_a_wiped_member_is_filled_again(cluster: LocalCluster) -> None:

@@ -154,4 +154,4 @@ def test_a_member_with_other_outcomes_is_outvoted_and_comes_back_by_transfer(
     assert "computed something else" in cluster[0].log_tail()
     start(cluster[0], monkeypatch)
     cluster.wait_active(timeout_seconds=START_SECONDS)
-    assert (cluster[0].data_dir / "store.aside.0000").is_dir()
+    assert (cluster[0].data_dir / "_cluster.bak.0001").is_dir()

@@ -1,24 +1,24 @@
-"""qpid-cluster-store: show one member's store, and declare it clean where no other is left."""
+"""qpid-cluster-store: show one member's store, declare it clean where no other is left, and keep,
+compare and restore backups of it.
+"""
 
 from __future__ import annotations
 
 import json
-import secrets
 import sys
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from broker.incidents.incidents import Incidents
-from broker.incidents.quarantine import Quarantine, QuarantineRecord, declare
+from broker.incidents.quarantine import Quarantine, QuarantineRecord
 from store.api import Marker, Meta
 from store.directory_lock import lock_holder
 from store.errors import StoreBusy, StoreError, StoreMissing, StoreUnreadable
 from store.lmdb_environment import inspect
-from store.lmdb_store import LmdbStore
 from store.swap import find_store
+from tools.stores.backups import backup_request, carry_out, with_backup_options
+from tools.stores.declarations import declare_clean, declare_quarantined
 
 OK, FAILURE, MISSING, UNREADABLE, BUSY = 0, 1, 3, 4, 5
 
@@ -28,15 +28,74 @@ MEANING = {
     Marker.CLEAN: "ended in an ordered shutdown, or was declared clean",
     Marker.JOINING: "a transfer was cut short; the member will take the state from the others",
     Marker.INCONSISTENT: "computed something else than the majority; kept as evidence",
+    Marker.BACKUP: "a state of the past; no vote until -c declares it the one to keep",
 }
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+EPILOG = """\b
+What is shown:
+  marker      empty, dirty, clean, joining, inconsistent or backup
+  cluster id  stores of another id are of another cluster
+  epoch       of the last primary view whose state is here
+  position    the last command whose effect is here
+  digest      of the whole history up to there: equal at equal positions
+  voters      whose majority a cluster needs
+  quarantine  commands that this member could not execute, and where the evidence is
+
+A cluster that lost power comes back by itself as soon as a majority of its voters is back,
+whatever the markers say; -c is not needed for that. When a majority is lost FOR GOOD, show
+all stores that are left, choose the one with the highest epoch and in it the highest
+position (--compare says which), give it -c --sole-voter, and start its broker first; the
+others join it. What only the lost stores held is lost. Never do this to two stores of one
+cluster, or while the others may still run: there would be two clusters.
+
+-c raises the incarnation, and the store's note records what was declared, for good. It
+refuses while a broker uses the store, and for a store that is empty or half received.
+
+A store that was replaced is kept as DIR/_cluster.bak.NNNN. --restore NNNN puts it back, and sets
+the present one aside under the next number, so that this can be undone. A state of the past
+may lack what its member confirmed since: it has no vote, and among others its member is
+filled by them, until -c declares that it is the one to keep.
+
+--backup copies the store at one position, also while the broker runs; --restore-as makes a new
+cluster of such a copy, with a cluster id of its own, whose first member may start at once.
+
+A command that stops its member is quarantined: it is not executed again from this store, and
+the member takes the state of another one that could. Only when NO member can execute it,
+stop all, and give every store --skip-quarantined: the command gets the outcome 541 and changes
+nothing, at all members alike; the note records it, for good. After the cause is mended (more
+memory, say), --retry-quarantined executes it once more. A broker of another release tries by
+itself.
+
+\b
+Examples:
+  qpid-cluster-store /var/lib/qpidd
+  qpid-cluster-store --json /var/lib/qpidd | jq .position
+  qpid-cluster-store -l /var/lib/qpidd
+  qpid-cluster-store --compare 0001 /var/lib/qpidd
+  qpid-cluster-store --restore 0001 /var/lib/qpidd
+  qpid-cluster-store -c --sole-voter /var/lib/qpidd
+  qpid-cluster-store --backup /backup/monday /var/lib/qpidd
+  qpid-cluster-store --restore-as trial --member 10.0.0.9:25672 --into /var/lib/trial /backup/monday
+
+\b
+Exit status:
+  0  done
+  1  refused, canceled, or the directory cannot be written
+  2  wrong usage
+  3  there is no store, or no such backup
+  4  there is one, but it is damaged, of another format or something else
+  5  a broker uses the store
+"""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("-c", "--mark-clean", is_flag=True, help="Declare this store to be the one to keep.")
 @click.option(
     "--sole-voter", is_flag=True, help="With -c: its member needs no other voter from now on."
 )
+@with_backup_options
 @click.option(
     "--skip-quarantined",
     "word",
@@ -51,73 +110,41 @@ MEANING = {
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def main(
-    directory: Path, mark_clean: bool, sole_voter: bool, word: str | None, as_json: bool
-) -> None:
+    directory: Path, mark_clean: bool, sole_voter: bool, word: str | None, as_json: bool,
+    **backup: str | bool | None,
+) -> None:  # fmt: skip
     """Show the store in DIR: a member's data directory, or a store directory in it.
 
     Reading changes nothing and is safe while the broker runs.
-
-    \b
-    What is shown:
-      marker      empty, dirty, clean, joining or inconsistent
-      cluster id  stores of another id are of another cluster
-      epoch       of the last primary view whose state is here
-      position    the last command whose effect is here
-      digest      of the whole history up to there: equal at equal positions
-      voters      whose majority a cluster needs
-      quarantine  commands that this member could not execute, and where the evidence is
-
-    A cluster that lost power comes back by itself as soon as a majority of its voters is back,
-    whatever the markers say; -c is not needed for that. When a majority is lost FOR GOOD, show
-    all stores that are left, choose the one with the highest epoch and in it the highest
-    position, give it -c --sole-voter, and start its broker first; the others join it. What only
-    the lost stores held is lost. Never do this to two stores of one cluster, or while the
-    others may still run: there would be two clusters.
-
-    -c raises the incarnation, and the store's note records what was declared, for good. It
-    refuses while a broker uses the store, and for a store that is empty or half received.
-
-    A command that stops its member is quarantined: it is not executed again from this store, and
-    the member takes the state of another one that could. Only when NO member can execute it,
-    stop all, and give every store --skip-quarantined: the command gets the outcome 541 and changes
-    nothing, at all members alike; the note records it, for good. After the cause is mended (more
-    memory, say), --retry-quarantined executes it once more. A broker of another release tries by
-    itself.
-
-    \b
-    Examples:
-      qpid-cluster-store /var/lib/qpidd
-      qpid-cluster-store --json /var/lib/qpidd | jq .position
-      qpid-cluster-store /var/lib/qpidd/store.aside.0000
-      qpid-cluster-store -c --sole-voter /var/lib/qpidd
-
-    \b
-    Exit status:
-      0  done
-      1  refused, or the directory cannot be written
-      2  wrong usage
-      3  there is no store
-      4  there is one, but it is damaged, of another format or something else
-      5  a broker uses the store (only with -c)
     """
-    if word is not None and mark_clean:
-        raise click.UsageError("-c does not go with --skip-quarantined or --retry-quarantined")
+    asked = backup_request(backup)
+    if (word is not None) + mark_clean + (asked is not None) > 1:
+        raise click.UsageError("Only one command option may be supplied")
     if sole_voter and not mark_clean:
         raise click.UsageError("--sole-voter goes with -c")
     try:
-        path = find_store(directory)
-        evidence = Incidents(path.parent)
-        declared: list[QuarantineRecord] = []
-        if word is not None:
-            meta, declared = declare_quarantined(path, evidence, word)
-            changed = True
-        elif mark_clean:
-            meta, changed = declare_clean(path, sole_voter)
+        if asked is not None:
+            click.echo(carry_out(asked, directory, as_json))
         else:
-            meta, changed = inspect(path), False
+            _show_or_declare(directory, mark_clean, sole_voter, word, as_json)
     except StoreError as error:
         click.echo(f"qpid-cluster-store: {error}", err=True)
         sys.exit(_exit_code(error))
+
+
+def _show_or_declare(
+    directory: Path, mark_clean: bool, sole_voter: bool, word: str | None, as_json: bool
+) -> None:
+    path = find_store(directory)
+    evidence = Incidents(path.parent)
+    declared: list[QuarantineRecord] = []
+    if word is not None:
+        meta, declared = declare_quarantined(path, evidence, word)
+        changed = True
+    elif mark_clean:
+        meta, changed = declare_clean(path, sole_voter)
+    else:
+        meta, changed = inspect(path), False
     holder = lock_holder(path)
     held = Quarantine(evidence, "").records
     if as_json:
@@ -129,69 +156,6 @@ def main(
             click.echo(f"{record} {done} at the next start")
         if mark_clean:
             click.echo("marked clean" if changed else "was clean already, nothing changed")
-
-
-class StoreRefused(StoreError):
-    """A declaration that would not help."""
-
-
-def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
-    """Mark a store clean under an id of its own; return its meta and whether anything changed."""
-    store = LmdbStore(path)
-    try:
-        meta = store.meta
-        voters = (meta.member,) if sole_voter else meta.voters
-        if meta.marker is Marker.CLEAN and meta.voters == voters:
-            return meta, False
-        if meta.marker in (Marker.EMPTY, Marker.JOINING):
-            what = f"{path} is {meta.marker.value}: it holds no state that could be kept"
-            raise StoreRefused(what)
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        declared = (
-            f"{at}: an operator declared this {meta.marker.value} store clean at position "
-            f"{meta.position} of epoch {meta.state_epoch}, digest {meta.chain.hex()}; "
-            "what only other stores held is given up"
-        )
-        if voters != meta.voters:
-            declared += f"; the voters were {', '.join(meta.voters)}"
-        declared = "\n".join(filter(None, [meta.note, declared]))
-        # A fresh id: two stores that were both declared clean by hand never match each other.
-        meta = replace(
-            meta,
-            marker=Marker.CLEAN,
-            incarnation=meta.incarnation + 1,
-            voters=voters,
-            shutdown_id=secrets.token_hex(16),
-            note=declared,
-        )
-        store.put_meta(meta)
-        return meta, True
-    finally:
-        store.close()
-
-
-def declare_quarantined(
-    path: Path, evidence: Incidents, word: str
-) -> tuple[Meta, list[QuarantineRecord]]:
-    """Record an operator's decision on quarantined commands, as evidence and in the store."""
-    store = LmdbStore(path)
-    try:
-        declared = declare(evidence, skip=word == "skip")
-        if not declared:
-            what = f"there is no quarantined command of {path} to which this applies"
-            raise StoreRefused(what)
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        what = "skipped: outcome 541, no change" if word == "skip" else "to be tried once more"
-        lines = [f"{at}: an operator declared {one} {what}" for one in declared]
-        meta = replace(
-            store.meta,
-            incarnation=store.meta.incarnation + 1,
-            note="\n".join(filter(None, [store.meta.note, *lines])),
-        )
-        store.put_meta(meta)
-        return meta, declared
-    finally:
-        store.close()
 
 
 def as_document(

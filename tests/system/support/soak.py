@@ -103,7 +103,7 @@ class Hardship:
         self._ended.clear()
         self._cluster.start(TOGETHER_S)
         for place in self._cluster.members:
-            for aside in place.data_dir.glob("store.aside.*"):
+            for aside in place.data_dir.glob("_cluster.bak.*"):
                 shutil.rmtree(aside, ignore_errors=True)  # a long run would fill the disk
 
     def _kill(self, member: int) -> None:

@@ -18,7 +18,6 @@ from tests.unit.project.test_tidy import PACKAGES, name, sources
 FUNCTION_LINES = 60
 LONG_FUNCTIONS = {
     "tools/commands/qpid_cluster_verify.py main": 91,
-    "tools/commands/qpid_cluster_store.py main": 79,
     "broker/process/member.py __init__": 67,
     "broker/amqp/frame_reader.py on_frames": 65,
     "tests/properties/test_machine_model.py command": 121,

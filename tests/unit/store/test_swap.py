@@ -42,10 +42,10 @@ def test_the_old_store_is_set_aside_and_kept(tmp_path: Path) -> None:
     make(tmp_path / "store", "first")
     for number, note in enumerate(["second", "third"]):
         join(tmp_path, note)
-        assert swap.install(tmp_path) == tmp_path / f"store.aside.{number:04x}"
+        assert swap.install(tmp_path) == tmp_path / f"_cluster.bak.{number + 1:04x}"
     assert inspect(tmp_path / "store").note == "third"
-    assert inspect(tmp_path / "store.aside.0000").note == "first"
-    assert inspect(tmp_path / "store.aside.0001").note == "second"
+    assert inspect(tmp_path / "_cluster.bak.0001").note == "first"
+    assert inspect(tmp_path / "_cluster.bak.0002").note == "second"
     assert not (tmp_path / "store.joining").exists()
 
 

@@ -1,0 +1,228 @@
+"""Backups: numbered, listed, compared, restored without a vote, copied live, made a new cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgpack
+import pytest
+from click.testing import CliRunner, Result
+
+from broker.replication.chain import item_hash, next_order
+from broker.replication.replica import RECORD_VERSION
+from store import swap
+from store.api import Marker, Meta
+from store.backups import copy_store, list_backups
+from store.errors import StoreError
+from store.lmdb_environment import inspect
+from store.lmdb_store import LmdbStore
+from tools.commands.qpid_cluster_store import main
+from vsync.primary.state_exchange import ZERO_CHAIN
+
+META = Meta(
+    "prod", "a:5672", "5eed", cluster_id="ab" * 16, incarnation=7, voters=("a:5672", "b:5672"),
+    promised_epoch=5, state_epoch=4, marker=Marker.DIRTY,
+)  # fmt: skip
+
+
+def run(*arguments: str | Path, said: str = "") -> Result:
+    """Run the tool in this process."""
+    return CliRunner().invoke(main, [str(one) for one in arguments], input=said)
+
+
+def make(path: Path, bodies: Sequence[bytes], meta: Meta = META) -> Meta:
+    """Make a store with one entry an item, of one position each, with true order chains."""
+    store = LmdbStore(path, replace(meta, position=0))
+    order = ZERO_CHAIN
+    for first, body in enumerate(bodies, 1):
+        order = next_order(order, item_hash(body))
+        entry = msgpack.packb((RECORD_VERSION, first, 0, 4, (4, "a", 1), first, "a", body))
+        now = replace(meta, position=first, order=order, chain=b"%016d" % hash_of(bodies[:first]))
+        store.commit(entry, first, first, now)
+    last = store.meta
+    store.close()
+    return last
+
+
+def hash_of(bodies: Sequence[bytes]) -> int:
+    return sum(body[0] * (at + 1) for at, body in enumerate(bodies))
+
+
+def test_the_number_is_hexadecimal_and_the_highest_and_one(tmp_path: Path) -> None:
+    make(tmp_path / "_cluster.bak.0009", [b"a"])
+    make(tmp_path / "store", [b"a", b"b"])
+    assert swap.set_aside(tmp_path).name == "_cluster.bak.000a"
+    make(tmp_path / "_cluster.bak.ffff", [b"a"])
+    make(tmp_path / "store", [b"a"])
+    with pytest.raises(StoreError, match="ffff is taken"):
+        swap.set_aside(tmp_path)
+
+
+def test_the_list_tells_what_a_choice_needs_and_shows_the_unreadable(tmp_path: Path) -> None:
+    assert run("-l", tmp_path).output == f"{tmp_path} has no backups\n"
+    make(tmp_path / "_cluster.bak.0001", [b"a", b"b"])
+    (tmp_path / "_cluster.bak.0002").mkdir()
+    document = json.loads(run("--list", "--json", tmp_path).output)["backups"]
+    assert [one["number"] for one in document] == ["0001", "0002"]
+    assert (document[0]["epoch"], document[0]["position"]) == (4, 2)
+    assert (document[0]["marker"], document[0]["cluster_id"]) == ("dirty", "ab" * 16)
+    assert "no store" in document[1]["trouble"]
+    lines = run("-l", tmp_path).output.splitlines()
+    assert lines[0].split()[:4] == ["number", "epoch", "position", "marker"]
+    assert lines[1].split()[:4] == ["0001", "4", "2", "dirty"]
+    assert "unreadable" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("other", "relation", "newer"),
+    [
+        ([b"a", b"b"], "same", None),
+        ([b"a"], "continues", "here"),
+        ([b"x"], "diverged", "here"),
+        ([b"a", b"x"], "diverged", None),
+        ([b"a", b"b", b"c"], "continues", "there"),
+        ([b"a", b"x", b"c"], "diverged", "there"),
+        ([], "continues", "here"),
+    ],
+)
+def test_compared_by_point_and_by_chain(
+    tmp_path: Path, other: list[bytes], relation: str, newer: str | None
+) -> None:
+    make(tmp_path / "store", [b"a", b"b"])
+    make(tmp_path / "_cluster.bak.0001", other)
+    found = json.loads(run("--json", "--compare", "1", tmp_path).output)
+    assert found["relation"] == relation
+    assert found["newer_holds_all"] == (relation != "diverged")
+    places = {"here": tmp_path / "store", "there": tmp_path / "_cluster.bak.0001", None: None}
+    assert found["newer"] == (None if newer is None else str(places[newer]))
+    by_path = run("--json", "--compare", tmp_path / "_cluster.bak.0001", tmp_path)
+    assert json.loads(by_path.output) == found
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    make(tmp_path / "store", [b"a", b"b"])
+    make(tmp_path / "_cluster.bak.0001", [b"a"], replace(META, cluster_id="cd" * 16))
+    assert "different clusters" in run("--compare", "0001", tmp_path).output
+    missing = run("--compare", "0002", tmp_path)
+    assert (missing.exit_code, "there are: 0001" in missing.stderr) == (3, True)
+    assert run("--compare", tmp_path / "store", tmp_path).exit_code == 1
+
+
+def test_a_restored_past_has_no_vote_and_keeps_its_promises(tmp_path: Path) -> None:
+    """G8: a member that goes back must not elect a primary without what it confirmed."""
+    make(tmp_path / "_cluster.bak.0001", [b"a"])
+    make(tmp_path / "store", [b"a", b"b"], replace(META, promised_epoch=9, incarnation=30))
+    assert run("--restore", "0001", tmp_path, said="n\n").exit_code == 1
+    assert inspect(tmp_path / "store").position == 2
+    done = run("--restore", "0001", tmp_path, said="y\n")
+    assert done.exit_code == 0
+    assert "has no vote" in done.output
+    meta = inspect(tmp_path / "store")
+    assert (meta.position, meta.marker) == (1, Marker.BACKUP)
+    assert (meta.promised_epoch, meta.incarnation) == (9, 31)
+    assert [(one.name, one.path.name) for one in list_backups(tmp_path)] == [
+        ("0002", "_cluster.bak.0002")
+    ]
+    # Back again: behind nothing this time, so it counts.
+    assert run("-f", "--restore", "0002", tmp_path).exit_code == 0
+    meta = inspect(tmp_path / "store")
+    assert (meta.position, meta.marker, meta.incarnation) == (2, Marker.DIRTY, 32)
+
+
+def test_where_the_store_is_gone_nobody_knows_what_it_confirmed(tmp_path: Path) -> None:
+    make(tmp_path / "_cluster.bak.0001", [b"a"])
+    assert run("-f", "--restore", "1", tmp_path).exit_code == 0
+    assert inspect(tmp_path / "store").marker is Marker.BACKUP
+    assert run("-c", tmp_path).exit_code == 0
+    assert inspect(tmp_path / "store").marker is Marker.CLEAN
+
+
+def test_a_store_in_use_is_not_replaced(tmp_path: Path) -> None:
+    make(tmp_path / "_cluster.bak.0001", [b"a"])
+    make(tmp_path / "store", [b"a", b"b"])
+    store = LmdbStore(tmp_path / "store")
+    refused = run("-f", "--restore", "0001", tmp_path)
+    store.close()
+    assert refused.exit_code == 5
+    assert inspect(tmp_path / "_cluster.bak.0001").marker is Marker.DIRTY
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_restore_that_a_crash_cut_short_is_done_or_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    make(tmp_path / "_cluster.bak.0001", [b"a"])
+    make(tmp_path / "store", [b"a", b"b"])
+    done: list[Path] = []
+    rename = swap._rename
+
+    def crashing(old: Path, new: Path) -> None:
+        if len(done) == renames:
+            raise Crash
+        rename(old, new)
+        done.append(new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(swap, "_rename", crashing)
+        with pytest.raises(Crash):
+            swap.restore(tmp_path, tmp_path / "_cluster.bak.0001")
+    assert swap.recover(tmp_path) == (renames == 1)
+    assert inspect(tmp_path / "store").position == (1 if renames else 2)
+    left = [one.name for one in list_backups(tmp_path)]
+    assert left == (["0002"] if renames else ["0001"])
+    # Nothing of it is left that a later start could take for a switch that was begun.
+    (tmp_path / "store").rename(tmp_path / "gone")
+    assert not swap.recover(tmp_path)
+
+
+def test_a_copy_has_no_vote_and_is_never_half_there(tmp_path: Path) -> None:
+    last = make(tmp_path / "store", [b"a", b"b"])
+    done = run("--backup", tmp_path / "copy", tmp_path)
+    assert (done.exit_code, "position 2 of epoch 4" in done.output) == (0, True)
+    meta = inspect(tmp_path / "copy")
+    assert (meta.position, meta.chain, meta.marker) == (2, last.chain, Marker.BACKUP)
+    again = run("--backup", tmp_path / "copy", tmp_path)
+    assert (again.exit_code, "exists" in again.stderr) == (1, True)
+    assert not (tmp_path / "copy.partial").exists()
+    make(tmp_path / "empty", [], replace(META, marker=Marker.EMPTY))
+    with pytest.raises(StoreError, match="holds no state"):
+        copy_store(tmp_path / "empty", tmp_path / "other")
+
+
+def test_a_copy_that_does_not_fit_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "store", [b"a"])
+    nearly_full = shutil._ntuple_diskusage(1 << 40, 1 << 40, 63 << 20)
+    monkeypatch.setattr("store.backups.shutil.disk_usage", lambda _: nearly_full)
+    refused = run("--backup", tmp_path / "copy", tmp_path)
+    assert refused.exit_code == 1
+    assert "63 MB free" in refused.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+def test_a_new_cluster_of_a_copy_has_an_identity_of_its_own(tmp_path: Path) -> None:
+    make(tmp_path / "store", [b"a", b"b"])
+    into = tmp_path / "new"
+    arguments = ("--restore-as", "trial", "--member", "127.0.0.1:26672", "--into", into, tmp_path)
+    done = run("--json", *arguments)
+    assert done.exit_code == 0, done.stderr
+    meta = inspect(into / "store")
+    assert (meta.cluster_name, meta.member, meta.voters) == (
+        "trial", "127.0.0.1:26672", ("127.0.0.1:26672",)
+    )  # fmt: skip
+    assert meta.cluster_id == json.loads(done.output)["cluster_id"] != META.cluster_id
+    assert (meta.position, meta.promised_epoch, meta.marker) == (2, 5, Marker.CLEAN)
+    assert inspect(tmp_path / "store").cluster_name == "prod"
+    again = run(*arguments)
+    assert (again.exit_code, "has a store" in again.stderr) == (1, True)
+    assert run("--restore-as", "trial", tmp_path).exit_code == 2
+    assert run("-c", "-l", tmp_path).exit_code == 2

@@ -1,0 +1,81 @@
+"""What an operator declares of a store, where nobody but a person can know it.
+
+Each declaration refuses while a broker uses the store, raises its incarnation, and stays in its
+note for good.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from broker.incidents.incidents import Incidents
+from broker.incidents.quarantine import QuarantineRecord, declare
+from store.api import Marker, Meta
+from store.errors import StoreError
+from store.lmdb_store import LmdbStore
+
+
+class StoreRefused(StoreError):
+    """A declaration that would not help."""
+
+
+def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
+    """Mark a store clean under an id of its own; return its meta and whether anything changed."""
+    store = LmdbStore(path)
+    try:
+        meta = store.meta
+        voters = (meta.member,) if sole_voter else meta.voters
+        if meta.marker is Marker.CLEAN and meta.voters == voters:
+            return meta, False
+        if meta.marker in (Marker.EMPTY, Marker.JOINING):
+            what = f"{path} is {meta.marker.value}: it holds no state that could be kept"
+            raise StoreRefused(what)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        declared = (
+            f"{at}: an operator declared this {meta.marker.value} store clean at position "
+            f"{meta.position} of epoch {meta.state_epoch}, digest {meta.chain.hex()}; "
+            "what only other stores held is given up"
+        )
+        if voters != meta.voters:
+            declared += f"; the voters were {', '.join(meta.voters)}"
+        declared = "\n".join(filter(None, [meta.note, declared]))
+        # A fresh id: two stores that were both declared clean by hand never match each other.
+        meta = replace(
+            meta,
+            marker=Marker.CLEAN,
+            incarnation=meta.incarnation + 1,
+            voters=voters,
+            shutdown_id=secrets.token_hex(16),
+            note=declared,
+        )
+        store.put_meta(meta)
+        return meta, True
+    finally:
+        store.close()
+
+
+def declare_quarantined(
+    path: Path, evidence: Incidents, word: str
+) -> tuple[Meta, list[QuarantineRecord]]:
+    """Record an operator's decision on quarantined commands, as evidence and in the store."""
+    store = LmdbStore(path)
+    try:
+        declared = declare(evidence, skip=word == "skip")
+        if not declared:
+            what = f"there is no quarantined command of {path} to which this applies"
+            raise StoreRefused(what)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        what = "skipped: outcome 541, no change" if word == "skip" else "to be tried once more"
+        lines = [f"{at}: an operator declared {one} {what}" for one in declared]
+        meta = replace(
+            store.meta,
+            incarnation=store.meta.incarnation + 1,
+            note="\n".join(filter(None, [store.meta.note, *lines])),
+        )
+        store.put_meta(meta)
+        return meta, declared
+    finally:
+        store.close()
