@@ -16,7 +16,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+LOG_BYTES_KEPT = 64 << 20
+"""How much log before its checkpoint a store keeps at least, for members that come back with the
+state of a little while ago: as much as is written between two checkpoints of a small state.  It
+keeps as much as the checkpoint is large, if that is more: to send this is no more work."""
 
 
 class Marker(Enum):
@@ -48,6 +53,15 @@ class Meta:
     marker: Marker = Marker.EMPTY
     shutdown_id: str = ""
     note: str = ""
+
+
+class SavedCheckpoint(NamedTuple):
+    """A complete checkpoint of one store; the generation tells it from its others."""
+
+    generation: int
+    chunks: int
+    position: int
+    bytes: int
 
 
 class Staging(Protocol):
@@ -102,8 +116,24 @@ class Store(Protocol):
         The chunks must be read before the next checkpoint is finished.
         """
 
+    def log_begins(self) -> int:
+        """Return the first position that the log holds; one past the end when it holds none."""
+
+    def pin(self) -> SavedCheckpoint | None:
+        """Keep the present checkpoint, and the log behind it, until as many calls of `unpin`."""
+
+    def unpin(self, generation: int) -> None:
+        """Let a pinned checkpoint go."""
+
+    def chunks(self, saved: SavedCheckpoint, start: int) -> Iterator[bytes]:
+        """Yield the chunks of a pinned checkpoint from number `start` on."""
+
     def trim(self, entries_max: int = 256) -> bool:
-        """Delete a bounded amount of garbage; True while there is more."""
+        """Delete a bounded amount of garbage; True while there is more.
+
+        Garbage are checkpoints that were replaced, and the log that the checkpoint covers, but for
+        the last of it (`log_bytes_kept`).  What is pinned is none.
+        """
 
     def copy_to(self, path: Path) -> None:
         """Write a consistent, compact copy of the whole store into the new directory `path`."""

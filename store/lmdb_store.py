@@ -15,7 +15,14 @@ from pathlib import Path
 import lmdb
 
 from store import schema
-from store.api import Meta, Staging, check_commit, check_switch
+from store.api import (
+    LOG_BYTES_KEPT,
+    Meta,
+    SavedCheckpoint,
+    Staging,
+    check_commit,
+    check_switch,
+)
 from store.directory_lock import DirectoryLock, explain, sync_directory, sync_file
 from store.errors import StoreCorrupt, StoreError, StoreFailed, StoreFull, StoreMissing
 from store.lmdb_environment import DATA_NAME, MapGate, make_directory, meta_of, open_environment
@@ -36,6 +43,7 @@ class LmdbStore:
         map_bytes: int = MAP_BYTES_FIRST,
         map_bytes_max: int = MAP_BYTES_MAX,
         sync: bool = True,
+        log_bytes_kept: int = LOG_BYTES_KEPT,
     ) -> None:
         """Open the store at `path`; with `create`, make it if it does not exist.
 
@@ -45,10 +53,14 @@ class LmdbStore:
         self._where = str(path)
         self._map_bytes = map_bytes
         self._map_bytes_max = map_bytes_max
+        self._log_bytes_kept = log_bytes_kept
+        self._log_bytes = 0  # of all entries ever committed
         self._failure: StoreFailed | None = None
         self._gate = MapGate()
         self._writing = threading.Lock()
         self._staged: set[int] = set()  # generations being written, which `trim` must leave alone
+        self._pins: dict[int, tuple[int, int]] = {}  # generation: position, how many read it
+        self._pinning = threading.Lock()
         if create is not None:
             make_directory(path)
         elif not (path / DATA_NAME).exists():
@@ -78,7 +90,8 @@ class LmdbStore:
         """Make entry and meta durable in one transaction of four LMDB calls."""
         self._raise_if_failed()
         check_commit(self._meta, entry, first, last, meta)
-        key, value = schema.log_key(first), schema.encode_entry(entry, first, last)
+        log_bytes = self._log_bytes + len(entry)
+        key, value = schema.log_key(first), schema.encode_entry(entry, first, last, log_bytes)
         packed = schema.encode_meta(meta)
 
         def write(txn: lmdb.Transaction) -> None:
@@ -87,7 +100,7 @@ class LmdbStore:
             txn.put(schema.META_KEY, packed)
 
         self._write(write)
-        self._meta = meta
+        self._meta, self._log_bytes = meta, log_bytes
 
     def put_meta(self, meta: Meta) -> None:
         """Make meta durable."""
@@ -141,14 +154,38 @@ class LmdbStore:
         self._raise_if_failed()
         if self._pointer is None:
             return None
-        generation, count, position = self._pointer
-        return position, self._chunks(generation, count, position)
+        return self._pointer.position, self.chunks(self._pointer, 0)
+
+    def log_begins(self) -> int:
+        """Return the first position that the log holds."""
+        self._raise_if_failed()
+        with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
+            if cursor.set_range(schema.LOG_PREFIX):
+                return schema.log_first(bytes(cursor.key()))
+        return self._meta.position + 1
+
+    def pin(self) -> SavedCheckpoint | None:
+        """Keep the present checkpoint and the log behind it."""
+        self._raise_if_failed()
+        with self._pinning:
+            saved = self._pointer
+            if saved is not None:
+                _, readers = self._pins.get(saved.generation, (0, 0))
+                self._pins[saved.generation] = saved.position, readers + 1
+            return saved
+
+    def unpin(self, generation: int) -> None:
+        """Let it go; the next `trim` deletes what nobody needs."""
+        with self._pinning:
+            position, readers = self._pins.pop(generation)
+            if readers > 1:
+                self._pins[generation] = position, readers - 1
 
     def trim(self, entries_max: int = 256) -> bool:
-        """Delete chunks of other generations and entries that the checkpoint covers."""
+        """Delete chunks of other generations and entries that lie far before the checkpoint."""
         self._raise_if_failed()
-        position = 0 if self._pointer is None else self._pointer[2]
-        garbage = self._garbage(position, entries_max + 1)
+        with self._pinning:
+            garbage = self._garbage(entries_max + 1)
         if not garbage:
             return False
 
@@ -247,19 +284,20 @@ class LmdbStore:
         except OSError as error:
             raise explain(error, self.path) from error
 
-    def _load_pointer(self) -> tuple[int, int, int] | None:
+    def _load_pointer(self) -> SavedCheckpoint | None:
         with self._env.begin() as txn:
             value = txn.get(schema.POINTER_KEY)
         return None if value is None else schema.decode_pointer(bytes(value), self._where)
 
     def _check_extent(self) -> None:
         """Check that meta's position is the end of the last entry, or of the checkpoint."""
-        reach = 0 if self._pointer is None else self._pointer[2]
+        reach = 0 if self._pointer is None else self._pointer.position
         with self._env.begin() as txn, txn.cursor() as cursor:
             if cursor.last() and bytes(cursor.key())[:1] == schema.LOG_PREFIX:
                 first = schema.log_first(bytes(cursor.key()))
-                last, _ = schema.decode_entry(bytes(cursor.value()), first, self._where)
-                reach = max(reach, last)
+                value = bytes(cursor.value())
+                last, _ = schema.decode_entry(value, first, self._where)
+                reach, self._log_bytes = max(reach, last), schema.entry_end(value)[1]
         if reach != self._meta.position:
             what = f"meta says {self._meta.position} but the entries reach {reach}"
             raise StoreCorrupt(self._where, min(reach, self._meta.position), what)
@@ -298,19 +336,22 @@ class LmdbStore:
             raise StoreCorrupt(self._where, expected, "the next entry is missing")
         return batch, expected if found else None
 
-    def _chunks(self, generation: int, count: int, position: int) -> Iterator[bytes]:
-        for number in range(count):
+    def chunks(self, saved: SavedCheckpoint, start: int) -> Iterator[bytes]:
+        """Yield the chunks from number `start` on, each with a read transaction of its own."""
+        position = saved.position
+        for number in range(start, saved.chunks):
             self._raise_if_failed()
             with self._gate.reading(), self._env.begin() as txn:
-                value = txn.get(schema.chunk_key(generation, number))
+                value = txn.get(schema.chunk_key(saved.generation, number))
             if value is None:
-                what = f"checkpoint chunk {number} of {count} is missing"
+                what = f"checkpoint chunk {number} of {saved.chunks} is missing"
                 raise StoreCorrupt(self._where, position, what)
             yield schema.decode_chunk(bytes(value), number, position, self._where)
 
     def _next_generation(self) -> int:
         """Return a generation above all that have chunks."""
-        newest = 0 if self._pointer is None else self._pointer[0]
+        newest = 0 if self._pointer is None else self._pointer.generation
+        newest = max(newest, *self._pins) if self._pins else newest
         newest = max(newest, *self._staged) if self._staged else newest
         with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
             found = cursor.set_range(schema.LOG_PREFIX)
@@ -319,16 +360,21 @@ class LmdbStore:
                 newest = max(newest, schema.chunk_generation(bytes(cursor.key())))
         return newest + 1
 
-    def _garbage(self, position: int, limit: int) -> list[bytes]:
-        kept = set() if self._pointer is None else {self._pointer[0]}
-        kept |= self._staged
+    def _garbage(self, limit: int) -> list[bytes]:
+        kept = {*self._staged, *self._pins}
+        position = kept_bytes = 0
+        if self._pointer is not None:
+            kept.add(self._pointer.generation)
+            position = min(self._pointer.position, *(p for p, _ in self._pins.values()), 1 << 64)
+            kept_bytes = self._log_bytes_kept and max(self._log_bytes_kept, self._pointer.bytes)
         garbage: list[bytes] = []
         with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
             found = cursor.set_range(schema.CHUNK_PREFIX)
             while found and len(garbage) < limit:
                 key = bytes(cursor.key())
                 if key[:1] == schema.LOG_PREFIX:
-                    if schema.entry_last(bytes(cursor.value())) > position:
+                    last, log_bytes = schema.entry_end(bytes(cursor.value()))
+                    if last > position or self._log_bytes - log_bytes < kept_bytes:
                         break
                     garbage.append(key)
                 elif (generation := schema.chunk_generation(key)) in kept:
@@ -348,7 +394,7 @@ class _LmdbStaging:
         self._store = store
         self._position = position
         self._generation = store._next_generation()
-        self._count = 0
+        self._count = self._bytes = 0
         store._staged.add(self._generation)
 
     def add(self, chunks: list[bytes]) -> None:
@@ -364,6 +410,7 @@ class _LmdbStaging:
 
         store._write(write)
         self._count += len(chunks)
+        self._bytes += sum(map(len, chunks))
 
     def finish(self, meta: Meta | None = None) -> None:
         """Set the pointer to the new generation and write meta, in one transaction."""
@@ -371,8 +418,8 @@ class _LmdbStaging:
         store._raise_if_failed()
         meta = store._meta if meta is None else meta
         check_switch(store._meta, self._position, meta)
-        pointer = (self._generation, self._count, self._position)
-        packed, switch = schema.encode_meta(meta), schema.encode_pointer(*pointer)
+        pointer = SavedCheckpoint(self._generation, self._count, self._position, self._bytes)
+        packed, switch = schema.encode_meta(meta), schema.encode_pointer(pointer)
 
         def write(txn: lmdb.Transaction) -> None:
             txn.put(schema.POINTER_KEY, switch)

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from store.api import Meta, Staging, check_commit, check_switch
+from store.api import (
+    LOG_BYTES_KEPT,
+    Meta,
+    SavedCheckpoint,
+    Staging,
+    check_commit,
+    check_switch,
+)
 from store.errors import StoreBusy, StoreCorrupt, StoreFailed, StoreMissing
 
 
@@ -22,6 +29,7 @@ class MemoryDisk:
     meta: Meta | None = None
     entries: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # first -> (last, entry)
     kept: tuple[int, list[bytes]] | None = None
+    generation: int = 0  # of `kept`
     copies: dict[str, MemoryDisk] = field(default_factory=dict)
     owner: MemoryStore | None = None
     fail_next_commit: bool = False
@@ -36,7 +44,13 @@ class MemoryDisk:
 class MemoryStore:
     """Open store on a `MemoryDisk`; see `store.api.Store` for the contract."""
 
-    def __init__(self, disk: MemoryDisk, create: Meta | None = None) -> None:
+    def __init__(
+        self,
+        disk: MemoryDisk,
+        create: Meta | None = None,
+        *,
+        log_bytes_kept: int = LOG_BYTES_KEPT,
+    ) -> None:
         if disk.owner is not None:
             raise StoreBusy("memory", None)
         if disk.meta is None:
@@ -45,6 +59,8 @@ class MemoryStore:
             disk.meta = create
         self._meta = disk.meta
         self.disk = disk
+        self._log_bytes_kept = log_bytes_kept
+        self._pins: dict[int, tuple[int, list[bytes], int]] = {}  # position, chunks, readers
         self._failure: StoreFailed | None = None
         disk.owner = self
 
@@ -109,18 +125,57 @@ class MemoryStore:
         position, chunks = self.disk.kept
         return position, iter(chunks)
 
-    def trim(self, entries_max: int = 256) -> bool:
-        """Delete entries that the checkpoint covers."""
+    def log_begins(self) -> int:
+        """Return the first position that the log holds."""
         self._raise_if_failed()
-        position = 0 if self.disk.kept is None else self.disk.kept[0]
-        entries = self.disk.entries
-        garbage = sorted(first for first, (last, _) in entries.items() if last <= position)
+        return min(self.disk.entries, default=self._meta.position + 1)
+
+    def pin(self) -> SavedCheckpoint | None:
+        """Keep the present checkpoint and the log behind it."""
+        self._raise_if_failed()
+        if self.disk.kept is None:
+            return None
+        (position, chunks), generation = self.disk.kept, self.disk.generation
+        readers = self._pins[generation][2] if generation in self._pins else 0
+        self._pins[generation] = position, chunks, readers + 1
+        return SavedCheckpoint(generation, len(chunks), position, sum(map(len, chunks)))
+
+    def unpin(self, generation: int) -> None:
+        """Let it go."""
+        position, chunks, readers = self._pins.pop(generation)
+        if readers > 1:
+            self._pins[generation] = position, chunks, readers - 1
+
+    def chunks(self, saved: SavedCheckpoint, start: int) -> Iterator[bytes]:
+        """Yield the chunks from number `start` on."""
+        self._raise_if_failed()
+        if saved.generation not in self._pins:
+            raise StoreCorrupt("memory", saved.position, "that checkpoint is gone")
+        return iter(self._pins[saved.generation][1][start:])
+
+    def trim(self, entries_max: int = 256) -> bool:
+        """Delete entries that lie far before the checkpoint."""
+        self._raise_if_failed()
+        garbage = self._garbage()
         if not garbage:
             return False
         self._commit_point()
         for first in garbage[:entries_max]:
-            del entries[first]
+            del self.disk.entries[first]
         return len(garbage) > entries_max
+
+    def _garbage(self) -> list[int]:
+        if self.disk.kept is None:
+            return []
+        position, chunks = self.disk.kept
+        position = min((position, *(pin[0] for pin in self._pins.values())))
+        kept_bytes = self._log_bytes_kept and max(self._log_bytes_kept, sum(map(len, chunks)))
+        garbage, behind = [], 0
+        for first, (last, entry) in sorted(self.disk.entries.items(), reverse=True):
+            if last <= position and behind >= kept_bytes:
+                garbage.append(first)
+            behind += len(entry)
+        return garbage[::-1]
 
     def copy_to(self, path: Path) -> None:
         """Keep a copy as another disk, under the path's text."""
@@ -153,6 +208,7 @@ class MemoryStore:
         check_switch(self._meta, position, meta)
         self._commit_point()
         self.disk.kept = (position, chunks)
+        self.disk.generation += 1
         self.disk.meta = self._meta = meta
 
     def _commit_point(self) -> None:

@@ -1,13 +1,15 @@
 """Key layout and value formats of the LMDB store.  Pure.
 
     a                            meta: version u16 | msgpack list | checksum 8
-    b                            checkpoint: generation u32 | chunks u32 | position u64 | checksum 8
+    b                            checkpoint: generation u32 | chunks u32 | position u64 | bytes u64
+                                 | checksum 8
     c | generation u32 | no u32  one checkpoint chunk: bytes | checksum 8
-    l | first position u64       one entry: bytes | last position u64 | checksum 8
+    l | first position u64       one entry: bytes | last position u64 | log bytes u64 | checksum 8
 
 Integers are big-endian.  Entries sort last, so a commit appends at the end of the tree.  A checksum
 is xxh3-64 seeded with the entry's first position (or the chunk's number), so an intact value under
-the wrong key does not pass.
+the wrong key does not pass.  The log bytes of an entry are those of all entries ever committed to
+this store, itself included: how much log there is between two entries follows from them alone.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ import struct
 import msgpack
 from xxhash import xxh3_64_digest
 
-from store.api import Marker, Meta
+from store.api import Marker, Meta, SavedCheckpoint
 from store.errors import StoreCorrupt, StoreVersion
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 META_KEY = b"a"
 POINTER_KEY = b"b"
 CHUNK_PREFIX = b"c"
@@ -30,7 +32,8 @@ CHECKSUM_BYTES = 8
 _U16 = struct.Struct(">H")
 _U64 = struct.Struct(">Q")
 _CHUNK = struct.Struct(">cII")
-_POINTER = struct.Struct(">IIQ")
+_POINTER = struct.Struct(">IIQQ")
+_ENTRY_END = struct.Struct(">QQ")
 
 
 def log_key(first: int) -> bytes:
@@ -53,23 +56,24 @@ def chunk_generation(key: bytes) -> int:
     return int(_CHUNK.unpack(key)[1])
 
 
-def encode_entry(entry: bytes, first: int, last: int) -> bytes:
+def encode_entry(entry: bytes, first: int, last: int, log_bytes: int) -> bytes:
     """Return the value for an entry."""
-    body = entry + _U64.pack(last)
+    body = entry + _ENTRY_END.pack(last, log_bytes)
     return body + xxh3_64_digest(body, seed=first)
 
 
 def decode_entry(value: bytes, first: int, path: str) -> tuple[int, bytes]:
     """Return (last position, entry)."""
     body = _verified(value, first, path, first, "the checksum of an entry does not hold")
-    if len(body) <= _U64.size:
+    if len(body) <= _ENTRY_END.size:
         raise StoreCorrupt(path, first, "an entry is too short")
-    return int(_U64.unpack_from(body, len(body) - _U64.size)[0]), body[: -_U64.size]
+    return entry_end(value)[0], body[: -_ENTRY_END.size]
 
 
-def entry_last(value: bytes) -> int:
-    """Return an entry's last position without checking it (for a bounded delete)."""
-    return int(_U64.unpack_from(value, len(value) - CHECKSUM_BYTES - _U64.size)[0])
+def entry_end(value: bytes) -> tuple[int, int]:
+    """Return an entry's last position and log bytes without checking them (for a bounded delete)."""
+    last, log_bytes = _ENTRY_END.unpack_from(value, len(value) - CHECKSUM_BYTES - _ENTRY_END.size)
+    return int(last), int(log_bytes)
 
 
 def encode_chunk(chunk: bytes, number: int) -> bytes:
@@ -83,19 +87,18 @@ def decode_chunk(value: bytes, number: int, position: int, path: str) -> bytes:
     return _verified(value, number, path, position, what)
 
 
-def encode_pointer(generation: int, chunks: int, position: int) -> bytes:
+def encode_pointer(saved: SavedCheckpoint) -> bytes:
     """Return the pointer record, which names the present checkpoint."""
-    body = _POINTER.pack(generation, chunks, position)
+    body = _POINTER.pack(*saved)
     return body + xxh3_64_digest(body)
 
 
-def decode_pointer(value: bytes, path: str) -> tuple[int, int, int]:
-    """Return (generation, chunks, position)."""
+def decode_pointer(value: bytes, path: str) -> SavedCheckpoint:
+    """Return which checkpoint is the present one."""
     body = _verified(value, 0, path, 0, "the checksum of the checkpoint record does not hold")
     if len(body) != _POINTER.size:
         raise StoreCorrupt(path, 0, "the checkpoint record has the wrong length")
-    generation, chunks, position = _POINTER.unpack(body)
-    return int(generation), int(chunks), int(position)
+    return SavedCheckpoint(*(int(number) for number in _POINTER.unpack(body)))
 
 
 def encode_meta(meta: Meta) -> bytes:

@@ -39,7 +39,7 @@ from broker.replication.chain import History, item_hash, next_order, steps_to
 from vsync.primary.events import Activation
 from vsync.types import RingId
 
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 _ITEM_BLOB, _ITEM_ACTIVATION = 0, 1
 
 
@@ -81,6 +81,15 @@ class Item(NamedTuple):
     seq: int
     sender: str
     body: bytes | Activation
+
+
+class Recorded(NamedTuple):
+    """An item in a member's log: its positions, and the outcome chain after it."""
+
+    first: int
+    last: int
+    item: Item
+    chain: bytes
 
 
 class Applied(NamedTuple):
@@ -169,7 +178,7 @@ class Replica:
                     self._count("blobs_out_of_sequence")
                     kinds, outcomes = b"\0", struct.pack("<H", OUT_OF_SEQUENCE)
         self.history = self.history.after(item.epoch, len(kinds), hashed, outcomes)
-        self._keep(first, item)
+        self._keep(first, item, self.history)
         applied = Applied(
             item, first, kinds, outcomes, hashed, session, blob_no, time_us,
             *self.machine.take_moves(),
@@ -251,13 +260,14 @@ class Replica:
 
     # -- what must become durable ----------------------------------------------------------------
 
-    def _keep(self, first: int, item: Item) -> None:
+    def _keep(self, first: int, item: Item, after: History) -> None:
         if not self._parts:
             self._parts_first = first
         body = item.body
         kind = _ITEM_BLOB if isinstance(body, bytes) else _ITEM_ACTIVATION
         place = (item.epoch, tuple(item.ring), item.seq, item.sender)
-        self._parts.append(msgpack.packb((RECORD_VERSION, first, kind, *place, body)))
+        end = (after.position, after.chain)
+        self._parts.append(msgpack.packb((RECORD_VERSION, first, kind, *place, body, *end)))
 
     def cut(self) -> AppliedBatch | None:
         """Return all that was applied since the last cut as one commit, or None."""
@@ -272,44 +282,104 @@ class Replica:
         """Return how many of `payloads` lead from here to the order chain `order`; -1: none."""
         return steps_to(payloads, self.history.order, order)
 
-    def replay(self, entry: bytes, end: int | None = None) -> None:
+    def replay(self, entry: bytes, end: int | None = None, *, checks: bool = True) -> None:
         """Apply the items of one store entry again, without effects, log or new commits.
 
         An entry may begin before the checkpoint that this state came from: what is handed to the
         store before and after a checkpoint can become one commit.  Nothing is applied beyond
-        position `end`.
+        position `end`.  With `checks` raises `Divergence` at the first item that does not give the
+        recorded chain; without, the caller looks at what comes out.
         """
         log, self.log = self.log, None
         try:
-            for first, item in items_of(entry):
-                if end is not None and first > end:
+            for recorded in records_of(entry):
+                if end is not None and recorded.first > end:
                     break
-                if first > self.history.position:
-                    self.apply(item)
+                if recorded.first > self.history.position:
+                    self.apply(recorded.item)
+                    if checks:
+                        self._check(recorded)
         finally:
             self.log = log
+        self._forget_outcomes()
+        self._parts.clear()
+
+    def follow(self, recorded: Recorded) -> None:
+        """Apply the next item of another member's log: history, but none of this session's.
+
+        It is kept for store and log like any other.  Raises `Divergence`, and is `broken`, when it
+        does not give the recorded chain.
+        """
+        log, self.log = self.log, None
+        try:
+            applied = self.apply(recorded.item)
+            self._check(recorded)
+        except Divergence:
+            self.broken = True
+            self._parts.clear()
+            raise
+        finally:
+            self.log = log
+        if log is not None:
+            log.batch(applied, self.history, self.machine.root())
+        self._forget_outcomes()
+
+    def _check(self, recorded: Recorded) -> None:
+        # What an operator declared skipped changes outcomes, and from there on the chain.
+        now = self.history
+        if (now.position, now.chain) != (recorded.last, recorded.chain) and not self.skipped:
+            raise Divergence(
+                f"executing the item at position {recorded.first} again gives {now}, its record "
+                f"says position {recorded.last}, chain {recorded.chain.hex()[:12]}"
+            )
+
+    def _forget_outcomes(self) -> None:
         self.effects.clear()
         self.digests.clear()
         self.reports.clear()
-        self._parts.clear()
         self.shutdown_id = ""  # that shutdown was of an earlier run
 
     def _count(self, name: str) -> None:
         self.counters[name] = self.counters.get(name, 0) + 1
 
 
-def items_of(entry: bytes) -> Iterator[tuple[int, Item]]:
-    """Yield the items of a store entry in order, each with its first position.
+def records_of(entry: bytes) -> Iterator[Recorded]:
+    """Yield the items of a store entry in order.  ValueError names what cannot be read."""
+    unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=len(entry) or 1)
+    unpacker.feed(entry)
+    for record in unpacker:
+        yield _recorded(*record)
 
-    ValueError names what cannot be read.
+
+def cut_records(entry: bytes, after: int, bytes_max: int) -> tuple[bytes, int]:
+    """Return the records of `entry` beyond position `after`, as far as they fit, and their end.
+
+    At least one, however large; none and `after` when the entry ends there.
     """
     unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=len(entry) or 1)
     unpacker.feed(entry)
-    for version, first, kind, epoch, ring, seq, sender, body in unpacker:
-        if version != RECORD_VERSION:
-            raise ValueError(
-                f"a store record of version {version}, this broker reads version {RECORD_VERSION}: "
-                "start it with the release that wrote the store, or move the store aside and join"
-            )
-        content = Activation(*body) if kind == _ITEM_ACTIVATION else body
-        yield first, Item(epoch, RingId(*ring), seq, sender, content)
+    begin = end = 0
+    reached = after
+    for record in unpacker:
+        there = unpacker.tell()
+        last = _recorded(*record).last
+        if last <= after:
+            begin = end = there
+        elif end > begin and there - begin > bytes_max:
+            break
+        else:
+            end, reached = there, last
+    return entry[begin:end], reached
+
+
+def _recorded(
+    version: int, first: int, kind: int, epoch: int, ring: tuple[int, str, int], seq: int,
+    sender: str, body: bytes, last: int = 0, chain: bytes = b"",
+) -> Recorded:  # fmt: skip
+    if version != RECORD_VERSION:
+        raise ValueError(
+            f"a store record of version {version}, this broker reads version {RECORD_VERSION}: "
+            "start it with the release that wrote the store, or move the store aside and join"
+        )
+    content = Activation(*body) if kind == _ITEM_ACTIVATION else body
+    return Recorded(first, last, Item(epoch, RingId(*ring), seq, sender, content), chain)

@@ -42,7 +42,7 @@ def reexecute(local: str, store: Store, position: int, agreed: int) -> Reexecuti
         for first, entry in store.log(base):
             if first > position:
                 break
-            replica.replay(entry, position)
+            replica.replay(entry, position, checks=False)  # votes compare what comes out
     except (StoreError, Divergence, ExecutionFailed, ValueError) as error:
         reason = f"the store cannot be re-executed: {error}"
         return Reexecution(position, base, FAILED, bytes(16), 0, [], reason)

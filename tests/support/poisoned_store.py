@@ -80,9 +80,11 @@ class Author:
 
 
 def flip_on_disk(store: LmdbStore, prefix: bytes) -> None:
-    """Turn a bit over in the middle of the first value whose key has this prefix."""
+    """Turn a bit over in the middle of the last value whose key has this prefix."""
     with store._env.begin(write=True) as txn, txn.cursor() as cursor:
-        assert cursor.set_range(prefix)
+        behind = bytes([prefix[0] + 1])
+        assert cursor.prev() if cursor.set_range(behind) else cursor.last()
+        assert bytes(cursor.key()).startswith(prefix)
         key, value = bytes(cursor.key()), bytearray(cursor.value())
         value[len(value) // 2] ^= 1
         txn.put(key, bytes(value))

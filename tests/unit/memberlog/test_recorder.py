@@ -42,7 +42,7 @@ from broker.memberlog.segments import open_segment, segments_in
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 from broker.options.memberlog import Policy
 from broker.replication.chain import History
-from broker.replication.replica import ExecutionFailed, Item, Replica, items_of
+from broker.replication.replica import ExecutionFailed, Item, Replica, records_of
 from tests.support.memberlog_writer import RING, Scene
 from tests.support.move_ledger import Ledger
 from vsync.primary.events import Activation
@@ -224,7 +224,7 @@ def test_all_members_and_every_replay_write_the_same_moves(tmp_path: Path) -> No
             again.replay(entry)  # what the store held
         moves = {}
         for entry in one.entries[restart:]:
-            for first, item in items_of(entry):
+            for first, _, item, _ in records_of(entry):
                 moves[first] = spelled_out(again.apply(item).moves)
         assert moves == dict(one.moves()[restart:])
     for (position, _), (after, _) in pairwise(one.moves()):

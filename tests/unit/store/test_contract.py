@@ -23,14 +23,15 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     disks: dict[str, MemoryDisk] = {"store": MemoryDisk()}
     opened: list[Store] = []
 
-    def open_lmdb(name: str = "store", create: Meta | None = FRESH) -> Store:
-        opened.append(LmdbStore(tmp_path / name, create))
+    def open_lmdb(name: str = "store", create: Meta | None = FRESH, kept: int = 0) -> Store:
+        opened.append(LmdbStore(tmp_path / name, create, log_bytes_kept=kept))
         return opened[-1]
 
-    def open_memory(name: str = "store", create: Meta | None = FRESH) -> Store:
+    def open_memory(name: str = "store", create: Meta | None = FRESH, kept: int = 0) -> Store:
         for path, twin in list(disks["store"].copies.items()):
             disks.setdefault(Path(path).name, twin)
-        opened.append(MemoryStore(disks.setdefault(name, MemoryDisk()), create))
+        disk = disks.setdefault(name, MemoryDisk())
+        opened.append(MemoryStore(disk, create, log_bytes_kept=kept))
         return opened[-1]
 
     yield open_lmdb if request.param == "lmdb" else open_memory
@@ -223,6 +224,76 @@ class TestCheckpoint:
         fill(store, 5)
         with pytest.raises(AssertionError):
             store.write_checkpoint(3, [], replace(store.meta, position=3))
+
+
+class TestKeptLog:
+    """A member that comes back finds what it missed in the log of another, before its checkpoint."""
+
+    def test_a_stated_amount_of_log_before_the_checkpoint_stays(self, opener: Opener) -> None:
+        store = opener(kept=12)  # each entry has 4 bytes
+        fill(store, 1, 1, 1, 1, 1, 1)
+        store.write_checkpoint(6, [b"x"], store.meta)
+        assert store.log_begins() == 4
+        assert [first for first, _ in store.log(3)] == [4, 5, 6]
+
+    def test_it_is_counted_alike_after_a_restart(self, opener: Opener) -> None:
+        store = opener(kept=12)
+        fill(store, 1, 1, 1, 1)
+        store.close()
+        store = opener(kept=12)
+        fill(store, 1, 1)
+        store.write_checkpoint(6, [b"x"], store.meta)
+        store.close()
+        store = opener(kept=12)
+        fill(store, 1)
+        store.write_checkpoint(7, [b"x"], store.meta)
+        assert store.log_begins() == 5
+
+    def test_as_much_stays_as_the_checkpoint_is_large(self, opener: Opener) -> None:
+        store = opener(kept=1)
+        fill(store, 1, 1, 1, 1, 1, 1)
+        store.write_checkpoint(6, [b"8 bytes."], store.meta)
+        assert store.log_begins() == 5
+
+    def test_what_is_behind_the_checkpoint_stays_whatever_its_size(self, opener: Opener) -> None:
+        store = opener(kept=4)
+        fill(store, 1, 1, 1, 1)
+        store.write_checkpoint(1, [b"x"], store.meta)
+        assert store.log_begins() == 2
+
+    def test_without_entries_it_begins_past_the_end(self, opener: Opener) -> None:
+        store = opener()
+        assert store.log_begins() == 1
+        fill(store, 3)
+        store.write_checkpoint(3, [b"x"], store.meta)
+        assert store.log_begins() == 4
+
+
+class TestPin:
+    def test_a_pinned_checkpoint_and_the_log_behind_it_stay(self, opener: Opener) -> None:
+        store = opener()
+        fill(store, 1, 1)
+        store.write_checkpoint(1, [b"one", b"two"], store.meta)
+        saved = store.pin()
+        assert saved == store.pin()
+        assert saved is not None
+        assert saved[1:] == (2, 1, 6)
+        fill(store, 1)
+        store.write_checkpoint(3, [b"new"], store.meta)
+        assert list(store.chunks(saved, 1)) == [b"two"]
+        assert store.log_begins() == 2
+        store.unpin(saved.generation)
+        store.trim()
+        assert list(store.chunks(saved, 0)) == [b"one", b"two"]
+        store.unpin(saved.generation)
+        while store.trim():
+            pass
+        assert store.log_begins() == 4
+        with pytest.raises(StoreCorrupt):
+            list(store.chunks(saved, 0))
+
+    def test_there_is_none_before_the_first_checkpoint(self, opener: Opener) -> None:
+        assert opener().pin() is None
 
 
 class TestCopy:

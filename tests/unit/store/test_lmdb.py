@@ -124,7 +124,7 @@ class TestDamage:
 
     def test_meta_that_does_not_decode(self, tmp_path: Path) -> None:
         filled(tmp_path)
-        body = b"\x00\x01\x91\x01"
+        body = b"\x00\x02\x91\x01"
         meddle(tmp_path, lambda txn: txn.put(schema.META_KEY, body + xxh3_64_digest(body)))
         with pytest.raises(StoreCorrupt, match="does not decode"):
             LmdbStore(tmp_path)
@@ -133,9 +133,9 @@ class TestDamage:
 class TestRefusal:
     def test_another_format_version(self, tmp_path: Path) -> None:
         filled(tmp_path)
-        body = b"\x00\x02whatever comes then"
+        body = b"\x00\x03whatever comes then"
         meddle(tmp_path, lambda txn: txn.put(schema.META_KEY, body + xxh3_64_digest(body)))
-        with pytest.raises(StoreVersion, match="store format 2, this release reads format 1"):
+        with pytest.raises(StoreVersion, match="store format 3, this release reads format 2"):
             LmdbStore(tmp_path, FRESH)
 
     def test_another_lmdb_file(self, tmp_path: Path) -> None:

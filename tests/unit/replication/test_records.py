@@ -1,0 +1,81 @@
+"""Items in a member's log carry the point they lead to: wrong ones are named, pieces can be cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.machine.machine import Machine
+from broker.replication.chain import History
+from broker.replication.replica import Divergence, Replica, cut_records, records_of
+from tests.support.poisoned_store import Author, publish
+
+
+def written() -> tuple[Author, bytes]:
+    """A history, and all of it as one entry."""
+    author = Author()
+    for number in range(1, 6):
+        author.submit(publish(number, b"body"), publish(10 + number, b"and another"))
+    batch = author.replica.cut()
+    assert batch is not None
+    return author, batch.entry
+
+
+def empty() -> Replica:
+    return Replica("a", Machine("a"), History())
+
+
+def test_each_item_says_where_it_leads() -> None:
+    author, entry = written()
+    records = list(records_of(entry))
+    assert [r.first for r in records[1:]] == [r.last + 1 for r in records[:-1]]
+    end = author.replica.history
+    assert (records[-1].last, records[-1].chain) == (end.position, end.chain)
+
+
+def test_re_execution_names_the_first_item_that_gives_something_else() -> None:
+    """G14: not only that the end differs."""
+    author, entry = written()
+    third = list(records_of(entry))[2]
+    wrong = entry.replace(third.chain, bytes(16))
+    with pytest.raises(Divergence, match=f"the item at position {third.first} again"):
+        empty().replay(wrong)
+    unchecked = empty()
+    unchecked.replay(wrong, checks=False)
+    assert unchecked.history == author.replica.history
+
+
+def test_what_another_member_applied_is_kept_like_any_item_and_tells_no_client() -> None:
+    author, entry = written()
+    other = empty()
+    for recorded in records_of(entry):
+        other.follow(recorded)
+    assert other.history == author.replica.history
+    assert other.machine.root() == author.replica.machine.root()
+    assert not other.effects
+    batch = other.cut()
+    assert batch is not None
+    assert batch.entry == entry
+
+
+def test_an_item_of_another_member_that_comes_out_differently_is_not_kept() -> None:
+    _, entry = written()
+    records = list(records_of(entry))
+    other = empty()
+    other.follow(records[0])
+    with pytest.raises(Divergence):
+        other.follow(records[1]._replace(chain=bytes(16)))
+    assert other.broken
+    assert other.cut() is None
+
+
+@pytest.mark.parametrize("bytes_max", [0, 200, 450, 1 << 20])
+def test_the_pieces_of_an_entry_are_the_entry(bytes_max: int) -> None:
+    author, entry = written()
+    end, pieces, after = author.replica.history.position, [], 0
+    while after < end:
+        piece, after = cut_records(entry, after, bytes_max)
+        assert piece
+        assert len(piece) <= bytes_max or len(list(records_of(piece))) == 1
+        pieces.append(piece)
+    assert b"".join(pieces) == entry
+    assert cut_records(entry, end, bytes_max) == (b"", end)
