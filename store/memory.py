@@ -1,7 +1,7 @@
 """Store in memory: a fake that passes the same tests as the LMDB one, for simulator and tests.
 
-A `MemoryDisk` outlives the stores opened on it, as a directory does.  It can fail the next commit,
-and `crash` drops a store without `close`.
+A `MemoryDisk` outlives the stores opened on it, as a directory does.  It can fail, and have little
+room; `crash` drops a store without `close`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class MemoryDisk:
     copies: dict[str, MemoryDisk] = field(default_factory=dict)
     owner: MemoryStore | None = None
     fail_next_commit: bool = False
+    fails: bool = False  # each write, as long as this is set
+    room_bytes: int | None = None  # that are left; None: as many as are wanted
 
     def crash(self) -> None:
         """End the process that has it open."""
@@ -74,7 +76,7 @@ class MemoryStore:
         """Keep entry and meta together."""
         self._raise_if_failed()
         check_commit(self._meta, entry, first, last, meta)
-        self._commit_point()
+        self.commit_point(len(entry))
         self.disk.entries[first] = (last, entry)
         self.disk.meta = self._meta = meta
 
@@ -84,7 +86,7 @@ class MemoryStore:
         assert meta.position == self._meta.position, (
             "only a commit or a checkpoint moves the position"
         )
-        self._commit_point()
+        self.commit_point()
         self.disk.meta = self._meta = meta
 
     def log(self, after: int) -> Iterator[tuple[int, bytes]]:
@@ -159,7 +161,7 @@ class MemoryStore:
         garbage = self._garbage()
         if not garbage:
             return False
-        self._commit_point()
+        self.commit_point()
         for first in garbage[:entries_max]:
             del self.disk.entries[first]
         return len(garbage) > entries_max
@@ -206,16 +208,24 @@ class MemoryStore:
         self._raise_if_failed()
         meta = self._meta if meta is None else meta
         check_switch(self._meta, position, meta)
-        self._commit_point()
+        self.commit_point()
         self.disk.kept = (position, chunks)
         self.disk.generation += 1
         self.disk.meta = self._meta = meta
 
-    def _commit_point(self) -> None:
-        if self.disk.fail_next_commit:
-            self.disk.fail_next_commit = False
+    def commit_point(self, size: int = 0) -> None:
+        """Fail if the disk does, or if it has no room for so many bytes."""
+        self._raise_if_failed()
+        disk = self.disk
+        if disk.fail_next_commit or disk.fails:
+            disk.fail_next_commit = False
             self._failure = StoreFailed("memory: commit failed on request")
             raise self._failure
+        if disk.room_bytes is not None:
+            if size > disk.room_bytes:
+                self._failure = StoreFailed("memory: commit failed: No space left on device")
+                raise self._failure
+            disk.room_bytes -= size
 
     def _raise_if_failed(self) -> None:
         if self._failure is not None:
@@ -232,6 +242,7 @@ class _MemoryStaging:
 
     def add(self, chunks: list[bytes]) -> None:
         """Append."""
+        self._store.commit_point(sum(map(len, chunks)))
         self._chunks += chunks
 
     def finish(self, meta: Meta | None = None) -> None:

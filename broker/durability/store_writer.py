@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from broker.durability.recovery import checkpoint_in_steps, checkpoint_of
-from broker.replication.persister import Persister
+from broker.replication.persister import Persister, StoreT, Writer
 from broker.replication.replica import Replica
 from store import swap
 from store.api import Marker
-from store.commit_thread import CheckpointJob, CommitThread
+from store.commit_queue import Call, CheckpointJob, CommitQueue
+from store.commit_thread import CommitThread
 from store.errors import StoreError, StoreFailed
 from store.lmdb_store import LmdbStore
 
@@ -34,12 +36,29 @@ PATIENCE_S = 10.0
 """How long a member that ends waits for its disk."""
 
 
+class Handle(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None:
+        """It is not to come."""
+
+
+class Timers(Protocol):
+    """What a checkpoint needs of the event loop."""
+
+    def call_soon(self, callback: Call, /) -> Handle:
+        """Call when the others had their turn."""
+
+    def call_later(self, delay: float, callback: Call, /) -> Handle:
+        """Call after a while."""
+
+
 class CheckpointWriter:
     """Feeds one checkpoint.  `on_error` is called when packing fails, which is ours."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: Timers,
         steps: Iterator[bytes],
         checkpoint: CheckpointJob,
         on_error: Callable[[Exception], None],
@@ -48,7 +67,7 @@ class CheckpointWriter:
         self.bytes = 0
         self._loop, self._steps, self._checkpoint = loop, steps, checkpoint
         self._on_error, self._clock = on_error, clock
-        self._handle: asyncio.Handle = loop.call_soon(self._slice)
+        self._handle = loop.call_soon(self._slice)
 
     def cancel(self) -> None:
         """Make no more of it: its store is given up."""
@@ -71,30 +90,30 @@ class CheckpointWriter:
         self._handle = self._loop.call_later(PAUSE_S, self._slice)
 
 
+def begin_checkpoint(
+    queue: CommitQueue,
+    loop: Timers,
+    replica: Replica,
+    done: Callable[[], None],
+    on_failed: Callable[[StoreError], object],
+    clock: Callable[[], float] = time.perf_counter,
+) -> CheckpointWriter:
+    """Pack and write a checkpoint of the present state; then call `done`."""
+    position = replica.history.position
+
+    def failed(error: Exception) -> None:
+        on_failed(StoreFailed(f"a checkpoint of position {position} failed: {error!r}"))
+
+    job = queue.begin_checkpoint(position, done)
+    return CheckpointWriter(loop, checkpoint_in_steps(replica), job, failed, clock)
+
+
 class StoreWriter(CommitThread):
     """The commit thread of one store, with checkpoints of a replica beside the commits."""
 
-    def __init__(
-        self,
-        store: LmdbStore,
-        loop: asyncio.AbstractEventLoop,
-        on_durable: Callable[[int], None],
-        on_failed: Callable[[StoreError], None],
-    ) -> None:
-        super().__init__(store, loop, on_durable, on_failed)
-        self._checkpoint_loop, self._checkpoint_failed = loop, on_failed
-
     def checkpoint(self, replica: Replica, done: Callable[[], None]) -> CheckpointWriter:
         """Pack and write a checkpoint of the present state; then call `done`."""
-        position = replica.history.position
-
-        def failed(error: Exception) -> None:
-            self._checkpoint_failed(
-                StoreFailed(f"a checkpoint of position {position} failed: {error!r}")
-            )
-
-        job = self.begin_checkpoint(position, done)
-        return CheckpointWriter(self._checkpoint_loop, checkpoint_in_steps(replica), job, failed)
+        return begin_checkpoint(self, self._loop, replica, done, self.on_failed)
 
     def all_counters(self) -> dict[str, int]:
         """Return what was written, and what waits."""
@@ -126,11 +145,19 @@ class DataDirectoryDevice:
         return LmdbStore(self._dir / swap.STORE_NAME)
 
 
+class DrainedWriter(Writer, Protocol):
+    """A writer that can be closed with patience."""
+
+    async def drain(self, patience_s: float | None = None) -> None:
+        """Commit what was submitted and end; `StoreStuck` when the disk does not answer."""
+
+
+WriterT = TypeVar("WriterT", bound=DrainedWriter)
 LmdbPersister = Persister[LmdbStore, StoreWriter]
 
 
 async def close_store(
-    persister: LmdbPersister, replica: Replica, marker: Marker, reason: str
+    persister: Persister[StoreT, WriterT], replica: Replica, marker: Marker, reason: str
 ) -> None:
     """Write what is left, and put into the marker how this incarnation ended.
 

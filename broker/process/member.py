@@ -274,6 +274,8 @@ class BrokerMember:
         """Something of ours raised: stop with the reason."""
         if isinstance(error, LogWriteFailed):
             self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
+        elif isinstance(error, StoreError):
+            self._store_failed(error)
         else:
             self.stop(Exit.INTERNAL, self._supervisor.failed(error))
 

@@ -90,7 +90,11 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             return
         if not controller.halted and (commands := self._clients.take_commands()):
             controller.submit(commands)
-        self.persister.keep(controller.replica, controller.promise)
+        try:
+            self.persister.keep(controller.replica, controller.promise)
+        except Exception as error:  # its writer failed, and this turn came before the news
+            self._host.failed(error)
+            return
         if not self.reply():
             return
         self._clients.throttle(full=controller.submissions.full or bool(controller.halted))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from store.commit_thread import CommitLag
+from store.commit_queue import CommitLag
 
 SOFT_SHARE = 0.1
 """The first bound, as a share of the last one."""

@@ -17,7 +17,7 @@ from broker.options.broker import Bounds
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.disk_lag import DiskLag
 from broker.watchdogs.process_pauses import ProcessPauses
-from store.commit_thread import CommitLag
+from store.commit_queue import CommitLag
 from vsync.admin.protocol import Json
 from vsync.totem.events import Direct
 from vsync.totem.node import Node

@@ -1,173 +1,182 @@
-"""A disk that takes its time: `store.commit_thread.CommitThread` in virtual time, over the store in
-memory.
+"""A simulated disk under the real commit queue: it takes its time, stands still, fills up, fails.
 
-One piece of work is in flight while the next gathers, as with the real writer.  What is in flight
-when the power goes is there as a whole afterwards, or not at all.
+`store.commit_queue` decides what is written next, as in a process; here the writer is not a thread
+but an event of the world.  What is being written when the power goes is there as a whole
+afterwards, or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from broker.durability.recovery import checkpoint_of
+from broker.durability.store_writer import CheckpointWriter, begin_checkpoint
 from broker.replication.replica import Replica
-from store.api import Meta
+from store.commit_queue import Call, CommitQueue, Task
 from store.memory import MemoryStore
-from tests.sim.world.disk_lag import SimLag
 from tests.sim.world.random_tape import Tape
-from vsync.types import record
 
 if TYPE_CHECKING:
     from tests.sim.broker.shell import BrokerUpper
 
-Call = Callable[[], None]
 POLL_S = 0.01
+PACKING_S = 0.0004
+"""How far the clock of a checkpoint goes each time it is asked: a slice packs a few chunks."""
 
 
-@record
-class Work:
-    """One transaction: entries that follow each other, or only a meta record, or a checkpoint."""
-
-    entries: tuple[bytes, ...]
-    first: int
-    last: int
-    meta: Meta | None
-    done_calls: tuple[Call, ...]
-    checkpoint: tuple[int, list[bytes]] | None
+def run_to_end(work: Coroutine[None, None, None]) -> None:
+    """Run what never waits here, as everything that it waits for is done at once."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("it waits for something")
 
 
-class SimCheckpoint:
-    """A checkpoint on its way; with its store it is given up whole."""
+class SimWake:
+    """The lock of a world with one thread; `notify` has the disk look for work."""
 
-    def __init__(self, size: int) -> None:
-        self.bytes = size
+    def __init__(self, kick: Callable[[], None]) -> None:
+        self.notify = kick
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        """Nobody else runs."""
+
+
+class SimHandle:
+    """A call that is to come, unless it is cancelled."""
+
+    def __init__(self, call: Call) -> None:
+        self.call: Call | None = call
 
     def cancel(self) -> None:
-        """Its writer is about to be closed, which drops it."""
+        self.call = None
+
+    def __call__(self) -> None:
+        if self.call is not None:
+            self.call()
 
 
-class SimWriter:
-    """The writing side of one open store."""
+class SimTimers:
+    """The event loop of one incarnation, as far as a checkpoint needs it."""
+
+    def __init__(self, upper: BrokerUpper) -> None:
+        self._upper = upper
+        self._packing = 0.0
+
+    def call_soon(self, callback: Call, /) -> SimHandle:
+        return self.call_later(0.0, callback)
+
+    def call_later(self, delay: float, callback: Call, /) -> SimHandle:
+        handle = SimHandle(callback)
+        self._upper.later(delay, handle)
+        return handle
+
+    def clock(self) -> float:
+        self._packing += PACKING_S
+        return self._packing
+
+
+class SimWriter(CommitQueue):
+    """The commit queue of one open store, written by a simulated disk."""
 
     def __init__(
         self, upper: BrokerUpper, tape: Tape, store: MemoryStore, on_durable: Callable[[int], None]
     ) -> None:
-        self.upper, self.member, self.tape, self.store = upper, upper.member, tape, store
-        self._on_durable = on_durable
-        self._entries: list[bytes] = []
-        self._first = 0
-        self._last = store.meta.position
-        self._meta: Meta | None = None
-        self._done_calls: list[Call] = []
-        self._checkpoints: list[tuple[int, list[bytes], Call]] = []
-        self._flying: Work | None = None
-        self._over = False
-        self.lag = SimLag()
-
-    @property
-    def idle(self) -> bool:
-        return self._flying is None and self._meta is None and not self._checkpoints
-
-    def submit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
-        assert first == self._last + 1, f"entry {first} after {self._last}"
-        assert meta.position == last >= first
-        if not self._entries:
-            self._first = first
-        self._entries.append(entry)
-        self.lag.submitted(self.member.world.now, len(entry))
-        self._last, self._meta = last, meta
+        self.upper, self.member, self.tape, self.disk = upper, upper.member, tape, store.disk
+        self._writing: Task | None = None
+        self._over = self._kicked = False
+        self._timers = SimTimers(upper)
+        world = self.member.world
+        super().__init__(
+            store, SimWake(self._kick), lambda: world.now, on_durable, upper.store_failed
+        )
         self._kick()
 
-    def submit_meta(self, meta: Meta, done: Call) -> None:
-        assert meta.position == self._last, f"meta says {meta.position}, store at {self._last}"
-        self._meta = meta
-        self._done_calls.append(done)
-        self._kick()
-
-    def checkpoint(self, replica: Replica, done: Call) -> SimCheckpoint:
-        position, chunks = replica.history.position, checkpoint_of(replica)
-        assert position <= self._last
-
+    def checkpoint(self, replica: Replica, done: Callable[[], None]) -> CheckpointWriter:
         def counted() -> None:
             self.upper.judge.counters["checkpoints"] += 1
             done()
 
         self.upper.note("checkpoint", str(replica.history))
-        self._checkpoints.append((position, chunks, counted))
-        self._kick()
-        return SimCheckpoint(sum(map(len, chunks)))
+        clock = self._timers.clock
+        return begin_checkpoint(self, self._timers, replica, counted, self.on_failed, clock)
 
     def close(self) -> None:
-        """Commit what was submitted and end; as with the real writer the caller waits for it."""
-        while (work := self._flying or self._next()) is not None:
-            self._flying = None
-            if work.checkpoint is None:
-                self._perform(work)
+        """Commit what was submitted and end; the caller waits for it, and hears of it later."""
+        self.stop()
+        while (task := self._writing or self.take()) is not None:
+            self._writing = None
+            self._perform(task)
         self._over = True
+
+    async def drain(self, _patience_s: float | None = None) -> None:
+        """The same: a member that ends waits for its disk."""
+        self.close()
 
     def crash(self, keep: bool) -> None:
         """The power goes."""
-        if self._flying is not None and keep:
-            self._perform(self._flying)
+        if self._writing is not None and keep and not self.member.disk_fails:
+            self._writing.write()
         self._over = True
 
-    def _next(self) -> Work | None:
-        if self._meta is not None:
-            work = Work(
-                tuple(self._entries),
-                self._first,
-                self._last,
-                self._meta,
-                tuple(self._done_calls),
-                None,
-            )
-            self._entries, self._meta, self._done_calls = [], None, []
-            return work
-        if self._checkpoints:
-            position, chunks, done = self._checkpoints.pop(0)
-            return Work((), 0, 0, None, (done,), (position, chunks))
-        return None
-
     def _kick(self) -> None:
-        if self._flying is None and not self._over:
-            self._flying = self._next()
-            if self._flying is not None:
-                world = self.member.world
-                world.after(self.member.fsync_s(self.tape), self._landed, self._flying)
-
-    def _landed(self, work: Work) -> None:
-        if self._over or self._flying is not work or self.member.disk_failed():
+        """The writer wakes at once, or when the caller has gone on for a while."""
+        if self._writing is not None or self._over:
             return
-        self._flying = None
-        self._perform(work)
-        self.lag.landed(len(work.entries))
-        self._tell(work)
+        if self.tape.chance(0.5):
+            self._begin()
+        elif not self._kicked:
+            self._kicked = True
+            self.member.world.after(0.0, self._begin)
+
+    def _begin(self) -> None:
+        self._kicked = False
+        if self._writing is None and not self._over:
+            self._writing = self.take()
+            if self._writing is not None:
+                member = self.member
+                member.world.after(member.fsync_s(self.tape), self._written, self._writing)
+
+    def _written(self, task: Task) -> None:
+        if self._over or self._writing is not task:
+            return
+        self._writing = None
+        self._perform(task)
         self._kick()
 
-    def _perform(self, work: Work) -> None:
-        if work.checkpoint is not None:
-            position, chunks = work.checkpoint
-            staging = self.store.stage(position)
-            staging.add(chunks)
-            staging.finish()
-            self.store.trim()
-        elif work.entries:
-            assert work.meta is not None
-            self.store.commit(b"".join(work.entries), work.first, work.last, work.meta)
-        else:
-            assert work.meta is not None
-            self.store.put_meta(work.meta)
+    def _perform(self, task: Task) -> None:
+        disk, member = self.disk, self.member
+        disk.fails = member.disk_fails
+        try:
+            calls = task.write()
+        except Exception as error:
+            member.world.fault("commit_failed", f"{member.name}: {error}", member)
+            calls = self.fail(error)
+        finally:
+            disk.fails = False
+        if calls:
+            member.world.after(member.turn_s() * self.tape.between(0.0, 2.0), self._tell, calls)
 
-    def _tell(self, work: Work) -> None:
-        """The loop hears of it when it runs."""
-        if self._over or not self.member.up:
+    def _tell(self, calls: list[Call]) -> None:
+        """The loop hears of it when it runs, and may have had other turns before."""
+        if self.upper.dead:
             return
         if self.member.paused:
-            self.member.world.after(POLL_S, self._tell, work)
+            self.member.world.after(POLL_S, self._tell, calls)
             return
-        if work.entries:
-            self._on_durable(work.last)
-        for done in work.done_calls:
-            done()
+        for call in calls:
+            call()
+            if self.upper.dead:
+                return
         self.member.finish_step()

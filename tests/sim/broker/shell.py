@@ -16,6 +16,7 @@ import msgpack
 from broker.divergence.digest_vote import DigestVerdict
 from broker.durability.data_directory import filled
 from broker.durability.recovery import recover
+from broker.durability.store_writer import close_store
 from broker.exit_codes import Exit
 from broker.machine.commands import Command
 from broker.memberlog.recorder import Recorder
@@ -26,10 +27,11 @@ from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports, Shell
 from broker.replication.replica import Applied, Replica
 from store.api import Meta
+from store.errors import StoreError
 from store.memory import MemoryDisk, MemoryStore
 from tests.sim.broker.clients import SimClients
 from tests.sim.broker.describe import why_not
-from tests.sim.broker.disk import SimWriter
+from tests.sim.broker.disk import SimWriter, run_to_end
 from tests.sim.broker.evidence import SimLog
 from tests.sim.broker.lease import lease_of
 from tests.sim.broker.outbox import SimOutbox
@@ -101,7 +103,7 @@ class BrokerUpper:
         self.slice_items = pace.pick((1, 3, 8, 1000))  # how much one turn applies at most
         self.slice_s = pace.pick((0.0, 0.0001, 0.001, 0.01, 0.05))  # how long until the next
         self.checkpoints = tape.pick((0.0, 0.01, 0.1))
-        self.dead = self._turn_due = False
+        self.dead = self.stopping = self._turn_due = False
         store = MemoryStore(disk, Meta("simulated", self.name, f"store-{self.name}"))
         replica = recover(self.name, store)
         self.judge.recovered(self.name, replica, "recovered")
@@ -189,6 +191,19 @@ class BrokerUpper:
         """Called after every step."""
         self.controller.flush()
 
+    def leaving(self) -> None:
+        """The process ends in order, as `broker.process.member` does after it has left the ring."""
+        if self.dead:
+            return
+        self.stopping = True
+        member = self.replicated
+        marker = member.last_marker(clean=True, inconsistent=False)
+        try:
+            member.persister.keep(self.controller.replica, self.controller.promise)
+            run_to_end(close_store(member.persister, self.controller.replica, marker, "leaves"))
+        except StoreError as error:
+            self.note("store_not_closed", str(error))
+
     def crashed(self) -> None:
         self.dead = True
         self.replicated.persister.writer.crash(self.tape.chance(0.5))
@@ -196,11 +211,11 @@ class BrokerUpper:
         self.log.close()
 
     def on_output(self, output: Output, now: float) -> None:
-        if not self.dead and not isinstance(output, (Direct, Note)):
+        if not self.dead and not self.stopping and not isinstance(output, (Direct, Note)):
             self.replicated.on_output(output)
 
     def _turn(self) -> None:
-        if self.dead:
+        if self.dead or self.stopping:
             return
         if self.member.paused:
             self.world.after(POLL_S, self._turn)
@@ -271,14 +286,16 @@ class BrokerUpper:
         tape = self.tape.fork(f"disk {store.meta.position}")
         return SimWriter(self, tape, store, on_durable)
 
+    def store_failed(self, error: StoreError) -> None:
+        """It leaves in order, and comes again when its disk works."""
+        self._leave(self.world.plan.token_timeout_ms / 1000.0, "store_failed", str(error))
+
     def switch(self, received: MemoryStore, current: MemoryStore) -> MemoryStore:
         current.close()
         self.stack.disks[self.name] = received.disk
         return received
 
     # -- its process (`ports.Host`) --------------------------------------------------------------
-
-    stopping = False
 
     def schedule(self) -> None:
         if not self._turn_due:
@@ -289,7 +306,20 @@ class BrokerUpper:
         self.judge.broken("G10" if inconsistent else "G0", f"{self.name} stops: {reason}")
 
     def failed(self, error: Exception) -> None:
-        raise error
+        if not isinstance(error, StoreError):
+            raise error
+        self.store_failed(error)
+
+    def _leave(self, down_s: float, why: str, text: str) -> None:
+        if not self.stopping:
+            self.stopping = True
+            self.note(why, text)
+            self.world.after(0.0, self._left, down_s)
+
+    def _left(self, down_s: float) -> None:
+        if not self.dead:
+            self.replicated.reply()
+            self.member.leave(down_s)
 
     def session_commands(self) -> list[Command]:
         return []

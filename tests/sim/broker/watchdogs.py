@@ -65,7 +65,7 @@ class SimWatchdogs:
         self._ticker.wake(self.world.now)
         if upper.controller.serving and not self.world.healed and self.tape.chance(self._load):
             self._publish()
-        lag = upper.replicated.persister.writer.lag.lag()
+        lag = upper.replicated.persister.writer.lag()
         # Once all is healed nobody leaves for its disk, and a fake ring keeps no token.
         bounded = not self.world.healed or isinstance(upper.tap.core, Node)
         if bounded and lag.bytes > self._bytes_max:

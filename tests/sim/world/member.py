@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tests.sim.world.random_tape import Tape
 from tests.sim.world.ringtrace import Recorder
@@ -33,6 +33,13 @@ class Upper(Protocol):
     def pump(self, now: float) -> None: ...
     def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool: ...
     def crashed(self) -> None: ...
+
+
+@runtime_checkable
+class Leaving(Protocol):
+    """An upper layer that has something to do when its process ends in order."""
+
+    def leaving(self) -> None: ...
 
 
 class SimMember:
@@ -118,6 +125,8 @@ class SimMember:
             return
         self.tap.core.leave(self.world.now)
         self.finish_step()
+        if isinstance(self.upper, Leaving):
+            self.upper.leaving()
         self._end("stop")
         self.world.after(down_s, self.world.revive, self.name)
 
@@ -179,11 +188,14 @@ class SimMember:
         self.inbox.append(frame)
         self.schedule_turn()
 
+    def turn_s(self) -> float:
+        """How long one turn of its loop takes, in the mean."""
+        return self.world.plan.turn_s * self.slowness
+
     def schedule_turn(self) -> None:
         if self._turn_at is None and self.tap is not None and not self.paused:
             world = self.world
-            turn_s = world.plan.turn_s * self.slowness
-            self._turn_at = world.now + turn_s * self.tape.between(0.2, 1.8)
+            self._turn_at = world.now + self.turn_s() * self.tape.between(0.2, 1.8)
             world.at(self._turn_at, self._turn)
 
     def _turn(self) -> None:

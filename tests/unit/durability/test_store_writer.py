@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from broker.durability.store_writer import AHEAD_BYTES_MAX, SLICE_S, CheckpointWriter
-from store.commit_thread import CheckpointJob
+from store.commit_queue import CheckpointJob
 
 CHUNK = bytes(256 * 1024)
 

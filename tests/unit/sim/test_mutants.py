@@ -24,7 +24,7 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "replies_without_a_lease": (90,),
     "promises_while_others_reply": (28, 87),
     "promises_before_durable": (2, 1, 3),
-    "promises_behind_nothing": (4, 9, 16),
+    "promises_behind_nothing": (4,),
     "promise_of_another_view": (2, 83),
     "confirms_before_durable": (1, 2, 3),
     "applied_counts_as_durable": (9, 13),

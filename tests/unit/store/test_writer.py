@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from store.api import Marker, Meta, Staging
-from store.commit_thread import CHECKPOINT_SLICE_BYTES, CommitThread
+from store.commit_queue import CHECKPOINT_SLICE_BYTES
+from store.commit_thread import CommitThread
 from store.errors import StoreError, StoreFailed, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
 

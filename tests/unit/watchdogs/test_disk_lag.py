@@ -4,7 +4,7 @@ Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
 """
 
 from broker.watchdogs.disk_lag import HOLD_S_MAX, HOLD_S_MIN, DiskLag
-from store.commit_thread import CommitLag
+from store.commit_queue import CommitLag
 
 SECONDS, BYTES = 30.0, 1000
 BEAT_S = 0.05

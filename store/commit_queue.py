@@ -1,0 +1,305 @@
+"""What a store's writer does next: commits, slices of a checkpoint, garbage.  Pure.
+
+The loop hands over entries; the writer takes all that wait at once and commits them in one
+transaction, while the next ones accumulate (group commit).  So the slower the disk, the larger the
+commits.  A checkpoint is written in slices, with commits in between.
+
+A thread (`store.commit_thread`) or a simulated disk drives it: it calls `take`, lets the task write
+and calls on the loop what the task returns.  After the first failure nothing more is written:
+`on_failed` is called once, and the member stops.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Protocol
+
+from store.api import Meta, Staging, Store
+from store.errors import StoreError, StoreFailed
+
+CHECKPOINT_SLICE_BYTES = 1 << 20
+
+Call = Callable[[], object]
+
+
+class Wake(Protocol):
+    """Lock between the loop and the writer, and the way to wake the writer: a condition."""
+
+    def __enter__(self) -> bool: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+    def notify(self) -> None:
+        """There may be something to take."""
+
+
+class CommitLag(NamedTuple):
+    """Submissions that are not durable yet: number, bytes, and since when the oldest one waits
+    (the loop's time; meaningless when none waits)."""
+
+    waiting: int
+    bytes: int
+    since: float
+
+
+class Task(Protocol):
+    """One piece of the writer's work."""
+
+    def write(self) -> list[Call]:
+        """Write it; return what to call on the loop, in order."""
+
+
+@dataclass(slots=True)
+class _Commit:
+    """Contents of one commit; `meta` is the newest one submitted."""
+
+    queue: CommitQueue
+    entries: list[bytes]
+    first: int
+    last: int
+    meta: Meta
+    submitted: int  # number of the last submission in it
+    done_calls: list[Call]
+
+    def write(self) -> list[Call]:
+        """One transaction."""
+        queue = self.queue
+        calls: list[Call] = []
+        if self.entries:
+            queue.store.commit(b"".join(self.entries), self.first, self.last, self.meta)
+            queue.counters["commits"] += 1
+            queue.counters["entries"] += len(self.entries)
+            calls.append(lambda: queue.on_durable(self.last))
+        else:
+            queue.store.put_meta(self.meta)
+        return [*calls, lambda: queue.committed(self.submitted), *self.done_calls]
+
+
+class CheckpointJob:
+    """A checkpoint being written: the loop puts chunks, the writer takes them."""
+
+    def __init__(self, position: int, done: Call, wake: Wake) -> None:
+        self.position, self.done = position, done
+        self.bytes_waiting = 0
+        self.complete = False
+        self.staging: Staging | None = None
+        self._chunks: list[bytes] = []
+        self._wake = wake
+
+    def put(self, chunk: bytes) -> None:
+        """Add the next chunk."""
+        with self._wake:
+            self._chunks.append(chunk)
+            self.bytes_waiting += len(chunk)
+            if self.ready:
+                self._wake.notify()
+
+    def end(self) -> None:
+        """No chunk follows."""
+        with self._wake:
+            self.complete = True
+            self._wake.notify()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a slice to write."""
+        return self.complete or self.bytes_waiting >= CHECKPOINT_SLICE_BYTES
+
+    def take(self) -> tuple[list[bytes], bool]:
+        """Return the chunks put since the last call, and whether they were the last."""
+        with self._wake:
+            chunks, self._chunks, self.bytes_waiting = self._chunks, [], 0
+            return chunks, self.complete
+
+
+@dataclass(slots=True)
+class _Slice:
+    """The next slice of the oldest checkpoint."""
+
+    queue: CommitQueue
+    job: CheckpointJob
+
+    def write(self) -> list[Call]:
+        """Add what waits; with the last of it switch to the checkpoint."""
+        queue, job = self.queue, self.job
+        if job.staging is None:
+            job.staging = queue.store.stage(job.position)
+        chunks, complete = job.take()
+        job.staging.add(chunks)
+        if not complete:
+            return []
+        job.staging.finish()
+        queue.checkpoint_finished()
+        return [job.done]
+
+
+@dataclass(slots=True)
+class _Trim:
+    """A bounded amount of garbage."""
+
+    queue: CommitQueue
+
+    def write(self) -> list[Call]:
+        """Delete it."""
+        self.queue.trimming = self.queue.store.trim()
+        return []
+
+
+class CommitQueue:
+    """Everything between a member and the writer of one store.
+
+    `on_durable(position)` is among the calls that follow each commit that moved the position.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        wake: Wake,
+        now: Callable[[], float],
+        on_durable: Callable[[int], object],
+        on_failed: Callable[[StoreError], object],
+    ) -> None:
+        self.store, self.on_durable, self.on_failed = store, on_durable, on_failed
+        self._wake, self._now = wake, now
+        self._entries: list[bytes] = []
+        self._first = 0
+        self._last = store.meta.position
+        self._meta: Meta | None = None
+        self._done_calls: list[Call] = []
+        self._checkpoints: deque[CheckpointJob] = deque()
+        self._slice_is_due = False  # a commit was taken last
+        self.trimming = True  # there may be garbage: at the start, that of an earlier process
+        # Used on the loop: (number, time, bytes) of each submission that is not durable.
+        self._waiting: deque[tuple[int, float, int]] = deque()
+        self._submitted = self._waiting_bytes = 0
+        self.stopping = False
+        self._failed: StoreError | None = None
+        self.counters: dict[str, int] = {"commits": 0, "entries": 0, "checkpoints": 0}
+
+    # -- called on the loop ----------------------------------------------------------------------
+
+    def submit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
+        """Submit one entry, contiguous with the one before; `on_durable` reports it."""
+        with self._wake:
+            self._raise_if_over()
+            assert first == self._last + 1, (
+                f"entry starts at {first}, the last ended at {self._last}"
+            )
+            assert meta.position == last >= first
+            if not self._entries:
+                self._first = first
+            self._entries.append(entry)
+            self._last = last
+            self._meta = meta
+            self._count_submission(len(entry))
+            self._wake.notify()
+
+    def submit_meta(self, meta: Meta, done: Call | None = None) -> None:
+        """Make `meta` durable behind everything submitted; then call `done`."""
+        with self._wake:
+            self._raise_if_over()
+            assert meta.position == self._last, f"meta says {meta.position}, store at {self._last}"
+            self._meta = meta
+            if done is not None:
+                self._done_calls.append(done)
+            self._count_submission(0)
+            self._wake.notify()
+
+    def begin_checkpoint(self, position: int, done: Call) -> CheckpointJob:
+        """Begin a checkpoint of the state at `position`, written between commits; then call `done`.
+
+        `position` must have been submitted.  The caller puts the chunks into the returned job.
+        """
+        with self._wake:
+            self._raise_if_over()
+            assert position <= self._last
+            checkpoint = CheckpointJob(position, done, self._wake)
+            self._checkpoints.append(checkpoint)
+            return checkpoint
+
+    def _count_submission(self, size: int) -> None:
+        self._submitted += 1
+        self._waiting.append((self._submitted, self._now(), size))
+        self._waiting_bytes += size
+
+    def committed(self, submitted: int) -> None:
+        """Everything up to this submission is durable."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= submitted:
+            self._waiting_bytes -= waiting.popleft()[2]
+
+    def backlog(self) -> int:
+        """Return how many positions were submitted and are not yet taken into a commit."""
+        with self._wake:
+            return self._last - self._first + 1 if self._entries else 0
+
+    def lag(self) -> CommitLag:
+        """Return how far the disk is behind.  Call it on the loop."""
+        waiting = self._waiting
+        return CommitLag(len(waiting), self._waiting_bytes, waiting[0][1] if waiting else 0.0)
+
+    def stop(self) -> None:
+        """Take nothing more; what was submitted is still committed."""
+        with self._wake:
+            self.stopping = True
+            self._wake.notify()
+
+    def _raise_if_over(self) -> None:
+        if self._failed is not None:
+            raise StoreFailed(str(self._failed)) from self._failed
+        if self.stopping:
+            raise StoreFailed("the store writer is closed")
+
+    # -- called by the writer, under the lock ----------------------------------------------------
+
+    def take(self) -> Task | None:
+        """Return what to write next; None: nothing, and once it is stopping nothing ever."""
+        if self._failed is not None:
+            return None
+        if self._meta is not None and not (self._slice_is_due and self._has_slice()):
+            self._slice_is_due = True
+            return self._take_commit(self._meta)
+        self._slice_is_due = False
+        if self.stopping:
+            return None
+        if self._has_slice():
+            return _Slice(self, self._checkpoints[0])
+        return _Trim(self) if self.trimming else None
+
+    def _take_commit(self, meta: Meta) -> _Commit:
+        work = _Commit(
+            self, self._entries, self._first, self._last, meta, self._submitted, self._done_calls
+        )
+        self._entries, self._meta, self._done_calls = [], None, []
+        return work
+
+    def _has_slice(self) -> bool:
+        """The positions of a checkpoint may be part of the commit that still accumulates."""
+        if not self._checkpoints or self.stopping:
+            return False
+        checkpoint = self._checkpoints[0]
+        return checkpoint.ready and checkpoint.position <= self.store.meta.position
+
+    # -- called by the writer --------------------------------------------------------------------
+
+    def checkpoint_finished(self) -> None:
+        """The oldest checkpoint is in force: what it replaces is garbage."""
+        self._checkpoints.popleft()
+        self.counters["checkpoints"] += 1
+        self.trimming = True
+
+    def fail(self, error: BaseException) -> list[Call]:
+        """A task raised, whatever it was: nothing more may be written."""
+        failure = (
+            error if isinstance(error, StoreError) else StoreFailed(f"store writer: {error!r}")
+        )
+        with self._wake:
+            self._failed = failure
+        return [lambda: self.on_failed(failure)]
