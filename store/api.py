@@ -53,6 +53,7 @@ class Meta:
     marker: Marker = Marker.EMPTY
     shutdown_id: str = ""
     note: str = ""
+    version: int = 0  # of the machine, in force at this position; 0: none yet
 
 
 class SavedCheckpoint(NamedTuple):

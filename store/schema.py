@@ -118,6 +118,7 @@ def encode_meta(meta: Meta) -> bytes:
         meta.marker.value,
         meta.shutdown_id,
         meta.note,
+        meta.version,
     )
     body = _U16.pack(FORMAT_VERSION) + bytes(msgpack.packb(fields))
     return body + xxh3_64_digest(body)
@@ -149,6 +150,8 @@ def decode_meta(value: bytes, path: str) -> Meta:
             marker,
             shutdown_id,
             note,
+            machine_version,
+            *_,  # of a later release that this one may go back from
         ) = msgpack.unpackb(body[_U16.size :])
         return Meta(
             cluster_name=str(cluster_name),
@@ -165,6 +168,7 @@ def decode_meta(value: bytes, path: str) -> Meta:
             marker=Marker(marker),
             shutdown_id=str(shutdown_id),
             note=str(note),
+            version=int(machine_version),
         )
     except (ValueError, TypeError) as error:
         raise StoreCorrupt(path, 0, f"the meta record does not decode: {error}") from error

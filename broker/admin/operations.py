@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from broker.admin.status import groups_of, primary_fact, quorum_of, status_of
 from broker.exit_codes import Exit
-from broker.machine.commands import SHUTDOWN, Shutdown
+from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Upgrade
 from broker.replication.controller import Controller
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from vsync.admin.protocol import Json, QueryRefused
 from vsync.io.traced_driver import Tracer, trace_op
+from vsync.quorum.voter_set import parse
 from vsync.types import Member
 
 STOP_DATAGRAM = b"S"
@@ -117,6 +118,27 @@ class Operations:
                     )
         except ChangeRefused as refused:
             raise QueryRefused("refused", str(refused)) from None
+
+    def upgrade(self, *, force: bool) -> int:
+        """Order that the newest version which all members here execute is in force; return it.
+
+        Refused while a voter is away, unless forced: it could not come back with an older release.
+        """
+        self._demand_active()
+        controller = self._controller
+        primary, wanted = controller.primary, controller.primary.common_version()
+        here = {member.name for member in primary.members}
+        away = sorted(set(parse(controller.promise.voters).names) - here)
+        if wanted <= controller.replica.machine.version:
+            return controller.replica.machine.version
+        if away and not force:
+            raise QueryRefused(
+                "refused",
+                f"{', '.join(away)} is not here, and could not come back with an older release; "
+                "start it, or force the upgrade",
+            )
+        controller.submit([Upgrade(UPGRADE, primary.epoch, wanted)])
+        return wanted
 
     def _demand_active(self) -> None:
         if not self._controller.serving:

@@ -64,6 +64,8 @@ def status_of(controller: Controller, cluster_name: str, progress: str, watchdog
         "quorum": _quorum(controller),
         "reason": controller.halted or progress or reason,
         "version": version(),
+        "machine_version": controller.replica.machine.version,
+        "machine_version_possible": primary.common_version(),
         **watchdogs,
     }
 

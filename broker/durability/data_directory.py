@@ -13,6 +13,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
 from store import swap
 from store.api import Marker, Meta
@@ -58,6 +59,13 @@ class DataDirectory:
             raise StoreUnreadable(
                 f"{self.data_dir} holds the store of {theirs}, this broker was started for {ours}; "
                 "use another --data-dir or the --cluster-name of that store"
+            )
+        if meta.version and not MACHINE_VERSION_MIN <= meta.version <= MACHINE_VERSION:
+            self.close()
+            raise StoreUnreadable(
+                f"{self.data_dir} was written with version {meta.version} in force, this release "
+                f"executes versions {MACHINE_VERSION_MIN} to {MACHINE_VERSION}: start one that "
+                f"executes version {meta.version}"
             )
         if fixed and meta.member != fixed:
             self.close()

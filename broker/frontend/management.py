@@ -41,6 +41,9 @@ class Managed(Protocol):
     def change_voters(self, action: str, name: str, by: str, votes: int) -> tuple[str, ...]:
         """Order a change of the voters; return the terms that will be in force."""
 
+    def upgrade(self, *, force: bool) -> int:
+        """Order that the newest version which all members execute is in force; return it."""
+
 
 class ManagementSession(QuerySession):
     """One management connection, after its preamble."""
@@ -52,6 +55,7 @@ class ManagementSession(QuerySession):
             "stop": self._stop,
             "shutdown": lambda _: {"shutdown_id": self._member.shutdown()},
             "voters": self._voters,
+            "upgrade": self._upgrade,
             "counters": lambda _: {"counters": self._member.all_counters()},
             "groups": lambda _: self._member.groups(),
             "quorum": lambda _: self._member.quorum(),
@@ -81,3 +85,9 @@ class ManagementSession(QuerySession):
         if type(votes) is not int or not 0 <= votes <= 1_000_000:
             raise QueryRefused("bad-request", "votes must be a whole number from 0 to 1000000")
         return {"voter_set": list(self._member.change_voters(action, name, by, votes))}
+
+    def _upgrade(self, request: Json) -> Json:
+        force = request.get("force", False)
+        if type(force) is not bool:
+            raise QueryRefused("bad-request", "force must be true or false")
+        return {"machine_version": self._member.upgrade(force=force)}

@@ -53,7 +53,8 @@ SHUTDOWN = 67
 POISONED = 68
 REEXECUTED = 69
 VOTERS = 70
-KINDS_MAX = 71
+UPGRADE = 71
+KINDS_MAX = 72
 
 # Bits of Publish.flags and TxPublish.flags.
 MANDATORY = 1
@@ -337,6 +338,7 @@ class Activate(NamedTuple):
     cold: bool  # nobody carried live state over: only what is durable remains
     voters: tuple[str, ...]
     cluster_id: str
+    version: int = 0  # of the machine, for a state in which none is in force yet
 
 
 class DigestClaim(NamedTuple):
@@ -393,6 +395,15 @@ class Voters(NamedTuple):
     after: tuple[str, ...]
 
 
+class Upgrade(NamedTuple):
+    """From here on the machine does what this version of it does. All members of the view of
+    `epoch` can: in a later one there may be a member of an older release."""
+
+    kind: int
+    epoch: int
+    version: int
+
+
 Command: TypeAlias = (
     ConnectionOpen
     | ConnectionClose
@@ -424,6 +435,7 @@ Command: TypeAlias = (
     | Poisoned
     | Reexecuted
     | Voters
+    | Upgrade
 )
 
 CLASSES: dict[int, type[Command]] = {
@@ -457,4 +469,5 @@ CLASSES: dict[int, type[Command]] = {
     POISONED: Poisoned,
     REEXECUTED: Reexecuted,
     VOTERS: Voters,
+    UPGRADE: Upgrade,
 }

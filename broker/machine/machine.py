@@ -161,6 +161,7 @@ for _kind, _handler in (
     (c.POISONED, poison.on_poisoned),
     (c.REEXECUTED, sessions.on_digest),
     (c.VOTERS, sessions.on_voters),
+    (c.UPGRADE, sessions.on_upgrade),
 ):
     _ON_SESSION[_kind] = cast("SessionHandler", _handler)
 

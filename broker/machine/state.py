@@ -237,6 +237,7 @@ class State:
     due_us: int = 0  # nothing expires before; no part of the state, see cluster_time.py
     digest: int = 0  # the root
     epoch: int = 0
+    version: int = 0  # of the machine, in force (version.py); 0: before the first activation
     voters: tuple[str, ...] = ()
     cluster_id: str = ""
     shutdown_id: str = ""

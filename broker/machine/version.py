@@ -1,7 +1,15 @@
-"""What members must have in common to compute the same.
+"""What members must have in common to compute the same: the version of the machine in force.
 
-The ring refuses a member with another version at the door, with a sentence, before a digest vote
-would have to: raise it with every change of a command's shape, an outcome, an order, or a hash.
+Each release executes a range of versions. The one in force is replicated state: a new cluster gets
+the newest that all its first members execute, and an `Upgrade` command raises it, ordered when all
+members of the view execute the new one. Until then a member may go back to the older release; from
+then on an older release is refused at the door, with a sentence.
+
+Raise MACHINE_VERSION with every change of a command's shape, an outcome, an order, a hash or the
+snapshot, and let the code do the new thing only where `state.version` has reached it. Raise
+MACHINE_VERSION_MIN when code for older versions is deleted.
+Decision: docs/decisions/0029-new-behaviour-is-switched-on-by-a-command.md.
 """
 
 MACHINE_VERSION = 7
+MACHINE_VERSION_MIN = 7

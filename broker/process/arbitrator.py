@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from broker.admin.operations import STOP_DATAGRAM
 from broker.exit_codes import Exit
-from broker.machine.version import MACHINE_VERSION
+from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator_record import ArbiterRecord, RecordFile
 from broker.process.ring_setup import discovery_for
@@ -62,7 +62,9 @@ class Arbitrator:
         self.loop = loop
         self.done: asyncio.Future[Exit] = loop.create_future()
         self.me = Member(file.record.member, file.record.incarnation, address)
-        config = RingConfig(payload_version=MACHINE_VERSION)
+        config = RingConfig(
+            payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN
+        )
         self.node = Node(self.me, options.cluster_name, config, random.Random())
         self.driver = Driver(self.node, transport, self._on_output, loop=loop)
         self.discovery = discovery_for(options, self.me, log.warning)

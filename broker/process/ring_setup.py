@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from broker.durability.data_directory import DataDirectory
 from broker.exit_codes import Exit
-from broker.machine.version import MACHINE_VERSION
+from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
 from vsync.io.discovery import PORT as BEACON_PORT
 from vsync.io.discovery import Beacon, Discovery, StaticPeers
@@ -88,7 +88,9 @@ class RingEndpoint:
     ) -> None:
         self.transport = transport
         self.me = Member(identity.name, identity.incarnation, transport.address)
-        config = RingConfig(payload_version=MACHINE_VERSION)
+        config = RingConfig(
+            payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN
+        )
         self.node = Node(self.me, identity.ring_name, config, random.Random())
         path = options.trace if options.trace is not None else identity.data_dir / "ring.trace"
         tracer = Tracer(self.node, options.cluster_name, path, loop)

@@ -13,6 +13,7 @@ from broker.divergence.judgement import Judgement
 from broker.exit_codes import Exit
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import DIGEST, Command, DigestClaim
+from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.replication.catch_up import HELD_BYTES_MAX, CatchUp
 from broker.replication.chain import History, Promise
 from broker.replication.ports import Shell
@@ -81,7 +82,8 @@ class Controller:
             self.filled, self.ran, self.ran, self.patient, promise.cluster_id, self.proposal,
             promise.voters, self.size, promise.promised_epoch,
             history.epoch, history.position, history.chain, history.order, self.label,
-            requested=self.requested,
+            requested=self.requested, version=self.replica.machine.version,
+            version_min=MACHINE_VERSION_MIN, version_max=MACHINE_VERSION,
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:

@@ -92,7 +92,7 @@ class Persister(Generic[StoreT, WriterT]):
         """Hand over what was applied since the last call."""
         batch = replica.cut()
         if batch is not None:
-            self._submit(batch, promise)
+            self._submit(batch, promise, replica.machine.version)
             self._log_bytes += len(batch.entry)
         if self._feed is not None or self.hold_checkpoints or replica.broken:
             return  # of a state that a command left half-way, nothing may be kept
@@ -104,13 +104,14 @@ class Persister(Generic[StoreT, WriterT]):
         """Make a checkpoint as soon as there is none under way."""
         self._requested = True
 
-    def _submit(self, batch: AppliedBatch, promise: Promise) -> None:
+    def _submit(self, batch: AppliedBatch, promise: Promise, version: int) -> None:
         history = batch.history
         self.meta = replace(
             self.meta, state_epoch=history.epoch, position=history.position,
             chain=history.chain, order=history.order, marker=Marker.DIRTY, shutdown_id="",
             cluster_id=promise.cluster_id, voters=promise.voters,
             promised_epoch=max(promise.promised_epoch, self.meta.promised_epoch),
+            version=version,
         )  # fmt: skip
         self.writer.submit(batch.entry, batch.first, batch.last, self.meta)
 

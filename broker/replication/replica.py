@@ -246,6 +246,7 @@ class Replica:
             activation.cold,
             (activation.keeps and self.machine.voters) or activation.voters,
             activation.cluster_id,
+            activation.version,
         )
         try:
             outcome = self.machine.apply(first, 0, 0, command)

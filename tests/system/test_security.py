@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
-from broker.machine.version import MACHINE_VERSION
+from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from tests.system.support.clusters import wait_until
 from tests.system.test_refusals import one_sentence
 from tests.system.test_versions import send_frames
@@ -155,7 +155,11 @@ def test_a_newcomer_that_does_not_belong_here_says_why_and_nobody_else_notices(
         stranger,
         "test",
         32_768,
-        settings_hash(settings_of(RingConfig(payload_version=MACHINE_VERSION))),
+        settings_hash(
+            settings_of(
+                RingConfig(payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN)
+            )
+        ),
     )
     with Undisturbed(cluster):
         send_frames(nodes, [codec.encode(Datagram(b"S"))] * 20)

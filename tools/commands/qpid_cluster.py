@@ -19,6 +19,7 @@ The management protocol, both sides (the broker's is `broker/frontend/management
 | | | `disk_lag_bytes` and `disk_lag_ms` of this member |
 | `stop` | `id` of a member | `id`; that member leaves cleanly, its store stays DIRTY |
 | `voters` | `action`, `id`, `by`, `votes` | `voter_set`: the terms that will be in force |
+| `upgrade` | `force`: also while a voter is away | `machine_version` that will be in force |
 | `shutdown` | | `shutdown_id` hex; every member leaves at one position, stores CLEAN |
 | `counters` | | `counters`: {name: whole number} of this member only |
 | `groups` | | what `cpgtool --json` prints: `vsync.admin.views.groups_reply` |
@@ -68,7 +69,12 @@ from tools.client.management import (
     cluster_status,
 )
 from tools.commands.target_options import answered, with_json, with_timeout
-from tools.commands.voter_commands import change_of, change_voters, with_voter_options
+from tools.commands.voter_commands import (
+    change_of,
+    change_voters,
+    wait_until,
+    with_voter_options,
+)
 from vsync.types import record
 
 EXIT_FAILURE = 1
@@ -78,6 +84,10 @@ PROMPT_STOP_LAST = (
     "Warning: This command will shut down the last running cluster member. Are you sure? [N]: "
 )
 PROMPT_STOP_ALL = "Warning: This command will shut down the entire cluster. Are you sure? [N]: "
+PROMPT_UPGRADE = (
+    "Warning: With version {} in force no member can go back to an older release. "
+    "Are you sure? [N]: "
+)
 EPILOG = """\b
 BROKER is [user/password@]host[:port], default localhost:5672. Any member will do.
 \b
@@ -122,19 +132,25 @@ class Target:
 )
 @click.option("-s", "--stop", metavar="ID", help="Stop one member of the cluster by its ID.")
 @click.option("-k", "--all-stop", is_flag=True, help="Stop the whole cluster, stores clean.")
+@click.option(
+    "--upgrade",
+    is_flag=True,
+    help="After a rolling upgrade: switch on what all members can do now. There is no way back.",
+)
 @click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation.")
 @with_timeout
 @with_voter_options
 @with_json
 @click.argument("broker", default="localhost")
 def qpid_cluster(
-    stop: str | None, all_stop: bool, force: bool, timeout: float, as_json: bool, broker: str,
+    stop: str | None, all_stop: bool, upgrade: bool, force: bool, timeout: float,
+    as_json: bool, broker: str,
     add_voter: str | None, remove_voter: str | None, replace_voter: tuple[str, str] | None,
     set_votes: tuple[str, str] | None, expected_votes: str | None,
 ) -> int:  # fmt: skip
     """Show the cluster that BROKER belongs to; or stop it, or change who votes."""
     change = change_of(add_voter, remove_voter, replace_voter, set_votes, expected_votes)
-    if (stop is not None) + all_stop + (change is not None) > 1:
+    if (stop is not None) + all_stop + upgrade + (change is not None) > 1:
         raise click.UsageError("Only one command option may be supplied")
     target = parse_target(broker, timeout or None)
     with answered():
@@ -142,8 +158,10 @@ def qpid_cluster(
             stop_member(target, stop, force)
         elif all_stop:
             stop_all(target, force)
+        elif upgrade:
+            print(upgrade_all(target, force))
         elif change is not None:
-            print(change_voters(target, change, target.timeout_seconds))
+            print(change_voters(target, change))
         else:
             return show(target, as_json)
     return Exit.OK
@@ -177,6 +195,13 @@ def overview(status: ClusterStatus) -> str:
         note = f" ({', '.join(marks)})" if marks else ""
         lines.append(f"{label}: ID={member.id} URL={member.url}{note}")
         label = "              "
+    in_force, possible = (
+        status.raw.get(key) for key in ("machine_version", "machine_version_possible")
+    )
+    if in_force and possible != in_force:
+        lines.append(
+            f"       Version: {in_force} (--upgrade: {possible}, which all members execute)"
+        )
     alarms = status.raw.get("alarms")
     if isinstance(alarms, list):
         lines += [f"         Alarm: {alarm}" for alarm in alarms]
@@ -204,6 +229,18 @@ def stop_all(target: Target, force: bool) -> None:
         target.ask(op="shutdown")
     except ConnectionAborted:
         return
+
+
+def upgrade_all(target: Target, force: bool) -> str:
+    """Put the newest version that all members execute in force; return what is so then."""
+    raw = target.status().raw
+    before, possible = raw.get("machine_version"), raw.get("machine_version_possible")
+    if before == possible:
+        return f"version {before} is in force, the newest that all members here execute"
+    confirm(PROMPT_UPGRADE.format(possible), force)
+    wanted = target.ask(op="upgrade", force=force).get("machine_version")
+    wait_until(target, lambda status: status.raw.get("machine_version") == wanted)
+    return f"version {wanted} is in force"
 
 
 def confirm(prompt: str, force: bool) -> None:

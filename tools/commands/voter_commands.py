@@ -18,7 +18,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class StatusTarget(Askable, Protocol):
-    """A broker that can be asked, also for its status."""
+    """A broker that can be asked, also for its status, within a time (None: without end)."""
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """How long to wait for an answer, and for what was ordered."""
 
     def status(self) -> ClusterStatus:
         """Return its view of the cluster."""
@@ -89,7 +93,7 @@ def _whole(option: str, text: str) -> int:
     return int(text)
 
 
-def change_voters(target: StatusTarget, change: Change, timeout_seconds: float | None) -> str:
+def change_voters(target: StatusTarget, change: Change) -> str:
     """Order a change and wait until it is in force; return the new voters as a line.
 
     The text of a ManagementError says whether the change was ordered: it may still come into force.
@@ -100,11 +104,15 @@ def change_voters(target: StatusTarget, change: Change, timeout_seconds: float |
     wanted = answer.get("voter_set")
     if not isinstance(wanted, list):
         raise ManagementError("the broker did not say what the voters will be")
-    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-    while target.status().raw.get("voter_set") != wanted:
-        if deadline is not None and time.monotonic() > deadline:
-            raise ManagementError(
-                "the change is ordered and not in force yet; see qpid-cluster --json"
-            )
-        time.sleep(POLL_SECONDS)
+    wait_until(target, lambda status: status.raw.get("voter_set") == wanted)
     return "        Voters: " + ", ".join(str(term) for term in wanted)
+
+
+def wait_until(target: StatusTarget, in_force: Callable[[ClusterStatus], bool]) -> None:
+    """Return when what was ordered is in force; ManagementError when the target's time is up."""
+    timeout_seconds = target.timeout_seconds
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    while not in_force(target.status()):
+        if deadline is not None and time.monotonic() > deadline:
+            raise ManagementError("what was ordered is not in force yet; see qpid-cluster --json")
+        time.sleep(POLL_SECONDS)

@@ -58,7 +58,14 @@ from vsync.primary.events import (
     Unstable,
     decode,
 )
-from vsync.primary.state_exchange import Plan, PlanVerdict, activate, make_plan, refuse
+from vsync.primary.state_exchange import (
+    Plan,
+    PlanVerdict,
+    activate,
+    common_version,
+    make_plan,
+    refuse,
+)
 from vsync.primary.unstable import UnstableMessages
 from vsync.quorum.voter_set import Terms
 from vsync.totem.events import Deliver, Marks, Output, Transitional, View
@@ -211,6 +218,10 @@ class Primary:
     def labels(self) -> dict[str, str]:
         """Return the label that each member of the view reported, by name."""
         return {m.name: s.label for m, s in self._reports.items()}
+
+    def common_version(self) -> int:
+        """Return the newest version of the payloads that all members of the view execute."""
+        return common_version(self._reports.values())
 
     @property
     def caught_up_names(self) -> frozenset[str]:

@@ -38,6 +38,9 @@ class StateReport(NamedTuple):
     `requested`: the voter set options of this member's operator.  `arbitrator`: this member has no
     state; its epoch is that of its record, and `holders` are the names in that record.  `waits`:
     wait_for_all applies, because this member is not in a quorum yet, or not any more.
+
+    `version` is that of the payloads in force in the state (0: none yet), and the member reads and
+    executes `version_min` to `version_max` (0: it reads none and fits any).
     """
 
     filled: bool
@@ -61,6 +64,9 @@ class StateReport(NamedTuple):
     arbitrator: bool = False
     holders: tuple[str, ...] = ()
     waits: bool = False
+    version: int = 0
+    version_min: int = 0
+    version_max: int = 0
 
     def voter(self) -> Voter:
         """Return the part of the report that counting votes needs."""
@@ -76,7 +82,7 @@ class Activation(NamedTuple):
     `fresh`: the member did not carry its state over, so its clients are disconnected.  `cold`: no
     member carried live state over, the cluster restarts from its stores.  `keeps`: unstable
     messages are applied just before it and may change the voters; those of the state then count
-    and not `voters`.
+    and not `voters`.  `version`: of the payloads in force, unless the state names one.
     """
 
     epoch: int
@@ -85,6 +91,7 @@ class Activation(NamedTuple):
     voters: Terms
     cluster_id: str
     keeps: bool = False
+    version: int = 0
 
 
 class Ordered(NamedTuple):

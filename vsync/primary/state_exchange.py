@@ -15,7 +15,7 @@ means received by all; a store that comes back from a crash may lack what others
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -52,6 +52,7 @@ class Plan(NamedTuple):
     caught_up: frozenset[Member]
     foreign: frozenset[Member]  # with the state of another cluster
     counted: frozenset[str]  # the names that count for the quorum
+    version: int  # of the payloads in force
 
 
 def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -> Plan:
@@ -97,6 +98,7 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
     return Plan(
         verdict, reason, epoch, donor, cluster_id, count.voters,
         best.position, best.chain, best.order, best.unstable, caught_up, foreign, count.counted,
+        best.version or common_version(reports.values()),
     )  # fmt: skip
 
 
@@ -105,7 +107,18 @@ def refuse(me: Member, report: StateReport, plan: Plan) -> str:
     if me in plan.foreign:
         mine = report.cluster_id
         return f"this store belongs to cluster {mine}, the members here to {plan.cluster_id}"
+    if report.version_max and not report.version_min <= plan.version <= report.version_max:
+        return (
+            f"version {plan.version} is in force among the members here, and this release executes "
+            f"versions {report.version_min} to {report.version_max}; start a release that "
+            f"executes version {plan.version}"
+        )
     return contradiction(me.name, report.voter(), plan.voters)
+
+
+def common_version(reports: Iterable[StateReport]) -> int:
+    """Return the newest version of the payloads that all members execute; 0 if none has one."""
+    return min((r.version_max for r in reports if r.version_max), default=0)
 
 
 def _worth(
@@ -137,7 +150,7 @@ def _first_start(members: tuple[Member, ...], reports: dict[Member, StateReport]
     return Plan(
         verdict, reason, 1, lowest, reports[lowest].proposal, voters,
         0, ZERO_CHAIN, ZERO_CHAIN, 0, frozenset(members), frozenset(),
-        frozenset(m.name for m in members),
+        frozenset(m.name for m in members), common_version(reports.values()),
     )  # fmt: skip
 
 
@@ -188,5 +201,6 @@ def activate(
     carried = any(reports[m].live and not fresh[m] for m, yes in replies.items() if yes)
     listed = tuple((m.name, m.incarnation, fresh.get(m, True)) for m in members)
     return Activation(
-        plan.epoch, listed, not carried, plan.voters, plan.cluster_id, plan.unstable > 0
-    )
+        plan.epoch, listed, not carried, plan.voters, plan.cluster_id, plan.unstable > 0,
+        plan.version,
+    )  # fmt: skip

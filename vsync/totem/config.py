@@ -60,7 +60,8 @@ class RingConfig:
     queue_messages_max: int = 10000
     members_max: int = 64
     # meaning
-    payload_version: int = 1  # format of the payloads, the same at all members
+    payload_version: int = 1  # newest format of the payloads that this member reads
+    payload_version_min: int = 1  # and the oldest one
 
     def __post_init__(self) -> None:
         consensus_ms = self.consensus_timeout_ms or int(self.token_timeout_ms * 1.2)
@@ -134,6 +135,8 @@ class RingConfig:
              "message_bytes_max must be at least frame_bytes_max"),
             ("the token fits a frame", self.wanted_max <= WANTED_MAX,
              f"wanted_max must be at most {WANTED_MAX}"),
+            ("some payloads can be read", self.payload_version_min <= self.payload_version,
+             "payload_version_min must not exceed payload_version"),
             ("the joins fit a frame", self.members_max <= MEMBERS_MAX,
              f"members_max must be at most {MEMBERS_MAX}"),
         )  # fmt: skip

@@ -25,6 +25,7 @@ from broker.machine.commands import (
     Reexecuted,
     Shutdown,
     Tick,
+    Upgrade,
     Voters,
 )
 from broker.machine.digest import MASK, item_hash, ready_element
@@ -53,6 +54,7 @@ from broker.machine.state import (
     State,
     Vhost,
 )
+from broker.machine.version import MACHINE_VERSION
 
 SESSIONS_PER_POSITION = 256
 EXPIRED_PER_TICK_MAX = 4096  # the next tick goes on
@@ -67,6 +69,7 @@ def cluster_element(state: State) -> int:
     return item_hash(
         "cluster",
         state.epoch,
+        state.version,
         state.voters,
         state.cluster_id,
         state.shutdown_id,
@@ -77,7 +80,7 @@ def cluster_element(state: State) -> int:
 def on_activate(state: State, session: int, command: Activate) -> int:
     """A session's id is the position of its activation and the member's place in it: unique, and
     rising over time. It replaces nothing while the member continues the session it has."""
-    _, epoch, members, cold, voters, cluster_id = command
+    _, epoch, members, cold, voters, cluster_id, version = command
     if epoch <= state.epoch or len(members) > SESSIONS_PER_POSITION:
         return IGNORED
     continuing = {name: incarnation for name, incarnation, fresh in members if not fresh}
@@ -92,6 +95,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
         forget_poison(state)
     state.remove(cluster_element(state))
     state.epoch = epoch
+    state.version = state.version or version
     state.voters = voters
     state.cluster_id = cluster_id
     state.shutdown_id = ""
@@ -242,6 +246,19 @@ def on_voters(state: State, _session: int, command: Voters) -> int:
         return IGNORED
     state.remove(cluster_element(state))
     state.voters = after
+    state.add(cluster_element(state))
+    return OK
+
+
+def on_upgrade(state: State, _session: int, command: Upgrade) -> int:
+    """Never back: what was computed since would not be understood. And only in the epoch whose
+    members its origin asked what they execute."""
+    _, epoch, version = command
+    if epoch != state.epoch or version <= state.version:
+        return IGNORED
+    assert version <= MACHINE_VERSION, "no member of an epoch orders what another cannot execute"
+    state.remove(cluster_element(state))
+    state.version = version
     state.add(cluster_element(state))
     return OK
 

@@ -116,6 +116,7 @@ class _Reader:
         position: int,
         now_us: int,
         epoch: int,
+        version: int,
         voters: tuple[str, ...],
         cluster_id: str,
         shutdown_id: str,
@@ -126,6 +127,7 @@ class _Reader:
         state.position = position
         state.now_us = now_us
         state.epoch = epoch
+        state.version = version
         state.voters = voters
         state.cluster_id = cluster_id
         state.shutdown_id = shutdown_id

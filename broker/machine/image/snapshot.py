@@ -154,6 +154,7 @@ def _first_items(state: State) -> Iterator[_Item]:
         state.position,
         state.now_us,
         state.epoch,
+        state.version,
         state.voters,
         state.cluster_id,
         state.shutdown_id,

@@ -84,6 +84,24 @@ def test_an_old_epoch_is_ignored(rig: Rig) -> None:
     assert rig.machine.root() == root
 
 
+def test_a_version_comes_into_force_in_the_epoch_whose_members_were_asked(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.machine.handlers.sessions.MACHINE_VERSION", 9)
+    machine = rig.machine
+    assert machine.version == 0, "these activations name none"
+    members = tuple(c.ActiveMember(name, 1, False) for name in MEMBERS)
+    rig.apply(0, c.Activate(c.ACTIVATE, 2, members, False, MEMBERS, "id", 7))
+    rig.apply(0, c.Activate(c.ACTIVATE, 3, members, False, MEMBERS, "id", 9))
+    assert machine.version == 7, "an activation gives a version only to a state that has none"
+    root = machine.root()
+    for epoch, version in ((2, 8), (3, 7), (3, 6)):
+        assert rig.apply(0, c.Upgrade(c.UPGRADE, epoch, version)) == c.IGNORED
+    assert machine.root() == root
+    assert rig.apply(0, c.Upgrade(c.UPGRADE, 3, 9)) == c.OK
+    assert (machine.version, machine.root() == root) == (9, False)
+
+
 def test_a_lost_member_gives_back_what_it_held(rig: Rig, client: Client) -> None:
     client.queue("mine", exclusive=True)
     client.consume("q")

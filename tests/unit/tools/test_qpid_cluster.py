@@ -209,7 +209,7 @@ def test_a_change_that_is_not_in_force_in_time_is_reported_as_ordered(broker: Fa
     broker.answers["voters"] = b'{"ok": true, "voter_set": ["a"]}\n'
     ended = broker.run("-t", "0.3", "--remove-voter", "b")
     assert ended.returncode == 1
-    assert "ordered and not in force yet" in ended.stderr
+    assert "was ordered is not in force yet" in ended.stderr
     assert broker.run("--set-votes", "a", "many").returncode == 2
     assert broker.run("--add-voter", "d", "--remove-voter", "b").returncode == 2
     assert broker.run("--add-voter", "d", "-k").returncode == 2

@@ -1,12 +1,13 @@
 """Compatibility of members: the HELLO frame, which every version can read.
 
-Members must agree on the cluster, on the version of the frames, on sizes, and their time limits
-must be compatible.  The envelope of every frame carries a hash of the cluster's name and one of the
-sender's settings, so an incompatible frame is dropped before anything else is looked at, and a
-joining member cannot disturb a running ring.  But a hash names no values.  So a member that drops
-such a frame sends a *hello* to the address in it, a few times a second at most: version, cluster
-and settings in clear.  The joining member reads it and can report what differs, with both values;
-or, when the settings differ without harm, either side accepts the other's hash from then on.
+Members must agree on the cluster, on the version of the frames, on sizes, and have a version of the
+payloads in common; their time limits must be compatible.  The envelope of every frame carries a
+hash of the cluster's name and one of the sender's settings, so an incompatible frame is dropped
+before anything else is looked at, and a joining member cannot disturb a running ring.  But a hash
+names no values.  So a member that drops such a frame sends a *hello* to the address in it, a few
+times a second at most: version, cluster and settings in clear.  The joining member reads it and can
+report what differs, with both values; or, when the settings differ without harm, either side
+accepts the other's hash from then on.
 
 The layout is frozen for all versions: the envelope with zeros for version and tag, kind 1 when it
 asks for the receiver's own and 0 when not, then msgpack `[version, cluster, [[name, value], ...]]`.
@@ -38,9 +39,10 @@ FOREIGN_MEMBERS_MAX: Final = 64
 
 SAME_EVERYWHERE: Final = (
     "frame_bytes_max", "message_bytes_max", "window_frames", "store_frames_max", "wanted_max",
-    "members_max", "payload_version",
+    "members_max",
 )  # fmt: skip
 """Settings that one member's frames impose on another; others may differ where compatible."""
+_VERSIONS: Final = ("payload_version_min", "payload_version")
 
 _DERIVED: Final = frozenset(field.name for field in fields(RingConfig) if field.default == 0)
 _HEAD: Final = Struct("<BBI8sQBB")
@@ -178,21 +180,32 @@ class Handshake:
                 f"{who} runs another version of the ring protocol ({theirs.version}) than this "
                 f"one (version {mine.version}); run the same release on all members"
             )
-        if theirs.settings.keys() != mine.settings.keys():
-            (odd, *_) = sorted(theirs.settings.keys() ^ mine.settings.keys())
-            known = "there" if odd in theirs.settings else "here"
-            value = {**mine.settings, **theirs.settings}[odd]
+        # Whoever knows a setting that the other's release does not have judges it: at its default
+        # a member does what releases without the setting do.
+        for name in sorted(mine.settings.keys() - theirs.settings.keys()):
+            value, default = mine.settings[name], _default_of(mine.settings, name)
+            if value != default:
+                return (
+                    f"{who} is of a release without the setting {name}, which is {value} here; "
+                    f"leave it at {default}, or run the same release on all members"
+                )
+        oldest, newest = (theirs.settings.get(name, 1) for name in _VERSIONS)
+        mine_oldest, mine_newest = (mine.settings[name] for name in _VERSIONS)
+        if not (oldest <= mine_newest and mine_oldest <= newest):
             return (
-                f"{who} is of another release: setting {odd} is known only {known}, where it is "
-                f"{value}; run the same release on all members"
+                f"{who} reads payloads of the versions {oldest} to {newest}, and this one of "
+                f"{mine_oldest} to {mine_newest}; run releases that have a version in common"
             )
-        for name in SAME_EVERYWHERE:
+        common = mine.settings.keys() & theirs.settings.keys()
+        for name in (name for name in SAME_EVERYWHERE if name in common):
             if theirs.settings[name] != mine.settings[name]:
                 return (
                     f"{who} runs with {name} {theirs.settings[name]}, and this one with "
                     f"{mine.settings[name]}; all members need the same"
                 )
         for name in mine.settings:
+            if name not in common or name in _VERSIONS:
+                continue
             value = theirs.settings[name]
             if value == mine.settings[name]:
                 continue
@@ -204,6 +217,12 @@ class Handshake:
                     f"which do not go together: {problem}"
                 )
         return ""
+
+
+def _default_of(settings: Mapping[str, int], name: str) -> int:
+    """What the setting would be beside these others if nobody had set it."""
+    others = {key: value for key, value in settings.items() if key != name}
+    return settings_of(RingConfig(**others))[name]
 
 
 def _clash(settings: Mapping[str, int], name: str, value: int) -> str:

@@ -253,6 +253,7 @@ def test_each_relation_is_asserted_by_its_name() -> None:
         "a frame is sent at once": {"frame_bytes_max": (1 << 20) + 1},
         "a message may fill a frame": {"message_bytes_max": 32767},
         "the token fits a frame": {"wanted_max": 1025},
+        "some payloads can be read": {"payload_version_min": 2},
         "the joins fit a frame": {"members_max": 129},
     }
     assert set(wrong) == {relation.name for relation in CONFIG.relations()}

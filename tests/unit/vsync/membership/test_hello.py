@@ -105,21 +105,16 @@ def other(**values: int) -> RingConfig:
         (hello(version=9), ("another version", "(9)", f"(version {WIRE_VERSION})")),
         (hello(other(frame_bytes_max=16_384)), ("frame_bytes_max 16384", "32768")),
         (hello(other(window_frames=32, personal_frames=20)), ("window_frames 32", "64")),
-        (hello(other(payload_version=2)), ("payload_version 2", "with 1")),
+        (
+            hello(other(payload_version=4, payload_version_min=2)),
+            ("versions 2 to 4", "of 1 to 1", "a version in common"),
+        ),
         (hello(other(token_timeout_ms=10_000)), ("token_timeout_ms 10000", "do not go together")),
         (
             hello(
                 other(token_timeout_ms=220, merge_interval_ms=60, hold_ms=10, join_timeout_ms=40)
             ),
             ("token_timeout_ms 220", "600", "do not go together"),
-        ),
-        (
-            hello()._replace(settings={"new": 1}),
-            ("accelerated_frames is known only here, where it is 16;",),
-        ),
-        (
-            hello()._replace(settings=settings_of(RingConfig()) | {"a_new_one": 1}),
-            ("a_new_one is known only there, where it is 1;",),
         ),
         (
             hello()._replace(settings=settings_of(RingConfig()) | {"hold_ms": -5}),
@@ -138,6 +133,30 @@ def test_a_difference_is_reported_with_both_values(
     assert "\n" not in sentence
     assert at.on_hello(hello().encode(), 0.0)[0] == "hello_accepted"
     assert not at.refused, "what was wrong is right now"
+
+
+def test_a_setting_that_only_one_release_has_is_judged_by_that_one() -> None:
+    """At its default a member does what releases without the setting do."""
+    older = dict(settings_of(RingConfig()))
+    del older["accelerated_frames"]
+    assert (
+        handshake().on_hello(hello()._replace(settings=older).encode(), 0.0)[0] == "hello_accepted"
+    )
+    at = handshake(other(accelerated_frames=3))
+    assert at.on_hello(hello()._replace(settings=older).encode(), 0.0)[0] == "hello_refused"
+    assert "a release without the setting accelerated_frames, which is 3" in at.refused["b"][1]
+    newer = settings_of(RingConfig()) | {"a_new_one": 1}
+    assert (
+        handshake().on_hello(hello()._replace(settings=newer).encode(), 0.0)[0] == "hello_accepted"
+    )
+
+
+def test_releases_go_together_that_have_a_version_of_the_payloads_in_common() -> None:
+    at = handshake(other(payload_version=3, payload_version_min=2))
+    for oldest, newest, fits in ((1, 2, True), (3, 9, True), (1, 1, False), (4, 9, False)):
+        config = other(payload_version=newest, payload_version_min=oldest)
+        result = at.on_hello(hello(config).encode(), 0.0)[0]
+        assert (result == "hello_accepted") == fits, (oldest, newest)
 
 
 def test_compatible_time_limits_may_differ() -> None:

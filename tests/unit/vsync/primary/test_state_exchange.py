@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vsync.primary.events import StateReport
-from vsync.primary.state_exchange import PlanVerdict, make_plan
+from vsync.primary.state_exchange import PlanVerdict, make_plan, refuse
 from vsync.types import Member
 
 A, B, C = (Member(n, 1, f"{n}:1") for n in "abc")
@@ -50,3 +50,26 @@ def test_a_restart_waits_a_moment_for_all_voters_but_a_running_cluster_does_not(
     assert make_plan((A, B, C), {A: patient, B: other, C: patient}).verdict is PlanVerdict.RESUME
     running = state_report(9, 2, ran=True)
     assert make_plan((A, B), {A: running, B: patient}).verdict is PlanVerdict.RESUME
+
+
+def test_a_new_cluster_gets_the_newest_version_that_all_its_members_execute() -> None:
+    reports = {
+        member: state_report(filled=False)._replace(version_min=low, version_max=high)
+        for member, low, high in ((A, 3, 5), (B, 2, 4))
+    }
+    reports[C] = state_report(filled=False)._replace(arbitrator=True)  # executes nothing
+    assert make_plan((A, B, C), reports).version == 4
+
+
+def test_who_does_not_execute_the_version_in_force_never_joins() -> None:
+    """It would compute something else from the first command that works otherwise."""
+    here = state_report(9, 2)._replace(version=4, version_min=2, version_max=5)
+    reports = {A: here, B: here}
+    for low, high, fits in ((4, 4, True), (1, 9, True), (1, 3, False), (5, 6, False)):
+        newcomer = state_report(filled=False)._replace(version_min=low, version_max=high)
+        plan = make_plan((A, B, C), {**reports, C: newcomer})
+        assert plan.version == 4
+        assert (refuse(C, newcomer, plan) == "") == fits, (low, high)
+        assert not refuse(A, here, plan)
+    assert "version 4 is in force" in refuse(C, newcomer, plan)
+    assert "executes versions 5 to 6" in refuse(C, newcomer, plan)

@@ -1,0 +1,39 @@
+"""A broker of the next release: `python -m tests.system.support.next_release OPTIONS OF QPIDD`.
+
+It executes one version of the machine more than this release, and from that version on every purge
+is refused.  Of the older versions it executes what this release does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from broker.machine import version
+from broker.machine.commands import QUEUE_PURGE, Command, QueuePurge
+from broker.machine.state import Channel, State
+
+NEXT_VERSION = version.MACHINE_VERSION + 1
+
+
+def main() -> None:
+    """Run the broker."""
+    version.MACHINE_VERSION = NEXT_VERSION  # before anything else reads it
+    connections = importlib.import_module("broker.machine.handlers.connections")
+    machines = importlib.import_module("broker.machine.machine")
+    refusals = importlib.import_module("broker.machine.queueing.refusals")
+    as_before = machines._ON_CHANNEL[QUEUE_PURGE]
+
+    def on_queue_purge(state: State, channel: Channel, command: Command) -> int:
+        if state.version < NEXT_VERSION:
+            return int(as_before(state, channel, command))
+        name = QueuePurge(*cast("QueuePurge", command)).queue
+        refusal = refusals.locked(name, channel.connection.vhost.name)
+        return int(connections.refuse(state, channel, QUEUE_PURGE, refusal))
+
+    machines._ON_CHANNEL[QUEUE_PURGE] = on_queue_purge
+    importlib.import_module("tools.commands.qpidd").main()
+
+
+if __name__ == "__main__":
+    main()
