@@ -71,7 +71,7 @@ def decode_entry(value: bytes, first: int, path: str) -> tuple[int, bytes]:
 
 
 def entry_end(value: bytes) -> tuple[int, int]:
-    """Return an entry's last position and log bytes without checking them (for a bounded delete)."""
+    """Return an entry's last position and log bytes, unchecked (for a bounded delete)."""
     last, log_bytes = _ENTRY_END.unpack_from(value, len(value) - CHECKSUM_BYTES - _ENTRY_END.size)
     return int(last), int(log_bytes)
 

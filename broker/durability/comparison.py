@@ -1,19 +1,17 @@
 """How two stores of one cluster relate: which is newer, and whether it continues the other.
 
-Every store names its point in the history by hash chains (`replication.chain`).  The newer store
-continues the older one when its own order chain, at the older one's position, is the older one's.
-Nothing is executed: the order chain needs the ordered items only.
+Every store names its point in the history by a hash chain (`replication.chain`), and each item of
+its log the chain behind it.  The newer store continues the older one when its own chain, at the
+older one's position, is the older one's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
 from broker.durability.recovery import checkpoint_history
-from broker.replication.chain import item_hash, next_order
-from broker.replication.replica import items_of
+from broker.replication.replica import records_of
 from store.api import Meta, Store
 from vsync.primary.state_exchange import ZERO_CHAIN
 
@@ -47,31 +45,27 @@ def compare(stores: tuple[Store, Store]) -> Comparison:
     older = stores[1 - newer].meta
     if older.position > stores[newer].meta.position:
         return Comparison(newer, Relation.DIVERGED)
-    order = order_at(stores[newer], older.position)
-    if not order:
+    chain = chain_at(stores[newer], older.position)
+    if not chain:
         return Comparison(newer, Relation.UNKNOWN)
-    same = order == (older.order or ZERO_CHAIN)
+    same = chain == (older.chain or ZERO_CHAIN)
     return Comparison(newer, Relation.CONTINUES if same else Relation.DIVERGED)
 
 
-def order_at(store: Store, position: int) -> bytes:
-    """Return a store's order chain after `position`; empty when its log begins later, or no item
-    ends there.
+def chain_at(store: Store, position: int) -> bytes:
+    """Return a store's chain after `position`; empty when its log and checkpoint do not tell it, or
+    no item ends there.
     """
-    return next((order for at, order in _points(store) if at == position), b"")
-
-
-def _points(store: Store) -> Iterator[tuple[int, bytes]]:
-    """Yield the points that a store's log passes: position and order chain, from its checkpoint."""
-    begin = checkpoint_history(store)
-    order, last = begin.order, b""  # the hash of an item of which only the next one tells the end
-    for _, entry in store.log(begin.position):
-        for first, item in items_of(entry):
-            if first > begin.position:
-                order = next_order(order, last) if last else order
-                yield first - 1, order
-                last = item_hash(item.body)
-    yield store.meta.position, next_order(order, last) if last else order
+    checkpoint = checkpoint_history(store)
+    if position == checkpoint.position:
+        return checkpoint.chain or ZERO_CHAIN
+    if position < store.log_begins():
+        return b""
+    for _, entry in store.log(position - 1):
+        for recorded in records_of(entry):
+            if recorded.last >= position:
+                return recorded.chain if recorded.last == position else b""
+    return b""
 
 
 def _point(meta: Meta) -> tuple[int, int]:

@@ -35,13 +35,15 @@ def run(*arguments: str | Path, said: str = "") -> Result:
 
 
 def make(path: Path, bodies: Sequence[bytes], meta: Meta = META) -> Meta:
-    """Make a store with one entry an item, of one position each, with true order chains."""
+    """Make a store with one entry an item, of one position each, with a chain of its own."""
     store = LmdbStore(path, replace(meta, position=0))
     order = ZERO_CHAIN
     for first, body in enumerate(bodies, 1):
         order = next_order(order, item_hash(body))
-        entry = msgpack.packb((RECORD_VERSION, first, 0, 4, (4, "a", 1), first, "a", body))
-        now = replace(meta, position=first, order=order, chain=b"%016d" % hash_of(bodies[:first]))
+        chain = b"%016d" % hash_of(bodies[:first])
+        place = (4, (4, "a", 1), first, "a")
+        entry = msgpack.packb((RECORD_VERSION, first, 0, *place, body, first, chain))
+        now = replace(meta, position=first, order=order, chain=chain)
         store.commit(entry, first, first, now)
     last = store.meta
     store.close()

@@ -227,7 +227,7 @@ class TestCheckpoint:
 
 
 class TestKeptLog:
-    """A member that comes back finds what it missed in the log of another, before its checkpoint."""
+    """A member that comes back finds what it missed in the log of another."""
 
     def test_a_stated_amount_of_log_before_the_checkpoint_stays(self, opener: Opener) -> None:
         store = opener(kept=12)  # each entry has 4 bytes

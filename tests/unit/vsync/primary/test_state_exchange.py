@@ -71,5 +71,4 @@ def test_who_does_not_execute_the_version_in_force_never_joins() -> None:
         assert plan.version == 4
         assert (refuse(C, newcomer, plan) == "") == fits, (low, high)
         assert not refuse(A, here, plan)
-    assert "version 4 is in force" in refuse(C, newcomer, plan)
-    assert "executes versions 5 to 6" in refuse(C, newcomer, plan)
+        assert fits or f"executes versions {low} to {high}" in refuse(C, newcomer, plan)
