@@ -65,7 +65,7 @@ class Machine(State):
                 outcome = connections.refuse(self, channel, kind, poisonous())
             else:
                 outcome = on_channel(self, channel, command)
-        if self.dead_letters:
+        if self.dead_letters or self.late_letters:
             publish.publish_dead_letters(self)
         return outcome
 
@@ -91,13 +91,26 @@ class Machine(State):
 
     @property
     def wants_tick(self) -> bool:
-        """Some message or queue may expire: the members should tick."""
-        return cluster_time.pending(self)
+        """Some message or queue may expire, or a dead letter waits: the members should tick."""
+        return cluster_time.pending(self) or bool(self.late_letters)
 
     @property
     def due_in_us(self) -> int:
         """Nothing can expire within this time: how often to tick may depend on it."""
-        return self.due_us - self.now_us
+        return 0 if self.late_letters else self.due_us - self.now_us
+
+    def free(self, count: int) -> int:
+        """Free up to so many of the messages that were purged; return how many. It takes time, and
+        changes nothing: nothing refers to them any more."""
+        freed = 0
+        while self.discarded and freed < count:
+            messages = self.discarded[-1]
+            for _ in range(min(len(messages), count - freed)):
+                messages.pop()
+                freed += 1
+            if not messages:
+                self.discarded.pop()
+        return freed
 
     def queue_rows(self) -> list[QueueRow]:
         """A row per queue: two members whose roots differ find the queue by comparing these."""

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.effects import Effect
+from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.move_log import MARK_MASK
 
 # A message, shared by all queues that hold it: a plain tuple of atomic values, its fields named by
@@ -37,7 +38,6 @@ def rehash(message: Message) -> int:
 
 
 NO_TTL = -1
-NO_LIMIT = 1 << 62
 
 
 class Binding(NamedTuple):
@@ -128,6 +128,7 @@ class Route(NamedTuple):
     key: str
     queues: tuple[Queue, ...]  # in the order of their numbers
     durable: bool  # at least one of them is
+    work: int  # units to find it (limits.py), whether or not it was kept
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -179,7 +180,7 @@ class Channel:
     local: bool = field(init=False)
     mark: int = field(init=False)  # its name in move rows
     next_tag: int = 1
-    limit: int = NO_LIMIT  # shared by the consumers with acknowledgement
+    limit: int = CHANNEL_HELD_MAX  # shared by the consumers with acknowledgement
     outstanding: int = 0  # of those
     consumers: dict[str, Consumer] = field(default_factory=dict)
     unacked: dict[int, Held] = field(default_factory=dict)  # by tag: the client must settle them
@@ -189,6 +190,17 @@ class Channel:
         self.key = (*self.connection.key, number)
         self.local = self.connection.local
         self.mark = self.salt & MARK_MASK
+
+
+class Letter(NamedTuple):
+    """A dead message on its way to a dead-letter exchange."""
+
+    vhost: Vhost
+    exchange: str
+    key: str
+    queue: str  # in which it died
+    message: Message
+    reason: str
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -253,8 +265,11 @@ class State:
     leased: dict[int, Queue] = field(default_factory=dict)
     # (kind, content) of commands of which members died, to the names of those members
     poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)
-    # to publish at this position
-    dead_letters: list[tuple[Queue, Message, str]] = field(default_factory=list)
+    # to publish: those of this position, and those that were too many at earlier ones
+    dead_letters: list[Letter] = field(default_factory=list)
+    late_letters: deque[Letter] = field(default_factory=deque)
+    # what a purge took out: nothing refers to it, it is freed in slices (machine.free)
+    discarded: "list[deque[Message] | list[Message]]" = field(default_factory=list)
 
     def add(self, element: int) -> None:
         """Add an element to the root, or a sum of several."""

@@ -19,6 +19,7 @@ from broker.replication.chain import History, Promise
 from broker.replication.ports import Shell
 from broker.replication.replica import Item, Replica
 from broker.replication.submissions import Submissions
+from broker.replication.weight import weight
 from vsync.primary.component import Primary
 from vsync.primary.events import (
     Activated,
@@ -59,7 +60,7 @@ class Controller:
         self.label, self.requested = label, requested
         self._held_bytes_max = held_bytes_max
         self.primary = Primary(me, self)
-        self.submissions = Submissions(self._send, pack_blob, shell.now_us)
+        self.submissions = Submissions(self._send, pack_blob, shell.now_us, self._weight)
         self.judgement = Judgement(me.name, promise.voters, digest_interval)
         self.voters_since = 0  # the position at which the present voters began to vote
         self._released = 0
@@ -158,6 +159,9 @@ class Controller:
 
     def _send(self, payload: bytes) -> bool:
         return self.shell.multicast(Primary.wrap(payload))
+
+    def _weight(self, command: Command) -> int:
+        return weight(self.replica.machine, self.submissions.session, command)
 
     # -- the history -----------------------------------------------------------------------------
 

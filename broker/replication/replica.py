@@ -338,6 +338,7 @@ class Replica:
         self.effects.clear()
         self.digests.clear()
         self.reports.clear()
+        self.machine.discarded.clear()
         self.shutdown_id = ""  # that shutdown was of an earlier run
 
     def _count(self, name: str) -> None:

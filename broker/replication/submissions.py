@@ -31,6 +31,9 @@ from broker.machine.commands import (
 BLOB_BYTES_TARGET = 24_000
 """A blob this large fits one ring frame; larger single commands are fragmented by the ring."""
 COMMAND_OVERHEAD_BYTES = 48
+UNIT_BYTES = 8
+"""A command that costs more than its bytes tell counts as so many more for each unit of work
+(`broker.machine.limits`): 3,000 units, some six milliseconds, fill a blob."""
 ON_THE_RING_COMMANDS_MAX = 256
 ON_THE_RING_BYTES_MAX = 8 * BLOB_BYTES_TARGET
 ON_THE_RING_BLOBS_MIN = 2
@@ -45,6 +48,7 @@ class _Blob(NamedTuple):
     number: int
     payload: bytes
     commands: int
+    size: int  # as the lanes count it
 
 
 class Lane:
@@ -65,10 +69,11 @@ class Lane:
             self._sizes.append(size)
         self.bytes_waiting += size
 
-    def take(self) -> list[Command]:
-        """Return the oldest batch."""
-        self.bytes_waiting -= self._sizes.popleft()
-        return self.batches.popleft()
+    def take(self) -> tuple[list[Command], int]:
+        """Return the oldest batch and its size."""
+        size = self._sizes.popleft()
+        self.bytes_waiting -= size
+        return self.batches.popleft(), size
 
     def clear(self) -> None:
         """Forget everything."""
@@ -85,10 +90,11 @@ class Submissions:
         send: Callable[[bytes], bool],
         pack: Callable[[int, int, int, list[Command]], bytes],
         now_us: Callable[[], int],
+        weight: Callable[[Command], int],
     ) -> None:
         self.session = 0
         self.open = False
-        self._send, self._pack, self._now_us = send, pack, now_us
+        self._send, self._pack, self._now_us, self._weight = send, pack, now_us, weight
         self._next_number = 1
         self._express, self._bulk = Lane(), Lane()
         self._publishers: set[int] = set()  # membership only, never iterated
@@ -116,9 +122,10 @@ class Submissions:
         """Take commands in order, and send what the ring has room for."""
         assert self.session, "no session yet: nobody can have sent commands"
         publishers, express, bulk = self._publishers, self._express, self._bulk
+        weight = self._weight
         for command in commands:
             kind, conn = command[0], command[1]
-            size = COMMAND_OVERHEAD_BYTES
+            size = COMMAND_OVERHEAD_BYTES + UNIT_BYTES * weight(command)
             lane = express
             if kind in (PUBLISH, TX_COMMIT):
                 publishers.add(cast("int", conn))
@@ -147,10 +154,11 @@ class Submissions:
             payload = self._pack(self.session, number, self._now_us(), lane.batches[0])
             if not self._send(payload):
                 return
-            blob = _Blob(number, payload, len(lane.take()))
+            commands, size = lane.take()
+            blob = _Blob(number, payload, len(commands), max(size, len(payload)))
             self._next_number = number + 1
             self._sent.append(blob)
-            self._sent_bytes += len(payload)
+            self._sent_bytes += blob.size
             self._sent_commands += blob.commands
 
     def _has_room(self) -> bool:
@@ -163,7 +171,7 @@ class Submissions:
         for blobs in (self._sent, self._again):
             while blobs and blobs[0].number <= number:
                 blob = blobs.popleft()
-                self._sent_bytes -= len(blob.payload)
+                self._sent_bytes -= blob.size
                 self._sent_commands -= blob.commands
 
     def suspend(self) -> None:

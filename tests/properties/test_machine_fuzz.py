@@ -9,7 +9,7 @@ from broker.machine import commands as c
 from broker.machine.command_codec import pack_blob, unpack_blob
 from broker.machine.commands import Command, Value
 from broker.machine.machine import Machine
-from broker.machine.queueing.dead_letter import buried
+from broker.machine.queueing.dead_letter import bury
 from broker.machine.queueing.properties import encode_value, expiration_of, headers_of, short_string
 
 INTS = st.sampled_from([0, 1, 1, 1, 2, 3, -1, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1])
@@ -97,7 +97,7 @@ def test_properties_of_any_bytes_are_read_and_written(data: bytes, headed: bool)
         data = b"\x20\x00" + len(data).to_bytes(4, "big") + data
     before: dict[str, Value] = headers_of(data)
     expiration_of(data)
-    letter = buried(data, "q", "x", "k", "expired", 5_000_000)
+    letter = bury(data, "q", "x", "k", "expired", 5_000_000)
     after = headers_of(letter.properties)
     if before:
         assert "x-death" in after

@@ -26,6 +26,14 @@ from broker.machine.handlers.connections import (
     reply,
     resume_service,
 )
+from broker.machine.limits import (
+    CHANNEL_CONSUMERS_MAX,
+    CHANNEL_HELD_MAX,
+    CONSUMER_HELD_MAX,
+    EXPIRED_PER_GET_MAX,
+    NO_ACK_HELD_MAX,
+    QUEUE_CONSUMERS_MAX,
+)
 from broker.machine.move_log import (
     ACKED,
     FLAG,
@@ -55,11 +63,11 @@ from broker.machine.queueing.refusals import (
     exclusive_use,
     not_implemented,
     reused_tag,
+    too_much,
     unknown_tag,
 )
 from broker.machine.state import (
     CONTENT_HASH,
-    NO_LIMIT,
     Channel,
     Consumer,
     Held,
@@ -67,12 +75,6 @@ from broker.machine.state import (
     State,
     rehash,
 )
-
-# A consumer without a limit of its own is still bounded: what is in flight is held in memory.
-UNLIMITED_UNACKED_MAX = 2000
-NO_ACK_UNSENT_MAX = 1000
-PREFETCH_MAX = 65_535
-EXPIRED_PER_GET_MAX = 256
 
 
 def on_consume(state: State, channel: Channel, command: Consume) -> int:
@@ -85,10 +87,20 @@ def on_consume(state: State, channel: Channel, command: Consume) -> int:
         refusal = reused_tag(tag)
     elif queue.exclusive_consumer or (exclusive and queue.consumers):
         refusal = exclusive_use(name, queue.vhost.name)
+    elif len(channel.consumers) >= CHANNEL_CONSUMERS_MAX:
+        refusal = too_much(
+            "consumers on this channel", len(channel.consumers) + 1, CHANNEL_CONSUMERS_MAX,
+            "open another channel",
+        )  # fmt: skip
+    elif len(queue.consumers) >= QUEUE_CONSUMERS_MAX:
+        refusal = too_much(
+            f"consumers of queue '{name}'", len(queue.consumers) + 1, QUEUE_CONSUMERS_MAX,
+            "spread them over several queues",
+        )  # fmt: skip
     if refusal is not None:
         return refuse(state, channel, CONSUME, refusal)
-    prefetch = min(max(prefetch, 0), PREFETCH_MAX)
-    limit = NO_ACK_UNSENT_MAX if no_ack else prefetch or UNLIMITED_UNACKED_MAX
+    prefetch = min(max(prefetch, 0), CHANNEL_HELD_MAX)
+    limit = NO_ACK_HELD_MAX if no_ack else prefetch or CONSUMER_HELD_MAX
     given = arguments.get("x-priority")
     priority = given if isinstance(given, int) else 0
     consumer = Consumer(channel, queue, tag, no_ack, no_local, exclusive, prefetch, limit, priority)
@@ -126,6 +138,9 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, GET, queue)
+    held_by_tag = channel.unsent if no_ack else channel.unacked
+    if len(held_by_tag) >= 2 * CHANNEL_HELD_MAX:
+        return refuse(state, channel, GET, _holds_too_much(len(held_by_tag) + 1))
     mark_used(state, queue)
     if queue.number in state.expiring:
         expire(state, queue, EXPIRED_PER_GET_MAX)
@@ -138,7 +153,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     tag = channel.next_tag
     channel.next_tag = tag + 1
     held: Held = (queue, seq, message, None, redelivered)
-    (channel.unsent if no_ack else channel.unacked)[tag] = held
+    held_by_tag[tag] = held
     queue.unacked += 1
     what = GOT | FLAG if redelivered else GOT
     state.moves.append(
@@ -155,11 +170,18 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     return OK
 
 
+def _holds_too_much(count: int) -> Refusal:
+    return too_much(
+        "messages that this channel holds", count, 2 * CHANNEL_HELD_MAX,
+        "settle some of them first, or use another channel",
+    )  # fmt: skip
+
+
 def on_qos(state: State, channel: Channel, command: Qos) -> int:
     _, _, _, count, global_ = command
     if global_:
         state.remove(channel_element(channel))
-        channel.limit = min(count, PREFETCH_MAX) if count > 0 else NO_LIMIT
+        channel.limit = min(count, CHANNEL_HELD_MAX) if count > 0 else CHANNEL_HELD_MAX
         state.add(channel_element(channel))
     reply(state, channel, "basic.qos-ok", (), False)
     if global_:
@@ -175,8 +197,9 @@ def on_ack(state: State, channel: Channel, command: Ack) -> int:
     if held is None:
         return refuse(state, channel, ACK, unknown_tag(tag))
     _, _, message, consumer, _ = held
+    was_full = channel.outstanding >= channel.limit
     release(state, channel, tag, held, rehash(message), ACKED, tag)
-    if channel.limit != NO_LIMIT:
+    if was_full:
         offer_all(state, channel)
     elif consumer is not None and not consumer.waiting:
         offer(consumer)
@@ -202,6 +225,7 @@ def on_sent(state: State, channel: Channel, command: Sent) -> int:
     """Settles the channel's no-ack deliveries up to the tag; a late report settles nothing."""
     _, _, _, last = command
     unsent = channel.unsent
+    was_full = len(unsent) >= CHANNEL_HELD_MAX
     credited: dict[str, Consumer] = {}
     tags = []
     for tag in unsent:
@@ -217,6 +241,8 @@ def on_sent(state: State, channel: Channel, command: Sent) -> int:
     for consumer in credited.values():
         offer(consumer)
         dispatch(state, consumer.queue)
+    if was_full:
+        offer_all(state, channel)
     return OK
 
 
@@ -249,6 +275,7 @@ def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> N
     """All of them, then the consumers that gained credit, in the order of the tags. `what` is the
     move, and so whether they are requeued or leave."""
     goes_back = is_return(what)
+    was_full = channel.outstanding >= channel.limit
     credited: dict[str, Consumer] = {}
     affected: dict[int, Queue] = {}
     for tag in tags:
@@ -267,5 +294,5 @@ def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> N
         offer(consumer)
     for queue in affected.values():
         dispatch(state, queue)
-    if channel.limit != NO_LIMIT:
+    if was_full:
         offer_all(state, channel)

@@ -171,9 +171,10 @@ def _bind(
     if isinstance(ends, Refusal):
         return refuse(state, channel, kind, ends)
     refusal = check_binding(ends[0].type, arguments)
+    if refusal is None:
+        refusal = add_binding(state, channel.connection.vhost, _binding(ends, key, arguments))
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
-    add_binding(state, channel.connection.vhost, _binding(ends, key, arguments))
     if not nowait:
         method = "queue.bind-ok" if kind == QUEUE_BIND else "exchange.bind-ok"
         reply(state, channel, method, (), ends[0].durable and ends[1].durable)

@@ -1,7 +1,7 @@
 """Publishing: one message to the queues that its exchange and key reach.
 
 Also dead-lettering: it happens at the position of the command that caused it, after the command
-itself, and nothing of it can fail.
+itself, or at the next ones when it is much, and nothing of it can fail.
 """
 
 from broker.machine.commands import (
@@ -13,11 +13,12 @@ from broker.machine.commands import (
     UNROUTABLE,
     Publish,
 )
-from broker.machine.digest import body_hash, message_hash
+from broker.machine.digest import body_hash, item_hash, message_hash
 from broker.machine.effects import Confirm, Return
 from broker.machine.handlers.connections import refuse
+from broker.machine.limits import LETTERS_WORK_MAX, ROUTE_WORK_MAX, WORDS_PER_UNIT
 from broker.machine.move_log import BY_CLIENT, BY_DEAD_LETTER, FLAG, INDEX_MASK, MARK_MASK, row
-from broker.machine.queueing.dead_letter import buried
+from broker.machine.queueing.dead_letter import bury
 from broker.machine.queueing.dispatch import enqueue
 from broker.machine.queueing.properties import expiration_of
 from broker.machine.queueing.refusals import (
@@ -29,7 +30,7 @@ from broker.machine.queueing.refusals import (
     not_implemented,
 )
 from broker.machine.queueing.routing import find_route
-from broker.machine.state import NO_TTL, Channel, Message, Queue, Route, State, Vhost
+from broker.machine.state import CONTENT_HASH, NO_TTL, Channel, Letter, Route, State, Vhost
 
 _TTL_MS_MAX = 1 << 53
 _new = tuple.__new__  # half the cost of calling the class
@@ -99,7 +100,7 @@ def publish_to(
     `what`, `mark` and `publish_no` go into the recorded move: how it was published, by which
     channel, and its number there.
     """
-    exchange, key, queues, _ = route
+    exchange, key, queues, _, _ = route
     persistent = flags & PERSISTENT
     if persistent:
         what |= FLAG
@@ -130,25 +131,48 @@ def return_unroutable(
     state.effects.append(Return(conn, chan, NO_ROUTE, "NO_ROUTE", exchange, key, properties, body))
 
 
+def letter_element(letter: Letter) -> int:
+    """Of a letter that waits for a later position."""
+    vhost, exchange, key, queue, message, reason = letter
+    content = message[CONTENT_HASH]
+    return item_hash("letter", vhost.name, exchange, key, queue, content, reason)
+
+
 def publish_dead_letters(state: State) -> None:
-    """Publish to their queues' dead-letter exchanges. Ends: a message that comes to a queue again
-    without a client's rejection on the way is dropped."""
-    dead_letters = state.dead_letters
-    for queue, message, reason in dead_letters:  # grows while it runs
-        _publish_dead_letter(state, queue, message, reason)
-    dead_letters.clear()
+    """Publish to the dead-letter exchanges, as many as one position may cost, and at least one.
+    Ends: a message that comes to a queue again without a client's rejection on the way is dropped.
+    """
+    fresh, late = state.dead_letters, state.late_letters
+    work = 0
+    while late and work < LETTERS_WORK_MAX:
+        letter = late.popleft()
+        state.remove(letter_element(letter))
+        work += _publish_letter(state, letter)
+    place = 0
+    while place < len(fresh) and work < LETTERS_WORK_MAX:  # `fresh` grows while it runs
+        work += _publish_letter(state, fresh[place])
+        place += 1
+    for letter in fresh[place:]:
+        state.add(letter_element(letter))
+        late.append(letter)
+    fresh.clear()
 
 
-def _publish_dead_letter(state: State, queue: Queue, message: Message, reason: str) -> None:
-    name = queue.dead_letter_exchange
-    exchange = queue.vhost.exchanges.get(name) if name is not None else None
-    if exchange is None or name is None:
-        return
-    _, _, source, key, flags, _, _, properties, body = message
-    new_key = key if queue.dead_letter_key is None else queue.dead_letter_key
-    letter = buried(properties, queue.name, source, key, reason, state.time_us)
-    route = queue.vhost.routes.get((name, new_key))
+def _publish_letter(state: State, letter: Letter) -> int:
+    """Return the units of work. A letter that nobody can route, or that reaches too many queues,
+    is dropped."""
+    vhost, name, key, queue, message, reason = letter
+    exchange = vhost.exchanges.get(name)
+    if exchange is None:
+        return 1
+    _, _, source, old_key, flags, _, _, properties, body = message
+    buried = bury(properties, queue, source, old_key, reason, state.time_us)
+    route = vhost.routes.get((name, key))
     if route is None:
-        route = find_route(queue.vhost, exchange, new_key, letter.properties)
-    route = route._replace(queues=letter.without_cycles(route.queues))
-    publish_to(state, route, flags, NO_TTL, letter.properties, body, BY_DEAD_LETTER, 0, 0)
+        found = find_route(vhost, exchange, key, buried.properties)
+        if isinstance(found, Refusal):
+            return ROUTE_WORK_MAX
+        route = found
+    route = route._replace(queues=buried.without_cycles(route.queues))
+    publish_to(state, route, flags, NO_TTL, buried.properties, body, BY_DEAD_LETTER, 0, 0)
+    return 16 + len(properties) // WORDS_PER_UNIT + route.work + len(route.queues)

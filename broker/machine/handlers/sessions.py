@@ -32,6 +32,8 @@ from broker.machine.digest import MASK, item_hash, ready_element
 from broker.machine.effects import SessionStarted
 from broker.machine.handlers.connections import end_connections
 from broker.machine.handlers.poison import forget_poison
+from broker.machine.handlers.publish import letter_element
+from broker.machine.limits import EXPIRED_PER_TICK_MAX, LEASES_PER_TICK_MAX
 from broker.machine.move_log import FORGOTTEN, INDEX_MASK, MARK_MASK, MEMBER_LOST, RECOVERED, row
 from broker.machine.queueing.queue import (
     delete_queue,
@@ -57,7 +59,6 @@ from broker.machine.state import (
 from broker.machine.version import MACHINE_VERSION
 
 SESSIONS_PER_POSITION = 256
-EXPIRED_PER_TICK_MAX = 4096  # the next tick goes on
 
 
 def session_element(name: str, record: SessionRecord) -> int:
@@ -140,6 +141,11 @@ def _forget_volatile(state: State) -> None:
             else:
                 delete_queue(state, queue)
         _drop_volatile_exchanges(state, vhost)
+    kept = [letter for letter in state.late_letters if letter.message[IS_PERSISTENT]]
+    for letter in state.late_letters:
+        if not letter.message[IS_PERSISTENT]:
+            state.remove(letter_element(letter))
+    state.late_letters = deque(kept)
 
 
 def _keep_persistent(state: State, queue: Queue) -> None:
@@ -230,10 +236,9 @@ def _end_what_is_due(state: State) -> None:
     budget = EXPIRED_PER_TICK_MAX
     for queue in list(state.expiring.values()):
         budget -= expire(state, queue, budget)
-    for number in sorted(state.leased):
-        queue = state.leased[number]
-        if lease_end(queue) <= state.now_us:
-            delete_queue(state, queue)
+    unused = [n for n, queue in state.leased.items() if lease_end(queue) <= state.now_us]
+    for number in sorted(unused)[:LEASES_PER_TICK_MAX]:
+        delete_queue(state, state.leased[number])
     heads = [deadline(queue, head(queue)) for queue in state.expiring.values()]
     leases = [lease_end(queue) for queue in state.leased.values()]
     state.due_us = min((*heads, *leases), default=NEVER_US)

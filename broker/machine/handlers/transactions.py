@@ -14,8 +14,9 @@ from broker.machine.commands import (
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.handlers.consumers import settle_tags, tags_up_to
 from broker.machine.handlers.publish import publish_to, return_unroutable, route_or_refusal, ttl_of
+from broker.machine.limits import COMMIT_WORK_MAX
 from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
-from broker.machine.queueing.refusals import Refusal, unknown_tag
+from broker.machine.queueing.refusals import Refusal, too_much, unknown_tag
 from broker.machine.state import Channel, Held, Route, State
 
 _MOVES = {TX_ACK: TX_ACKED, TX_DISCARD: REJECTED, TX_REQUEUE: TX_REQUEUED}
@@ -25,15 +26,24 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
     _, _, _, publishes, settlements = command
     vhost = channel.connection.vhost
     routes: list[tuple[Route, int]] = []
+    found: dict[tuple[str, str], bool] = {}
+    work = len(publishes)
     for exchange, key, flags, properties, _ in publishes:
         ttl_us = ttl_of(properties)
         route = route_or_refusal(vhost, exchange, key, flags, properties, ttl_us)
         if isinstance(route, Refusal):
             return refuse(state, channel, TX_COMMIT, route)
         routes.append((route, ttl_us))
+        work += len(route.queues)
+        if (exchange, key) not in found:
+            found[exchange, key] = True
+            work += route.work
     named = _named_tags(channel, settlements)
     if isinstance(named, Refusal):
         return refuse(state, channel, TX_COMMIT, named)
+    work += sum([len(tags) for tags, _ in named])
+    if work > COMMIT_WORK_MAX:
+        return refuse(state, channel, TX_COMMIT, _too_large(work))
     # Everything is checked; from here on nothing can fail.
     durable = False
     for publish, (route, ttl_us) in zip(publishes, routes, strict=True):
@@ -47,6 +57,13 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
         settle_tags(state, channel, tags, _MOVES.get(action, REJECTED))
     reply(state, channel, "tx.commit-ok", (), durable)
     return OK
+
+
+def _too_large(work: int) -> Refusal:
+    return too_much(
+        "messages that this transaction puts into queues or settles, and routes to find",
+        work, COMMIT_WORK_MAX, "nothing of it was done: commit fewer at a time",
+    )  # fmt: skip
 
 
 def _is_durable(held: Held) -> bool:

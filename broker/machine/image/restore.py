@@ -29,6 +29,7 @@ from broker.machine.state import (
     Consumer,
     Exchange,
     Held,
+    Letter,
     Message,
     Queue,
     SessionRecord,
@@ -320,6 +321,12 @@ class _Reader:
         queue.service = deque(queue.consumers[key] for key in service)
         for consumer in queue.service:
             consumer.waiting = True
+
+    def _on_letter(
+        self, vhost: str, exchange: str, key: str, queue: str, message: int, reason: str
+    ) -> None:
+        at, found = self.state.vhosts[vhost], self.messages[message]
+        self.state.late_letters.append(Letter(at, exchange, key, queue, found, reason))
 
     def _on_expiring(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:

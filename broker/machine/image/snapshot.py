@@ -63,6 +63,7 @@ class Cut:
             for connection in state.connections.values()
             for channel in connection.channels.values()
         ]
+        self._letters = list(state.late_letters)
         self._last = list(_last_items(state))
 
     def chunks(self) -> Iterator[bytes]:
@@ -113,6 +114,8 @@ class Cut:
                     ]
                     yield ("held", channel.key, unsent, *zip(*rows, strict=True))
                     yield None
+        for vhost, *names, message, reason in self._letters:
+            yield ("letter", vhost.name, *names, message[NUMBER], reason)
         yield from self._last
 
     def _batches(self) -> Iterator[list[Message]]:
@@ -145,6 +148,8 @@ class Cut:
             for held_by_tag in (channel.unacked, channel.unsent):
                 for _, _, message, _, _ in held_by_tag.values():
                     yield message
+        for letter in self._letters:
+            yield letter.message
 
 
 def _first_items(state: State) -> Iterator[_Item]:

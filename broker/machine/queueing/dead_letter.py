@@ -50,7 +50,7 @@ class Buried(NamedTuple):
         return tuple(queue for queue in queues if queue.name not in dead)
 
 
-def buried(
+def bury(
     properties: bytes, queue: str, exchange: str, key: str, reason: str, now_us: int
 ) -> Buried:
     """The properties with which the message is published to the dead-letter exchange."""

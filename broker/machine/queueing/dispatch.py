@@ -9,6 +9,7 @@ Between commands a queue never has both a ready message and a consumer with cred
 
 from broker.machine.digest import held_element
 from broker.machine.effects import DeliverEffect
+from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, LAPSED, PASSED, row
 from broker.machine.queueing.queue import (
     append,
@@ -65,7 +66,7 @@ def next_consumer(queue: Queue) -> Consumer | None:
     while service:
         consumer = service.popleft()
         channel = consumer.channel
-        if consumer.no_ack or channel.outstanding < channel.limit:
+        if has_room(channel, consumer):
             return consumer
         consumer.waiting = False  # another consumer of its channel took the shared credit
     return None
@@ -132,11 +133,18 @@ def deliver(
         )
 
 
+def has_room(channel: Channel, consumer: Consumer) -> bool:
+    """Whether the channel may hold one more delivery to a consumer of its own."""
+    if consumer.no_ack:
+        return len(channel.unsent) < CHANNEL_HELD_MAX
+    return channel.outstanding < channel.limit
+
+
 def offer(consumer: Consumer) -> None:
     """Queue the consumer for service if it has credit."""
     if consumer.waiting or not consumer.active or consumer.outstanding >= consumer.limit:
         return
-    if not consumer.no_ack and consumer.channel.outstanding >= consumer.channel.limit:
+    if not has_room(consumer.channel, consumer):
         return
     queue = consumer.queue
     if queue.single_active and next(iter(queue.consumers.values())) is not consumer:

@@ -6,6 +6,7 @@ first keeps every message in its place. The queue has a digest of its own, `read
 purge costs nothing per message.
 """
 
+from collections import deque
 from heapq import heappop, heappush
 
 from broker.machine.clock.cluster_time import (
@@ -18,6 +19,7 @@ from broker.machine.clock.cluster_time import (
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, canonical, item_hash, ready_element
 from broker.machine.effects import CancelNotify
+from broker.machine.limits import TRIMMED_MAX
 from broker.machine.move_log import (
     DECLARED,
     ENQUEUED,
@@ -37,6 +39,7 @@ from broker.machine.state import (
     BODY,
     CONTENT_HASH,
     IS_PERSISTENT,
+    KEY,
     NO_TTL,
     NUMBER,
     PROPERTIES,
@@ -44,6 +47,7 @@ from broker.machine.state import (
     Channel,
     ConnectionRecord,
     Consumer,
+    Letter,
     Message,
     Queue,
     State,
@@ -225,10 +229,12 @@ def is_full(queue: Queue, bytes_more: int) -> bool:
 
 
 def trim(state: State, queue: Queue) -> None:
-    """Drop messages from the head until the limits hold."""
-    while (ready_count(queue) > queue.max_length >= 0) or (
-        queue.ready_bytes > queue.max_bytes >= 0
-    ):
+    """Drop messages from the head until the limits hold; of very small ones for a large one not all
+    at once, so that one position stays cheap."""
+    for _ in range(TRIMMED_MAX):
+        over = ready_count(queue) > queue.max_length >= 0
+        if not over and not queue.ready_bytes > queue.max_bytes >= 0:
+            return
         drop_head(state, queue, "maxlen")
 
 
@@ -252,8 +258,10 @@ def drop_head(state: State, queue: Queue, reason: str) -> None:
 
 def dead_letter(state: State, queue: Queue, message: Message, reason: str) -> None:
     """To be published to the queue's dead-letter exchange, if it has one, after the command."""
-    if queue.dead_letter_exchange is not None and not queue.deleted:
-        state.dead_letters.append((queue, message, reason))
+    exchange = queue.dead_letter_exchange
+    if exchange is not None and not queue.deleted:
+        key = message[KEY] if queue.dead_letter_key is None else queue.dead_letter_key
+        state.dead_letters.append(Letter(queue.vhost, exchange, key, queue.name, message, reason))
 
 
 def _audit(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> None:
@@ -289,9 +297,9 @@ def purge(state: State, queue: Queue, what: int) -> int:
     state.remove(queue.ready_sum)
     queue.ready_sum = 0
     queue.ready_bytes = 0
-    queue.ready.clear()
-    queue.returned.clear()
-    queue.returned_order.clear()
+    # To free a million messages takes too long for one position: the member does it in slices.
+    state.discarded += (queue.ready, list(queue.returned.values()))
+    queue.ready, queue.returned, queue.returned_order = deque(), {}, []
     if queue.deadlines:
         remove_deadlines(state, queue, queue.deadlines)
     return count

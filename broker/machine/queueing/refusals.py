@@ -139,6 +139,14 @@ def unknown_tag(tag: int) -> Refusal:
     return Refusal(PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
 
 
+def too_much(what: str, asked: int, limit: int, instead: str) -> Refusal:
+    """A bound of `broker.machine.limits`: it is the same at all members, and no option moves it."""
+    return Refusal(
+        PRECONDITION_FAILED,
+        f"PRECONDITION_FAILED - {what}: {asked}, the limit is {limit}; {instead}",
+    )
+
+
 def invalid_expiration(text: bytes) -> Refusal:
     shown = text.decode("ascii", "backslashreplace")
     return Refusal(

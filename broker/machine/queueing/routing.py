@@ -7,7 +7,15 @@ more than the key and is never kept.
 
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical, item_hash
+from broker.machine.limits import (
+    DESTINATION_BINDINGS_MAX,
+    EXCHANGE_BINDINGS_MAX,
+    FANOUT_MAX,
+    ROUTE_WORK_MAX,
+    WORDS_PER_UNIT,
+)
 from broker.machine.queueing.properties import headers_of
+from broker.machine.queueing.refusals import Refusal, too_much
 from broker.machine.state import Binding, BindingId, Exchange, Queue, Route, State, Vhost
 
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
@@ -69,20 +77,29 @@ def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
     vhost.routes.clear()
 
 
-def add_binding(state: State, vhost: Vhost, binding: Binding) -> None:
+def add_binding(state: State, vhost: Vhost, binding: Binding) -> Refusal | None:
     """Both ends exist. Binding twice is binding once."""
     source = vhost.exchanges[binding.source]
     identity = binding.identity()
     if identity in source.bindings:
-        return
-    source.bindings[identity] = binding
+        return None
+    name = binding.destination
+    inbound = vhost.queues[name].bindings if binding.to_queue else vhost.exchanges[name].inbound
+    if len(source.bindings) >= EXCHANGE_BINDINGS_MAX:
+        return too_much(
+            f"bindings of exchange '{source.name}'", len(source.bindings) + 1,
+            EXCHANGE_BINDINGS_MAX, "spread them over several exchanges",
+        )  # fmt: skip
+    if len(inbound) >= DESTINATION_BINDINGS_MAX:
+        return too_much(
+            f"bindings to '{name}'", len(inbound) + 1, DESTINATION_BINDINGS_MAX,
+            "bind with patterns, or to several queues",
+        )  # fmt: skip
+    source.bindings[identity] = inbound[identity] = binding
     index_binding(source, identity, binding)
-    if binding.to_queue:
-        vhost.queues[binding.destination].bindings[identity] = binding
-    else:
-        vhost.exchanges[binding.destination].inbound[identity] = binding
     state.add(binding_element(vhost, binding))
     vhost.routes.clear()
+    return None
 
 
 def index_binding(source: Exchange, identity: BindingId, binding: Binding) -> None:
@@ -127,12 +144,13 @@ def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) ->
     return True
 
 
-def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) -> Route:
-    """The queues that a message published there reaches, each once."""
+def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) -> Route | Refusal:
+    """The queues that a message published there reaches, each once; or that it costs too much."""
     queues: dict[str, Queue] = {}
     cacheable = not exchange.internal  # clients are refused there; only dead letters come this way
     seen = {exchange.name: exchange}
     pending = [exchange]
+    work = 0  # the sum does not depend on the order of the walk, which may differ after a restore
     for source in pending:  # grows while it runs
         if source.name == "":
             queue = vhost.queues.get(key)
@@ -140,7 +158,14 @@ def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) ->
                 queues[key] = queue
             continue
         cacheable = cacheable and source.type != "headers"
-        bindings = _matching(source, key, properties)
+        work += _work_to_match(source, key, properties)
+        bindings = _matching(source, key, properties) if work <= ROUTE_WORK_MAX else []
+        work += len(bindings)
+        if work > ROUTE_WORK_MAX:
+            return too_much(
+                f"work to route a message by exchange '{exchange.name}'", work, ROUTE_WORK_MAX,
+                "spread its bindings over several exchanges, or use shorter keys and headers",
+            )  # fmt: skip
         for binding in bindings:
             if binding.to_queue:
                 queues[binding.destination] = vhost.queues[binding.destination]
@@ -148,9 +173,13 @@ def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) ->
                 _visit(vhost, binding.destination, seen, pending)
         if not bindings and source.alternate is not None and source.alternate not in seen:
             _visit(vhost, source.alternate, seen, pending)
-    # Not in the order of the walk: that may differ after a restore.
+    if len(queues) > FANOUT_MAX:
+        return too_much(
+            f"queues that a message to exchange '{exchange.name}' reaches", len(queues), FANOUT_MAX,
+            "spread them over several exchanges, and publish to each",
+        )  # fmt: skip
     reached = tuple(sorted(queues.values(), key=lambda queue: queue.number))
-    route = Route(exchange.name, key, reached, any(queue.durable for queue in reached))
+    route = Route(exchange.name, key, reached, any(queue.durable for queue in reached), work)
     if cacheable:
         if len(vhost.routes) >= _ROUTES_MAX:
             vhost.routes.clear()
@@ -163,6 +192,17 @@ def _visit(vhost: Vhost, name: str, seen: dict[str, Exchange], pending: list[Exc
     if exchange is not None:
         seen[name] = exchange
         pending.append(exchange)
+
+
+def _work_to_match(source: Exchange, key: str, properties: bytes) -> int:
+    """Beyond the bindings that match: one unit, and what is compared to find them."""
+    if source.type == "headers":
+        wanted = sum([1 + len(binding.arguments) for binding in source.bindings.values()])
+        return 1 + wanted + len(properties) // WORDS_PER_UNIT
+    if not source.patterns:
+        return 1
+    words = sum(map(len, source.patterns.values()))
+    return 1 + words * (key.count(".") + 1) // WORDS_PER_UNIT
 
 
 def _matching(source: Exchange, key: str, properties: bytes) -> list[Binding]:

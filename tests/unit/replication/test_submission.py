@@ -6,7 +6,12 @@ from typing import cast
 
 from broker.machine.command_codec import pack_blob, unpack_blob
 from broker.machine.commands import ACK, PUBLISH, Ack, Command, Publish
-from broker.replication.submissions import BLOB_BYTES_TARGET, Submissions
+from broker.replication.submissions import (
+    BLOB_BYTES_TARGET,
+    ON_THE_RING_BYTES_MAX,
+    UNIT_BYTES,
+    Submissions,
+)
 
 
 def ack(tag: int) -> Command:
@@ -29,7 +34,7 @@ class Ring:
 
 
 def own_commands(ring: Ring) -> Submissions:
-    own = Submissions(ring.send, pack_blob, lambda: 1)
+    own = Submissions(ring.send, pack_blob, lambda: 1, lambda _: 0)
     own.start(7)
     return own
 
@@ -122,3 +127,19 @@ def test_a_large_blob_does_not_wait_for_another_one_to_be_applied() -> None:
     own = own_commands(ring)
     own.submit([publish(1, size=300_000), publish(2, size=300_000), publish(3, size=300_000)])
     assert ring.sent == [1, 2]
+
+
+def test_heavy_commands_make_short_blobs_and_few_of_them_are_on_the_ring() -> None:
+    """An item is applied in one go: what costs much where it is applied stands alone (G15)."""
+    ring = Ring()
+    own = Submissions(ring.send, pack_blob, lambda: 1, lambda _: 2000)
+    own.start(7)
+    own.submit([publish(number, size=1) for number in range(100)])
+    assert {len(unpack_blob(payload).commands) for payload in ring.payloads} == {1}
+    on_the_ring = len(ring.sent)
+    assert on_the_ring * 2000 <= 2 * ON_THE_RING_BYTES_MAX / UNIT_BYTES
+    assert on_the_ring < 100
+    own.applied(on_the_ring)
+    own.flush()
+    assert said(ring)[: len(ring.sent)] == [(PUBLISH, n) for n in range(len(ring.sent))]
+    assert len(ring.sent) == 2 * on_the_ring

@@ -1,0 +1,39 @@
+"""What one command may cost: the bounds by which the work at one position stays short.
+
+All members must decide alike, so these are part of the machine, not options: who changes one raises
+`version.MACHINE_VERSION`. A unit is about two microseconds of a quiet core: a message that enters a
+queue, a binding that is followed. What costs more than its bound is refused before anything
+changes, or is done in slices at the positions that follow. docs/GUARANTEES.md (G15) has the table.
+"""
+
+FANOUT_MAX = 10_000
+"""Queues that one publish may reach."""
+ROUTE_WORK_MAX = 40_000
+"""Units spent to find them: bindings followed, headers and words compared, in all exchanges."""
+COMMIT_WORK_MAX = 20_000
+"""Units of one tx.commit, which is atomic at one position: publishes, messages that enter queues,
+routes, settled deliveries."""
+EXCHANGE_BINDINGS_MAX = 20_000
+"""From one exchange."""
+DESTINATION_BINDINGS_MAX = 10_000
+"""To one queue, or from other exchanges to one exchange."""
+QUEUE_CONSUMERS_MAX = 10_000
+CHANNEL_CONSUMERS_MAX = 1_000
+CHANNEL_HELD_MAX = 4_096
+"""Deliveries to the consumers of one channel that are not settled; a prefetch above it, or none,
+stands for it. As many again may be held by basic.get, and in deliveries without acknowledgement."""
+CONSUMER_HELD_MAX = 2_000
+"""Of one consumer without a prefetch of its own: what is in flight is held in memory."""
+NO_ACK_HELD_MAX = 1_000
+"""Of one consumer without acknowledgement, until its member has written them."""
+LETTERS_WORK_MAX = 10_000
+"""Units of dead-lettering at one position; the other letters follow at the next ones."""
+EXPIRED_PER_TICK_MAX = 4_096
+LEASES_PER_TICK_MAX = 512
+"""Messages and unused queues that expire at one tick; the next tick goes on."""
+EXPIRED_PER_GET_MAX = 256
+TRIMMED_MAX = 1_024
+"""Messages that one more drops from a queue that is limited by bytes; the next one goes on."""
+
+WORDS_PER_UNIT = 16
+"""Words of topic patterns, or bytes of headers, that are looked at for one unit."""

@@ -1,0 +1,107 @@
+"""What a command will cost where it is applied, estimated at its origin from the present state.
+
+An origin packs its commands by this into blobs, so that an ordered item, which is applied in one
+go, stays short, and only so much of them is on the ring at a time. An estimate may be wrong, as the
+state at the command's position is another: that makes one item long, nothing else. What holds in
+any case are the bounds of the machine (`broker.machine.limits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from broker.machine import commands as c
+from broker.machine.commands import Command, TxCommit
+from broker.machine.limits import CHANNEL_HELD_MAX, FANOUT_MAX, WORDS_PER_UNIT
+from broker.machine.machine import Machine
+from broker.machine.state import Channel, Vhost
+
+
+def weight(machine: Machine, session: int, command: Command) -> int:
+    """Return the units of work (`limits`) beyond the one that any command takes."""
+    kind = command[0]
+    if kind == c.CONNECTION_CLOSE:
+        connection = machine.connections.get((session, cast("int", command[1])))
+        channels = connection.channels.values() if connection is not None else ()
+        queues = connection.exclusive.values() if connection is not None else ()
+        held = sum([_held(channel) + len(channel.consumers) for channel in channels])
+        return held + sum([len(queue.bindings) for queue in queues])
+    estimate = _ON_CHANNEL.get(kind)
+    if estimate is None:
+        return 0
+    channel = machine.channels.get((session, *cast("tuple[int, int]", command[1:3])))
+    return estimate(channel, command) if channel is not None else 0
+
+
+def _held(channel: Channel) -> int:
+    return len(channel.unacked) + len(channel.unsent)
+
+
+def _of_publish(channel: Channel, command: Command) -> int:
+    _, _, _, _, exchange, key, *_ = cast("c.Publish", command)
+    return _reach(channel.connection.vhost, exchange, key)
+
+
+def _of_commit(channel: Channel, command: Command) -> int:
+    _, _, _, publishes, settlements = cast("TxCommit", command)
+    vhost = channel.connection.vhost
+    reach = sum([_reach(vhost, exchange, key) for exchange, key, *_ in publishes])
+    return reach + (len(channel.unacked) if settlements else 0)
+
+
+def _reach(vhost: Vhost, name: str, key: str) -> int:
+    """About how many queues beyond the first a message reaches, and what it takes to find them."""
+    route = vhost.routes.get((name, key))
+    if route is not None:
+        return max(0, len(route.queues) - 1)
+    exchange = vhost.exchanges.get(name)
+    if exchange is None or not exchange.bindings:
+        return 0
+    if exchange.type == "direct":
+        bindings = exchange.by_key.get(key, {})
+        through = all(binding.to_queue for binding in bindings.values())
+        return len(bindings) if through else FANOUT_MAX
+    return len(exchange.bindings) * (1 + key.count(".") // WORDS_PER_UNIT)
+
+
+def _of_settlement(channel: Channel, command: Command) -> int:
+    multiple = command[4]  # type: ignore[misc]  # of Ack and of Nack
+    return len(channel.unacked) if multiple else 0
+
+
+def _of_recover(channel: Channel, _command: Command) -> int:
+    return len(channel.unacked)
+
+
+def _of_close(channel: Channel, _command: Command) -> int:
+    return _held(channel) + len(channel.consumers)
+
+
+def _of_consume(channel: Channel, command: Command) -> int:
+    queue = channel.connection.vhost.queues.get(cast("c.Consume", command)[3])
+    ready = len(queue.ready) + len(queue.returned) if queue is not None else 0
+    return min(ready, CHANNEL_HELD_MAX)
+
+
+def _of_queue_delete(channel: Channel, command: Command) -> int:
+    queue = channel.connection.vhost.queues.get(cast("c.QueueDelete", command)[3])
+    return len(queue.bindings) + len(queue.consumers) if queue is not None else 0
+
+
+def _of_exchange_delete(channel: Channel, command: Command) -> int:
+    exchange = channel.connection.vhost.exchanges.get(cast("c.ExchangeDelete", command)[3])
+    return len(exchange.bindings) + len(exchange.inbound) if exchange is not None else 0
+
+
+_ON_CHANNEL: dict[int, Callable[[Channel, Command], int]] = {
+    c.PUBLISH: _of_publish,
+    c.TX_COMMIT: _of_commit,
+    c.ACK: _of_settlement,
+    c.NACK: _of_settlement,
+    c.RECOVER: _of_recover,
+    c.CHANNEL_CLOSE: _of_close,
+    c.CONSUME: _of_consume,
+    c.QUEUE_DELETE: _of_queue_delete,
+    c.EXCHANGE_DELETE: _of_exchange_delete,
+}

@@ -1,0 +1,280 @@
+"""What one command may cost is bounded: refused by all alike, or done in slices (G15)."""
+
+import itertools
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.machine import Machine
+from tests.support.three_machines import EMPTY, Client, Rig
+
+ROUTING = "broker.machine.queueing.routing"
+CONSUMERS = "broker.machine.handlers.consumers"
+PUBLISH = "broker.machine.handlers.publish"
+
+
+@pytest.fixture
+def client() -> Client:
+    return Rig().client()
+
+
+def fan(client: Client, count: int, exchange: str = "amq.fanout") -> None:
+    for number in range(count):
+        client.queue(f"q{number}")
+        assert client.bind(f"q{number}", exchange) == c.OK
+
+
+def tx(count: int, exchange: str = "amq.fanout") -> list[c.TxPublish]:
+    return [c.TxPublish(exchange, "", 0, EMPTY, b"m")] * count
+
+
+def test_a_publish_that_reaches_too_many_queues_is_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{ROUTING}.FANOUT_MAX", 3)
+    fan(client, 3)
+    assert client.publish("", b"m", "amq.fanout") == c.OK
+    fan(client.channel(2), 4)
+    assert client.publish("", b"n", "amq.fanout") == 406
+    assert client.error() == (
+        "PRECONDITION_FAILED - queues that a message to exchange 'amq.fanout' reaches: 4, "
+        "the limit is 3; spread them over several exchanges, and publish to each"
+    )
+    assert [client.rig.depth(f"q{n}") for n in range(4)] == [1, 1, 1, 0]
+    assert client.channel(1).publish("q0") == c.OK, "only the channel that asked is closed"
+
+
+def test_chains_of_exchanges_cost_what_all_their_bindings_cost(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each exchange adds a binding, so few queues may take much work to find."""
+    monkeypatch.setattr(f"{ROUTING}.ROUTE_WORK_MAX", 10)
+    client.queue("q")
+    names = [f"e{number}" for number in range(6)]
+    for number, name in enumerate(names):
+        client.exchange(name, "fanout")
+        client.bind("q", name)
+        if number:
+            client.bind_exchange(name, names[number - 1])
+    assert client.publish("", b"m", names[-1]) == c.OK
+    assert client.publish("", b"m", names[0]) == 406
+    assert "work to route a message by exchange" in client.error()
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "properties"),
+    [
+        ("topic", ".".join("a" * 120), EMPTY),
+        ("headers", "", b"\x20\x00\x00\x00\x00\xa0" + b"\x01aV\x01bx\x00\x00\x00\x92" + bytes(146)),
+    ],
+)
+def test_long_keys_and_headers_count(
+    kind: str, key: str, properties: bytes, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{ROUTING}.ROUTE_WORK_MAX", 10)
+    client.queue("q")
+    client.exchange("x", kind)
+    client.bind("q", "x", "#.a.#.b")
+    assert client.publish("a.b", b"m", "x") == c.OK
+    assert client.publish(key, b"m", "x", properties=properties) == 406
+
+
+def test_a_transaction_that_costs_too_much_does_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 publishes to 5,000 queues were 1.5 million messages at one position, and 20 seconds."""
+    monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 20)
+    fan(client, 4)
+    client.publish("q0", b"unacked")
+    client.get("q0")
+    assert client.commit(tx(3)) == c.OK  # 3 publishes, 12 messages, 4 bindings + 1
+    before = [client.rig.depth(f"q{n}") for n in range(4)]
+    assert client.commit(tx(3), [c.TxSettle(1, False, c.TX_ACK)]) == 406
+    assert client.error() == (
+        "PRECONDITION_FAILED - messages that this transaction puts into queues or settles, and "
+        "routes to find: 21, the limit is 20; nothing of it was done: commit fewer at a time"
+    )
+    returned = [1, 0, 0, 0]  # the channel is closed, and what it held comes back
+    assert [client.rig.depth(f"q{n}") for n in range(4)] == [
+        a + b for a, b in zip(before, returned, strict=True)
+    ]
+
+
+def test_what_a_commit_costs_does_not_depend_on_what_is_cached(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that restored a snapshot has no routes cached, and must decide alike."""
+    monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 19)
+    fan(client, 4)
+    client.publish("", b"m", "amq.fanout")
+    fresh = Machine.restore("b", client.rig.machine.snapshot())
+    commit = c.TxCommit(c.TX_COMMIT, client.conn, 1, tuple(tx(3)), ())
+    assert client.commit(tx(3)) == 406
+    assert fresh.apply(client.rig.position, client.session, 0, commit) == 406
+    assert fresh.root() == client.rig.machine.root()
+
+
+def test_bindings_are_bounded_at_both_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{ROUTING}.EXCHANGE_BINDINGS_MAX", 3)
+    monkeypatch.setattr(f"{ROUTING}.DESTINATION_BINDINGS_MAX", 2)
+    for name in ("q", "r", "s"):
+        client.queue(name)
+    assert client.bind("q", "amq.topic", "a") == client.bind("q", "amq.topic", "b") == c.OK
+    assert client.bind("q", "amq.topic", "b") == c.OK, "binding twice is binding once"
+    assert client.bind("q", "amq.direct", "c") == 406
+    assert client.error() == (
+        "PRECONDITION_FAILED - bindings to 'q': 3, the limit is 2; "
+        "bind with patterns, or to several queues"
+    )
+    client = client.channel(1)
+    assert client.bind("r", "amq.topic", "c") == c.OK
+    assert client.bind("s", "amq.topic", "d") == 406
+    assert "bindings of exchange 'amq.topic': 4, the limit is 3" in client.error()
+    assert client.channel(1).unbind("q", "amq.topic", "a") == c.OK
+
+
+def test_consumers_are_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{CONSUMERS}.CHANNEL_CONSUMERS_MAX", 2)
+    monkeypatch.setattr(f"{CONSUMERS}.QUEUE_CONSUMERS_MAX", 3)
+    client.queue("q")
+    assert client.consume("q", "a") == client.consume("q", "b") == c.OK
+    assert client.channel(2).consume("q", "a") == c.OK
+    assert client.channel(3).consume("q", "a") == 406
+    assert "consumers of queue 'q': 4, the limit is 3" in client.error()
+    assert client.consume("q", "c") == 406
+    assert "consumers on this channel: 3, the limit is 2" in client.error()
+
+
+def test_a_channel_holds_so_many_and_gets_more_when_it_settles(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prefetch is the most that a client may be sent, so less is allowed (AMQP, basic.qos)."""
+    monkeypatch.setattr("broker.machine.queueing.dispatch.CHANNEL_HELD_MAX", 3)
+    monkeypatch.setattr(f"{CONSUMERS}.CHANNEL_HELD_MAX", 3)
+    client.queue("q")
+    client.qos(0)
+    client.consume("q", "a", prefetch=2)
+    client.consume("q", "b", prefetch=65_535)
+    client.consume("q", "c", no_ack=True)
+    for number in range(12):
+        client.publish("q", bytes([number]))
+    machine = client.rig.machine
+    channel = machine.channels[client.session, client.conn, 1]
+    assert (len(channel.unacked), len(channel.unsent), client.rig.depth("q")) == (3, 3, 6)
+    client.ack(next(iter(channel.unacked)))
+    assert (len(channel.unacked), client.rig.depth("q")) == (3, 5)
+    client.nack(next(iter(channel.unacked)), requeue=False)
+    assert (len(channel.unacked), client.rig.depth("q")) == (3, 4)
+    client.sent(max(channel.unsent))
+    assert (len(channel.unsent), client.rig.depth("q")) == (3, 1)
+
+
+def test_a_channel_that_gets_without_settling_is_refused_in_the_end(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{CONSUMERS}.CHANNEL_HELD_MAX", 1)
+    client.queue("q")
+    for _ in range(3):
+        client.publish("q")
+    assert client.get("q") == client.get("q") == c.OK
+    assert client.get("q") == 406
+    assert "messages that this channel holds: 3, the limit is 2" in client.error()
+    assert client.rig.depth("q") == 3
+
+
+def test_dead_letters_that_are_too_many_follow_at_the_next_positions(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are part of the state meanwhile: a restart, a join and a digest know them."""
+    monkeypatch.setattr(f"{PUBLISH}.LETTERS_WORK_MAX", 40)
+    client.queue("grave")
+    client.queue("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"})
+    client.consume("q")
+    for number in range(7):
+        client.publish("q", bytes([number]))
+    assert client.nack(0, multiple=True, requeue=False) == c.OK
+    rig = client.rig
+    assert rig.depth("grave") == 3
+    assert len(rig.machine.late_letters) == 4
+    assert rig.machine.wants_tick
+    assert rig.machine.due_in_us == 0
+    chunks = list(rig.machine.snapshot())
+    copy = Machine.restore("b", chunks)
+    assert list(copy.snapshot()) == chunks
+    assert len(copy.late_letters) == 4
+    rig.tick("a", 0)
+    assert rig.depth("grave") == 6
+    client.nack(1, requeue=False)  # an error is a position too
+    assert rig.depth("grave") == 7
+    assert not rig.machine.wants_tick
+    bodies = [message[8][0] for message in rig.machine.vhosts["/"].queues["grave"].ready]
+    assert bodies == list(range(7)), "in the order in which they died (G12)"
+
+
+def test_a_cold_start_takes_transient_dead_letters_only(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{PUBLISH}.LETTERS_WORK_MAX", 1)
+    client.queue("grave")
+    client.queue("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"})
+    client.consume("q")
+    for flags in (c.PERSISTENT, 0, c.PERSISTENT):
+        client.publish("q", bytes([flags]), flags=flags)
+    client.nack(0, multiple=True, requeue=False)
+    rig = client.rig
+    assert [rig.depth("grave"), len(rig.machine.late_letters)] == [1, 2]
+    rig.activate(cold=True)
+    rig.tick("a", 0)
+    assert [rig.depth("grave"), len(rig.machine.late_letters)] == [2, 0]
+
+
+def test_a_letter_that_reaches_too_many_queues_is_dropped(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{ROUTING}.FANOUT_MAX", 1)
+    fan(client, 2)
+    client.queue("q", {"x-dead-letter-exchange": "amq.fanout", "x-max-length": 0})
+    assert client.publish("q", b"m") == c.OK
+    assert [client.rig.depth(name) for name in ("q", "q0", "q1")] == [0, 0, 0]
+
+
+def test_a_large_message_drops_small_ones_in_slices(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.machine.queueing.queue.TRIMMED_MAX", 2)
+    client.queue("q", {"x-max-length-bytes": 8})
+    for _ in range(8):
+        client.publish("q", b".")
+    client.publish("q", b"8 bytes.")
+    assert client.rig.depth("q") == 7
+    client.publish("q", b"")
+    client.publish("q", b"")
+    client.publish("q", b"")
+    assert client.rig.depth("q") == 4, "the limit is kept again, by the one and the empty ones"
+
+
+def test_unused_queues_expire_in_slices(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.machine.handlers.sessions.LEASES_PER_TICK_MAX", 2)
+    for number in range(5):
+        client.queue(f"q{number}", {"x-expires": 1000})
+    rig = client.rig
+    rig.pass_time(1_300_000)
+    left = [len(rig.machine.vhosts["/"].queues)]
+    for _ in range(4):
+        rig.tick("a", rig.machine.now_us)
+        left.append(len(rig.machine.vhosts["/"].queues))
+    assert left[-1] == 0
+    assert all(before - after <= 2 for before, after in itertools.pairwise(left))
+
+
+def test_what_is_purged_is_freed_in_slices(client: Client) -> None:
+    client.queue("q")
+    for number in range(10):
+        client.publish("q", bytes([number]))
+    client.get("q")
+    client.nack(1)
+    client.purge("q")
+    machine = client.rig.machine
+    assert client.rig.depth("q") == 0
+    assert [machine.free(4), machine.free(4), machine.free(4), machine.free(4)] == [4, 4, 2, 0]
+    assert not machine.discarded

@@ -1,0 +1,71 @@
+"""What an origin expects a command to cost (G15)."""
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.commands import Command
+from broker.replication.weight import weight
+from tests.support.three_machines import EMPTY, Client, Rig
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Rig().client()
+    for number in range(5):
+        client.queue(f"q{number}")
+        client.bind(f"q{number}", "amq.fanout")
+    client.bind("q0", "amq.topic", "a.*")
+    client.consume("q0")
+    for _ in range(3):
+        client.publish("q0")
+        client.publish("q1")
+    return client
+
+
+def cost(client: Client, command: Command) -> int:
+    return weight(client.rig.machine, client.session, command)
+
+
+def publish(exchange: str, key: str = "k") -> Command:
+    return c.Publish(c.PUBLISH, 1, 1, 0, exchange, key, 0, EMPTY, b"")
+
+
+def test_a_publish_weighs_what_it_reaches_known_or_not(client: Client) -> None:
+    assert cost(client, publish("", "q0")) == 0
+    assert cost(client, publish("nowhere")) == 0
+    assert cost(client, publish("amq.fanout")) == 5, "not looked for yet: all that could match"
+    client.publish("k", exchange="amq.fanout")
+    assert cost(client, publish("amq.fanout")) == 4
+    assert cost(client, publish("amq.topic", "a.b")) == 1
+
+
+def test_a_direct_exchange_that_leads_to_others_may_reach_any(client: Client) -> None:
+    client.bind_exchange("amq.fanout", "amq.direct", "k")
+    assert cost(client, publish("amq.direct", "other")) == 0
+    assert cost(client, publish("amq.direct", "k")) >= 5
+
+
+def test_a_commit_weighs_all_its_publishes_and_settlements(client: Client) -> None:
+    publishes = (c.TxPublish("amq.fanout", "x", 0, EMPTY, b""),) * 2
+    assert cost(client, c.TxCommit(c.TX_COMMIT, 1, 1, publishes, ())) == 10
+    settles = (c.TxSettle(0, True, c.TX_ACK),)
+    assert cost(client, c.TxCommit(c.TX_COMMIT, 1, 1, (), settles)) == 3
+
+
+def test_settlements_and_ends_weigh_what_is_held(client: Client) -> None:
+    assert cost(client, c.Ack(c.ACK, 1, 1, 1, False)) == 0
+    assert cost(client, c.Ack(c.ACK, 1, 1, 3, True)) == 3
+    assert cost(client, c.Nack(c.NACK, 1, 1, 0, True, True)) == 3
+    assert cost(client, c.Recover(c.RECOVER, 1, 1, True)) == 3
+    assert cost(client, c.ChannelClose(c.CHANNEL_CLOSE, 1, 1)) == 4
+    assert cost(client, c.ConnectionClose(c.CONNECTION_CLOSE, 1)) == 4
+    consume = c.Consume(c.CONSUME, 1, 1, "q1", "u", False, False, False, False, {}, 0)
+    assert cost(client, consume) == 3
+    assert cost(client, c.QueueDelete(c.QUEUE_DELETE, 1, 1, "q0", False, False, False)) == 3
+    assert cost(client, c.ExchangeDelete(c.EXCHANGE_DELETE, 1, 1, "amq.fanout", False, False)) == 5
+
+
+def test_what_is_unknown_weighs_nothing(client: Client) -> None:
+    assert cost(client, c.Ack(c.ACK, 9, 1, 1, True)) == 0
+    assert cost(client, c.ConnectionClose(c.CONNECTION_CLOSE, 9)) == 0
+    assert cost(client, c.Tick(c.TICK, 0, 0)) == 0
