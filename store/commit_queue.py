@@ -48,6 +48,13 @@ class CommitLag(NamedTuple):
     bytes: int
     since: float
 
+    def beside(self, other: CommitLag) -> CommitLag:
+        """Return how far both are behind, taken as one."""
+        if not self.waiting or not other.waiting:
+            return self if self.waiting else other
+        waiting, size = self.waiting + other.waiting, self.bytes + other.bytes
+        return CommitLag(waiting, size, min(self.since, other.since))
+
 
 class Task(Protocol):
     """One piece of the writer's work."""

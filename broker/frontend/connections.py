@@ -154,7 +154,7 @@ class Connections:
 
     def session_started(self, session: int) -> None:
         """Connections of an older session are void."""
-        self.gateway.session_started(session)
+        self.outbox.session_started(session)
 
     def flush(self, *, may_reply: bool, soon: bool = False) -> list[int]:
         """Write what is due; return the positions of the publishes confirmed by that.

@@ -117,6 +117,15 @@ class Outbox:
         confirmed, self._confirmed = self._confirmed, []
         return confirmed
 
+    def session_started(self, session: int) -> None:
+        """What waits for clients of an older session is void with them."""
+        if session != self._gateway.session:
+            self._gateway.session_started(session)
+        self._backlog.clear()
+        self._gate.clear()
+        self._with_held.clear()
+        self._fresh.clear()
+
     # -- waiting ---------------------------------------------------------------------------------
 
     def _keep(self, effects: list[tuple[int, Effect]]) -> None:
@@ -294,12 +303,7 @@ class Outbox:
             client.send(effect.chan, "basic.cancel", (effect.consumer_tag, True))
 
     def _on_session(self, _position: int, effect: SessionStarted) -> None:
-        if effect.session != self._gateway.session:
-            self._gateway.session_started(effect.session)
-        self._backlog.clear()
-        self._gate.clear()
-        self._with_held.clear()
-        self._fresh.clear()
+        self.session_started(effect.session)
 
     # -- bytes -----------------------------------------------------------------------------------
 

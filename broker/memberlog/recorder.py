@@ -123,13 +123,13 @@ class Recorder:
         self._writer.append(Stop(reason, history.position, history.chain))
 
     @property
-    def writing_s(self) -> float:
-        """How long the loop has waited for the log to be written, since the start."""
-        return self._writer.writing_s
+    def written(self) -> int:
+        """All that was recorded before `flush` returned this number, or a lower one, is written."""
+        return self._writer.written
 
-    def flush(self) -> None:
-        """Write what was recorded in this turn."""
-        self._writer.flush()
+    def flush(self) -> int:
+        """Have what was recorded in this turn written; see `written`."""
+        return self._writer.flush()
 
     def close(self) -> None:
         """Write everything and give the file up."""

@@ -1,4 +1,4 @@
-"""Writing a member log: one buffer, one write per loop turn, no fsync on the hot path.
+"""Writing a member log: one buffer, one write for each flush, no fsync on the hot path.
 
 A log that a crash cut short holds less, never something wrong, so it may lag behind the disk; at
 rotation and at the orderly end it is flushed.  Each incarnation of a member writes its own files;
@@ -7,8 +7,6 @@ only a log that is opened again for the same incarnation is continued, after its
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from broker.memberlog.records import (
     Header,
     Record,
 )
+from broker.memberlog.segment_file import Begin, Finish, SegmentFile, Step
 from broker.memberlog.segment_totals import SegmentTotals
 from broker.memberlog.segments import (
     open_segment,
@@ -29,7 +28,6 @@ from broker.memberlog.segments import (
     segment_name,
     segments_in,
 )
-from store.directory_lock import sync_directory
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_US = 3600 * 1_000_000
@@ -62,14 +60,17 @@ class MemberLogWriter:
         self._segment_bytes, self._segment_us = segment_bytes, segment_us
         self._role = role
         self.cluster_id = cluster_id  # may become known later; the next header has it
-        self.writing_s = 0.0  # spent in writes: the kernel makes writers wait for a slow disk
+        self.written = 0
+        """All records with lower numbers are in the file."""
+        self._file = SegmentFile(directory)
         self._buffer: list[bytes] = []
+        self._steps: list[Step] = []
         self._lsn = 0
         self._link = NO_LINK
         self._segment = -1
         self._size = 0
-        self._fd = -1
         self._failed = ""  # why nothing can be written any more
+        self._closed = False
         self._totals = SegmentTotals()
         self._begun_us, self._empty = 0, True
         self.begins_with: Callable[[], Iterable[Record]] | None = None
@@ -80,13 +81,15 @@ class MemberLogWriter:
             directory.mkdir(parents=True, exist_ok=True)
             if not self._resume():
                 self._begin_segment()
+                self._file.carry_out(self._take_steps())
         except OSError as error:
             raise LogWriteFailed(f"{directory}: {error.strerror}") from error
+        self.written = self._lsn
 
     @property
     def path(self) -> Path:
         """The segment being written."""
-        return self._path(self._segment)
+        return self._file.path
 
     @property
     def next_lsn(self) -> int:
@@ -104,39 +107,49 @@ class MemberLogWriter:
         self._totals.take(record)
         return lsn
 
-    def flush(self) -> None:
-        """Write what was appended, once per loop turn; rotate when the segment is full or old.
+    def flush(self) -> int:
+        """Have what was appended written; rotate when the segment is full or old.
 
-        An old one that is empty is continued: an idle member leaves no trail of empty files.
+        Returns what `written` is when that has been done, which is at once here.  A segment that
+        is old and empty is continued: an idle member leaves no trail of empty files.
         """
         if self._failed:
             raise LogWriteFailed(self._failed)
         old = not self._empty and self._is_old()
-        if not self._buffer and not old:
-            return
-        try:
-            self._write()
+        if self._buffer or old:
+            self._cut()
             if old or self._size >= self._segment_bytes:
-                self._rotate()
-        except OSError as error:
-            raise self._fails(error) from error
+                self._end_segment(sync=self.closed is None)
+                self._begin_segment()
+            self._write(self._take_steps())
+        return self._lsn
 
     def close(self) -> None:
         """Write, flush to the disk, and give the file up.  Append a Stop before an orderly end."""
-        if self._fd < 0:
+        if self._closed:
             return
+        self._closed = True
         if self._failed:
-            os.close(self._fd)
-            self._fd = -1
+            self._file.give_up()
             raise LogWriteFailed(self._failed)
+        self._end_segment(sync=True)
+        self._write(self._take_steps())
+
+    def _write(self, steps: list[Step]) -> None:
+        """Carry out what was decided, and say what became of it."""
         try:
-            self._end_segment()
+            finished = self._file.carry_out(steps)
         except OSError as error:
             raise self._fails(error) from error
+        self.written = self._lsn
+        if self.closed is not None and not self._closed:
+            for path in finished:
+                self.closed(path)
 
-    def _fails(self, error: OSError) -> LogWriteFailed:
+    def _fails(self, error: BaseException) -> LogWriteFailed:
         """Nothing may follow a record that is perhaps only half there: it would read as damage."""
-        self._failed = f"{self.path}: {error.strerror}"
+        reason = error.strerror if isinstance(error, OSError) else repr(error)
+        self._failed = f"{self.path}: {reason}"
         return LogWriteFailed(self._failed)
 
     def _is_old(self) -> bool:
@@ -144,27 +157,20 @@ class MemberLogWriter:
         self._begun_us = min(self._begun_us, now_us)  # a clock that was set back starts anew
         return now_us - self._begun_us >= self._segment_us
 
-    def _rotate(self) -> None:
-        path = self.path
-        self._end_segment(wait=self.closed is None)
-        self._begin_segment()
-        if self.closed is not None:
-            self.closed(path)
+    def _take_steps(self) -> list[Step]:
+        steps, self._steps = self._steps, []
+        return steps
 
-    def _write(self) -> None:
+    def _cut(self) -> None:
         data = b"".join(self._buffer)
         self._buffer.clear()
         self._size += len(data)
-        began = time.monotonic()
-        while data:
-            data = data[os.write(self._fd, data) :]
-        self.writing_s += time.monotonic() - began
+        self._steps.append(data)
 
     def _begin_segment(self) -> None:
         self._segment += 1
-        self._fd = os.open(
-            self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o640
-        )
+        name = segment_name(self._member, self._incarnation, self._segment)
+        self._steps.append(Begin(self._directory / name))
         self._size = 0
         self._begun_us = self._wall_us()
         self._totals = SegmentTotals()
@@ -185,23 +191,13 @@ class MemberLogWriter:
         )
         for record in self.begins_with() if self.begins_with is not None else ():
             self.append(record)
-        self._write()
+        self._cut()
         self._empty = True
 
-    def _end_segment(self, *, wait: bool = True) -> None:
+    def _end_segment(self, *, sync: bool) -> None:
         self.append(self._totals.end())
-        self._write()
-        fd, self._fd = self._fd, -1
-        try:
-            if wait:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        if wait:
-            sync_directory(self._directory)
-
-    def _path(self, segment: int) -> Path:
-        return self._directory / segment_name(self._member, self._incarnation, segment)
+        self._cut()
+        self._steps.append(Finish(sync))
 
     def _resume(self) -> bool:
         """Continue the last segment of this incarnation that has a record; False: there is none."""
@@ -231,9 +227,8 @@ class MemberLogWriter:
         self._segment, self._size = segment, end
         if closed:
             self._begin_segment()
+            self._file.carry_out(self._take_steps())
             return True
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        if torn:
-            os.ftruncate(self._fd, end)
+        self._file.resume(path, end if torn else None)
         self._begun_us, self._empty = self._wall_us(), False
         return True

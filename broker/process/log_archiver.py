@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from broker.memberlog.archive import (
     COMPRESSED,
@@ -26,14 +25,7 @@ from broker.memberlog.archive import (
     command_line,
     is_due,
 )
-from broker.memberlog.recorder import Recorder
-from broker.memberlog.writer import MemberLogWriter
 from broker.options.memberlog import Policy
-
-if TYPE_CHECKING:
-    from broker.durability.data_directory import DataDirectory
-    from broker.options.broker import BrokerOptions
-    from store.api import Meta
 
 log = logging.getLogger("qpidd.memberlog")
 _ROOT = Path(__file__).resolve().parents[2]
@@ -142,23 +134,3 @@ class LogArchiver:
         elif did.what == FAILED:
             counters["archive_failures"] += 1
             log.error("%s cannot be compressed or dropped: %s", did.file, did.why)
-
-
-def open_member_log(
-    options: BrokerOptions,
-    identity: DataDirectory,
-    meta: Meta,
-    wall_us: Callable[[], int],
-    loop: asyncio.AbstractEventLoop,
-) -> tuple[Recorder, LogArchiver]:
-    """Open the log of this incarnation, with its archiver.  Raises LogWriteFailed."""
-    memberlog = options.memberlog
-    # A name that was promised to before anything was held may be of a start that came to nothing.
-    cluster_id = meta.cluster_id if meta.position else ""
-    writer = MemberLogWriter(
-        identity.log_dir, options.cluster_name, cluster_id, identity.name,
-        identity.incarnation, wall_us, memberlog.segment_bytes, segment_us=memberlog.segment_us,
-    )  # fmt: skip
-    archiver = LogArchiver(identity.log_dir, lambda: writer.path, memberlog.policy, loop)
-    writer.closed = archiver.closed
-    return Recorder(writer), archiver

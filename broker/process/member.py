@@ -1,9 +1,10 @@
 """The shell of one member: a ring, a store, a log and clients, wired on one event loop.
 
 What the parts do, and in which order, is decided in `broker.replication`; this file builds them.
-Everything happens on the loop's thread except LMDB commits (the store writer's thread) and state
-transfers (worker threads).  A turn of work applies items for at most `SLICE_S`, then hands what was
-applied to the store, replies, and lets the ring breathe: the token never waits for applying.
+Everything happens on the loop's thread except what touches a disk: commits (the store writer's
+thread), the member log (a thread of its own), state transfers (worker threads).  A turn of work
+applies items for at most `SLICE_S`, then hands what was applied to store and log, replies to what
+the log has, and lets the ring breathe: the token never waits for applying.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from broker.admin.status import counters_of
 from broker.divergence.digest_vote import DigestVerdict
 from broker.durability.data_directory import DataDirectory
 from broker.durability.startup import resume
-from broker.durability.store_writer import DataDirectoryDevice, close_store
+from broker.durability.store_writer import PATIENCE_S, DataDirectoryDevice, close_store
 from broker.durability.transfer import StateTransfer
 from broker.exit_codes import Exit
 from broker.frontend.connections import Connections
@@ -27,7 +28,7 @@ from broker.machine.commands import Command
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.join_refusal import JoinRefusal
-from broker.process.log_archiver import open_member_log
+from broker.process.member_log import MemberLog
 from broker.process.ring_setup import RingEndpoint
 from broker.replication.chain import History, Promise
 from broker.replication.controller import Controller
@@ -74,7 +75,10 @@ class LoopClock:
 
 
 class BrokerMember:
-    """One running member.  `done` gets the exit code."""
+    """One running member.  `done` gets the exit code.
+
+    `disk_stuck`: the disk did not answer in the end, so nothing can be tidied up.
+    """
 
     def __init__(
         self,
@@ -86,16 +90,17 @@ class BrokerMember:
     ) -> None:
         self._identity, self._loop = identity, loop
         self.done: asyncio.Future[Exit] = loop.create_future()
-        self.disk_stuck = False  # the disk did not answer in the end: nothing can be tidied up
-        self._stopping, self._turn_due = "", False
+        self._stopping, self._turn_due, self.disk_stuck = "", False, False
         self._beat_handle: asyncio.TimerHandle | None = None
         self._counters = {"turns": 0, "datagrams_of_strangers": 0}
         self._supervisor = supervisor = Supervisor(identity.data_dir, identity.name)
         replica, filled = resume(identity.store, supervisor.quarantine)
         meta = identity.begin()
         self._ring = ring = RingEndpoint(options, identity, transport, self._on_output, loop)
-        self._log, self._archiver = open_member_log(options, identity, meta, _wall_us, loop)
-        self._log.start(replica.history if filled else History(), replica.machine)
+        self._log = memberlog = MemberLog(
+            options, identity, meta, _wall_us, loop, lambda: self._member.log_written(), self.failed
+        )
+        memberlog.recorder.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
             identity.name, options.cluster_name, self.schedule, loop.call_later,
             logging.getLogger("qpidd.client").info,
@@ -104,8 +109,7 @@ class BrokerMember:
             ring.node, options.bounds, loop, hang_s=options.watchdog_s,
             send_direct=ring.driver.send_direct, wall_us=_wall_us, stop=self.stop,
             ran=lambda: self._controller.ran,
-            commit_lag=lambda: self._member.persister.writer.lag(),
-            log_writing_s=lambda: self._log.writing_s,
+            disk_lag=lambda: self._member.persister.writer.lag().beside(memberlog.lag()),
         )  # fmt: skip
         self._transfer = StateTransfer(
             identity.data_dir, loop, ring.driver.send_direct, supervisor.quarantine,
@@ -126,14 +130,14 @@ class BrokerMember:
         self._member = ReplicatedMember(
             Ports(
                 ring.driver, ReplyLease(ring.node.lease), LoopClock(loop, self._watchdogs),
-                self._transfer, self.clients, self._log, self,
+                self._transfer, self.clients, memberlog.recorder, self,
             ),
             DataDirectoryDevice(identity.data_dir, loop, self._store_failed),
             identity.store, meta, make_controller,
         )  # fmt: skip
         self._controller = controller = self._member.controller
         supervisor.start(
-            controller, self._member.persister, self._log.vote, options.scrub_rate, loop
+            controller, self._member.persister, memberlog.recorder.vote, options.scrub_rate, loop
         )
         join_refusal = JoinRefusal(controller, ring.node, transport, self.stop, log.error)
         self._timers = Timers(controller, join_refusal, self.stop, loop.time())
@@ -149,7 +153,7 @@ class BrokerMember:
     def start(self) -> None:
         """Begin to take part."""
         self._ring.start(self.stop)
-        self._archiver.tend()
+        self._log.tend()
         self._beat()
 
     @property
@@ -183,6 +187,8 @@ class BrokerMember:
 
     async def _stop(self, code: Exit, reason: str, *, inconsistent: bool) -> Exit:
         self._member.reply()
+        await self._log.settled()
+        self._member.reply()
         self.clients.drop_all("the broker is stopping")
         if self._beat_handle is not None:
             self._beat_handle.cancel()
@@ -193,12 +199,9 @@ class BrokerMember:
         self._ring.leave()
         self._transfer.close()
         code = await self._close_store(code, reason, inconsistent=inconsistent)
-        try:
-            self._log.stop(reason, self._controller.replica.history)
-            self._log.close()
-        except LogWriteFailed as error:
-            log.error("the member log could not be closed in order: %s", error)
-        await self._archiver.stop()
+        history = self._controller.replica.history
+        if not await self._log.close(reason, history, PATIENCE_S):
+            self.disk_stuck = True
         self._ring.driver.stop(LEAVE_MS)
         self._identity.store = self._member.persister.store
         if not self.disk_stuck:
@@ -304,7 +307,7 @@ class BrokerMember:
             replica=controller.replica.counters,
             store=self._member.persister.writer.all_counters(),
             votes=controller.judgement.counters,
-            clients=self.clients.counters, memberlog=self._archiver.counters,
+            clients=self.clients.counters, memberlog=self._log.counters,
             care=self._supervisor.all_counters(), **self._watchdogs.counters,
         )  # fmt: skip
 

@@ -2,8 +2,9 @@
 
 The rules of order that the guarantees stand on are here, once, for the process and the simulator:
 
-- *log before reply*: the member log is flushed before anything is written to clients, so that what
-  a client was sent can be looked up afterwards;
+- *log before reply*: what a turn made for clients is theirs when the member log is written as far
+  as that turn, so that what a client was sent can be looked up afterwards.  The log is written by
+  somebody else: a turn never waits for it;
 - *reply only under lease*: clients are written to only in a primary view that is activated here,
   and while the lease says that no other view can have taken over (G7);
 - *confirm when durable*: what acknowledges a change waits for the released position (G9; see
@@ -17,6 +18,7 @@ The rules of order that the guarantees stand on are here, once, for the process 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Generic
 
@@ -57,6 +59,9 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._ring, self._lease, self._clock, self._transfer = ports[:4]
         self._clients, self._log, self._host = ports[4:]
         self._transfer_retry_s = transfer_retry_s
+        self._made: list[tuple[int, Effect]] = []  # for clients, in this turn
+        self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
+        """The same of earlier turns, each with what the log has to be written up to."""
         self.persister = Persister(device, store, meta, self._on_durable)
         promise = Promise(meta.cluster_id, meta.voters, meta.promised_epoch)
         self.controller = make_controller(self, promise)
@@ -120,16 +125,26 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def reply(self) -> bool:
         """Write what is due to clients; False when the log cannot be written and nothing was."""
         try:
-            self._log.flush()  # first: what a client was sent must be there to be looked up
+            mark = self._log.flush()
         except Exception as error:
             self._host.failed(error)
             return False
+        if self._made:
+            self._unlogged.append((mark, self._made))
+            self._made = []
+        while self._unlogged and self._unlogged[0][0] <= self._log.written:
+            self._clients.effects(self._unlogged.popleft()[1])
         controller = self.controller
         confirmed = self._clients.flush(may_reply=self.may_reply, soon=controller.may_serve_soon)
         if confirmed:
             epoch = controller.primary.epoch
             self._log.confirmed(epoch, self._clients.durable_mark, confirmed)
         return True
+
+    def log_written(self) -> None:
+        """The member log was written further: reply to what waited for that."""
+        if self._unlogged and self._unlogged[0][0] <= self._log.written:
+            self.reply()
 
     def _on_durable(self, position: int) -> None:
         self._log.durable(position)
@@ -204,8 +219,8 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._host.schedule()
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
-        """Hand effects to the clients."""
-        self._clients.effects(effects)
+        """Keep effects for the clients, until the log has what they come from."""
+        self._made += effects
 
     def release(self, position: int) -> None:
         """Let what waited for `position` be acknowledged."""
@@ -223,6 +238,8 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def session_started(self, session: int) -> None:
         """Drop the connections of an older session."""
         self._host.note("session", str(session))
+        self._made.clear()
+        self._unlogged.clear()
         self._clients.session_started(session)
         self.controller.submit(self._host.session_commands())
 

@@ -164,8 +164,15 @@ class EvidenceLog(AppliedLog, Protocol):
     def confirmed(self, epoch: int, durable_mark: int, positions: list[int]) -> None:
         """Clients got confirms for the publishes at these positions."""
 
-    def flush(self) -> None:
-        """Write what was recorded so far."""
+    @property
+    def written(self) -> int:
+        """What was recorded before `flush` returned this number, or a lower one, is in the file."""
+
+    def flush(self) -> int:
+        """Have what was recorded so far written, soon; return what `written` is by then.
+
+        Whoever does so calls `ReplicatedMember.log_written` afterwards.
+        """
 
 
 class Host(Protocol):

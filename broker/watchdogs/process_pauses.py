@@ -2,15 +2,20 @@
 
 A member that stands still for longer than its lease silences all the others, and for longer than
 the token timeout it is left out.  The loop is looked at from a timer: when that comes late, the
-process was doing something else, or nothing.  How much processor time the loop's thread got
-meanwhile, and how long it was in writes of the member log, separates three causes: its own work,
-a disk that makes writers wait, and processors (or a whole machine) given to somebody else.
+process was doing something else, or nothing.  No file is read or written on the loop's thread, so
+a slow disk is no cause, but for memory that was paged out and has to be read back.  How much
+processor time the thread got meanwhile, and how many such pages it waited for, separates three
+causes: its own work, missing memory, and processors (or a whole machine) given to somebody else.
 
-Pure: all times are handed in, in seconds.
+Pure: all times are handed in, in seconds, and so are the counts.
 """
 
 from __future__ import annotations
 
+import resource
+
+MS_PER_FAULT = 20
+"""A page that has to be read costs so much on a slow or busy disk."""
 QUIET_S = 1.0
 """For so long after a sentence the next pauses are only counted."""
 
@@ -20,20 +25,19 @@ class ProcessPauses:
 
     def __init__(self, every_s: float, bound_s: float) -> None:
         """Only pauses beyond `bound_s` count."""
-        self.counters = {"pauses": 0, "longest_ms": 0, "longest_log_write_ms": 0}
+        self.counters = {"pauses": 0, "longest_ms": 0}
         self._every_s, self._bound_s = every_s, bound_s
-        self._last: tuple[float, float, float] | None = None
+        self._last: tuple[float, float, int] | None = None
         self._silent_until = 0.0
 
-    def look(self, now: float, worked: float, wrote: float) -> str:
-        """Take the time, and the loop's thread's processor time and time in writes of the member
-        log since the start; return a sentence for the operator, or nothing."""
-        last, self._last = self._last, (now, worked, wrote)
+    def look(self, now: float, worked: float, faults: int) -> str:
+        """Take the time, and the loop's thread's processor time and major page faults since the
+        start; return a sentence for the operator, or nothing."""
+        last, self._last = self._last, (now, worked, faults)
         if last is None:
             return ""
         late = now - last[0] - self._every_s
-        counters, wrote_ms = self.counters, round(1000 * (wrote - last[2]))
-        counters["longest_log_write_ms"] = max(counters["longest_log_write_ms"], wrote_ms)
+        counters = self.counters
         if late < self._bound_s:
             return ""
         late_ms = round(1000 * late)
@@ -42,16 +46,21 @@ class ProcessPauses:
         if now < self._silent_until:
             return ""
         self._silent_until = now + QUIET_S
-        worked_ms = round(1000 * (worked - last[1]))
+        worked_ms, faulted = round(1000 * (worked - last[1])), faults - last[2]
         return (
-            f"{_cause(late_ms, worked_ms, wrote_ms)}: this process came {late_ms} ms late, having "
-            f"worked for {worked_ms} ms and waited {wrote_ms} ms for its member log to be written"
+            f"{_cause(late_ms, worked_ms, faulted)}: this process came {late_ms} ms late, having "
+            f"worked for {worked_ms} ms and waited for {faulted} pages of its memory from the disk"
         )
 
 
-def _cause(late_ms: int, worked_ms: int, wrote_ms: int) -> str:
-    if wrote_ms * 2 > late_ms:
-        return "the disk is slow"
+def _cause(late_ms: int, worked_ms: int, faulted: int) -> str:
     if worked_ms * 2 > late_ms:
         return "a long piece of work"
+    if faulted * MS_PER_FAULT > late_ms:
+        return "memory was paged out"
     return "no processor was given"
+
+
+def page_faults() -> int:
+    """Return for how many pages this thread has waited for the disk."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt

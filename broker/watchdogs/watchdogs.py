@@ -16,7 +16,7 @@ from broker.exit_codes import Exit
 from broker.options.broker import Bounds
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.disk_lag import DiskLag
-from broker.watchdogs.process_pauses import ProcessPauses
+from broker.watchdogs.process_pauses import ProcessPauses, page_faults
 from store.commit_queue import CommitLag
 from vsync.admin.protocol import Json
 from vsync.totem.events import Direct
@@ -70,13 +70,12 @@ class Watchdogs:
         send_direct: Callable[[Member, bytes], None],
         wall_us: Callable[[], int],
         ran: Callable[[], bool],
-        commit_lag: Callable[[], CommitLag],
-        log_writing_s: Callable[[], float],
+        disk_lag: Callable[[], CommitLag],
         stop: Callable[[Exit, str], None],
         hang_s: int,
     ) -> None:
         self._now, self._stop = loop.time, stop
-        self._commit_lag, self._log_writing_s = commit_lag, log_writing_s
+        self._disk_lag = disk_lag
         self.clocks = ClockSkew(node.me, bounds.clock_s, send_direct, wall_us, ran)
         self.disk = DiskLag(bounds.lag_s, bounds.backlog_bytes, node.set_throttle)
         self.pauses = ProcessPauses(BEAT_S, node.lease.seconds)
@@ -120,14 +119,13 @@ class Watchdogs:
 
     def wake(self) -> None:
         """Do what is due."""
-        writing_s = self._log_writing_s()
-        if pause := self.pauses.look(time.monotonic(), time.thread_time(), writing_s):
+        if pause := self.pauses.look(time.monotonic(), time.thread_time(), page_faults()):
             log.warning("%s", pause)
         now = self._now()
         self.hang.rearm(now)
         self.clocks.wake(now)
         self._go_on()
-        reason = self.disk.look(self._commit_lag(), now)
+        reason = self.disk.look(self._disk_lag(), now)
         self._report()
         if reason:
             self._stop(Exit.DISK, reason)
@@ -153,6 +151,6 @@ class Watchdogs:
         return {
             "alarms": list(self.alarms.values()),
             "clock_off_ms": {n: round(s * 1000) for n, s in sorted(self.clocks.off_s().items())},
-            "disk_lag_bytes": self._commit_lag().bytes,
+            "disk_lag_bytes": self._disk_lag().bytes,
             "disk_lag_ms": round(self.disk.age_s * 1000),
         }

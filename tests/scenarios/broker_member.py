@@ -327,5 +327,8 @@ class StoryMember:
     def confirmed(self, epoch: int, durable_mark: int, positions: list[int]) -> None:
         pass
 
-    def flush(self) -> None:
+    written = 0
+
+    def flush(self) -> int:
         self._unlogged = False
+        return 0

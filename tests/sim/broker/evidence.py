@@ -1,4 +1,8 @@
-"""The member log of a simulated member: the judge reads along, a file gets it if one is wanted."""
+"""The member log of a simulated member: the judge reads along, a file gets it if one is wanted.
+
+As with the real one, what was flushed is written later, by somebody else, all that has gathered at
+once; a crash loses the rest.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,21 @@ class SimLog:
         on_activated: Callable[[Activated], frozenset[str]],
         recorder: Recorder | None,
         on_applied: Callable[[Applied], None],
+        write: Callable[[Callable[[], None]], None],
     ) -> None:
+        """`write` has the call made when a write that begins now is done."""
         self.name, self.judge, self.recorder = name, judge, recorder
         self._tip = chain
         self._on_activated, self._on_applied = on_activated, on_applied
+        self.written = 0  # of the flushes, which are numbered
+        self._write, self._flushes, self._writing = write, 0, False
         self._unflushed: list[bytes] = []
+        self._unwritten: list[bytes] = []
         judge.logs[name] = set()
+
+    @property
+    def idle(self) -> bool:
+        return not self._unflushed and self.written == self._flushes
 
     def batch(self, applied: Applied, history: History, root: int) -> None:
         self.judge.applied(self.name, self._tip, applied, history, root)
@@ -39,11 +52,28 @@ class SimLog:
         if self.recorder is not None:
             self.recorder.batch(applied, history, root)
 
-    def flush(self) -> None:
-        self.judge.logs[self.name].update(self._unflushed)
-        self._unflushed.clear()
+    def flush(self) -> int:
+        if self._unflushed:
+            self._flushes += 1
+            self._unwritten += self._unflushed
+            self._unflushed.clear()
+            self._begin()
         if self.recorder is not None:
             self.recorder.flush()
+        return self._flushes
+
+    def _begin(self) -> None:
+        if self._unwritten and not self._writing:
+            self._writing = True
+            gathered, self._unwritten = self._unwritten, []
+            upto = self._flushes
+            self._write(lambda: self._done(gathered, upto))
+
+    def _done(self, gathered: list[bytes], upto: int) -> None:
+        self._writing = False
+        self.judge.logs[self.name].update(gathered)
+        self.written = upto
+        self._begin()
 
     def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
         if self.recorder is not None:

@@ -47,8 +47,11 @@ class SimOutbox:
         return self.clients.take_commands()
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
-        chain = self._controller().replica.history.chain
-        self._fresh.extend((position, chain, effect) for position, effect in effects)
+        tip = self._controller().replica.history.chain  # the log was written a while after that
+        for position, effect in effects:
+            item = self.judge.at(tip, position)
+            assert item is not None
+            self._fresh.append((position, item.chain, effect))
 
     def release(self, position: int) -> None:
         self._gate.release(position)

@@ -50,6 +50,7 @@ DIGEST_INTERVAL = 64
 HELD_BYTES_MAX = 2000  # small: who waits for a state often has to give up what it held
 TICK_US = 1_000_000_000_000  # far enough from zero for clocks that are set back by hours
 POLL_S = 0.01
+LOG_WRITE_WORST_S = 1.0
 
 
 class SimRing:
@@ -103,6 +104,8 @@ class BrokerUpper:
         self.slice_items = pace.pick((1, 3, 8, 1000))  # how much one turn applies at most
         self.slice_s = pace.pick((0.0, 0.0001, 0.001, 0.01, 0.05))  # how long until the next
         self.checkpoints = tape.pick((0.0, 0.01, 0.1))
+        self.log_tape = tape.fork("memberlog")
+        self.log_write_s = self.log_tape.pick((0.0, 0.0001, 0.002, 0.05))
         self.dead = self.stopping = self._turn_due = False
         store = MemoryStore(disk, Meta("simulated", self.name, f"store-{self.name}"))
         replica = recover(self.name, store)
@@ -116,7 +119,7 @@ class BrokerUpper:
         self.outbox = SimOutbox(self.clients, self.judge, lambda: self.controller, self._released)
         self.log = SimLog(
             self.name, self.judge, replica.history.chain, self._activated,
-            self._recorder(replica, meta), self._applied,
+            self._recorder(replica, meta), self._applied, self._write_log,
         )  # fmt: skip
         self.transfer = SimTransfer(self)
         retry_s = tape.fork("retry").gap(0.5 * self.world.plan.transfer_s)
@@ -173,6 +176,7 @@ class BrokerUpper:
             and not controller.transfer_donor
             and controller.submissions.outstanding == 0
             and self.clients.idle
+            and self.log.idle
             and not controller.replica.machine.wants_tick
             and self.store.meta.position == controller.replica.history.position
         )
@@ -279,6 +283,24 @@ class BrokerUpper:
     def when_right(self, call: Callable[[], None]) -> None:
         """Clock skew has tests of its own."""
         call()
+
+    # -- its member log --------------------------------------------------------------------------
+
+    def _write_log(self, done: Callable[[], None]) -> None:
+        """A write to the member log is under way; the loop hears of its end when it runs."""
+
+        took_s = self.log_write_s * self.log_tape.between(0.1, 1.9) * self.member.disk_slowness
+        self.world.after(min(took_s, LOG_WRITE_WORST_S), self._log_written, done)
+
+    def _log_written(self, done: Callable[[], None]) -> None:
+        if self.dead:
+            return
+        if self.member.paused:
+            self.world.after(POLL_S, self._log_written, done)
+            return
+        done()
+        self.replicated.log_written()
+        self.member.finish_step()
 
     # -- its disk (`persister.StoreDevice`) ------------------------------------------------------
 

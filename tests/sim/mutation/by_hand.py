@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from broker.machine.effects import Effect
 from broker.replication.chain import Promise
 from broker.replication.durable_gate import DurableGate
 from broker.replication.member import ReplicatedMember
@@ -342,18 +343,24 @@ def wants_much_more() -> Patches:
 
 
 def replies_before_the_log() -> Patches:
-    """Clients are written to, and then the member log is flushed."""
+    """What a turn made for clients goes to them while the member log is being written."""
 
-    def reply(self: Running) -> bool:
-        controller = self.controller
-        confirmed = self._clients.flush(may_reply=self.may_reply, soon=controller.may_serve_soon)
-        if confirmed:
-            epoch = controller.primary.epoch
-            self._log.confirmed(epoch, self._clients.durable_mark, confirmed)
-        self._log.flush()
-        return True
+    def effects(self: Running, made: list[tuple[int, Effect]]) -> None:
+        self._clients.effects(made)
 
-    yield ReplicatedMember, "reply", reply
+    yield ReplicatedMember, "effects", effects
+
+
+def replies_when_any_log_is_written() -> Patches:
+    """A write of the member log that is done lets go what waits for later ones, too."""
+    log_written_ = ReplicatedMember.log_written
+
+    def log_written(self: Running) -> None:
+        while self._unlogged:
+            self._clients.effects(self._unlogged.popleft()[1])
+        log_written_(self)
+
+    yield ReplicatedMember, "log_written", log_written
 
 
 def replies_without_a_lease() -> Patches:
@@ -479,6 +486,7 @@ PRIMARY_MUTANTS: tuple[Callable[[], Patches], ...] = (
 )
 MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     replies_before_the_log,
+    replies_when_any_log_is_written,
     replies_without_a_lease,
     promises_while_others_reply,
     promises_before_durable,

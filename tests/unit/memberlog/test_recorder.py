@@ -260,7 +260,7 @@ class TestADiskThatFails:
             log.flush()
             read = list(read_segment(open_segment(log.path), "again"))
             assert [(e.lsn, e.record) for e in read[:-1]] == (kept or [(0, read[0].record)])
-            os.close(log._fd)
+            log._file.give_up()
 
     def test_a_rotation_that_has_no_room_for_its_checkpoint(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,88 @@
+"""The open file of a member log, and the steps that a writer orders of it.  Every step blocks.
+
+The writer packs records and decides where a segment ends; it knows no file.  So the steps can be
+carried out at once (clients, tools) or by a thread (`log_thread`), in order either way.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from store.directory_lock import sync_directory
+
+
+class Begin(NamedTuple):
+    """Make a segment; what is written from here on goes there."""
+
+    path: Path
+
+
+class Finish(NamedTuple):
+    """Close the segment; `sync`: it has to be on the disk first, with its name."""
+
+    sync: bool
+
+
+Step: TypeAlias = bytes | Begin | Finish
+"""Bytes are appended to the segment."""
+
+
+class SegmentFile:
+    """The segment that is being written.  After an error nothing may follow."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory
+        self._fd = -1
+
+    def resume(self, path: Path, cut_at: int | None) -> None:
+        """Continue a segment; its torn tail, if there is one, is cut off."""
+        self.path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        if cut_at is not None:
+            os.ftruncate(self._fd, cut_at)
+
+    def carry_out(self, steps: list[Step]) -> list[Path]:
+        """Do all of it; return the segments that were closed.  Raises OSError."""
+        finished: list[Path] = []
+        data: list[bytes] = []
+        for step in steps:
+            if isinstance(step, bytes):
+                data.append(step)
+                continue
+            self._append(data)
+            data = []
+            if isinstance(step, Begin):
+                self._begin(step.path)
+            else:
+                self._finish(sync=step.sync)
+                finished.append(self.path)
+        self._append(data)
+        return finished
+
+    def give_up(self) -> None:
+        """Close the file as it is."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _append(self, parts: list[bytes]) -> None:
+        data = memoryview(b"".join(parts))
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def _begin(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o640)
+        self.path = path
+
+    def _finish(self, *, sync: bool) -> None:
+        fd, self._fd = self._fd, -1
+        try:
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        if sync:
+            sync_directory(self.path.parent)

@@ -1,0 +1,81 @@
+"""The member log of a running member: what records, what writes, what packs and drops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from broker.durability.data_directory import DataDirectory
+from broker.memberlog.log_thread import LogThread
+from broker.memberlog.recorder import Recorder
+from broker.memberlog.writer import LogWriteFailed
+from broker.options.broker import BrokerOptions
+from broker.process.log_archiver import LogArchiver
+from broker.replication.chain import History
+from store.api import Meta
+from store.commit_queue import CommitLag
+
+log = logging.getLogger("qpidd")
+
+SETTLE_S = 0.5
+"""How long what clients are due waits for the log, when the member stops."""
+
+
+class MemberLog:
+    """The log of one incarnation.  Raises LogWriteFailed.
+
+    `on_written` follows each write, `on_failed` the first that fails.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        identity: DataDirectory,
+        meta: Meta,
+        wall_us: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+        on_written: Callable[[], None],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        given = options.memberlog
+        # A name that was promised to before anything was held may be of a start that came to
+        # nothing.
+        cluster_id = meta.cluster_id if meta.position else ""
+        writer = self._writer = LogThread(
+            identity.log_dir, options.cluster_name, cluster_id, identity.name,
+            identity.incarnation, wall_us, loop, given.segment_bytes, given.segment_us,
+        )  # fmt: skip
+        writer.on_written, writer.on_failed = on_written, on_failed
+        self.recorder = Recorder(writer)
+        self._archiver = LogArchiver(identity.log_dir, lambda: writer.path, given.policy, loop)
+        writer.closed = self._archiver.closed
+        self.tend = self._archiver.tend
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Return what was written, packed and dropped."""
+        lag = self._writer.lag()
+        waiting = {"waiting_bytes": lag.bytes}
+        return {**self._archiver.counters, **self._writer.counters, **waiting}
+
+    def lag(self) -> CommitLag:
+        """Return how far the disk is behind."""
+        return self._writer.lag()
+
+    async def settled(self) -> None:
+        """Wait a moment until what was flushed is written."""
+        await self._writer.settled(SETTLE_S)
+
+    async def close(self, reason: str, history: History, patience_s: float) -> bool:
+        """Write the end; False: the disk does not answer, and a thread is still in it."""
+        ended = True
+        try:
+            self.recorder.stop(reason, history)
+            ended = await self._writer.closed_within(patience_s)
+            if not ended:
+                log.critical("the member log could not be closed: the disk does not answer")
+        except LogWriteFailed as error:
+            log.error("the member log could not be closed in order: %s", error)
+        await self._archiver.stop()
+        return ended
