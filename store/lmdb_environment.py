@@ -12,8 +12,8 @@ import lmdb
 
 from store import schema
 from store.api import Meta
-from store.directory_lock import explain
-from store.errors import StoreMissing, StoreUnreadable
+from store.directory_lock import explain, sync_directory, sync_file
+from store.errors import StoreFailed, StoreMissing, StoreUnreadable
 
 DATA_NAME = "data.mdb"
 
@@ -52,6 +52,28 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise StoreUnreadable(f"{path} is not a directory") from error
+    except OSError as error:
+        raise explain(error, path) from error
+
+
+def create_data(path: Path, meta: Meta) -> None:
+    """Make the file of a new store, under another name until it is whole and durable.
+
+    LMDB writes its first pages in place: half of them, after a loss of power, would never open.
+    """
+    fresh = path / f"{DATA_NAME}.new"
+    try:
+        fresh.unlink(missing_ok=True)
+        with lmdb.open(str(fresh), subdir=False, lock=False, max_dbs=0, mode=0o640) as env:
+            with env.begin(write=True) as txn:
+                txn.put(schema.META_KEY, schema.encode_meta(meta))
+            env.sync(True)
+        sync_file(fresh)
+        fresh.rename(path / DATA_NAME)
+        sync_directory(path)
+        sync_directory(path.parent)
+    except lmdb.Error as error:
+        raise StoreFailed(f"{path}: a store could not be created: {error}") from error
     except OSError as error:
         raise explain(error, path) from error
 

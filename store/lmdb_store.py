@@ -3,7 +3,8 @@
 Rules from measurements: default LMDB flags only (no WRITEMAP, no NOSYNC); at most four LMDB calls
 per commit, because each releases the interpreter lock; no read transaction outlives a call, because
 a suspended reader pins pages; LMDB neither syncs the directory nor, at creation, its first two
-pages, so `_create` does.  LMDB continues after a failed commit; this store does not (`_poison`).
+pages, so `create_data` does.  LMDB continues after a failed commit; this store does not
+(`_poison`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from store.api import (
 )
 from store.directory_lock import DirectoryLock, explain, sync_directory, sync_file
 from store.errors import StoreCorrupt, StoreError, StoreFailed, StoreFull, StoreMissing
-from store.lmdb_environment import DATA_NAME, MapGate, make_directory, meta_of, open_environment
+from store.lmdb_environment import (
+    DATA_NAME,
+    MapGate,
+    create_data,
+    make_directory,
+    meta_of,
+    open_environment,
+)
 
 MAP_BYTES_FIRST = 64 << 20
 MAP_BYTES_MAX = 1 << 40
@@ -67,10 +75,12 @@ class LmdbStore:
             raise StoreMissing(f"there is no store in {path}")
         self._lock = DirectoryLock(path)
         try:
+            if create is not None and not (path / DATA_NAME).exists():
+                create_data(path, create)
             self._env = open_environment(path, map_bytes, sync)
             self._map_bytes = int(self._env.info()["map_size"])  # the file may be larger already
             try:
-                self._meta = self._load(create)
+                self._meta = self._load()
                 self._pointer = self._load_pointer()
                 self._check_extent()
             except BaseException:
@@ -264,25 +274,11 @@ class LmdbStore:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _load(self, create: Meta | None) -> Meta:
+    def _load(self) -> Meta:
         with self._env.begin() as txn:
             value = txn.get(schema.META_KEY)
             used = txn.stat()["entries"] > 0
-        if value is None and not used and create is not None:
-            self._create(create)
-            return create
         return meta_of(value, used, self.path)
-
-    def _create(self, meta: Meta) -> None:
-        packed = schema.encode_meta(meta)
-        self._write(lambda txn: txn.put(schema.META_KEY, packed))
-        try:
-            self._env.sync(True)
-            sync_file(self.path / DATA_NAME)
-            sync_directory(self.path)
-            sync_directory(self.path.parent)
-        except OSError as error:
-            raise explain(error, self.path) from error
 
     def _load_pointer(self) -> SavedCheckpoint | None:
         with self._env.begin() as txn:

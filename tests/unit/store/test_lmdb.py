@@ -163,9 +163,14 @@ class TestRefusal:
             LmdbStore(tmp_path)
         with pytest.raises(StoreMissing):
             inspect(tmp_path)
+
+    def test_a_creation_that_broke_off_begins_anew(self, tmp_path: Path) -> None:
+        """A store is made under another name, so what is left never opens."""
+        (tmp_path / "data.mdb.new").write_bytes(bytes(5000))
         store = LmdbStore(tmp_path, FRESH)
         assert store.meta == FRESH
         store.close()
+        assert not (tmp_path / "data.mdb.new").exists()
 
     def test_busy_names_the_process(self, tmp_path: Path) -> None:
         store = LmdbStore(tmp_path, FRESH)

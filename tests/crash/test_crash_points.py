@@ -1,0 +1,108 @@
+"""Each boundary of store, join, shutdown and ejection, met by a kill, an error, or a loss of power.
+
+What was promised before is there afterwards, on the real store (G9, G14); with a disk that forgets
+what was not synced, as a control, and with mistakes that must be noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from tests.crash import workloads
+from tests.crash.power_loss import NOTE, SYNC, Disk, Record, choices, read_records
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """In memory where that can be: what is durable is in the record, not on a disk."""
+    path = Path(mkdtemp(prefix="crash-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def run(library: Path, workload: str, place: Path, mode: str, *, broken: str = "") -> str:
+    """Run a workload under the library, with a mistake if one is named; return what it printed."""
+    arguments = [str(library), workload, str(place), mode, *([broken] if broken else [])]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.workloads", *arguments], cwd=ROOT, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(library)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def losses(
+    workload: str, records: list[Record], place: Path, *, syncs: bool = True, most: int = 10
+) -> list[str]:
+    """Lose the power after each operation, and return what was wrong on what was left."""
+    wrong: list[str] = []
+    disk = Disk(str(place / "data"), syncs=syncs)
+    for count, record in enumerate(records):
+        disk.take(record)
+        if record.kind == SYNC:
+            continue  # nothing was written since the operation before
+        for number, choice in enumerate(choices(count)):
+            left = place / "left" / "data"
+            disk.leave(left, choice)
+            try:
+                workloads.check(workload, left, disk.notes)
+            except Exception:
+                at = f"after operation {count}, {record._replace(data=b'')}, choice {number}"
+                wrong.append(f"{at}: {traceback.format_exc()}")
+            shutil.rmtree(place / "left")
+            if len(wrong) >= most:
+                return wrong
+    return wrong
+
+
+@pytest.mark.parametrize("workload", workloads.WORKLOADS)
+def test_power_is_lost_after_each_operation(library: Path, workload: str) -> None:
+    with directory() as place:
+        run(library, workload, place, "record")
+        records = read_records(place / "records")
+        assert sum(record.kind == NOTE for record in records) > 3
+        wrong = losses(workload, records, place, most=1)
+        assert not wrong, wrong[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workload", workloads.WORKLOADS)
+def test_each_operation_fails_or_kills(library: Path, workload: str) -> None:
+    """SIGKILL, EIO and ENOSPC: what is wrong is said in words, and nothing promised is lost."""
+    with directory() as place:
+        run(library, workload, place, "fault")
+
+
+@pytest.mark.parametrize("workload", workloads.WORKLOADS)
+def test_a_disk_that_forgets_what_was_synced_is_noticed(library: Path, workload: str) -> None:
+    """The control: where no fsync does anything, each workload loses what was promised."""
+    with directory() as place:
+        run(library, workload, place, "record")
+        assert losses(workload, read_records(place / "records"), place, syncs=False, most=1)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "workload"),
+    [(name, workload) for name, (workload, _) in workloads.MISTAKES.items()],
+)
+def test_a_mistake_is_noticed(library: Path, mistake: str, workload: str) -> None:
+    """Each would lose what was promised, and only where the power is lost."""
+    with directory() as place:
+        run(library, workload, place, "record", broken=mistake)
+        assert losses(workload, read_records(place / "records"), place, most=1)

@@ -1,0 +1,442 @@
+"""What is done to the real store, with a note of each promise that is given on the way.
+
+Run under `record_writes.c`: `python -m tests.crash.workloads LIBRARY WORKLOAD DIR record` once with
+all that is written recorded, or `... DIR fault` once for each operation and each fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from broker.durability.recovery import checkpoint_of, recover
+from broker.durability.store_writer import DataDirectoryDevice, StoreWriter, close_store
+from broker.machine.command_codec import pack_blob
+from broker.machine.commands import CONNECTION_OPEN, ConnectionOpen
+from broker.machine.machine import Machine
+from broker.process import arbitrator_record
+from broker.process.arbitrator_record import RecordFile
+from broker.replication.chain import History, Promise
+from broker.replication.persister import Persister
+from broker.replication.replica import Item, Replica
+from store import directory_lock, lmdb_environment, lmdb_store, swap
+from store.api import Marker, Meta
+from store.errors import StoreError
+from store.lmdb_store import LmdbStore
+from vsync.primary.events import Activation
+from vsync.types import RingId
+
+Note = Callable[[str], None]
+RING = RingId(1, "a", 1)
+CLUSTER = "c1a5"
+FRESH = Meta("prod", "a", "5eed")
+PROMISED = 9
+MAP_BYTES = 1 << 17
+KILLED = -1
+FAULTS = (KILLED, errno.EIO, errno.ENOSPC)
+REFUSED, WRONG = 3, 1
+"""How a run that met an error ends: it said so in words of its own, or it broke."""
+
+
+def entry_of(first: int, last: int) -> bytes:
+    """The content of one entry of the plain store: more than a page now and then."""
+    return b"%d..%d|" % (first, last) + bytes(first * 37 % 9000)
+
+
+def plain_store(directory: Path, note: Note, *, sync: bool = True) -> None:
+    """Commits, meta records, a checkpoint in slices, garbage, a map that grows."""
+    store = LmdbStore(directory / "store", FRESH, map_bytes=MAP_BYTES, sync=sync)
+    note("position 0")
+
+    def commit(count: int) -> None:
+        first = store.meta.position + 1
+        last = first + count - 1
+        meta = replace(store.meta, position=last, chain=b"%d" % last)
+        store.commit(entry_of(first, last), first, last, meta)
+        note(f"position {last}")
+
+    for count in (1, 3, 40, 2, 200, 1):
+        commit(count)
+    store.put_meta(replace(store.meta, promised_epoch=PROMISED))
+    note(f"promised {PROMISED}")
+    position = store.meta.position
+    staging = store.stage(position)
+    staging.add([b"%d" % position] * 3)
+    commit(2)
+    staging.add([b"%d" % position] * 2)
+    staging.finish()
+    note(f"checkpoint {position}")
+    while store.trim():
+        pass
+    for count in (5, 1):
+        commit(count)
+    store.close()
+
+
+class Member:
+    """A replica with a store: what its member would apply, without a ring."""
+
+    def __init__(self, items: int = 0) -> None:
+        self.replica = Replica("a", Machine("a"), History())
+        self.promise = Promise(CLUSTER, ("a", "b", "c"), 1)
+        activation = Activation(1, (("a", 1, False),), True, ("a", "b", "c"), CLUSTER)
+        self.replica.apply(Item(1, RING, 1, "a", activation))
+        self._applied = 0
+        for _ in range(items):
+            self.apply()
+
+    def apply(self) -> None:
+        """One more item."""
+        self._applied += 1
+        number = self._applied
+        session = self.replica.machine.sessions["a"].session
+        peer = f"p:{number}" + "x" * (number * 700 % 5000)
+        command = ConnectionOpen(CONNECTION_OPEN, number, "/", "guest", peer)
+        body = pack_blob(session, number, 1, [command])
+        self.replica.apply(Item(1, RING, 1 + number, "a", body))
+        self.replica.effects.clear()
+
+
+class Stored:
+    """The real persister of one member over its data directory, on a loop."""
+
+    def __init__(self, directory: Path, member: Member, note: Note) -> None:
+        self.directory, self.member, self.note = directory, member, note
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        store = LmdbStore(directory / swap.STORE_NAME, FRESH, map_bytes=MAP_BYTES)
+        device = DataDirectoryDevice(directory, asyncio.get_running_loop(), self._on_failed)
+        self.persister = Persister(device, store, store.meta, self._on_durable)
+
+    def _on_durable(self, position: int) -> None:
+        self.note(f"position {position}")
+
+    def _on_failed(self, error: StoreError) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    async def keep(self, items: int) -> None:
+        """Apply so many items, and wait until they are durable."""
+        for _ in range(items):
+            self.member.apply()
+        self.persister.keep(self.member.replica, self.member.promise)
+        await self._until_written()
+
+    async def promise(self, epoch: int) -> None:
+        """Promise an epoch behind all that was applied."""
+        self.member.promise = replace(self.member.promise, promised_epoch=epoch)
+        self.persister.promise(self.member.promise, lambda: self.note(f"promised {epoch}"))
+        await self._until_written()
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint beside the commits."""
+        made = self.persister.checkpoints
+        self.persister.request_checkpoint()
+        self.persister.keep(self.member.replica, self.member.promise)
+        while self.persister.checkpoints == made:
+            await self._moment()
+
+    async def _until_written(self) -> None:
+        while self.persister.writer.lag().waiting:
+            await self._moment()
+
+    async def _moment(self) -> None:
+        await asyncio.sleep(0.001)
+        if self.failed.done():
+            self.failed.result()
+
+    async def close(self, marker: Marker, reason: str) -> None:
+        """End as a process does."""
+        try:
+            await close_store(self.persister, self.member.replica, marker, reason)
+        finally:
+            self.persister.store.close()
+
+
+def receive(directory: Path, donor: Member, own: Meta) -> LmdbStore:
+    """Take another's state, piece by piece, into the directory where received stores are put."""
+    source = directory.parent / f"{directory.name}.donor"
+    store = LmdbStore(source / "original", replace(FRESH, member="b"))
+    history = donor.replica.history
+    meta = replace(
+        store.meta, cluster_id=CLUSTER, voters=donor.promise.voters, state_epoch=history.epoch,
+        position=history.position, chain=history.chain, order=history.order, marker=Marker.DIRTY,
+    )  # fmt: skip
+    store.write_checkpoint(history.position, checkpoint_of(donor.replica), meta)
+    store.copy_to(source / "copy")
+    store.close()
+    fd = os.open(swap.incoming_file(directory), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    with (source / "copy" / "data.mdb").open("rb") as file:
+        offset = 0
+        while piece := file.read(8192):
+            os.pwrite(fd, piece, offset)
+            offset += len(piece)
+    os.close(fd)
+    shutil.rmtree(source)
+    return swap.received(directory, own)
+
+
+async def _join(directory: Path, note: Note) -> None:
+    """A member with a past receives another's state in its place."""
+    stored = Stored(directory, Member(), note)
+    await stored.keep(2)
+    await stored.promise(PROMISED)
+    await _adopt(stored, directory, note)
+    await stored.keep(2)
+    await stored.close(Marker.DIRTY, "")
+
+
+async def _adopt(stored: Stored, directory: Path, note: Note) -> None:
+    donor = Member(20)
+    note("receiving 0")
+    received = receive(directory, donor, stored.persister.meta)
+    recover("a", received)
+    stored.persister.adopt(received)
+    donor.replica.cut()
+    stored.member, donor.promise = donor, stored.member.promise
+    note(f"position {donor.replica.history.position}")
+
+
+async def _shutdown(directory: Path, note: Note) -> None:
+    """An ordered shutdown, after a checkpoint beside the commits."""
+    stored = Stored(directory, Member(), note)
+    await stored.keep(3)
+    await stored.checkpoint()
+    await stored.keep(4)
+    stored.member.apply()  # handed over only as it ends
+    stored.persister.keep(stored.member.replica, stored.member.promise)
+    await stored.close(Marker.CLEAN, "shut down")
+    note(f"position {stored.member.replica.history.position}")
+    note("marker clean")
+
+
+async def _ejection(directory: Path, note: Note) -> None:
+    """A member that lost a digest vote ends, and comes again for another's state."""
+    stored = Stored(directory, Member(), note)
+    await stored.keep(3)
+    await stored.promise(PROMISED)
+    await stored.close(Marker.INCONSISTENT, "lost a vote")
+    note("marker inconsistent")
+    stored = Stored(directory, Member(3), note)
+    stored.member.replica.cut()
+    await _adopt(stored, directory, note)
+    note("marker dirty")
+    await stored.close(Marker.DIRTY, "")
+
+
+def arbitrator(directory: Path, note: Note) -> None:
+    """The record of an arbitrator, epoch by epoch."""
+    file = RecordFile(directory, "prod", "arb")
+    try:
+        for epoch in range(1, 5):
+            file.write(replace(file.record, epoch=epoch, promised_epoch=epoch, holders=("a", "b")))
+            note(f"promised {epoch}")
+    finally:
+        file.close()
+
+
+WORKLOADS: dict[str, Callable[[Path, Note], None]] = {
+    "store": plain_store,
+    "join": lambda directory, note: asyncio.run(_join(directory, note)),
+    "shutdown": lambda directory, note: asyncio.run(_shutdown(directory, note)),
+    "ejection": lambda directory, note: asyncio.run(_ejection(directory, note)),
+    "arbitrator": arbitrator,
+}
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+def _no_sync(_path: Path) -> None:
+    """Nothing is made durable."""
+
+
+def _without_sync() -> None:
+    WORKLOADS["store"] = lambda directory, note: plain_store(directory, note, sync=False)
+
+
+def _names_not_synced() -> None:
+    for module in (directory_lock, lmdb_environment, lmdb_store, swap, arbitrator_record):
+        vars(module)["sync_directory"] = _no_sync
+
+
+def _copy_not_synced() -> None:
+    vars(swap)["LmdbStore"] = partial(LmdbStore, sync=False)
+    for module in (directory_lock, lmdb_environment, swap):
+        vars(module)["sync_file"] = _no_sync
+
+
+def _promise_forgotten() -> None:
+    def adopt(self: Persister[LmdbStore, StoreWriter], received: LmdbStore) -> None:
+        self.meta = replace(self.meta, promised_epoch=0)
+        adopts(self, received)
+
+    adopts = Persister.adopt
+    Persister.adopt = adopt  # type: ignore[method-assign, assignment]
+
+
+MISTAKES: dict[str, tuple[str, Callable[[], None]]] = {
+    "lmdb_without_sync": ("store", _without_sync),
+    "directory_not_synced": ("join", _names_not_synced),
+    "received_copy_not_synced": ("join", _copy_not_synced),
+    "promise_dropped_at_the_switch": ("join", _promise_forgotten),
+}
+"""With the workload that shows it."""
+
+
+# -- what is there afterwards ----------------------------------------------------------------------
+
+
+def check(workload: str, directory: Path, notes: list[str]) -> None:
+    """Start again on what is left: all that was promised is there, and nothing is half there."""
+    said = [note.split() for note in notes]
+    most = {what: int(n) for what, n in sorted(said, key=lambda two: two[1]) if n.isdigit()}
+    for what, number in said:
+        if number.isdigit():
+            most[what] = max(most[what], int(number))
+    if workload == "arbitrator":
+        file = RecordFile(directory, "prod", "arb")
+        file.close()
+        assert file.record.epoch >= most.get("promised", 0), f"{file.record}, {notes}"
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    swap.recover(directory)
+    store = LmdbStore(directory / "store", FRESH, map_bytes=MAP_BYTES)
+    try:
+        meta = store.meta
+        assert meta.position >= most.get("position", 0), f"{meta}, {notes}"
+        assert meta.promised_epoch >= most.get("promised", 0), f"{meta}, {notes}"
+        markers = [number for what, number in said if what == "marker"]
+        if markers == ["clean"]:
+            assert meta.marker is Marker.CLEAN
+        if markers == ["inconsistent"]:  # until another's state has taken its place
+            replaced = meta.marker is Marker.DIRTY and ["receiving", "0"] in said
+            assert meta.marker is Marker.INCONSISTENT or replaced, f"{meta}, {notes}"
+        if workload == "store":
+            _check_plain(store, most.get("checkpoint", 0))
+        elif meta.position:
+            recover("a", store)
+    finally:
+        store.close()
+
+
+def _check_plain(store: LmdbStore, checkpointed: int) -> None:
+    start = 0
+    if (kept := store.checkpoint()) is not None:
+        start, chunks = kept
+        assert list(chunks) == [b"%d" % start] * 5
+    assert start >= checkpointed
+    assert not store.meta.position or store.meta.chain == b"%d" % store.meta.position
+    expected = start + 1
+    for first, entry in store.log(start):
+        last = int(entry.split(b"|")[0].split(b"..")[1])
+        assert first == expected
+        assert entry == entry_of(first, last)
+        expected = last + 1
+    assert expected == store.meta.position + 1
+
+
+# -- under the library -----------------------------------------------------------------------------
+
+
+class Library:
+    """The functions of `record_writes.c` that drive it."""
+
+    def __init__(self, path: str) -> None:
+        self._lib = ctypes.CDLL(path)
+        self._lib.crash_arm.argtypes = [ctypes.c_long, ctypes.c_int]
+        self._lib.crash_operations.restype = ctypes.c_long
+
+    def watch(self, directory: Path, log: Path | None) -> None:
+        self._lib.crash_watch(os.fsencode(directory), os.fsencode(log) if log else None)
+
+    def arm(self, number: int, how: int) -> None:
+        self._lib.crash_arm(number, how)
+
+    def note(self, text: str) -> None:
+        self._lib.crash_note(text.encode())
+
+    @property
+    def operations(self) -> int:
+        return int(self._lib.crash_operations())
+
+
+def _run(workload: str, directory: Path, note: Note) -> int:
+    try:
+        WORKLOADS[workload](directory, note)
+    except (StoreError, OSError) as error:
+        print(error)
+        return REFUSED
+    except BaseException:
+        traceback.print_exc()
+        return WRONG
+    return 0
+
+
+def _fault(library: Library, workload: str, directory: Path, number: int, how: int) -> str:
+    """Run once with one fault; what went wrong, empty when nothing did."""
+    notes = directory.with_name(directory.name + ".notes")
+    child = os.fork()
+    if child == 0:
+        with notes.with_suffix(".said").open("w") as said, notes.open("a") as file:
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+            library.watch(directory, None)
+            library.arm(number, how)
+            code = _run(workload, directory, lambda text: print(text, file=file, flush=True))
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    text = notes.with_suffix(".said").read_text()
+    if code not in (0, REFUSED, -9):
+        return f"ends with {code}: {text}"
+    if how == errno.ENOSPC and code == REFUSED and "No space left" not in text:
+        return f"does not say that the disk is full: {text}"
+    try:
+        check(workload, directory, notes.read_text().split("\n")[:-1])
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+def _faults(library: Library, workload: str, directory: Path, operations: int) -> int:
+    wrong = 0
+    for number in range(1, operations + 1):
+        for how in FAULTS:
+            place = directory / f"{number}.{how}"
+            place.mkdir(parents=True)
+            why = _fault(library, workload, place / "data", number, how)
+            wrong += bool(why)
+            if why:
+                name = "SIGKILL" if how == KILLED else errno.errorcode[how]
+                print(f"operation {number}, {name}: {why}", flush=True)
+            shutil.rmtree(place)
+    return wrong
+
+
+def main(arguments: list[str]) -> int:
+    path, workload, place, mode, *broken = arguments
+    for name in broken:
+        MISTAKES[name][1]()
+    library, directory = Library(path), Path(place)
+    library.watch(directory / "data", directory / "records")
+    code = _run(workload, directory / "data", library.note)
+    operations = library.operations
+    library.watch(Path("/nowhere"), None)
+    print(operations)
+    if mode == "record" or code != 0:
+        return code
+    return WRONG if _faults(library, workload, directory / "faults", operations) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
