@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
+from broker.admin.maintenance import Maintenance
 from broker.admin.status import groups_of, primary_fact, quorum_of, status_of
 from broker.exit_codes import Exit
 from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Upgrade
@@ -13,6 +14,7 @@ from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from vsync.admin.protocol import Json, QueryRefused
 from vsync.io.traced_driver import Tracer, trace_op
 from vsync.quorum.voter_set import parse
+from vsync.totem.events import Direct
 from vsync.types import Member
 
 STOP_DATAGRAM = b"S"
@@ -31,6 +33,7 @@ class Operations:
         tracer: Tracer,
         voter_changes: VoterChanges,
         *,
+        maintenance: Maintenance,
         credentials: Callable[[str, str, str], bool],
         later: Callable[[float, Callable[[], None]], object],
         send_direct: Callable[[Member, bytes], None],
@@ -41,6 +44,7 @@ class Operations:
     ) -> None:
         self._controller, self._cluster = controller, cluster
         self._tracer, self._voter_changes = tracer, voter_changes
+        self.maintenance = maintenance
         self._later, self._send_direct, self._stop = later, send_direct, stop
         self._progress, self._watchdogs = progress, watchdogs
         self.login, self.all_counters = credentials, counters
@@ -48,7 +52,30 @@ class Operations:
 
     def status(self) -> Json:
         """Return the reply to `status`."""
-        return status_of(self._controller, self._cluster, self._progress(), self._watchdogs())
+        reply = status_of(self._controller, self._cluster, self._progress(), self._watchdogs())
+        return reply | {"drained": sorted(self.maintenance.drained)}
+
+    def connections(self) -> list[Json]:
+        """Return the clients of all members."""
+        self._demand_active()
+        return self.maintenance.connections()
+
+    def disconnect(self, address: str) -> list[str]:
+        """Close a client's connection; return the members that it was at."""
+        self._demand_active()
+        return self.maintenance.disconnect(address)
+
+    def drain(self, name: str, *, on: bool, force: bool) -> None:
+        """Have a member take clients no more, or again."""
+        self._demand_active()
+        self.maintenance.drain(name, on=on, force=force)
+
+    def takes(self, direct: Direct) -> bool:
+        """Whether this datagram is a request that an operator put to another member."""
+        if direct.payload == STOP_DATAGRAM:
+            self._stop(Exit.OK, f"stopped by an operator through {direct.sender.name}")
+            return True
+        return self.maintenance.takes(direct)
 
     def groups(self) -> Json:
         """Return the reply to `groups`."""

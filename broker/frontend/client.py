@@ -220,6 +220,11 @@ class Client:
         self.connection.close(errors.CONNECTION_FORCED, text)
         self.port.mark_writable(self)
 
+    def send_away(self, reason: str) -> None:
+        """An operator ends the connection; the machine forgets it."""
+        self.waiting.clear()
+        self.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, reason), 0, 0)
+
     def deregister(self) -> None:
         """The machine shall forget this connection, if it knows it."""
         self.port.clients.pop(self.closing_conn, None)

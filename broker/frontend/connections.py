@@ -140,6 +140,31 @@ class Connections:
         """Whether these credentials are good from there."""
         return self.gateway.login(user, password, is_loopback(peer))
 
+    def disconnect(self, address: str, reason: str) -> None:
+        """Close the connection from `address`."""
+        self.gateway.disconnect(address, reason)
+        self.on_work()
+
+    def drain(self, reason: str) -> None:
+        """Close all connections and refuse new ones for this reason; empty: let clients in."""
+        self.gateway.drain(reason)
+        self.on_work()
+
+    def details(self) -> dict[str, dict[str, object]]:
+        """Return what only this member knows of its clients, by address."""
+        now = time.monotonic()
+        return {
+            client.peer: {
+                "connected_s": round(now - client.connected_at),
+                **{
+                    name: value
+                    for name in ("product", "version", "platform", "connection_name")
+                    if isinstance(value := client.connection.client_properties.get(name), str)
+                },
+            }
+            for client in self._links
+        }
+
     def take_commands(self) -> list[Command]:
         """Return what clients requested since the last turn, in order of arrival."""
         return self.gateway.take_commands()

@@ -86,6 +86,7 @@ class Gateway:
         self.fenced = True  # kept by the outbox
         self.fenced_briefly = False  # fenced, but that may be over in a moment
         self.paused = False  # kept by the shell
+        self.drained = ""  # why no client is let in, by an operator's wish
         self.clients: dict[int, Client] = {}  # those that the machine knows, by connection number
         self.commands: list[Command] = []
         self.counters = dict.fromkeys(
@@ -182,6 +183,17 @@ class Gateway:
         for client in list(self._everyone):
             client.force_close(reason)
 
+    def drain(self, reason: str) -> None:
+        """Close every connection and let no more in, for this reason; empty: let clients in."""
+        self.drained = reason
+        for client in list(self._everyone) if reason else ():
+            client.send_away(reason)
+
+    def disconnect(self, peer: str, reason: str) -> None:
+        """Close the connection from `peer`."""
+        for client in [one for one in self._everyone if one.peer == peer]:
+            client.send_away(reason)
+
     def admit_waiting(self, *, soon: bool) -> None:
         """Once per turn, before `take_writable`: admit or refuse those that wait, unless the fence
         may be gone `soon`."""
@@ -212,6 +224,9 @@ class Gateway:
         if vhost not in self.vhosts:
             text = reply_text(errors.NOT_ALLOWED, f"vhost '{vhost}' not found")
             client.refuse(errors.NOT_ALLOWED, text)
+            return 0
+        if self.drained:
+            client.send_away(self.drained)
             return 0
         if self.session and self.fenced and self.fenced_briefly:
             self._waiting[client] = None

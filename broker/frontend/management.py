@@ -44,6 +44,15 @@ class Managed(Protocol):
     def upgrade(self, *, force: bool) -> int:
         """Order that the newest version which all members execute is in force; return it."""
 
+    def connections(self) -> list[Json]:
+        """Return the clients of all members."""
+
+    def disconnect(self, address: str) -> list[str]:
+        """Close a client's connection; return the members that it was at."""
+
+    def drain(self, name: str, *, on: bool, force: bool) -> None:
+        """Have the member `name` take clients no more, or again."""
+
 
 class ManagementSession(QuerySession):
     """One management connection, after its preamble."""
@@ -59,6 +68,9 @@ class ManagementSession(QuerySession):
             "counters": lambda _: {"counters": self._member.all_counters()},
             "groups": lambda _: self._member.groups(),
             "quorum": lambda _: self._member.quorum(),
+            "connections": lambda _: {"connections": self._member.connections()},
+            "disconnect": self._disconnect,
+            "drain": self._drain,
             "trace": lambda request: self._member.trace(request),
         }
         super().__init__(ops, self._login)
@@ -76,6 +88,21 @@ class ManagementSession(QuerySession):
             raise QueryRefused("bad-request", "stop needs the id of a member")
         self._member.stop_member(name)
         return {"id": name}
+
+    def _disconnect(self, request: Json) -> Json:
+        address = request.get("address")
+        if not isinstance(address, str):
+            raise QueryRefused("bad-request", "disconnect needs the address of a client")
+        return {"members": self._member.disconnect(address)}
+
+    def _drain(self, request: Json) -> Json:
+        name, on, force = request.get("id"), request.get("on", True), request.get("force", False)
+        if not (isinstance(name, str) and isinstance(on, bool) and isinstance(force, bool)):
+            raise QueryRefused(
+                "bad-request", "drain needs the id of a member; on, force: yes or no"
+            )
+        self._member.drain(name, on=on, force=force)
+        return {"id": name, "on": on}
 
     def _voters(self, request: Json) -> Json:
         action, name, by = (request.get(key, "") for key in ("action", "id", "by"))

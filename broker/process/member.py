@@ -15,7 +15,8 @@ import time
 import uuid
 from collections.abc import Callable
 
-from broker.admin.operations import STOP_DATAGRAM, Operations
+from broker.admin.maintenance import Maintenance
+from broker.admin.operations import Operations
 from broker.admin.status import counters_of
 from broker.divergence.digest_vote import DigestVerdict
 from broker.durability.data_directory import DataDirectory
@@ -143,7 +144,9 @@ class BrokerMember:
         self._timers = Timers(controller, join_refusal, self.stop, loop.time())
         self.operations = Operations(
             controller, options.cluster_name, ring.driver.tracer, self._timers.voter_changes,
-            credentials=self.clients.login, later=loop.call_later, stop=self.stop,
+            maintenance=Maintenance(
+                controller, self.clients, ring.driver.send_direct, log.warning
+            ), credentials=self.clients.login, later=loop.call_later, stop=self.stop,
             send_direct=ring.driver.send_direct, counters=self._all_counters,
             progress=lambda: self._transfer.progress, watchdogs=self._watchdogs.status,
         )  # fmt: skip
@@ -246,6 +249,7 @@ class BrokerMember:
         self.clients.wake(time.monotonic())
         self._timers.wake(self._loop.time())
         self._supervisor.wake()
+        self.operations.maintenance.wake(self._loop.time())
         self._watchdogs.wake()
         self.schedule()
         self._beat_handle = self._loop.call_later(BEAT_S, self._beat)
@@ -266,9 +270,7 @@ class BrokerMember:
     def _on_direct(self, direct: Direct) -> None:
         if direct.sender not in self._ring.node.members:
             self._counters["datagrams_of_strangers"] += 1
-        elif direct.payload == STOP_DATAGRAM:
-            self.stop(Exit.OK, f"stopped by an operator through {direct.sender.name}")
-        elif not self._watchdogs.takes(direct):
+        elif not (self.operations.takes(direct) or self._watchdogs.takes(direct)):
             self._transfer.takes(direct)
 
     # -- called back by the replicated member (`ports.Host`) -------------------------------------

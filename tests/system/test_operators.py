@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 from pathlib import Path
 
+import pika
 import pytest
 
 from broker.exit_codes import Exit
-from tests.system.support.clusters import running_cluster, wait_until
+from tests.system.support.clusters import admitted, running_cluster, wait_until
 from tools.client.management import ManagementError, ask
-from tools.demo.local_cluster import ROOT, LocalCluster, command
+from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster, command
 from tools.demo.stream import Arrivals, write_input
 
 pytestmark = pytest.mark.system
@@ -106,6 +108,90 @@ def test_stop_one_member_by_its_id(tmp_path: Path) -> None:
         assert "(DOWN)" in shown
         cluster[2].start()
         cluster.wait_active()
+
+
+def connected_to(member: BrokerProcess) -> pika.BlockingConnection:
+    """A connection to this member and no other."""
+    parameters = pika.ConnectionParameters(*member.address, connection_attempts=1)
+    return admitted(lambda: pika.BlockingConnection(parameters))
+
+
+def local_address(connection: pika.BlockingConnection) -> str:
+    """Where the broker sees this client."""
+    host, port = connection._impl._transport._sock.getsockname()[:2]
+    return f"{host}:{port}"
+
+
+def closed_with(connection: pika.BlockingConnection) -> str:
+    """What the broker said when it closed this connection."""
+    with pytest.raises(pika.exceptions.ConnectionClosed) as closed:
+        connection.process_data_events(20)
+    assert closed.value.reply_code == 320
+    return closed.value.reply_text
+
+
+def test_clients_of_any_member_are_shown_and_disconnected_through_any(
+    cluster: LocalCluster,
+) -> None:
+    first, last = connected_to(cluster[0]), connected_to(cluster[2])
+    with contextlib.closing(last):
+        last.channel()
+        address, asked = local_address(first), str(cluster[1].address)
+        code, shown, said = run("qpid-cluster", "-C", "-n", asked)
+        assert (code, said) == (0, "")
+        blocks = [block.splitlines() for block in shown.split("\n\n") if block.strip()]
+        ids = [member.id for member in cluster[0].status().members]
+        assert [block[0] for block in blocks] == [f"Clients on Member: ID={one}:" for one in ids]
+        by_member = {block[0]: block[1:] for block in blocks}
+        own = cluster[0].status().local_member()
+        assert own is not None
+        assert f"    {address}" in by_member[f"Clients on Member: ID={own.id}:"]
+        _, document, _ = run("qpid-cluster", "--json", "-c", own.id, str(cluster[0].address))
+        mine = next(c for c in json.loads(document)[0]["connections"] if c["address"] == address)
+        assert (mine["user"], mine["vhost"], mine["channels"]) == ("guest", "/", 0)
+        assert "Pika" in mine["product"]
+        code, shown, said = run("qpid-cluster", "-d", address, asked)
+        assert (code, said) == (0, "")
+        assert shown == f"Closing connection from client: {address}\n"
+        assert "closed by an operator" in closed_with(first)
+        assert run("qpid-cluster", "-d", address, asked)[1] == (
+            f"Client connection '{address}' not found\n"
+        )
+        assert last.is_open
+
+
+def test_a_drained_member_sends_its_clients_away_and_goes_on_voting(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        drained = cluster[2].status().local_member()
+        assert drained is not None
+        client, asked = connected_to(cluster[2]), str(cluster[0].address)
+        assert run("qpid-cluster", "--drain", drained.id, asked) == (0, "", "")
+        text = closed_with(client)
+        assert "is drained for maintenance; try amqp:tcp:" in text
+        with pytest.raises(pika.exceptions.AMQPConnectionError, match="drained"):
+            pika.BlockingConnection(pika.ConnectionParameters(*cluster[2].address))
+        for member in cluster.members:
+            wait_until(
+                lambda m=member: m.status().raw["drained"] == [drained.id],  # type: ignore[misc]
+                20,
+                "the drained member to be shown",
+            )
+        cluster[1].kill()
+        cluster.wait_active([cluster[0], cluster[2]])
+        with contextlib.closing(connected_to(cluster[0])) as other:
+            other.channel().queue_declare("q", durable=True)
+        serving = cluster[0].status().local_member()
+        assert serving is not None
+        code, _, said = run("qpid-cluster", "--drain", serving.id, asked)
+        assert code == 1
+        assert "no other member would take clients" in said
+        assert run("qpid-cluster", "--undrain", drained.id, asked) == (0, "", "")
+        connected_to(cluster[2]).close()
+        assert run("qpid-cluster", "--drain", drained.id, asked)[0] == 0
+        assert cluster[2].terminate() == Exit.OK
+        cluster.start()
+        connected_to(cluster[2]).close()
+        assert cluster[0].status().raw["drained"] == []
 
 
 @pytest.mark.slow

@@ -10,14 +10,15 @@ import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from broker.options.broker import Address
 from tools.cli.options import os_reason
 from vsync.types import record
 
 PREAMBLE = b"QPIDMGT1"
-ANSWER_BYTES_MAX = 1024 * 1024
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+"""A list of a hundred thousand connections is half of that."""
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
@@ -62,6 +63,24 @@ class ClusterStatus:
     def local_member(self) -> MemberStatus | None:
         """The member that answered."""
         return next((member for member in self.members if member.local), None)
+
+
+class Askable(Protocol):
+    """A member that can be asked, with credentials."""
+
+    def ask(self, **request: Json) -> dict[str, Json]:
+        """One question."""
+
+
+class StatusTarget(Askable, Protocol):
+    """A broker that can be asked, also for its status, within a time (None: without end)."""
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """How long to wait for an answer, and for what was ordered."""
+
+    def status(self) -> ClusterStatus:
+        """Return its view of the cluster."""
 
 
 MemberAddress: TypeAlias = Address | Path

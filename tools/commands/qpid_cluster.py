@@ -1,4 +1,4 @@
-"""`qpid-cluster`: show a cluster, stop one member, stop all.
+"""`qpid-cluster`: show a cluster and its clients, send clients away, stop one member or all.
 
 The management protocol, both sides (the broker's is `broker/frontend/management.py`):
 
@@ -17,6 +17,12 @@ The management protocol, both sides (the broker's is `broker/frontend/management
 | | | `voters`: [id], `reason` (why it is not ACTIVE; "" when it is), `version`, |
 | | | `alarms`: [sentence], `clock_off_ms`: {id: ms ahead of the middle of all clocks}, |
 | | | `disk_lag_bytes` and `disk_lag_ms` of this member |
+| | | `drained`: [id] of members that take no clients |
+| `connections` | | `connections`: [{`member`, `address`, `user`, `vhost`, `channels`}] of all |
+| | | members; of its own clients the asked member also says `connected_s`, `product`, ... |
+| `disconnect` | `address` of a client | `members`: [id] where it is; its connection is closed |
+| `drain` | `id`, `on`, `force` | `id`, `on`; that member sends its clients away and lets none |
+| | | in, or takes clients again (`on` false) |
 | `stop` | `id` of a member | `id`; that member leaves cleanly, its store stays DIRTY |
 | `voters` | `action`, `id`, `by`, `votes` | `voter_set`: the terms that will be in force |
 | `upgrade` | `force`: also while a voter is away | `machine_version` that will be in force |
@@ -27,6 +33,8 @@ The management protocol, both sides (the broker's is `broker/frontend/management
 | `trace` | `on`: true, false, or none | `trace`: {`on`, `file`, `trouble`} of the ring's trace |
 
 Programs that use the ring as a library (`vsync.api.cluster`) answer the last four, without a login.
+`disconnect` and `drain` may be lost on their way to another member: ask until the answers to
+`connections` and `status` show that they were carried out.
 
 `status` is one of ACTIVE (serving in a primary view), JOINING (receiving state or catching up),
 INQUORATE (no majority of voters: it serves nobody), WAITING (first start, --cluster-size not yet
@@ -68,6 +76,13 @@ from tools.client.management import (
     ask,
     cluster_status,
 )
+from tools.client.member_operations import (
+    await_member,
+    client_lines,
+    connections,
+    disconnect,
+    drain,
+)
 from tools.commands.target_options import answered, with_json, with_timeout
 from tools.commands.voter_commands import (
     change_of,
@@ -94,11 +109,18 @@ BROKER is [user/password@]host[:port], default localhost:5672. Any member will d
 Examples:
   qpid-cluster                          the cluster that localhost belongs to
   qpid-cluster --json otherhost:5673    the same for programs
+  qpid-cluster -C                       the clients of all members
+  qpid-cluster -d 10.0.0.7:41234        close the connection of this client
+  qpid-cluster --drain b                send b's clients away; b votes and replicates on
+  qpid-cluster --await b otherhost      wait until b, which was started again, is ACTIVE
   qpid-cluster -s b otherhost           stop the member with ID b
   qpid-cluster -k -f                    stop all members, stores clean, no question
   qpid-cluster --add-voter d            let d vote, which runs and is ACTIVE
   qpid-cluster --replace-voter c d      d votes in the place of c, which is gone for good
   qpid-cluster --set-votes a 2          a has two votes from now on
+\b
+A member that is drained lets no client in until it is undrained or restarted. Refused, but with
+--force, when no other member would take clients.
 \b
 A change of the voters is refused when two groups could act apart under the new set, when
 the members that are here could not make it durable, or while another one is under way.
@@ -130,6 +152,15 @@ class Target:
 @click.command(
     name="qpid-cluster", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
+@click.option("-C", "--all-connections", is_flag=True, help="Show the clients of all members.")
+@click.option("-c", "--connections", "of", metavar="ID", help="Show the clients of one member.")
+@click.option(
+    "-d", "--del-connection", "client", metavar="HOST:PORT", help="Disconnect one client."
+)
+@click.option("-n", "--numeric", is_flag=True, help="Do not look up the names of clients' hosts.")
+@click.option("--drain", "drained", metavar="ID", help="Send a member's clients away, for now.")
+@click.option("--undrain", "undrained", metavar="ID", help="Let it take clients again.")
+@click.option("--await", "awaited", metavar="ID", help="Wait until a member is ACTIVE.")
 @click.option("-s", "--stop", metavar="ID", help="Stop one member of the cluster by its ID.")
 @click.option("-k", "--all-stop", is_flag=True, help="Stop the whole cluster, stores clean.")
 @click.option(
@@ -143,28 +174,62 @@ class Target:
 @with_json
 @click.argument("broker", default="localhost")
 def qpid_cluster(
+    all_connections: bool, of: str | None, client: str | None, numeric: bool,
+    drained: str | None, undrained: str | None, awaited: str | None,
     stop: str | None, all_stop: bool, upgrade: bool, force: bool, timeout: float,
     as_json: bool, broker: str,
     add_voter: str | None, remove_voter: str | None, replace_voter: tuple[str, str] | None,
     set_votes: tuple[str, str] | None, expected_votes: str | None,
 ) -> int:  # fmt: skip
-    """Show the cluster that BROKER belongs to; or stop it, or change who votes."""
+    """Show the cluster that BROKER belongs to, or its clients; or stop it, or change who votes."""
     change = change_of(add_voter, remove_voter, replace_voter, set_votes, expected_votes)
-    if (stop is not None) + all_stop + upgrade + (change is not None) > 1:
+    verbs = (of, client, drained, undrained, awaited, stop, change)
+    if sum(verb is not None for verb in verbs) + all_connections + all_stop + upgrade > 1:
         raise click.UsageError("Only one command option may be supplied")
     target = parse_target(broker, timeout or None)
+
+    def said(document: Json, text: str = "") -> int:
+        if as_json or text:
+            print(json.dumps(document, indent=2, sort_keys=True) if as_json else text)
+        return Exit.OK
+
     with answered():
+        if all_connections or of is not None:
+            members = connections(target, of or "")
+            return said([*members], "\n".join(client_lines(members, numeric=numeric)))
+        if client is not None:
+            closed = disconnect(target, *parse_client(client))
+            missing = f"Client connection '{client}' not found"
+            text = f"Closing connection from client: {closed}" if closed else missing
+            return said({"address": closed or None}, text)
+        if (member := drained if undrained is None else undrained) is not None:
+            on = drained is not None
+            drain(target, member, on=on, force=force)
+            return said({"id": member, "drained": on})
+        if awaited is not None:
+            await_member(target, awaited)
+            return said({"id": awaited, "state": "ACTIVE"})
         if stop is not None:
             stop_member(target, stop, force)
-        elif all_stop:
+            return said({"id": stop})
+        if all_stop:
             stop_all(target, force)
-        elif upgrade:
-            print(upgrade_all(target, force))
-        elif change is not None:
-            print(change_voters(target, change))
-        else:
-            return show(target, as_json)
-    return Exit.OK
+            return said({})
+        if upgrade:
+            line = upgrade_all(target, force)
+            return said({"upgraded": line}, line)
+        if change is not None:
+            line = change_voters(target, change)
+            return said({"voter_set": [*line.partition(": ")[2].split(", ")]}, line)
+        return show(target, as_json)
+
+
+def parse_client(text: str) -> tuple[str, int]:
+    """Read HOST:PORT of a client; the host of an IPv6 one may stand in brackets."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        raise click.UsageError("Client address must be of form: <host or ip>:<number>")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def show(target: Target, as_json: bool) -> int:
@@ -186,11 +251,14 @@ def overview(status: ClusterStatus) -> str:
         f"  Cluster Size: {status.size}",
     ]
     label = "       Members"
+    found = status.raw.get("drained")
+    drained = found if isinstance(found, list) else []
     for member in status.members:
         marks = [] if member.state == "ACTIVE" else [member.state]
         marks += [] if member.voter else ["no vote"]
         marks += ["arbitrator"] if member.arbitrator else []
         marks += [f"{member.votes} votes"] if member.votes > 1 else []
+        marks += ["drained"] if member.id in drained else []
         marks += ["local"] if member.local else []
         note = f" ({', '.join(marks)})" if marks else ""
         lines.append(f"{label}: ID={member.id} URL={member.url}{note}")

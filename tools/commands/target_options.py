@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from tools.cli.options import ToolError
-from tools.client.management import Json, ManagementError
+from tools.client.management import Askable, Json, ManagementError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class Askable(Protocol):
-    """A member that can be asked, with credentials."""
-
-    def ask(self, **request: Json) -> dict[str, Json]:
-        """One question."""
 
 
 @contextmanager

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from tools.client.management import ClusterStatus, ManagementError
-from tools.commands.target_options import Askable
+from tools.client.management import ClusterStatus, ManagementError, StatusTarget
 from vsync.types import record
 
 POLL_SECONDS = 0.1
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class StatusTarget(Askable, Protocol):
-    """A broker that can be asked, also for its status, within a time (None: without end)."""
-
-    @property
-    def timeout_seconds(self) -> float | None:
-        """How long to wait for an answer, and for what was ordered."""
-
-    def status(self) -> ClusterStatus:
-        """Return its view of the cluster."""
 
 
 @record

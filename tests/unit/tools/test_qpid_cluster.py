@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools.client.management import PREAMBLE, Json
+from tools.client.member_operations import client_lines
 
 ROOT = Path(__file__).resolve().parents[3]
 Answerer = Callable[[dict[str, Json]], bytes]
@@ -42,6 +43,8 @@ class FakeBroker:
     def __init__(self) -> None:
         self.requests: list[dict[str, Json]] = []
         self.answers: dict[str, bytes] = {"status": json.dumps(STATUS).encode() + b"\n"}
+        self.after: dict[Json, dict[str, bytes]] = {}
+        """By a request: the answers from then on."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -59,6 +62,7 @@ class FakeBroker:
                 request = json.loads(stream.readline())
                 self.requests.append(request)
                 connection.sendall(self.answers.get(request["op"], b""))
+                self.answers |= self.after.get(request["op"], {})
                 stream.close()
 
     def close(self) -> None:
@@ -180,6 +184,114 @@ def test_stop_all(broker: FakeBroker) -> None:
     done = broker.run("-k", "-f")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert broker.ops()[-1] == "shutdown"
+
+
+def lists_clients(broker: FakeBroker) -> None:
+    """Give it two clients at a, one of them without a name, and one at b."""
+    clients: list[Json] = [
+        {"member": "a", "address": "127.0.0.1:50001", "user": "guest", "channels": 2},
+        {"member": "a", "address": "192.0.2.7:50002", "user": "guest", "channels": 0},
+        {"member": "b", "address": "127.0.0.1:50003", "user": "ann", "channels": 1},
+    ]
+    answer: dict[str, Json] = {"ok": True, "connections": clients}
+    broker.answers["connections"] = json.dumps(answer).encode() + b"\n"
+
+
+def test_clients_of_all_members_in_the_classic_layout(broker: FakeBroker) -> None:
+    lists_clients(broker)
+    ended = broker.run("-C", "-n")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == (
+        "Clients on Member: ID=a:\n"
+        "    127.0.0.1:50001\n"
+        "    192.0.2.7:50002\n"
+        "\n"
+        "Clients on Member: ID=b:\n"
+        "    127.0.0.1:50003\n"
+        "\n"
+        "Clients on Member: ID=c:\n"
+        "\n"
+    )
+
+
+def test_clients_of_one_member(broker: FakeBroker) -> None:
+    """Documented by the original, and broken there from 0.10 on."""
+    lists_clients(broker)
+    ended = broker.run("-n", "-c", "b")
+    assert ended.stdout == "Clients on Member: ID=b:\n    127.0.0.1:50003\n\n"
+    document = json.loads(broker.run("-c", "b", "--json").stdout)
+    assert [one["user"] for one in document[0]["connections"]] == ["ann"]
+    assert broker.run("-c", "x").stderr == (
+        "qpid-cluster: Failed: No member with matching ID found\n"
+    )
+
+
+def test_hosts_are_named_unless_numbers_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"192.0.2.1": "shop.example"}
+
+    def look_up(host: str) -> tuple[str, list[str], list[str]]:
+        if host not in names:
+            raise socket.herror(1, "Unknown host")
+        return names[host], [], [host]
+
+    monkeypatch.setattr("tools.client.member_operations.socket.gethostbyaddr", look_up)
+    clients: list[Json] = [{"address": "192.0.2.1:5"}, {"address": "192.0.2.2:6"}]
+    members: list[dict[str, Json]] = [{"id": "a", "connections": clients}]
+    lines = list(client_lines(members, numeric=False))
+    assert lines[1:] == ["    shop.example:5", "    192.0.2.2:6", ""]
+
+
+def test_a_client_is_disconnected_when_it_is_on_no_list_any_more(broker: FakeBroker) -> None:
+    lists_clients(broker)
+    broker.after["disconnect"] = {"connections": b'{"ok": true, "connections": []}\n'}
+    broker.answers["disconnect"] = b'{"ok": true, "members": ["b"]}\n'
+    ended = broker.run("-d", "localhost:50003")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "Closing connection from client: 127.0.0.1:50003\n"
+    asked = [request for request in broker.requests if request["op"] == "disconnect"]
+    assert [request["address"] for request in asked] == ["127.0.0.1:50003"]
+
+
+def test_a_client_that_is_not_there_and_one_that_stays(broker: FakeBroker) -> None:
+    lists_clients(broker)
+    ended = broker.run("-d", "127.0.0.1:1")
+    assert (ended.returncode, ended.stdout) == (0, "Client connection '127.0.0.1:1' not found\n")
+    assert "disconnect" not in broker.ops()
+    broker.answers["disconnect"] = b'{"ok": true, "members": ["b"]}\n'
+    stays = broker.run("-t", "0.3", "-d", "127.0.0.1:50003")
+    assert stays.returncode == 1
+    assert stays.stderr == (
+        "qpid-cluster: Failed: the connection from 127.0.0.1:50003 is still there\n"
+    )
+    assert broker.run("-d", "127.0.0.1").returncode == 2
+
+
+def test_draining_asks_until_the_member_is_shown_as_drained(broker: FakeBroker) -> None:
+    broker.answers["drain"] = b'{"ok": true}\n'
+    shown = json.dumps({**STATUS, "drained": ["b"]}).encode() + b"\n"
+    broker.answers["status"] = json.dumps({**STATUS, "drained": []}).encode() + b"\n"
+    broker.after["drain"] = {"status": shown}
+    ended = broker.run("--drain", "b")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    request = next(one for one in broker.requests if one["op"] == "drain")
+    assert (request["id"], request["on"], request["force"]) == ("b", True, False)
+    assert "ID=b URL=amqp:tcp:127.0.0.1:5673 (drained)\n" in broker.run().stdout
+    late = broker.run("-t", "0.3", "--undrain", "b")
+    assert late.returncode == 1
+    assert "b does not say that it is undrained" in late.stderr
+    assert [one["on"] for one in broker.requests if one["op"] == "drain"][1:] == [False, False]
+    assert broker.run("--drain", "x").stderr == (
+        "qpid-cluster: Failed: No member with matching ID found\n"
+    )
+
+
+def test_awaiting_a_member(broker: FakeBroker) -> None:
+    assert broker.run("--await", "b").returncode == 0
+    down = [member("a", 5672, local=True), member("b", 5673, state="DOWN")]
+    broker.answers["status"] = json.dumps({**STATUS, "size": 1, "members": down}).encode() + b"\n"
+    ended = broker.run("-t", "0.3", "--await", "b")
+    assert ended.returncode == 1
+    assert ended.stderr == "qpid-cluster: Failed: b is not ACTIVE; see qpid-cluster\n"
 
 
 @pytest.mark.parametrize(

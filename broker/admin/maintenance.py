@@ -1,0 +1,174 @@
+"""What operators ask of one member through any other: close a client's connection, take no clients.
+
+A member that is *drained* has closed its clients' connections and lets none in; it votes and
+replicates like the others.  That is kept nowhere: a restart ends it.  It announces this to the
+members of its view, so that each can show who is drained, for as long as it lasts.
+
+Requests and announcements are datagrams and may be lost: announcements are repeated, and whoever
+asked looks whether it happened and asks again.
+Decision: docs/decisions/0026-operators-act-on-members-through-any-member.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from broker.replication.controller import Controller
+from vsync.admin.protocol import Json, QueryRefused
+from vsync.totem.events import Direct
+from vsync.types import Member
+
+CLOSE, DRAIN, UNDRAIN, IS_DRAINED, IS_NOT = b"Oc", b"Od", b"Ou", b"O!", b"O."
+"""How datagrams begin; the address of a client follows CLOSE."""
+ANNOUNCE_S = 1.0
+HEARD_S = 5.0
+"""A member that did not repeat its announcement for so long is not drained any more."""
+CLOSED = "the connection was closed by an operator"
+
+
+class Clients(Protocol):
+    """The clients of this member, as far as an operator acts on them."""
+
+    def disconnect(self, address: str, reason: str) -> None:
+        """Close the connection from there."""
+
+    def drain(self, reason: str) -> None:
+        """Close all connections and refuse new ones for this reason; empty: let clients in."""
+
+    def details(self) -> dict[str, Json]:
+        """What only this member knows of its clients, by address."""
+
+
+class Maintenance:
+    """The drained members, and what is to be done with clients of others."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        clients: Clients,
+        send_direct: Callable[[Member, bytes], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._controller, self._clients = controller, clients
+        self._send_direct, self._note = send_direct, note
+        self._drained = False
+        self._heard: dict[Member, float] = {}
+        self._now = self._announced_at = 0.0
+
+    @property
+    def drained(self) -> frozenset[str]:
+        """The names of the members that take no clients."""
+        here = self._controller.primary.members
+        names = {member.name for member in self._heard if member in here}
+        return frozenset(names | ({self._controller.me.name} if self._drained else set()))
+
+    # -- requests of operators -------------------------------------------------------------------
+
+    def connections(self) -> list[Json]:
+        """Return the clients of all members, from the replicated state."""
+        machine = self._controller.replica.machine
+        members = {record.session: name for name, record in machine.sessions.items()}
+        own, me = self._clients.details(), self._controller.me.name
+        found: list[Json] = []
+        for (session, number), one in machine.connections.items():
+            member = members.get(session, "")
+            known = own.get(one.peer, {}) if member == me else {}
+            found.append(
+                {
+                    "member": member, "address": one.peer, "user": one.user,
+                    "vhost": one.vhost.name, "channels": len(one.channels), "number": number,
+                    **known,
+                }
+            )  # fmt: skip
+        return sorted(found, key=lambda one: (str(one["member"]), str(one["address"])))
+
+    def disconnect(self, address: str) -> list[str]:
+        """Have the connection from `address` closed; return the members that it is at."""
+        at = {str(one["member"]) for one in self.connections() if one["address"] == address}
+        for name in at:
+            if name == self._controller.me.name:
+                self._close(address, "here")
+            else:
+                self._send(name, CLOSE + address.encode())
+        return sorted(at)
+
+    def drain(self, name: str, *, on: bool, force: bool) -> None:
+        """Have a member take clients no more, or again.  Raises QueryRefused."""
+        serving = self._controller.primary.caught_up_names
+        serving -= self._controller.primary.mark.without_data | self.drained
+        if on and not force and not serving - {name}:
+            raise QueryRefused(
+                "refused",
+                f"no other member would take clients while {name} is drained; "
+                "undrain another one first, or use --force",
+            )
+        if name == self._controller.me.name:
+            self._set(on=on, by="here")
+        else:
+            self._send(name, DRAIN if on else UNDRAIN)
+
+    def _send(self, name: str, datagram: bytes) -> None:
+        for member in self._controller.primary.members:
+            if member.name == name:
+                self._send_direct(member, datagram)
+                return
+        raise QueryRefused("no-such-member", f"no member of this view has the id {name}")
+
+    # -- this member -----------------------------------------------------------------------------
+
+    def takes(self, direct: Direct) -> bool:
+        """Whether this datagram was a request or announcement; then it is dealt with."""
+        payload, sender = direct.payload, direct.sender
+        match payload[:2]:
+            case b"Od" | b"Ou":
+                self._set(on=payload == DRAIN, by=f"through {sender.name}")
+            case b"Oc":
+                self._close(payload[2:].decode("utf-8", "replace"), f"through {sender.name}")
+            case b"O!":
+                self._heard[sender] = self._now
+            case b"O.":
+                self._heard.pop(sender, None)
+            case _:
+                return False
+        return True
+
+    def _close(self, address: str, by: str) -> None:
+        shown = address if address.isprintable() else repr(address)
+        self._note(f"an operator closes the connection of {shown} ({by})")
+        self._clients.disconnect(address, CLOSED)
+
+    def _set(self, *, on: bool, by: str) -> None:
+        if on is self._drained:
+            return
+        self._drained = on
+        self._note(
+            f"an operator drains this member ({by}): its clients are sent away until it is "
+            "undrained or restarted"
+            if on
+            else f"an operator undrained this member ({by}): it takes clients again"
+        )
+        self._clients.drain(self._refusal() if on else "")
+        self._announce(IS_DRAINED if on else IS_NOT)
+
+    def _refusal(self) -> str:
+        """What clients are told; where else to connect stands at the end, as it may be cut."""
+        primary, labels = self._controller.primary, self._controller.primary.labels()
+        others: Collection[str] = primary.caught_up_names - self.drained
+        urls = [labels[name] for name in sorted(others) if labels.get(name)]
+        elsewhere = f"; try {' or '.join(urls)}" if urls else ""
+        return f"member '{self._controller.me.name}' is drained for maintenance{elsewhere}"
+
+    def _announce(self, what: bytes) -> None:
+        self._announced_at = self._now
+        for member in self._controller.primary.members:
+            if member != self._controller.me:
+                self._send_direct(member, what)
+
+    def wake(self, now: float) -> None:
+        """Repeat the announcement, and forget those of others that were not repeated."""
+        self._now = now
+        if self._drained and now - self._announced_at >= ANNOUNCE_S:
+            self._announce(IS_DRAINED)
+        for member in [one for one, at in self._heard.items() if now - at > HEARD_S]:
+            del self._heard[member]

@@ -1,0 +1,149 @@
+"""What `qpid-cluster` asks of members about their clients: show, disconnect, send away, wait.
+
+Each function asks any one member and returns text for people or the documents for programs; a
+request that could be lost on its way to another member is repeated until the answer shows that it
+was carried out.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+
+from tools.client.management import Json, ManagementError, MemberStatus, StatusTarget
+
+POLL_SECONDS = 0.1
+ASK_AGAIN_SECONDS = 1.0
+
+
+def connections(target: StatusTarget, of: str = "") -> list[dict[str, Json]]:
+    """Return each running member, or the one named `of`, with its clients' `connections`."""
+    members = running(target)
+    if of and of not in [member.id for member in members]:
+        raise ManagementError("No member with matching ID found")
+    found = connected(target)
+    return [
+        {
+            "id": member.id, "url": member.url,
+            "connections": [one for one in found if one.get("member") == member.id],
+        }
+        for member in members
+        if of in ("", member.id)
+    ]  # fmt: skip
+
+
+def running(target: StatusTarget) -> list[MemberStatus]:
+    """Return the members that may have clients."""
+    members = target.status().members
+    return [one for one in members if one.state != "DOWN" and not one.arbitrator]
+
+
+def connected(target: StatusTarget) -> list[dict[str, Json]]:
+    """Return the connections of all members."""
+    found = target.ask(op="connections").get("connections")
+    if not isinstance(found, list):
+        raise ManagementError("the broker answered without a list of connections")
+    return [one for one in found if isinstance(one, dict)]
+
+
+def client_lines(members: list[dict[str, Json]], *, numeric: bool) -> Iterator[str]:
+    """The classic layout: a heading for each member, and `host:port` of each client."""
+    for member in members:
+        yield f"Clients on Member: ID={member['id']}:"
+        clients = member["connections"]
+        assert isinstance(clients, list)
+        for client in clients:
+            assert isinstance(client, dict)
+            address = str(client.get("address", ""))
+            yield f"    {address if numeric else with_name(address)}"
+        yield ""
+
+
+def with_name(address: str) -> str:
+    """The address with its host's name, where it has one."""
+    host, _, port = address.rpartition(":")
+    return f"{_name_of(host)}:{port}"
+
+
+@cache
+def _name_of(host: str) -> str:
+    try:
+        return socket.gethostbyaddr(host)[0]
+    except (OSError, UnicodeError):
+        return host
+
+
+def disconnect(target: StatusTarget, host: str, port: int) -> str:
+    """Close the connection of a client; return its numeric address, or "" when there is none."""
+    wanted = {f"{ip}:{port}" for ip in _addresses_of(host)}
+    found = sorted(wanted & {str(one.get("address")) for one in connected(target)})
+    if not found:
+        return ""
+    address = found[0]
+
+    def is_gone() -> bool:
+        return all(one.get("address") != address for one in connected(target))
+
+    _until(is_gone, lambda: target.ask(op="disconnect", address=address), target.timeout_seconds,
+           f"the connection from {address} is still there")  # fmt: skip
+    return address
+
+
+def _addresses_of(host: str) -> set[str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return {host}
+    return {host} | {str(info[4][0]) for info in found}
+
+
+def drain(target: StatusTarget, member_id: str, *, on: bool, force: bool) -> None:
+    """Have a member take clients no more, or again; return when it says that it does."""
+    if member_id not in [member.id for member in running(target)]:
+        raise ManagementError("No member with matching ID found")
+
+    def is_so() -> bool:
+        drained = target.status().raw.get("drained")
+        return isinstance(drained, list) and (member_id in drained) is on
+
+    target.ask(op="drain", id=member_id, on=on, force=force)
+    _until(is_so, lambda: target.ask(op="drain", id=member_id, on=on, force=True), target.timeout_seconds,
+           f"{member_id} does not say that it is {'drained' if on else 'undrained'}")  # fmt: skip
+
+
+def await_member(target: StatusTarget, member_id: str) -> None:
+    """Wait until this member is ACTIVE as the target sees it, which is so itself."""
+
+    def is_active() -> bool:
+        status = target.status()
+        return status.status == "ACTIVE" and any(
+            member.id == member_id and member.state == "ACTIVE" for member in status.members
+        )
+
+    _until(
+        is_active,
+        lambda: None,
+        target.timeout_seconds,
+        f"{member_id} is not ACTIVE; see qpid-cluster",
+    )
+
+
+def _until(
+    true_now: Callable[[], bool],
+    ask: Callable[[], object],
+    seconds: float | None,
+    otherwise: str,
+) -> None:
+    """Ask, again from time to time, until it is true; ManagementError `otherwise`."""
+    began = time.monotonic()
+    asked = -ASK_AGAIN_SECONDS
+    while not true_now():
+        now = time.monotonic() - began
+        if seconds is not None and now > seconds:
+            raise ManagementError(otherwise)
+        if now - asked >= ASK_AGAIN_SECONDS:
+            ask()
+            asked = now
+        time.sleep(POLL_SECONDS)
