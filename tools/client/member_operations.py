@@ -86,8 +86,8 @@ def disconnect(target: StatusTarget, host: str, port: int) -> str:
     def is_gone() -> bool:
         return all(one.get("address") != address for one in connected(target))
 
-    _until(is_gone, lambda: target.ask(op="disconnect", address=address), target.timeout_seconds,
-           f"the connection from {address} is still there")  # fmt: skip
+    otherwise = f"the connection from {address} is still there"
+    _until(target, is_gone, lambda: target.ask(op="disconnect", address=address), otherwise)
     return address
 
 
@@ -109,35 +109,35 @@ def drain(target: StatusTarget, member_id: str, *, on: bool, force: bool) -> Non
         return isinstance(drained, list) and (member_id in drained) is on
 
     target.ask(op="drain", id=member_id, on=on, force=force)
-    _until(is_so, lambda: target.ask(op="drain", id=member_id, on=on, force=True), target.timeout_seconds,
-           f"{member_id} does not say that it is {'drained' if on else 'undrained'}")  # fmt: skip
+    otherwise = f"{member_id} does not say that it is {'drained' if on else 'undrained'}"
+    _until(
+        target, is_so, lambda: target.ask(op="drain", id=member_id, on=on, force=True), otherwise
+    )
 
 
 def await_member(target: StatusTarget, member_id: str) -> None:
-    """Wait until this member is ACTIVE as the target sees it, which is so itself."""
+    """Wait until this member is ACTIVE as the target sees it, which is so itself.
+
+    The target may be starting, too.
+    """
 
     def is_active() -> bool:
-        status = target.status()
+        try:
+            status = target.status()
+        except ManagementError:
+            return False
         return status.status == "ACTIVE" and any(
             member.id == member_id and member.state == "ACTIVE" for member in status.members
         )
 
-    _until(
-        is_active,
-        lambda: None,
-        target.timeout_seconds,
-        f"{member_id} is not ACTIVE; see qpid-cluster",
-    )
+    _until(target, is_active, lambda: None, f"{member_id} is not ACTIVE; see qpid-cluster")
 
 
 def _until(
-    true_now: Callable[[], bool],
-    ask: Callable[[], object],
-    seconds: float | None,
-    otherwise: str,
+    target: StatusTarget, true_now: Callable[[], bool], ask: Callable[[], object], otherwise: str
 ) -> None:
     """Ask, again from time to time, until it is true; ManagementError `otherwise`."""
-    began = time.monotonic()
+    began, seconds = time.monotonic(), target.timeout_seconds
     asked = -ASK_AGAIN_SECONDS
     while not true_now():
         now = time.monotonic() - began
