@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable
+from typing import Protocol
 
-from broker.admin.maintenance import Maintenance
+from broker.admin.maintenance import Clients, Maintenance
 from broker.admin.status import groups_of, primary_fact, quorum_of, status_of
 from broker.exit_codes import Exit
 from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Upgrade
@@ -22,6 +24,15 @@ STOP_DATAGRAM = b"S"
 STOP_REPEATS = 3
 STOP_INTERVAL_S = 0.1
 
+log = logging.getLogger("qpidd")
+
+
+class KnownClients(Clients, Protocol):
+    """The clients of this member, and who may log in."""
+
+    def login(self, user: str, password: str, peer: str) -> bool:
+        """Whether these credentials are good from there."""
+
 
 class Operations:
     """Carries out the requests of operators at one member."""
@@ -33,8 +44,7 @@ class Operations:
         tracer: Tracer,
         voter_changes: VoterChanges,
         *,
-        maintenance: Maintenance,
-        credentials: Callable[[str, str, str], bool],
+        clients: KnownClients,
         later: Callable[[float, Callable[[], None]], object],
         send_direct: Callable[[Member, bytes], None],
         stop: Callable[[Exit, str], None],
@@ -44,38 +54,42 @@ class Operations:
     ) -> None:
         self._controller, self._cluster = controller, cluster
         self._tracer, self._voter_changes = tracer, voter_changes
-        self.maintenance = maintenance
+        self._maintenance = Maintenance(controller, clients, send_direct, log.warning)
         self._later, self._send_direct, self._stop = later, send_direct, stop
         self._progress, self._watchdogs = progress, watchdogs
-        self.login, self.all_counters = credentials, counters
+        self.login, self.all_counters = clients.login, counters
         tracer.watch(lambda: primary_fact(controller))
 
     def status(self) -> Json:
         """Return the reply to `status`."""
         reply = status_of(self._controller, self._cluster, self._progress(), self._watchdogs())
-        return reply | {"drained": sorted(self.maintenance.drained)}
+        return reply | {"drained": sorted(self._maintenance.drained)}
 
     def connections(self) -> list[Json]:
         """Return the clients of all members."""
         self._demand_active()
-        return self.maintenance.connections()
+        return self._maintenance.connections()
 
     def disconnect(self, address: str) -> list[str]:
         """Close a client's connection; return the members that it was at."""
         self._demand_active()
-        return self.maintenance.disconnect(address)
+        return self._maintenance.disconnect(address)
 
     def drain(self, name: str, *, on: bool, force: bool) -> None:
         """Have a member take clients no more, or again."""
         self._demand_active()
-        self.maintenance.drain(name, on=on, force=force)
+        self._maintenance.drain(name, on=on, force=force)
+
+    def wake(self, now: float) -> None:
+        """Do what is due, a few times a second."""
+        self._maintenance.wake(now)
 
     def takes(self, direct: Direct) -> bool:
         """Whether this datagram is a request that an operator put to another member."""
         if direct.payload == STOP_DATAGRAM:
             self._stop(Exit.OK, f"stopped by an operator through {direct.sender.name}")
             return True
-        return self.maintenance.takes(direct)
+        return self._maintenance.takes(direct)
 
     def groups(self) -> Json:
         """Return the reply to `groups`."""

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable
 
-from broker.admin.maintenance import Maintenance
 from broker.admin.operations import Operations
 from broker.admin.status import counters_of
 from broker.divergence.digest_vote import DigestVerdict
@@ -144,9 +143,7 @@ class BrokerMember:
         self._timers = Timers(controller, join_refusal, self.stop, loop.time())
         self.operations = Operations(
             controller, options.cluster_name, ring.driver.tracer, self._timers.voter_changes,
-            maintenance=Maintenance(
-                controller, self.clients, ring.driver.send_direct, log.warning
-            ), credentials=self.clients.login, later=loop.call_later, stop=self.stop,
+            clients=self.clients, later=loop.call_later, stop=self.stop,
             send_direct=ring.driver.send_direct, counters=self._all_counters,
             progress=lambda: self._transfer.progress, watchdogs=self._watchdogs.status,
         )  # fmt: skip
@@ -249,7 +246,7 @@ class BrokerMember:
         self.clients.wake(time.monotonic())
         self._timers.wake(self._loop.time())
         self._supervisor.wake()
-        self.operations.maintenance.wake(self._loop.time())
+        self.operations.wake(self._loop.time())
         self._watchdogs.wake()
         self.schedule()
         self._beat_handle = self._loop.call_later(BEAT_S, self._beat)

@@ -127,7 +127,7 @@ def closed_with(connection: pika.BlockingConnection) -> str:
     with pytest.raises(pika.exceptions.ConnectionClosed) as closed:
         connection.process_data_events(20)
     assert closed.value.reply_code == 320
-    return closed.value.reply_text
+    return str(closed.value.reply_text)
 
 
 def test_clients_of_any_member_are_shown_and_disconnected_through_any(
