@@ -1,7 +1,9 @@
 """The root computed anew, and the invariants that hold between commands."""
 
+from itertools import islice
+
 from broker.machine.clock.cluster_time import clock_element, horizon
-from broker.machine.digest import MASK, held_element, ready_element
+from broker.machine.digest import MASK, held_element, ready_element, ready_elements
 from broker.machine.handlers.connections import channel_element, connection_element
 from broker.machine.handlers.poison import poison_element
 from broker.machine.handlers.publish import letter_element
@@ -63,10 +65,11 @@ def ready_sum(queue: Queue, fresh: bool) -> int:
         seq, redelivered = seq_at(queue, place)
         content = message[CONTENT_HASH] if fresh else rehash(message)
         total += ready_element(content, number, seq, redelivered)
-    recovered_seq = queue.recovered_seq
-    for seq, message in enumerate(queue.ready, queue.next_seq - len(queue.ready)):
-        content = message[CONTENT_HASH] if fresh else rehash(message)
-        total += ready_element(content, number, seq, seq < recovered_seq)
+    first = queue.next_seq - len(queue.ready)
+    recovered = max(0, queue.recovered_seq - first)  # so many of the first ones
+    contents = iter([one[CONTENT_HASH] if fresh else rehash(one) for one in queue.ready])
+    total += ready_elements(islice(contents, recovered), number, first, True)
+    total += ready_elements(contents, number, first + recovered, False)
     return total & MASK
 
 

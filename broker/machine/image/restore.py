@@ -13,7 +13,7 @@ import msgpack
 
 from broker.machine.clock.cluster_time import horizon
 from broker.machine.commands import Table
-from broker.machine.digest import ALGORITHM, body_hash, canonical, item_hash, message_hash
+from broker.machine.digest import ALGORITHM, canonical, item_hash, message_hashes
 from broker.machine.image.invariants import ready_sum, recompute_root
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.queueing.arguments import apply_arguments
@@ -163,8 +163,7 @@ class _Reader:
             "tuple[bytes, ...]]",
             columns,
         )
-        bodies = map(body_hash, rest[-1])
-        contents = map(message_hash, numbers, shared, shared_keys, *rest, bodies)
+        contents = message_hashes(numbers, shared, shared_keys, *rest)
         rows = zip(contents, numbers, shared, shared_keys, *rest, strict=True)
         self.messages.update(zip(numbers, rows, strict=True))
 

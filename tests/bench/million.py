@@ -1,0 +1,135 @@
+"""What a million waiting messages cost three members: stop, restart, and memory before and after.
+
+    python -m tests.bench.million                        # a million of 256 bytes
+    python -m tests.bench.million --messages 100000
+
+Prints JSON: seconds for an ordered stop of all (`stop_s`: from the order to the end of the last
+process), for the restart (`start_s`: until all serve together), and for one member that was killed
+to be ACTIVE again (`rejoin_s`).  Resident memory is that of the largest member, in MiB: `rss_idle`
+before the first message, `rss_full` with all of them, `rss_restarted`, and `rss_purged` some
+seconds after the purge.  `purge_s` is the client's wait for purge-ok, `gap_s` the longest time in
+which no confirm came to a publisher of another queue meanwhile.  Compare ratios on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login
+from tools.client.management import ask
+from tools.demo.local_cluster import LocalCluster
+
+PERSISTENT = b"\x10\x00\x02"
+WAIT_S = 600.0
+SETTLE_S = 8.0
+WINDOW = 20_000
+
+
+def rss(cluster: LocalCluster) -> int:
+    """In MiB, of the largest member."""
+    return max(_resident(member.pid) for member in cluster.members if member.alive)
+
+
+def _resident(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) >> 10
+    return 0
+
+
+def fill(cluster: LocalCluster, messages: int, body_bytes: int) -> None:
+    """Publish until so many were confirmed; on a loaded machine a member may leave on the way."""
+    body = bytes(body_bytes)
+    left = messages
+    while left:
+        connection = AmqpConnection(cluster[0].address, Login(timeout_seconds=WAIT_S))
+        number = 0
+        try:
+            connection.declare_queue("million")
+            connection.select_confirms()
+            for number in range(1, left + 1):
+                connection.publish("", "million", PERSISTENT, body)
+                if number % 256 == 0 or number == left:
+                    await_confirms(connection, number - WINDOW if number < left else number)
+            left = 0
+        except ConnectionLost:
+            left -= min(left, max(0, number - WINDOW))
+            cluster.wait_active(timeout_seconds=WAIT_S)
+        finally:
+            connection.drop()
+
+
+def await_confirms(connection: AmqpConnection, number: int) -> None:
+    """Pump until the publish of this number is confirmed."""
+    connection.pump(0)
+    while (connection.acks[-1].number if connection.acks else 0) < number:
+        connection.pump(0.05)
+    del connection.acks[:-1]
+
+
+def purge(cluster: LocalCluster) -> tuple[float, float]:
+    """How long the purge took, and the longest gap of somebody else's confirms."""
+    connection = AmqpConnection(cluster[0].address, Login(timeout_seconds=WAIT_S))
+    other = AmqpConnection(cluster[1].address, Login(timeout_seconds=WAIT_S))
+    other.declare_queue("other")
+    other.select_confirms()
+    began = time.monotonic()
+    connection.call("queue.purge", ("million", False), "queue.purge-ok")
+    took = time.monotonic() - began
+    gap, last = 0.0, began
+    while last < began + 2.0:
+        await_confirms(other, other.publish("", "other", PERSISTENT, b"x"))
+        now = time.monotonic()
+        gap, last = max(gap, now - last), now
+    return took, gap
+
+
+def measure(root: Path, messages: int, body_bytes: int) -> dict[str, float]:
+    """One run, in order."""
+    figures: dict[str, float] = {"messages": messages}
+    with LocalCluster(root, 3, "million") as cluster:
+        cluster.start()
+        figures["rss_idle"] = rss(cluster)
+        began = time.monotonic()
+        fill(cluster, messages, body_bytes)
+        figures["fill_s"] = time.monotonic() - began
+        figures["rss_full"] = rss(cluster)
+        began = time.monotonic()
+        ask(cluster[0].address, {"op": "shutdown"})
+        cluster.wait_stopped(WAIT_S)
+        figures["stop_s"] = time.monotonic() - began
+        began = time.monotonic()
+        cluster.start(WAIT_S)
+        figures["start_s"] = time.monotonic() - began
+        figures["rss_restarted"] = rss(cluster)
+        cluster[2].kill()
+        time.sleep(1.0)
+        began = time.monotonic()
+        cluster.start(WAIT_S)
+        figures["rejoin_s"] = time.monotonic() - began
+        figures["rss_rejoined"] = rss(cluster)
+        figures["purge_s"], figures["gap_s"] = purge(cluster)
+        time.sleep(SETTLE_S)
+        figures["rss_purged"] = rss(cluster)
+        ask(cluster[0].address, {"op": "shutdown"})
+        cluster.wait_stopped(WAIT_S)
+    return {name: round(value, 2) for name, value in figures.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--body-bytes", type=int, default=256)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="million-") as root:
+        figures = measure(Path(root), given.messages, given.body_bytes)
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+if __name__ == "__main__":
+    main()
