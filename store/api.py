@@ -120,6 +120,9 @@ class Store(Protocol):
     def log_begins(self) -> int:
         """Return the first position that the log holds; one past the end when it holds none."""
 
+    def bytes_to_start(self) -> tuple[int, int]:
+        """Return how large the checkpoint is, and the log behind it that a start executes again."""
+
     def pin(self) -> SavedCheckpoint | None:
         """Keep the present checkpoint, and the log behind it, until as many calls of `unpin`."""
 

@@ -174,6 +174,19 @@ class LmdbStore:
                 return schema.log_first(bytes(cursor.key()))
         return self._meta.position + 1
 
+    def bytes_to_start(self) -> tuple[int, int]:
+        """Return the size of the checkpoint and of the log behind it."""
+        self._raise_if_failed()
+        if self._pointer is None:
+            return 0, self._log_bytes
+        first = self._entry_holding(self._pointer.position + 1)
+        if first is None:
+            return self._pointer.bytes, 0
+        with self._gate.reading(), self._env.begin() as txn:
+            value = bytes(txn.get(schema.log_key(first)) or b"")
+        _, entry = schema.decode_entry(value, first, self._where)
+        return self._pointer.bytes, self._log_bytes - schema.entry_end(value)[1] + len(entry)
+
     def pin(self) -> SavedCheckpoint | None:
         """Keep the present checkpoint and the log behind it."""
         self._raise_if_failed()

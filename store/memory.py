@@ -132,6 +132,13 @@ class MemoryStore:
         self._raise_if_failed()
         return min(self.disk.entries, default=self._meta.position + 1)
 
+    def bytes_to_start(self) -> tuple[int, int]:
+        """Return the size of the checkpoint and of the log behind it."""
+        self._raise_if_failed()
+        position, chunks = self.disk.kept or (0, [])
+        behind = [entry for last, entry in self.disk.entries.values() if last > position]
+        return sum(map(len, chunks)), sum(map(len, behind))
+
     def pin(self) -> SavedCheckpoint | None:
         """Keep the present checkpoint and the log behind it."""
         self._raise_if_failed()

@@ -237,7 +237,8 @@ class BrokerMember:
         deadline = clock() + SLICE_S
         self._member.turn(lambda: clock() < deadline)
         self._counters["turns"] += 1
-        if self.clients.gateway.has_work and not self._controller.halted:
+        more = self._watchdogs.memory.slice(self._controller.replica.machine)
+        if more or (self.clients.gateway.has_work and not self._controller.halted):
             self.schedule()
 
     def _beat(self) -> None:
@@ -295,6 +296,8 @@ class BrokerMember:
     def note(self, event: str, text: str) -> None:
         """Log it."""
         log.log(NOTED.get(event, logging.DEBUG), "%s", text)
+        if event == "installed":  # the old state, and what a transfer took, are free
+            self._watchdogs.memory.soon()
 
     def _all_counters(self) -> dict[str, int]:
         """Return the counters of all parts; their prefixes are a format that operators see."""

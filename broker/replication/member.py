@@ -37,8 +37,6 @@ from vsync.totem.events import Deliver, Output, Transitional, View
 from vsync.types import Guarantee, Member
 
 TRANSFER_RETRY_S = 0.5
-FREED_PER_TURN = 4096
-"""Purged messages; that takes about a millisecond."""
 
 
 class ReplicatedMember(Generic[StoreT, WriterT]):
@@ -105,8 +103,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         if not self.reply():
             return
         self._clients.throttle(full=controller.submissions.full or bool(controller.halted))
-        freed = controller.replica.machine.free(FREED_PER_TURN)
-        if controller.busy or freed:
+        if controller.busy:
             self._host.schedule()
 
     @property

@@ -16,6 +16,7 @@ from broker.exit_codes import Exit
 from broker.options.broker import Bounds
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.disk_lag import DiskLag
+from broker.watchdogs.freed_memory import FreedMemory
 from broker.watchdogs.process_pauses import ProcessPauses, page_faults
 from store.commit_queue import CommitLag
 from vsync.admin.protocol import Json
@@ -80,6 +81,7 @@ class Watchdogs:
         self.disk = DiskLag(bounds.lag_s, bounds.backlog_bytes, node.set_throttle)
         self.pauses = ProcessPauses(BEAT_S, node.lease.seconds)
         self.hang = HangWatchdog(hang_s)
+        self.memory = FreedMemory()
         self._waiting: list[Callable[[], None]] = []
         self._reported: dict[str, str] = {}
 
@@ -87,7 +89,7 @@ class Watchdogs:
     def counters(self) -> dict[str, dict[str, int]]:
         """Return the counters by part."""
         return {"clock": self.clocks.counters, "disk": self.disk.counters,
-                "loop": self.pauses.counters}  # fmt: skip
+                "loop": self.pauses.counters, "memory": self.memory.counters}  # fmt: skip
 
     def on_view(self, members: tuple[Member, ...]) -> None:
         """The ring has a new view."""
@@ -123,6 +125,7 @@ class Watchdogs:
             log.warning("%s", pause)
         now = self._now()
         self.hang.rearm(now)
+        self.memory.wake(now)
         self.clocks.wake(now)
         self._go_on()
         reason = self.disk.look(self._disk_lag(), now)

@@ -5,9 +5,30 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from broker.durability.store_writer import AHEAD_BYTES_MAX, SLICE_S, CheckpointWriter
+import pytest
+
+from broker.durability import store_writer
+from broker.durability.recovery import recover
+from broker.durability.store_writer import (
+    AHEAD_BYTES_MAX,
+    SHORT_LOG_BYTES,
+    SLICE_S,
+    CheckpointWriter,
+    DataDirectoryDevice,
+    close_store,
+    is_worth_a_checkpoint,
+)
+from broker.machine.machine import Machine
+from broker.replication.chain import History, Promise
+from broker.replication.persister import Persister
+from broker.replication.replica import Item, Replica
+from store.api import Marker, Meta
 from store.commit_queue import CheckpointJob
+from store.lmdb_store import LmdbStore
+from vsync.primary.events import Activation
+from vsync.types import RingId
 
 CHUNK = bytes(256 * 1024)
 
@@ -77,3 +98,43 @@ def test_a_failure_is_told_and_ends_it() -> None:
     bench.run(broken(), lambda _: bool(bench.errors))
     assert isinstance(bench.errors[0], ZeroDivisionError)
     assert not bench.checkpoint.complete
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_bytes", "log_bytes", "wanted"),
+    [
+        (0, 0, False),
+        (0, SHORT_LOG_BYTES, False),
+        (0, SHORT_LOG_BYTES + 1, True),
+        (300 << 20, 30 << 20, False),
+        (300 << 20, 40 << 20, True),
+    ],
+)
+def test_a_short_log_is_worth_no_checkpoint_at_the_end(
+    checkpoint_bytes: int, log_bytes: int, wanted: bool
+) -> None:
+    """An ordered stop with a million messages wrote all of them once more, behind every fsync."""
+    assert is_worth_a_checkpoint(checkpoint_bytes, log_bytes) is wanted
+
+
+@pytest.mark.parametrize("log_bytes_min", [0, SHORT_LOG_BYTES])
+def test_an_ordered_end_is_clean_with_and_without_a_checkpoint(
+    log_bytes_min: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(store_writer, "SHORT_LOG_BYTES", log_bytes_min)
+    replica = Replica("a", Machine("a"), History())
+    activation = Activation(1, (("a", 1, True),), False, ("a",), "c")
+    replica.apply(Item(1, RingId(1, "a", 1), 1, "a", activation))
+    store = LmdbStore(tmp_path / "store", Meta("c", "a", "s"))
+
+    async def end() -> None:
+        device = DataDirectoryDevice(tmp_path, asyncio.get_running_loop(), lambda _: None)
+        persister = Persister(device, store, store.meta, lambda _: None)
+        persister.keep(replica, Promise("c", ("a",), 1))
+        await close_store(persister, replica, Marker.CLEAN, "")
+
+    asyncio.run(end())
+    assert store.meta.marker is Marker.CLEAN
+    assert (store.checkpoint() is not None) is (log_bytes_min == 0)
+    assert recover("a", store).machine.root() == replica.machine.root()
+    store.close()

@@ -327,3 +327,17 @@ class TestClosed:
         with pytest.raises(StoreFailed):
             list(store.log(0))
         opener().close()
+
+
+def test_what_a_start_has_to_read_is_known(opener: Opener) -> None:
+    store = opener()
+    assert store.bytes_to_start() == (0, 0)
+    fill(store, 2, 3)
+    entries = len("1..2") + len("3..5")
+    assert store.bytes_to_start() == (0, entries)
+    store.write_checkpoint(5, [b"state", b"!"], store.meta)
+    assert store.bytes_to_start() == (6, 0)
+    fill(store, 1, 10)
+    assert store.bytes_to_start() == (6, len("6..6") + len("7..16"))
+    store.close()
+    assert opener().bytes_to_start() == (6, len("6..6") + len("7..16"))

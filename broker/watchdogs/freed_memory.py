@@ -1,0 +1,115 @@
+"""Memory that was freed goes back to the system, in steps that nobody notices.
+
+After a purge, a drain or a state transfer hundreds of megabytes are free, but stay with the
+process: the C library keeps what lies between pieces in use (`malloc_trim` gives it back). To give
+back a gigabyte at once takes a third of a second on a loaded machine, and whoever allocates
+meanwhile waits. So what was purged is freed in slices, each given back before the next one; and now
+and then what else became free is, less often while that yields nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+SLICE_MESSAGES = 2_048
+"""Freed in one turn of the loop: less than a millisecond."""
+TRIM_MESSAGES = 16_384
+"""Freed between two trims: a trim takes a few milliseconds of processor then."""
+TRIM_S_MIN, TRIM_S_MAX = 5.0, 600.0
+"""How long after one trim the next one comes, while they yield something and while they do not."""
+YIELD_BYTES_MIN = 8 << 20
+TRIM_S_LONG = 0.02
+"""A trim that takes so much processor found memory in small pieces: the next one can wait."""
+
+
+class Purged(Protocol):
+    """Whose purged messages are freed: the machine."""
+
+    @property
+    def discarded(self) -> Sequence[object]:
+        """What is to be freed."""
+
+    def free(self, count: int) -> int:
+        """Free up to so many messages; return how many."""
+
+
+class FreedMemory:
+    """Frees what was purged, and gives freed memory back. `wake` is called with the loop's time."""
+
+    def __init__(
+        self,
+        trim: Callable[[], object] | None = None,
+        resident: Callable[[], int] | None = None,
+        start: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        self._trim = trim or _libc_trim()
+        self._resident, self._start = resident or resident_bytes, start or _on_a_thread
+        self._freed = 0  # messages since the last trim
+        self._trimming = False
+        self._pace_s, self._due = TRIM_S_MIN, 0.0
+        self.counters = {"trims": 0, "trimmed_bytes": 0, "freed_messages": 0}
+
+    def slice(self, machine: Purged) -> bool:
+        """Free a slice of what was purged; True while there is more to do."""
+        if not machine.discarded or self._trimming:
+            return False  # the end of the trim is noticed at the next beat
+        freed = machine.free(SLICE_MESSAGES)
+        self.counters["freed_messages"] += freed
+        self._freed += freed
+        if self._freed >= TRIM_MESSAGES or not machine.discarded:
+            self._freed = 0
+            self._begin()
+        return not self._trimming
+
+    def soon(self) -> None:
+        """Much was freed elsewhere, by a transfer for instance."""
+        self._pace_s, self._due = TRIM_S_MIN, 0.0
+
+    def wake(self, now: float) -> None:
+        """Give back what became free, if it is time."""
+        if now >= self._due and not self._trimming:
+            self._due = now + self._pace_s
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._trim is not None:
+            self._trimming = True
+            self._start(self._run)
+
+    def _run(self) -> None:
+        """On a thread; the interpreter's lock is released meanwhile."""
+        assert self._trim is not None
+        before, began = self._resident(), time.thread_time()
+        self._trim()
+        took_s = time.thread_time() - began
+        yielded = max(0, before - self._resident())
+        self.counters["trims"] += 1
+        self.counters["trimmed_bytes"] += yielded
+        is_worth_it = yielded >= YIELD_BYTES_MIN and took_s < TRIM_S_LONG
+        self._pace_s = TRIM_S_MIN if is_worth_it else min(2 * self._pace_s, TRIM_S_MAX)
+        self._trimming = False
+
+
+def resident_bytes() -> int:
+    """Return how much memory of this process is resident."""
+    try:
+        pages = Path("/proc/self/statm").read_bytes().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * resource.getpagesize()
+
+
+def _libc_trim() -> Callable[[], object] | None:
+    """Return the C library's `malloc_trim`, if it has one."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return (lambda: trim(0)) if trim is not None else None
+
+
+def _on_a_thread(run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name="memory-trim", daemon=True).start()
