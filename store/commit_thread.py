@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 
@@ -24,7 +23,7 @@ class CommitThread(CommitQueue):
     ) -> None:
         self._changed = threading.Condition()
         super().__init__(store, self._changed, loop.time, on_durable, on_failed)
-        self._loop = loop
+        self._loop, self._ended = loop, asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -37,23 +36,15 @@ class CommitThread(CommitQueue):
         self._thread.join()
 
     async def drain(self, patience_s: float | None = None) -> None:
-        """Close without blocking the loop.
+        """Close without blocking the loop, and without a thread: there may be no memory for one.
 
         Raises `StoreStuck` after `patience_s`: the thread is blocked in the disk, and the store
         must not be used any more, not even closed.
         """
-        ended: asyncio.Future[None] = self._loop.create_future()  # cancelled at the thread's end
-
-        def close() -> None:
-            self.close()
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(ended.cancel)
-
-        # No executor: the process would wait for its threads when it ends.
-        threading.Thread(target=close, name="store-closing", daemon=True).start()
+        self.stop()
         try:
             async with asyncio.timeout(patience_s):
-                await asyncio.wait([ended])
+                await self._ended.wait()
         except TimeoutError:
             lag = self.lag()
             raise StoreStuck(
@@ -74,6 +65,8 @@ class CommitThread(CommitQueue):
                 self._call_on_loop(task.write())
         except BaseException as error:  # of any kind: nothing more may be written
             self._call_on_loop(self.fail(error))
+        finally:
+            self._call_on_loop([self._ended.set])
 
     def _call_on_loop(self, calls: list[Call]) -> None:
         try:

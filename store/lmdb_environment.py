@@ -90,6 +90,28 @@ def open_environment(path: Path, map_bytes: int, sync: bool) -> lmdb.Environment
     return env
 
 
+def file_id(path: Path) -> tuple[int, int]:
+    """Return what tells the file of a store from every other one."""
+    stat = (path / DATA_NAME).stat()
+    return stat.st_dev, stat.st_ino
+
+
+def misplaced(path: Path, opened: tuple[int, int]) -> str:
+    """Return why a restart would not find the store that was opened at `path`, or nothing.
+
+    Commits go on into a file that was removed, and fail on a file system that became read-only only
+    when there is something to commit.  Blocks as long as the disk does.
+    """
+    try:
+        if file_id(path) != opened:
+            return f"{path / DATA_NAME} is not the file that this broker has open"
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return f"the file system of {path} has become read-only"
+    except OSError as error:
+        return f"{path / DATA_NAME}: {error.strerror}"
+    return ""
+
+
 def inspect(path: Path) -> Meta:
     """Read the meta of a store that another process may have open; changes nothing."""
     if not (path / DATA_NAME).is_file():

@@ -30,8 +30,10 @@ from store.lmdb_environment import (
     DATA_NAME,
     MapGate,
     create_data,
+    file_id,
     make_directory,
     meta_of,
+    misplaced,
     open_environment,
 )
 
@@ -79,6 +81,7 @@ class LmdbStore:
                 create_data(path, create)
             self._env = open_environment(path, map_bytes, sync)
             self._map_bytes = int(self._env.info()["map_size"])  # the file may be larger already
+            self._file_id = file_id(path)
             try:
                 self._meta = self._load()
                 self._pointer = self._load_pointer()
@@ -239,6 +242,10 @@ class LmdbStore:
         self._raise_if_failed()
         with self._gate.reading():
             return int(self._env.info()["last_pgno"] + 1) * int(self._env.stat()["psize"])
+
+    def misplaced(self) -> str:
+        """Return why a restart would not find this store, or nothing.  Asks the disk."""
+        return misplaced(self.path, self._file_id)
 
     def close(self) -> None:
         """Close and unlock.  Idempotent, also after a failure."""

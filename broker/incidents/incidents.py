@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,21 +36,28 @@ class Incidents:
 
     def __init__(self, data_dir: Path) -> None:
         self.directory = data_dir / EVIDENCE_DIR
+        self.do: Callable[[Callable[[], None]], object] = lambda work: work()
+        """Does the writing.  A running member's is a thread: its loop waits for no disk."""
+        self._next = 1 + max((number for number, _, _ in self._found()), default=-1)
 
     def keep(self, kind: str, facts: Facts, files: Mapping[str, bytes] | None = None) -> Path:
-        """Write one piece of evidence and fsync it; return its directory.
+        """Have one piece of evidence written and fsynced; return its directory.
 
         A disk in trouble must not keep a member from stopping: what cannot be written goes to the
         log as one line instead.
         """
-        numbers = [number for number, _, _ in self._found()]
-        path = self.directory / f"{max(numbers, default=-1) + 1:04d}-{kind}"
+        path = self.directory / f"{self._next:04d}-{kind}"
+        self._next += 1
         facts = {"kind": kind, "when": datetime.now(UTC).isoformat(timespec="seconds"), **facts}
         text = json.dumps(facts, indent=2, default=repr)
+        self.do(lambda: self._write(path, kind, text, dict(files or {})))
+        return path
+
+    def _write(self, path: Path, kind: str, text: str, files: Mapping[str, bytes]) -> None:
         try:
             self.directory.mkdir(mode=0o750, exist_ok=True)
             path.mkdir(mode=0o750)
-            for name, data in (files or {}).items():
+            for name, data in files.items():
                 _write(path / name, data[:FILE_BYTES_MAX])
             _write(path / FACTS_NAME, text.encode())
             for directory in (path, self.directory, self.directory.parent):
@@ -58,7 +65,6 @@ class Incidents:
             self._bound(kind)
         except OSError as error:
             log.critical("evidence could not be kept in %s (%s); it is: %s", path, error, text)
-        return path
 
     def all(self, kind: str) -> list[tuple[Path, Facts]]:
         """Return the evidence of one kind, oldest first; what cannot be read is passed over."""

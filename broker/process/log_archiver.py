@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -44,7 +45,7 @@ class LogArchiver:
         """`current` returns the segment that is being written."""
         self._directory, self._current, self._policy = directory, current, policy
         self._loop = loop
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = self._stopped = False
         self._reported: set[str] = set()  # kept though due: logged once
@@ -63,7 +64,7 @@ class LogArchiver:
         """See to all closed segments of the directory; while that is being done, once more."""
         if self._task is not None:
             self._again = True
-        elif not self._stopped and is_due(self._directory, self._current().name, self._policy):
+        elif not self._stopped:
             self._task = self._loop.create_task(self._run())
 
     async def idle(self) -> None:
@@ -74,14 +75,20 @@ class LogArchiver:
     async def stop(self) -> None:
         """The member ends; what is half done is done again at the next start."""
         self._stopped = True
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None:
             self._process.kill()
         await self.idle()
 
     async def _run(self) -> None:
+        kept: set[str] = set()
         try:
-            await self._one_process()
-        except OSError as error:
+            code = await self._loop.run_in_executor(None, self._one_process, kept)
+            self.counters["segments_kept_unverified"] = len(kept)
+            self._reported &= kept
+            if code and not self._stopped:
+                self.counters["archive_failures"] += 1
+                log.error("the process that compresses the member log ended with status %d", code)
+        except (OSError, RuntimeError) as error:  # no process, or no thread to start it
             self.counters["archive_failures"] += 1
             log.error("closed segments of the member log stay as they are: %s", error)
         finally:
@@ -90,27 +97,27 @@ class LogArchiver:
                 self._again = False
                 self.tend()
 
-    async def _one_process(self) -> None:
+    def _one_process(self, kept: set[str]) -> int:
+        """On a worker thread: looking into the directory and starting a process read the disk."""
+        current = self._current().name
+        if not is_due(self._directory, current, self._policy) or self._stopped:
+            return 0
         paths = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *command_line(self._directory, self._current().name, self._policy, time.time()),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+        command = command_line(self._directory, current, self._policy, time.time())
+        with subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths},
-        )
-        if self._stopped:
-            process.kill()
-        assert process.stdout is not None
-        kept: set[str] = set()
-        async for line in process.stdout:
-            self._take(ArchiveResult(**json.loads(line)), kept)
-        code = await process.wait()
-        self.counters["segments_kept_unverified"] = len(kept)
-        self._reported &= kept
-        if code and not self._stopped:
-            self.counters["archive_failures"] += 1
-            log.error("the process that compresses the member log ended with status %d", code)
+        ) as process:
+            self._process = process
+            if self._stopped:
+                process.kill()
+            assert process.stdout is not None
+            for line in process.stdout:
+                result = ArchiveResult(**json.loads(line))
+                self._loop.call_soon_threadsafe(self._take, result, kept)
+        return process.returncode
 
     def _take(self, did: ArchiveResult, kept: set[str]) -> None:
         counters = self.counters

@@ -202,6 +202,8 @@ class BrokerMember:
         history = self._controller.replica.history
         if not await self._log.close(reason, history, PATIENCE_S):
             self.disk_stuck = True
+        if not self.disk_stuck and not await self._supervisor.settled(PATIENCE_S):
+            self.disk_stuck = True
         self._ring.driver.stop(LEAVE_MS)
         self._identity.store = self._member.persister.store
         if not self.disk_stuck:
@@ -242,7 +244,8 @@ class BrokerMember:
             self.schedule()
 
     def _beat(self) -> None:
-        """What is due by the clock."""
+        """What is due by the clock, and the next beat whatever comes of this one."""
+        self._beat_handle = self._loop.call_later(BEAT_S, self._beat)
         self._transfer.wake()
         self.clients.wake(time.monotonic())
         self._timers.wake(self._loop.time())
@@ -250,7 +253,6 @@ class BrokerMember:
         self.operations.wake(self._loop.time())
         self._watchdogs.wake()
         self.schedule()
-        self._beat_handle = self._loop.call_later(BEAT_S, self._beat)
 
     def _on_output(self, output: Output) -> None:
         if isinstance(output, Direct):

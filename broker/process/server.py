@@ -20,6 +20,7 @@ from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
 from broker.process.arbitrator_record import RecordFile
 from broker.process.member import BrokerMember
+from broker.process.messages import Messages
 from broker.process.ring_setup import ring_transport
 from broker.replication.replica import Divergence
 from store.errors import NotWritable, StoreBusy, StoreError
@@ -33,6 +34,8 @@ log = logging.getLogger("qpidd")
 WRITE_BUFFER_HIGH = 1 << 20
 """Above this much unsent output a client is too slow to read: its own input waits."""
 BACKLOG = 512
+MESSAGES_S = 2.0
+"""How long the last messages may take to be written."""
 
 ONE_VOTE = (
     "--cluster-size is 1: where no running cluster of this name is found, this member forms one in "
@@ -110,29 +113,32 @@ class _Refused(Exception):
 
 def run(options: BrokerOptions) -> int:
     """Run one broker until it is stopped; return the exit code of the process."""
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    try:
+    messages = Messages(options.log_level.upper())
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with contextlib.suppress(ImportError):
         import uvloop
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return int(runner.run(_run(options)))
-    except ImportError:
-        return int(asyncio.run(_run(options)))
-
-
-async def _run(options: BrokerOptions) -> Exit:
+        factory = uvloop.new_event_loop
+    runner = asyncio.Runner(loop_factory=factory)
     try:
-        return await (_arbitrate(options) if options.arbitrator else _serve(options))
+        return int(runner.run(_run(options, messages)))
+    finally:
+        # The executor is ended by a new thread, for which there may be no memory.
+        with contextlib.suppress(RuntimeError):
+            runner.close()
+        messages.end(MESSAGES_S)
+
+
+async def _run(options: BrokerOptions, messages: Messages) -> Exit:
+    try:
+        return await (_arbitrate(options) if options.arbitrator else _serve(options, messages))
     except _Refused as refused:
+        messages.end(MESSAGES_S)
         print(f"qpidd: {refused.reason}", file=sys.stderr)
         return refused.code
 
 
-async def _serve(options: BrokerOptions) -> Exit:
+async def _serve(options: BrokerOptions, messages: Messages) -> Exit:
     loop = asyncio.get_running_loop()
     holder: list[BrokerMember] = []
     # The ports are taken before the store is touched: a wrong one changes nothing on disk.
@@ -169,7 +175,7 @@ async def _serve(options: BrokerOptions) -> Exit:
         log.info("listening for clients on %s:%d", options.interface, port)
         code = await member.done
         if member.disk_stuck:
-            logging.shutdown()
+            messages.end(MESSAGES_S)
             os._exit(code)  # a thread is in the disk: nothing of this process can be tidied up
     finally:
         server.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 from broker.divergence.digest_vote import DigestVerdict, Value
 from broker.divergence.split_vote import FAILED, report_of
 from broker.durability.store_writer import LmdbPersister
+from broker.file_thread import FileThread
 from broker.incidents.incidents import Facts, Incidents
 from broker.incidents.quarantine import ORDERED, Quarantine
 from broker.machine.clock.voters import voter_names
@@ -25,12 +26,15 @@ from broker.replication.controller import Controller
 from broker.replication.replica import ExecutionFailed, Withheld
 from broker.selfcheck.reexecution import Reexecution, reexecute
 from broker.selfcheck.scrubber import DiskFault, DiskScrubber, MemoryScrubber
+from store.lmdb_store import LmdbStore
 
 log = logging.getLogger("qpidd")
 
 DISPUTE, SCRUB = "dispute", "scrub"
 DISK_PERIOD_S = 1.0
 """Between two slices that the disk scrubber reads."""
+LOOK_PERIOD_S = 2.0
+"""Between two looks whether the store's file is in its place."""
 ROWS_MAX = 1000
 """At most so many queues are listed in a piece of evidence."""
 DISK_FAULTS_MAX = 3
@@ -57,6 +61,10 @@ class Supervisor:
     ) -> None:  # fmt: skip
         """Begin, once the member is put together."""
         self._controller, self._persister, self._loop = controller, persister, loop
+        self._files = FileThread(loop, lambda error: log.critical("ours: %r", error))
+        self.evidence.do = self._files.do
+        self._looks_at = loop.time()
+        self._misplaced: LmdbStore | None = None
         self._record_vote = record_vote
         self._memory = MemoryScrubber(scrub_rate, loop.time())
         self._disk = DiskScrubber(persister.store)
@@ -76,6 +84,7 @@ class Supervisor:
 
     def wake(self) -> None:
         """Do what is due."""
+        self._look_after_the_store()
         self._persister.hold_checkpoints = bool(self._controller.halted)
         self._scrub()
         verdict = self._disputed
@@ -95,6 +104,35 @@ class Supervisor:
             **{f"memory_{name}": count for name, count in memory.items()},
             **{f"disk_{name}": count for name, count in disk.items()},
         }
+
+    async def settled(self, patience_s: float) -> bool:
+        """Wait until all evidence is durable; False: the disk does not answer."""
+        return await self._files.settled(patience_s)
+
+    # -- whether the store is where it was opened ------------------------------------------------
+
+    def _look_after_the_store(self) -> None:
+        if self._loop.time() < self._looks_at:
+            return
+        self._looks_at = math.inf  # not before this look is over
+        store = self._persister.store
+
+        def look() -> Callable[[], None]:
+            reason = store.misplaced()
+            return lambda: self._looked(store, reason)
+
+        self._files.do(look)
+
+    def _looked(self, store: LmdbStore, reason: str) -> None:
+        """Believe it when the same store is misplaced twice: one is replaced after a transfer."""
+        self._looks_at = self._loop.time() + LOOK_PERIOD_S
+        if reason and store is self._persister.store and store is self._misplaced:
+            self._controller.distrusted(
+                f"the store of this member is gone: {reason}; what it would confirm from here on a "
+                "restart would not find; mend the data directory, or start with an empty one",
+                disk=False,
+            )
+        self._misplaced = store if reason else None
 
     # -- scrubbing -------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ The sick member is a real process of which something is replaced before it start
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -52,6 +53,70 @@ def data_received(self, client, data, now):
         time.sleep(1000)
     take(self, client, data, now)
 broker.frontend.gateway.Gateway.data_received = data_received
+"""
+
+NO_THREADS = """
+import os, sys, threading
+start = threading.Thread.start
+sign = sys.argv[sys.argv.index("--data-dir") + 1] + ".starved"
+def refused(thread):
+    if os.path.exists(sign):
+        raise RuntimeError("can't start new thread")
+    start(thread)
+threading.Thread.start = refused
+"""
+WATCHED = """
+import os, sys, threading, time, broker.process.member as member
+from store.lmdb_store import LmdbStore
+loop_thread, report, watched = threading.get_ident(), None, False
+def seen(what, where):
+    global watched
+    if not watched or threading.get_ident() != loop_thread or str(where).endswith((".py", ".pyc")):
+        return
+    watched = False
+    frame, stack = sys._getframe(2), []
+    while frame is not None and len(stack) < 6:
+        stack.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_code.co_name}")
+        frame = frame.f_back
+    report.write(f"{what} {where}: {' < '.join(stack)}\\n")
+    report.flush()
+    watched = True
+def audited(event, arguments):
+    if event == "open" or event.startswith(("os.", "shutil.")):
+        seen(event, arguments[0] if arguments else "")
+def wrap(name):
+    real = getattr(os, name)
+    def wrapped(*arguments, **more):
+        seen(name, arguments[0] if arguments else "")
+        return real(*arguments, **more)
+    setattr(os, name, wrapped)
+for name in ("write", "read", "pread", "pwrite", "fsync", "fdatasync", "stat", "lstat", "fstat",
+             "statvfs", "access", "ftruncate", "close"):
+    wrap(name)
+start, stop = member.BrokerMember.start, member.BrokerMember.stop
+def started(self):
+    global report
+    start(self)
+    name = str(self._identity.data_dir)
+    report = open(name + ".files", "w")
+    sys.addaudithook(audited)
+    threading.Thread(target=when_asked, args=(name + ".watch",), daemon=True).start()
+def when_asked(sign):
+    global watched
+    while not os.path.exists(sign):
+        time.sleep(0.05)
+    os.unlink(sign)
+    watched = True
+def stopped(self, *arguments, **more):
+    global watched
+    watched = False
+    stop(self, *arguments, **more)
+member.BrokerMember.start, member.BrokerMember.stop = started, stopped
+for name in ("_write", "_load_pointer", "_log_slice", "size_bytes", "copy_to", "close"):
+    def watched_call(self, *arguments, real=getattr(LmdbStore, name), name=name):
+        seen(name, self.path)
+        return real(self, *arguments)
+    setattr(LmdbStore, name, watched_call)
 """
 
 
@@ -178,3 +243,52 @@ def test_a_clock_that_drifts_off_is_named_and_expires_nothing(two_of_three: Loca
                 "the time, which the other clocks move, for the message with half a second to live",
             )
         assert process.alive, "it goes on"
+
+
+def test_a_member_whose_store_was_removed_stops(two_of_three: LocalCluster) -> None:
+    """It could confirm what no restart finds; the others go on."""
+    sick_one = two_of_three[2]
+    sick_one.start()
+    with publisher_beside_three(two_of_three) as channel:
+        shutil.rmtree(sick_one.data_dir / "store")
+        assert sick_one.wait(20) == Exit.INTERNAL
+        assert "the store of this member is gone" in sick_one.log_path.read_text()
+        channel.basic_publish("", "q", b"life goes on", PERSISTENT)
+
+
+def test_a_member_stops_in_order_without_memory_for_a_thread(two_of_three: LocalCluster) -> None:
+    with sick(two_of_three[2], NO_THREADS) as process, publisher_beside_three(two_of_three) as one:
+        one.basic_publish("", "q", b"m", PERSISTENT)
+        two_of_three[2].data_dir.with_name(two_of_three[2].data_dir.name + ".starved").touch()
+        process.terminate()
+        assert process.wait(20) == Exit.OK
+        said = process.log_path.read_text()
+        assert "stopping: asked to terminate" in said
+        assert "could not" not in said
+
+
+def test_the_loop_touches_no_file(two_of_three: LocalCluster) -> None:
+    """From when it serves to its stop.  Receiving a state has files of its own.
+
+    docs/decisions/0023-no-file-operation-on-the-loop-thread.md.
+    """
+    watched = two_of_three[2]
+    with sick(watched, WATCHED) as process, publisher_beside_three(two_of_three):
+        parameters = pika.ConnectionParameters(*watched.address)
+        sign = watched.data_dir.with_name(watched.data_dir.name + ".watch")
+        sign.touch()
+        wait_until(lambda: not sign.exists(), 20, "the watch")
+        with contextlib.closing(admitted(lambda: pika.BlockingConnection(parameters))) as other:
+            channel = other.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("w", durable=True)
+            for number in range(200):
+                channel.basic_publish("", "w", b"%d" % number, PERSISTENT)
+            for _ in range(200):
+                method, _, _ = channel.basic_get("w")
+                channel.basic_ack(method.delivery_tag)
+            two_of_three[1].kill()  # a view change, a promise
+            channel.basic_publish("", "w", b"after", PERSISTENT)
+        assert process.alive
+        found = watched.data_dir.with_name(watched.data_dir.name + ".files").read_text()
+        assert not found

@@ -263,3 +263,19 @@ def test_whatever_cannot_be_written_stops_everything(what: str) -> None:
         assert len(rig.failed) == 1
 
     run(story)
+
+
+def test_draining_needs_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without memory for another thread must still stop in order."""
+
+    async def scenario(rig: Rig) -> None:
+        def refused(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        rig.submit(1, 2)
+        rig.store.gate.release()
+        await rig.writer.drain(20)
+        assert rig.store.commits == [(1, 2)]
+
+    run(scenario)
