@@ -28,6 +28,8 @@ class Exit(IntEnum):
     """We broke our own rules (or the store failed a commit): the member stopped itself."""
     CLOCK = 71
     """This machine's clock is further from the cluster's time than --clock-bound allows."""
+    FULL = 72
+    """There is no space on the disk: the member left, or could not start."""
     CANNOT_CREATE = 73
     """The data directory, or an output file, cannot be created or written."""
     DISK = 74

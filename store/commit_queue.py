@@ -18,9 +18,10 @@ from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from store.api import Meta, Staging, Store
-from store.errors import StoreError, StoreFailed
+from store.errors import NoSpace, StoreError, StoreFailed
 
 CHECKPOINT_SLICE_BYTES = 1 << 20
+SPACE_RETRY_S = 0.25
 
 Call = Callable[[], object]
 
@@ -65,7 +66,8 @@ class Task(Protocol):
 
 @dataclass(slots=True)
 class _Commit:
-    """Contents of one commit; `meta` is the newest one submitted."""
+    """Contents of one commit; `meta` is the newest one submitted.  Raises NoSpace, and may then be
+    written again."""
 
     queue: CommitQueue
     entries: list[bytes]
@@ -86,14 +88,15 @@ class _Commit:
             calls.append(lambda: queue.on_durable(self.last))
         else:
             queue.store.put_meta(self.meta)
+        queue.full = ""
         return [*calls, lambda: queue.committed(self.submitted), *self.done_calls]
 
 
 class CheckpointJob:
     """A checkpoint being written: the loop puts chunks, the writer takes them."""
 
-    def __init__(self, position: int, done: Call, wake: Wake) -> None:
-        self.position, self.done = position, done
+    def __init__(self, position: int, done: Call, given_up: Call, wake: Wake) -> None:
+        self.position, self.done, self.given_up = position, done, given_up
         self.bytes_waiting = 0
         self.complete = False
         self.staging: Staging | None = None
@@ -134,16 +137,24 @@ class _Slice:
     job: CheckpointJob
 
     def write(self) -> list[Call]:
-        """Add what waits; with the last of it switch to the checkpoint."""
+        """Add what waits; with the last of it switch to the checkpoint.
+
+        What it would free later it takes now: where there is no space for it, it is given up.
+        """
         queue, job = self.queue, self.job
         if job.staging is None:
             job.staging = queue.store.stage(job.position)
         chunks, complete = job.take()
-        job.staging.add(chunks)
-        if not complete:
-            return []
-        job.staging.finish()
-        queue.checkpoint_finished()
+        try:
+            job.staging.add(chunks)
+            if not complete:
+                return []
+            job.staging.finish()
+        except NoSpace:
+            job.staging.abandon()
+            queue.checkpoint_ended("checkpoints_given_up")
+            return [job.given_up]
+        queue.checkpoint_ended("checkpoints")
         return [job.done]
 
 
@@ -154,8 +165,12 @@ class _Trim:
     queue: CommitQueue
 
     def write(self) -> list[Call]:
-        """Delete it."""
-        self.queue.trimming = self.queue.store.trim()
+        """Delete it; that takes a little space as well."""
+        queue = self.queue
+        try:
+            queue.trimming = queue.store.trim()
+        except NoSpace:
+            queue.trimming = queue.give_up_reserve()  # else after the next checkpoint
         return []
 
 
@@ -172,8 +187,12 @@ class CommitQueue:
         now: Callable[[], float],
         on_durable: Callable[[int], object],
         on_failed: Callable[[StoreError], object],
+        give_up_reserve: Callable[[], bool],
     ) -> None:
+        """`give_up_reserve` frees space; False: there is none left to free."""
         self.store, self.on_durable, self.on_failed = store, on_durable, on_failed
+        self.give_up_reserve = give_up_reserve
+        self.full = ""  # why a commit waits for space; empty: none does
         self._wake, self._now = wake, now
         self._entries: list[bytes] = []
         self._first = 0
@@ -188,7 +207,10 @@ class CommitQueue:
         self._submitted = self._waiting_bytes = 0
         self.stopping = False
         self._failed: StoreError | None = None
-        self.counters: dict[str, int] = {"commits": 0, "entries": 0, "checkpoints": 0}
+        self.counters: dict[str, int] = {
+            "commits": 0, "entries": 0, "checkpoints": 0, "checkpoints_given_up": 0,
+            "reserve_given_up": 0,
+        }  # fmt: skip
 
     # -- called on the loop ----------------------------------------------------------------------
 
@@ -219,15 +241,18 @@ class CommitQueue:
             self._count_submission(0)
             self._wake.notify()
 
-    def begin_checkpoint(self, position: int, done: Call) -> CheckpointJob:
-        """Begin a checkpoint of the state at `position`, written between commits; then call `done`.
+    def begin_checkpoint(
+        self, position: int, done: Call, given_up: Call = lambda: None
+    ) -> CheckpointJob:
+        """Begin a checkpoint of the state at `position`, written between commits; then call `done`,
+        or `given_up` where there is no space for it.
 
         `position` must have been submitted.  The caller puts the chunks into the returned job.
         """
         with self._wake:
             self._raise_if_over()
             assert position <= self._last
-            checkpoint = CheckpointJob(position, done, self._wake)
+            checkpoint = CheckpointJob(position, done, given_up, self._wake)
             self._checkpoints.append(checkpoint)
             return checkpoint
 
@@ -296,10 +321,24 @@ class CommitQueue:
 
     # -- called by the writer --------------------------------------------------------------------
 
-    def checkpoint_finished(self) -> None:
-        """The oldest checkpoint is in force: what it replaces is garbage."""
+    def no_space(self, error: NoSpace) -> float:
+        """A commit found no space; return in how many seconds to write it again.
+
+        Raises the error where this is the end: who stops does not wait.
+        """
+        if self.give_up_reserve():
+            self.counters["reserve_given_up"] += 1
+            return 0.0
+        if self.stopping:
+            raise error
+        self.full = str(error)
+        return SPACE_RETRY_S
+
+    def checkpoint_ended(self, counter: str) -> None:
+        """The oldest checkpoint is in force, or given up: what it replaces, or what there is of it,
+        is garbage."""
         self._checkpoints.popleft()
-        self.counters["checkpoints"] += 1
+        self.counters[counter] += 1
         self.trimming = True
 
     def fail(self, error: BaseException) -> list[Call]:

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 from store.api import Store
-from store.commit_queue import Call, CommitQueue
-from store.errors import StoreError, StoreStuck
+from store.commit_queue import Call, CommitQueue, Task
+from store.errors import NoSpace, StoreError, StoreStuck
 
 
 class CommitThread(CommitQueue):
@@ -20,9 +20,10 @@ class CommitThread(CommitQueue):
         loop: asyncio.AbstractEventLoop,
         on_durable: Callable[[int], object],
         on_failed: Callable[[StoreError], object],
+        give_up_reserve: Callable[[], bool] = lambda: False,
     ) -> None:
         self._changed = threading.Condition()
-        super().__init__(store, self._changed, loop.time, on_durable, on_failed)
+        super().__init__(store, self._changed, loop.time, on_durable, on_failed, give_up_reserve)
         self._loop, self._ended = loop, asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -51,6 +52,8 @@ class CommitThread(CommitQueue):
                 f"the disk took nothing for {patience_s} s; {lag.bytes} bytes that were not "
                 "durable here are given up"
             ) from None
+        if isinstance(self._failed, NoSpace):
+            raise self._failed  # the store is as it was before what could not be written
 
     # -- on the writer thread --------------------------------------------------------------------
 
@@ -62,11 +65,20 @@ class CommitThread(CommitQueue):
                         self._changed.wait()
                 if task is None:
                     return
-                self._call_on_loop(task.write())
+                self._call_on_loop(self._perform(task))
         except BaseException as error:  # of any kind: nothing more may be written
             self._call_on_loop(self.fail(error))
         finally:
             self._call_on_loop([self._ended.set])
+
+    def _perform(self, task: Task) -> list[Call]:
+        while True:
+            try:
+                return task.write()
+            except NoSpace as error:
+                delay_s = self.no_space(error)
+                with self._changed:
+                    self._changed.wait(delay_s)
 
     def _call_on_loop(self, calls: list[Call]) -> None:
         try:

@@ -5,6 +5,7 @@ The kernel releases the lock when the owner ends, in any way, so there are no st
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -33,8 +34,9 @@ class DirectoryLock:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise StoreBusy(str(directory), pid) from None
             raise explain(error, directory) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, its owner has no name
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Release the lock.  Idempotent."""

@@ -51,6 +51,16 @@ class StoreFailed(StoreError):
     """
 
 
+class NoSpace(StoreError):
+    """There is no space for a write.  Nothing was written: the store is as it was."""
+
+    def __init__(self, path: str, need: int) -> None:
+        super().__init__(
+            f"{path}: No space left on device: {need / 1e6:.1f} MB more are needed; free space "
+            "there, the cluster goes on by itself"
+        )
+
+
 class StoreStuck(StoreError):
     """The disk does not respond: the writer thread is blocked in it, so the store is unusable."""
 

@@ -36,9 +36,12 @@ from store.lmdb_environment import (
     misplaced,
     open_environment,
 )
+from store.space import OwnedSpace
 
 MAP_BYTES_FIRST = 64 << 20
 MAP_BYTES_MAX = 1 << 40
+TRIM_BYTES = 2 << 20  # lists of the pages that become free
+PAGE_BYTES = 4096
 SLICE_BYTES = 4 << 20  # per log read, and per transaction of a checkpoint
 
 
@@ -68,6 +71,7 @@ class LmdbStore:
         self._failure: StoreFailed | None = None
         self._gate = MapGate()
         self._writing = threading.Lock()
+        self._space = OwnedSpace(path / DATA_NAME, self.size_bytes)
         self._staged: set[int] = set()  # generations being written, which `trim` must leave alone
         self._pins: dict[int, tuple[int, int]] = {}  # generation: position, how many read it
         self._pinning = threading.Lock()
@@ -112,7 +116,7 @@ class LmdbStore:
             assert taken, f"an entry at {first} is already there"
             txn.put(schema.META_KEY, packed)
 
-        self._write(write)
+        self._write(write, len(value))
         self._meta, self._log_bytes = meta, log_bytes
 
     def put_meta(self, meta: Meta) -> None:
@@ -219,7 +223,7 @@ class LmdbStore:
             for key in garbage[:entries_max]:
                 txn.delete(key)
 
-        self._write(write)
+        self._write(write, TRIM_BYTES)
         return len(garbage) > entries_max
 
     def copy_to(self, path: Path) -> None:
@@ -247,6 +251,20 @@ class LmdbStore:
         """Return why a restart would not find this store, or nothing.  Asks the disk."""
         return misplaced(self.path, self._file_id)
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size of the present checkpoint."""
+        return 0 if self._pointer is None else self._pointer.bytes
+
+    def reusable_bytes(self) -> int:
+        """Bytes of the used part of the file that hold nothing any more."""
+        self._raise_if_failed()
+        with self._gate.reading():
+            tree = self._env.stat()
+            last, page = int(self._env.info()["last_pgno"]), int(tree["psize"])
+        held = int(tree["branch_pages"]) + int(tree["leaf_pages"]) + int(tree["overflow_pages"])
+        return max(0, last - 1 - held) * page
+
     def close(self) -> None:
         """Close and unlock.  Idempotent, also after a failure."""
         with self._gate.exclusive():  # unmapping under a reader crashes LMDB
@@ -257,9 +275,11 @@ class LmdbStore:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def _write(self, work: Callable[[lmdb.Transaction], object]) -> None:
-        """Run one write transaction; repeat it with a larger map as often as needed."""
+    def _write(self, work: Callable[[lmdb.Transaction], object], size: int = 0) -> None:
+        """Run one write transaction of about `size` bytes; repeat it with a larger map as often as
+        needed.  Raises NoSpace before anything is written."""
         with self._writing:
+            self._space.own(size)
             while True:
                 try:
                     with self._env.begin(write=True) as txn:
@@ -424,7 +444,7 @@ class _LmdbStaging:
             for number, chunk in enumerate(chunks, start):
                 txn.put(schema.chunk_key(generation, number), schema.encode_chunk(chunk, number))
 
-        store._write(write)
+        store._write(write, sum(len(chunk) + PAGE_BYTES for chunk in chunks))
         self._count += len(chunks)
         self._bytes += sum(map(len, chunks))
 

@@ -19,6 +19,7 @@ from store import swap
 from store.api import Marker, Meta
 from store.errors import NotWritable, StoreUnreadable
 from store.lmdb_store import LmdbStore
+from store.space import Reserve
 
 STORE_DIR = "store"
 LOG_DIR = "memberlog"
@@ -33,6 +34,8 @@ class DataDirectory:
         self.cluster_name = options.cluster_name
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
+            self.reserve = Reserve(self.data_dir)
+            self.reserve.demand_room()
             swap.recover(self.data_dir)
         except OSError as error:
             reason = error.strerror or error

@@ -23,8 +23,9 @@ from store import swap
 from store.api import Marker
 from store.commit_queue import Call, CheckpointJob, CommitQueue
 from store.commit_thread import CommitThread
-from store.errors import StoreError, StoreFailed
+from store.errors import NoSpace, StoreError, StoreFailed
 from store.lmdb_store import LmdbStore
+from store.space import Reserve
 
 log = logging.getLogger("qpidd.join")
 
@@ -99,25 +100,30 @@ def begin_checkpoint(
     loop: Timers,
     replica: Replica,
     done: Callable[[], None],
+    given_up: Callable[[], None],
     on_failed: Callable[[StoreError], object],
     clock: Callable[[], float] = time.perf_counter,
 ) -> CheckpointWriter:
-    """Pack and write a checkpoint of the present state; then call `done`."""
+    """Pack and write a checkpoint of the present state; then call `done`, or `given_up` where there
+    is no space for it."""
     position = replica.history.position
 
     def failed(error: Exception) -> None:
         on_failed(StoreFailed(f"a checkpoint of position {position} failed: {error!r}"))
 
-    job = queue.begin_checkpoint(position, done)
+    job = queue.begin_checkpoint(position, done, given_up)
     return CheckpointWriter(loop, checkpoint_in_steps(replica), job, failed, clock)
 
 
 class StoreWriter(CommitThread):
     """The commit thread of one store, with checkpoints of a replica beside the commits."""
 
-    def checkpoint(self, replica: Replica, done: Callable[[], None]) -> CheckpointWriter:
-        """Pack and write a checkpoint of the present state; then call `done`."""
-        return begin_checkpoint(self, self._loop, replica, done, self.on_failed)
+    def checkpoint(
+        self, replica: Replica, done: Callable[[], None], given_up: Callable[[], None]
+    ) -> CheckpointWriter:
+        """Pack and write a checkpoint of the present state; then call `done`, or `given_up` where
+        there is no space for it."""
+        return begin_checkpoint(self, self._loop, replica, done, given_up, self.on_failed)
 
     def all_counters(self) -> dict[str, int]:
         """Return what was written, and what waits."""
@@ -133,12 +139,14 @@ class DataDirectoryDevice:
         data_dir: Path,
         loop: asyncio.AbstractEventLoop,
         on_failed: Callable[[StoreError], None],
+        reserve: Reserve,
     ) -> None:
         self._dir, self._loop, self._on_failed = data_dir, loop, on_failed
+        self._reserve = reserve
 
     def open_writer(self, store: LmdbStore, on_durable: Callable[[int], None]) -> StoreWriter:
         """Start the thread that commits to `store`."""
-        return StoreWriter(store, self._loop, on_durable, self._on_failed)
+        return StoreWriter(store, self._loop, on_durable, self._on_failed, self._reserve.give_up)
 
     def switch(self, received: LmdbStore, current: LmdbStore) -> LmdbStore:
         """Put the received store in the place of the current one, which is set aside."""
@@ -185,6 +193,10 @@ async def close_store(
     at_the_end = marker is Marker.CLEAN and replica.history.position == meta.position
     if at_the_end and is_worth_a_checkpoint(*store.bytes_to_start()):
         chunks = (chunk for chunk in checkpoint_in_steps(replica) if chunk)  # never all in memory
-        store.write_checkpoint(meta.position, chunks, meta)
+        try:
+            store.write_checkpoint(meta.position, chunks, meta)
+        except NoSpace as error:
+            log.warning("no checkpoint at the end, the next start takes longer: %s", error)
+            store.put_meta(meta)
     else:
         store.put_meta(meta)

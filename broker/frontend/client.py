@@ -13,8 +13,8 @@ from broker.amqp import codec, errors
 from broker.amqp.connection import ServerConnection
 from broker.amqp.errors import reply_text
 from broker.amqp.events import Event
-from broker.amqp.fields import Value, encode_short_string
-from broker.amqp.handshake import Authenticate, Limits, ServerIdentity
+from broker.amqp.fields import Value, clip, encode_short_string
+from broker.amqp.handshake import Authenticate, Limits, ServerIdentity, has_capability
 from broker.frontend.channel import HeldReply, LocalChannel, LocalReply, PendingClose
 from broker.machine.commands import (
     CHANNEL_CLOSE,
@@ -29,6 +29,8 @@ from broker.machine.commands import (
 OUTPUT_BYTES_MAX = 1 << 20
 """Above this much unsent output a client is not read, and its deliveries stay with the machine's
 messages instead of being copied here."""
+WITHHELD_BYTES_MAX = 1 << 20
+"""Above this much that waits for the end of an alarm a client is not read."""
 _SHORT_STRINGS_KEPT_MAX = 1024
 
 
@@ -47,6 +49,8 @@ class Port(Protocol):
     """Nothing of the machine's may be sent."""
     paused: bool
     """The submission queue is full."""
+    alarm: str
+    """Why no publishes are taken; empty: they are."""
 
     def admit(self, client: Client, vhost: str) -> int | None:
         """A number for this connection, never used again; 0 if it was refused, and None if it is
@@ -70,6 +74,10 @@ class Client:
         self.peer = peer
         self.connected_at = now
         self.waiting: list[Event] = []  # from its open on, until it is admitted
+        self.withheld: list[Event] = []  # publishes, and what follows them, until an alarm ends
+        self.withheld_bytes = 0
+        self.withheld_channels: set[int] = set()
+        self.is_told_blocked = False
         self.conn = 0  # the machine's number for this connection; 0: it does not know it (any more)
         self.closing_conn = 0  # the number it had, while the machine's close-ok is awaited
         self.is_publisher = False  # brings load: its socket is not read while the member is full
@@ -112,6 +120,7 @@ class Client:
         """Whether its socket is to be read now: checked after every turn (back-pressure)."""
         port = self.port
         waits = self.is_publisher and (port.paused or port.fenced)
+        waits = waits or self.withheld_bytes > WITHHELD_BYTES_MAX
         return not waits and not self.is_full and not self.waiting
 
     @property
@@ -169,6 +178,30 @@ class Client:
         kept[(exchange, key)] = address
         return address
 
+    # -- alarms ----------------------------------------------------------------------------------
+
+    def tell_blocked(self) -> None:
+        """Its publishes wait: say why, once, if it wants to know."""
+        if not self.is_told_blocked:
+            self.is_told_blocked = True
+            self.port.note("blocked", f"client {self.peer} is blocked: {self.port.alarm}")
+            if has_capability(self.connection.client_properties, "connection.blocked"):
+                self.send(0, "connection.blocked", (clip(self.port.alarm),))
+
+    def take_withheld(self) -> list[Event]:
+        """What waited for the end of the alarm, in order."""
+        withheld, self.withheld, self.withheld_bytes = self.withheld, [], 0
+        self.withheld_channels.clear()
+        return withheld
+
+    def tell_unblocked(self) -> None:
+        """The alarm is over."""
+        if self.is_told_blocked:
+            self.is_told_blocked = False
+            self.port.mark_writable(self)  # it is read again, if it was not
+            if has_capability(self.connection.client_properties, "connection.blocked"):
+                self.send(0, "connection.unblocked")
+
     # -- ends ------------------------------------------------------------------------------------
 
     def refuse(self, code: int, text: str, class_id: int = 10, method_id: int = 40) -> None:
@@ -192,6 +225,9 @@ class Client:
     def forget_channel(self, number: int) -> None:
         """It has come to its end on both sides."""
         transaction = self.channels.pop(number).transaction
+        if number in self.withheld_channels:
+            self.withheld_channels.discard(number)
+            self.withheld = [one for one in self.withheld if getattr(one, "channel", 0) != number]
         if transaction is not None:
             self.transaction_bytes -= transaction.clear()
         self.unreported.pop(number, None)
@@ -235,5 +271,6 @@ class Client:
 
     def _forget_all(self) -> None:
         self.conn = self.closing_conn = 0
+        self.take_withheld()
         self.channels.clear()
         self.unreported.clear()

@@ -209,8 +209,11 @@ class Connections:
                 link.write()
         return confirmed
 
-    def throttle(self, *, full: bool) -> None:
-        """Read publishers only while there is room for what they send."""
+    def throttle(self, *, full: bool, alarm: str) -> None:
+        """Read publishers only while there is room for what they send, and take no publishes while
+        there is an alarm."""
+        if not self.outbox.fenced:
+            self.gateway.block(alarm)
         wait = full or self.outbox.fenced
         self.gateway.paused = full
         if wait or self._paused:

@@ -33,12 +33,17 @@ from broker.machine.commands import (
     TxPublish,
 )
 
+WITHHELD_OVERHEAD_BYTES = 200
+"""What an event that is kept costs beside its body."""
+
 
 def on_events(client: Client, events: list[Event]) -> None:
     """Carry out what its connection reports, or keep it while the client waits to be admitted."""
     if client.waiting:
         client.waiting += events
         return
+    if client.port.alarm:
+        events = _withhold(client, events)
     port, channels = client.port, client.channels
     commands = port.commands
     published = 0
@@ -75,6 +80,30 @@ def on_events(client: Client, events: list[Event]) -> None:
         port.counters["publishes"] += published
     if client.connection.out or client.connection.has_ended:
         port.mark_writable(client)
+
+
+def _withhold(client: Client, events: list[Event]) -> list[Event]:
+    """Keep publishes, and all that follows one on its channel, until the alarm is over; return the
+    rest. The client's own close of the connection follows all of it."""
+    passed: list[Event] = []
+    withheld = client.withheld
+    for event in events:
+        if type(event) is Published:
+            client.is_publisher = True
+            client.withheld_bytes += len(event.body)
+            client.tell_blocked()
+            client.withheld_channels.add(event.channel)
+        elif not (
+            getattr(event, "channel", None) in client.withheld_channels
+            or (withheld and type(event) is CloseRequested)
+        ):
+            passed.append(event)
+            continue
+        client.withheld_bytes += WITHHELD_OVERHEAD_BYTES
+        withheld.append(event)
+    if withheld:
+        client.port.mark_writable(client)  # whether it is read is looked at with its output
+    return passed
 
 
 def _may_publish(client: Client, number: int, channel: LocalChannel, message: Published) -> bool:

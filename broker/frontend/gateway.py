@@ -37,6 +37,11 @@ only while `client.may_be_read`, checked once per turn: not that of a publisher 
 `fenced`, and not that of a client that does not read its output. It reports every change with
 `client.reading(active, now)`: a client that is not read is then not taken for silent, and our
 heartbeats are still sent.
+
+Alarm: the shell passes the reason to `gateway.block`, or nothing. While there is one, publishes and
+what follows them on their channels wait in the client; the rest goes on. Only a client of which too
+much waits is not read.
+Decision: docs/decisions/0022-alarms-are-ordered.md.
 """
 
 from __future__ import annotations
@@ -87,11 +92,16 @@ class Gateway:
         self.fenced_briefly = False  # fenced, but that may be over in a moment
         self.paused = False  # kept by the shell
         self.drained = ""  # why no client is let in, by an operator's wish
+        self.alarm = ""
         self.clients: dict[int, Client] = {}  # those that the machine knows, by connection number
         self.commands: list[Command] = []
         self.counters = dict.fromkeys(
-            ("connections", "opened", "closed", "faults", "refused", "publishes", "bytes_in"), 0
-        )
+            (
+                "connections", "opened", "closed", "faults", "refused", "publishes", "bytes_in",
+                "blocked",
+            ),
+            0,
+        )  # fmt: skip
         self.new_name = new_name
         self.vhosts = vhosts
         self.limits = limits or Limits()
@@ -177,6 +187,18 @@ class Gateway:
         for client in list(self.clients.values()):
             client.force_close(text)
         self.clients.clear()
+
+    def block(self, alarm: str) -> None:
+        """Take no publishes while there is an alarm; clients that publish are told."""
+        before, self.alarm = self.alarm, alarm
+        if alarm and not before:
+            for client in self.clients.values():
+                if client.is_publisher:
+                    client.tell_blocked()
+        elif before and not alarm:
+            for client in list(self._everyone):
+                client.tell_unblocked()
+                on_events(client, client.take_withheld())
 
     def drop_all(self, reason: str) -> None:
         """The member stops: every connection is closed with the reason."""

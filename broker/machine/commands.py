@@ -54,7 +54,8 @@ POISONED = 68
 REEXECUTED = 69
 VOTERS = 70
 UPGRADE = 71
-KINDS_MAX = 72
+ALARM = 72
+KINDS_MAX = 73
 
 # Bits of Publish.flags and TxPublish.flags.
 MANDATORY = 1
@@ -404,6 +405,16 @@ class Upgrade(NamedTuple):
     version: int
 
 
+class Alarm(NamedTuple):
+    """The sender runs out of something, or does so no more. While an alarm of any member is on, no
+    member takes publishes."""
+
+    kind: int
+    subject: str  # DISK, MEMORY or FULL (handlers/alarms.py)
+    on: bool
+    detail: str  # for people
+
+
 Command: TypeAlias = (
     ConnectionOpen
     | ConnectionClose
@@ -436,6 +447,7 @@ Command: TypeAlias = (
     | Reexecuted
     | Voters
     | Upgrade
+    | Alarm
 )
 
 CLASSES: dict[int, type[Command]] = {
@@ -470,4 +482,5 @@ CLASSES: dict[int, type[Command]] = {
     REEXECUTED: Reexecuted,
     VOTERS: Voters,
     UPGRADE: Upgrade,
+    ALARM: Alarm,
 }

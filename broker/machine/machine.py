@@ -15,6 +15,7 @@ from broker.machine.clock import cluster_time
 from broker.machine.commands import IGNORED, KINDS_MAX, Command
 from broker.machine.effects import Effect
 from broker.machine.handlers import (
+    alarms,
     connections,
     consumers,
     exchanges,
@@ -112,6 +113,11 @@ class Machine(State):
                 self.discarded.pop()
         return freed
 
+    @property
+    def alarm(self) -> str:
+        """Why no member takes publishes, as one sentence; empty: they do."""
+        return alarms.sentence(self) if self.alarms else ""
+
     def queue_rows(self) -> list[QueueRow]:
         """A row per queue: two members whose roots differ find the queue by comparing these."""
         return [
@@ -175,6 +181,7 @@ for _kind, _handler in (
     (c.REEXECUTED, sessions.on_digest),
     (c.VOTERS, sessions.on_voters),
     (c.UPGRADE, sessions.on_upgrade),
+    (c.ALARM, alarms.on_alarm),
 ):
     _ON_SESSION[_kind] = cast("SessionHandler", _handler)
 

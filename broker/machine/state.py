@@ -265,6 +265,8 @@ class State:
     leased: dict[int, Queue] = field(default_factory=dict)
     # (kind, content) of commands of which members died, to the names of those members
     poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)
+    # (member, subject) to the detail: what members run out of
+    alarms: dict[tuple[str, str], str] = field(default_factory=dict)
     # to publish: those of this position, and those that were too many at earlier ones
     dead_letters: list[Letter] = field(default_factory=list)
     late_letters: deque[Letter] = field(default_factory=deque)

@@ -20,7 +20,7 @@ from broker.options import security as security_options
 from broker.options.memberlog import MemberlogOptions, read_memberlog_options
 from broker.options.quorum import read_quorum_options
 from broker.options.security import OPEN, SecurityOptions, read_security_options
-from broker.options.values import OptionError, choice, number, yes
+from broker.options.values import OptionError, amount, choice, number, yes
 from vsync.quorum.voter_set import Terms
 from vsync.types import record
 
@@ -52,6 +52,8 @@ DEFAULTS: Mapping[str, str] = {
     "clock-bound": "10",
     "disk-lag-max": "30",
     "disk-backlog-max": "256",
+    "disk-free-limit": "auto",
+    "memory-limit": "0.6",
     "scrub-rate": "2000",
     "watchdog-interval": "60",
     **memberlog_options.DEFAULTS,
@@ -90,6 +92,10 @@ class Bounds(NamedTuple):
     clock_s: float
     lag_s: float
     backlog_bytes: int
+    disk_free: int | float | None
+    """Bytes, or a share of the file system; 0: never an alarm; None: what the state needs."""
+    memory: int | float
+    """Bytes, or a share of the memory that this process may hold; 0: never an alarm."""
 
 
 @record
@@ -192,6 +198,10 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
             number("clock-bound", text["clock-bound"], 1, 86_400),
             number("disk-lag-max", text["disk-lag-max"], 1, 3600),
             number("disk-backlog-max", text["disk-backlog-max"], 8, 1 << 20) << 20,
+            None
+            if text["disk-free-limit"].lower() == "auto"
+            else amount("disk-free-limit", text["disk-free-limit"]),
+            amount("memory-limit", text["memory-limit"]),
         ),
         trace=Path(text["trace"]).expanduser().absolute() if text["trace"] else None,
         log_level=choice("log-level", text["log-level"].lower(), LOG_LEVELS),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class OptionError(Exception):
     """One option's value cannot be used, alone or together with the others.
@@ -19,6 +21,29 @@ def number(option: str, text: str, low: int, high: int) -> int:
     if not (text.isascii() and text.isdigit()) or not low <= int(text) <= high:
         raise OptionError(option, f"'{text}' is not a whole number from {low} to {high}")
     return int(text)
+
+
+_UNITS = {
+    "": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
+}  # fmt: skip
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?(%|[KMGT]I?B|)", re.ASCII | re.IGNORECASE)
+
+
+def amount(option: str, text: str) -> int | float:
+    """Bytes as a whole number (`2GB`, `512MiB`), or a share below 1 (`0.4`, `40%`)."""
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        raise OptionError(
+            option, f"'{text}' is neither an amount (2GB, 512MiB) nor a share (0.4, 40%)"
+        )
+    value, unit = float(match[1]), match[2].upper()
+    if unit == "%" or (not unit and "." in match[1]):
+        share = value / 100 if unit else value
+        if share >= 1:
+            raise OptionError(option, f"'{text}' is a share of 1 or more")
+        return share
+    return int(value * _UNITS[unit])
 
 
 def yes(option: str, text: str) -> bool:

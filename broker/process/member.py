@@ -38,7 +38,7 @@ from broker.replication.timers import Timers
 from broker.selfcheck.supervisor import Supervisor
 from broker.watchdogs.reply_lease import ReplyLease
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
-from store.errors import StoreError, StoreStuck
+from store.errors import NoSpace, StoreError, StoreStuck
 from vsync.io.transport import ZmqTransport
 from vsync.totem.events import Direct, Note, Output, View
 
@@ -106,9 +106,9 @@ class BrokerMember:
             logging.getLogger("qpidd.client").info,
         )  # fmt: skip
         self._watchdogs = Watchdogs(
-            ring.node, options.bounds, loop, hang_s=options.watchdog_s,
+            ring.node, options.bounds, loop, identity.reserve, hang_s=options.watchdog_s,
             send_direct=ring.driver.send_direct, wall_us=_wall_us, stop=self.stop,
-            ran=lambda: self._controller.ran,
+            controller=lambda: self._controller, persister=lambda: self._member.persister,
             disk_lag=lambda: self._member.persister.writer.lag().beside(memberlog.lag()),
         )  # fmt: skip
         self._transfer = StateTransfer(
@@ -132,7 +132,7 @@ class BrokerMember:
                 ring.driver, ReplyLease(ring.node.lease), LoopClock(loop, self._watchdogs),
                 self._transfer, self.clients, memberlog.recorder, self,
             ),
-            DataDirectoryDevice(identity.data_dir, loop, self._store_failed),
+            DataDirectoryDevice(identity.data_dir, loop, self._store_failed, identity.reserve),
             identity.store, meta, make_controller,
         )  # fmt: skip
         self._controller = controller = self._member.controller
@@ -154,6 +154,7 @@ class BrokerMember:
         """Begin to take part."""
         self._ring.start(self.stop)
         self._log.tend()
+        self._watchdogs.gauge.start()
         self._beat()
 
     @property
@@ -196,6 +197,7 @@ class BrokerMember:
         if code is Exit.OK and self._controller.shutdown_position:
             await asyncio.sleep(LINGER_S)
             self.operations.stop_members_without_state()
+        self._watchdogs.gauge.close()
         self._ring.leave()
         self._transfer.close()
         code = await self._close_store(code, reason, inconsistent=inconsistent)
@@ -220,7 +222,8 @@ class BrokerMember:
         except StoreError as error:
             self.disk_stuck = isinstance(error, StoreStuck)
             log.critical("the store could not be closed in order: %s", error)
-            return Exit.INTERNAL if code is Exit.OK else code
+            failed = Exit.FULL if isinstance(error, NoSpace) else Exit.INTERNAL
+            return failed if code is Exit.OK else code
         return code
 
     # -- turns of work ---------------------------------------------------------------------------

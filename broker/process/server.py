@@ -23,7 +23,7 @@ from broker.process.member import BrokerMember
 from broker.process.messages import Messages
 from broker.process.ring_setup import ring_transport
 from broker.replication.replica import Divergence
-from store.errors import NotWritable, StoreBusy, StoreError
+from store.errors import NoSpace, NotWritable, StoreBusy, StoreError
 from vsync.admin.protocol import PREAMBLE
 from vsync.io.keys import KeyFileError
 from vsync.io.traced_driver import TraceError
@@ -225,6 +225,8 @@ def _opening() -> Iterator[None]:
         raise _Refused(Exit.BUSY, str(error)) from error
     except NotWritable as error:
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
+    except NoSpace as error:
+        raise _Refused(Exit.FULL, str(error)) from error
     except StoreError as error:
         raise _Refused(Exit.DATA, str(error)) from error
 
@@ -240,5 +242,7 @@ def _member(
         return BrokerMember(options, identity, transport, loop, url)
     except (LogWriteFailed, TraceError) as error:
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
+    except NoSpace as error:
+        raise _Refused(Exit.FULL, str(error)) from error
     except (StoreError, Divergence, ValueError) as error:
         raise _Refused(Exit.DATA, str(error)) from error

@@ -102,7 +102,10 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             return
         if not self.reply():
             return
-        self._clients.throttle(full=controller.submissions.full or bool(controller.halted))
+        self._clients.throttle(
+            full=controller.submissions.full or bool(controller.halted),
+            alarm=controller.replica.machine.alarm,
+        )
         if controller.busy:
             self._host.schedule()
 

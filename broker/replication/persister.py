@@ -36,8 +36,11 @@ class Writer(Protocol):
     def submit_meta(self, meta: Meta, done: Callable[[], None]) -> None:
         """Make `meta` durable after all that was submitted; then call `done`."""
 
-    def checkpoint(self, replica: Replica, done: Callable[[], None]) -> CheckpointFeed:
-        """Write a checkpoint of the present state beside the commits; then call `done`."""
+    def checkpoint(
+        self, replica: Replica, done: Callable[[], None], given_up: Callable[[], None]
+    ) -> CheckpointFeed:
+        """Write a checkpoint of the present state beside the commits; then call `done`, or
+        `given_up` where there is no space for it."""
 
     def close(self) -> None:
         """Commit what was submitted and end; blocks."""
@@ -125,7 +128,12 @@ class Persister(Generic[StoreT, WriterT]):
                 self._checkpoint_bytes = feed.bytes
                 self.checkpoints += 1
 
-        feed = self._feed = self.writer.checkpoint(replica, done)
+        def given_up() -> None:
+            if self._feed is feed:
+                self.cancel_checkpoint()
+                self._log_bytes += self._checkpoint_bytes_min // 2  # sooner than after a whole one
+
+        feed = self._feed = self.writer.checkpoint(replica, done, given_up)
 
     def promise(self, promise: Promise, done: Callable[[], None]) -> None:
         """Make a promise durable, behind everything that was handed over; then call `done`."""

@@ -133,8 +133,9 @@ class Clients(Protocol):
         Nothing of the machine's unless `may_reply`; `soon`: that may change in a moment.
         """
 
-    def throttle(self, *, full: bool) -> None:
-        """Read publishers only while there is room for what they send."""
+    def throttle(self, *, full: bool, alarm: str) -> None:
+        """Read publishers only while there is room for what they send; take no publishes while
+        there is an alarm, which says why."""
 
     def session_started(self, session: int) -> None:
         """Connections of an older session are void."""

@@ -1,4 +1,4 @@
-"""The watchdogs of one member: clock skew, disk lag, process pauses, an event loop that hangs.
+"""The watchdogs of one member: clocks, disk lag, pauses, a loop that hangs, space and memory.
 
 Logs an alarm when it begins and when it ends, stops the member where it must, and keeps a member
 that starts from promising or fetching anything before its clock is known to be right.
@@ -12,13 +12,18 @@ import logging
 import time
 from collections.abc import Callable
 
+from broker.durability.store_writer import LmdbPersister
 from broker.exit_codes import Exit
 from broker.options.broker import Bounds
+from broker.replication.controller import Controller
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.disk_lag import DiskLag
 from broker.watchdogs.freed_memory import FreedMemory
 from broker.watchdogs.process_pauses import ProcessPauses, page_faults
+from broker.watchdogs.resource_alarms import ResourceAlarms, of_all
+from broker.watchdogs.resource_gauge import ResourceGauge
 from store.commit_queue import CommitLag
+from store.space import Reserve
 from vsync.admin.protocol import Json
 from vsync.totem.events import Direct
 from vsync.totem.node import Node
@@ -67,17 +72,27 @@ class Watchdogs:
         node: Node,
         bounds: Bounds,
         loop: asyncio.AbstractEventLoop,
+        reserve: Reserve,
         *,
         send_direct: Callable[[Member, bytes], None],
         wall_us: Callable[[], int],
-        ran: Callable[[], bool],
+        controller: Callable[[], Controller],
+        persister: Callable[[], LmdbPersister],
         disk_lag: Callable[[], CommitLag],
         stop: Callable[[Exit, str], None],
         hang_s: int,
     ) -> None:
         self._now, self._stop = loop.time, stop
-        self._disk_lag = disk_lag
-        self.clocks = ClockSkew(node.me, bounds.clock_s, send_direct, wall_us, ran)
+        self._controller, self._persister, self._disk_lag = controller, persister, disk_lag
+        self.gauge = ResourceGauge(
+            reserve.path.parent, lambda: persister().store.reusable_bytes(), reserve.tend
+        )
+        self._resources = ResourceAlarms(
+            bounds.disk_free, bounds.memory, lambda: persister().store.checkpoint_bytes
+        )
+        self.clocks = ClockSkew(
+            node.me, bounds.clock_s, send_direct, wall_us, lambda: controller().ran
+        )
         self.disk = DiskLag(bounds.lag_s, bounds.backlog_bytes, node.set_throttle)
         self.pauses = ProcessPauses(BEAT_S, node.lease.seconds)
         self.hang = HangWatchdog(hang_s)
@@ -89,7 +104,8 @@ class Watchdogs:
     def counters(self) -> dict[str, dict[str, int]]:
         """Return the counters by part."""
         return {"clock": self.clocks.counters, "disk": self.disk.counters,
-                "loop": self.pauses.counters, "memory": self.memory.counters}  # fmt: skip
+                "loop": self.pauses.counters, "memory": self.memory.counters,
+                "alarms": self._resources.counters}  # fmt: skip
 
     def on_view(self, members: tuple[Member, ...]) -> None:
         """The ring has a new view."""
@@ -128,16 +144,24 @@ class Watchdogs:
         self.memory.wake(now)
         self.clocks.wake(now)
         self._go_on()
-        reason = self.disk.look(self._disk_lag(), now)
+        full = self._persister().writer.full
+        self._resources.look(self.gauge.reading, full)
+        self._resources.order(self._controller())
+        leave = self._resources.must_leave(self._controller(), now)
+        # What waits for space is not late: nobody leaves for it who would leave nobody behind.
+        late = "" if full else self.disk.look(self._disk_lag(), now)
         self._report()
-        if reason:
-            self._stop(Exit.DISK, reason)
+        if leave:
+            self._stop(Exit.FULL, leave)
+        elif late:
+            self._stop(Exit.DISK, late)
 
     @property
     def alarms(self) -> dict[str, str]:
         """Return what an operator should look after, by subject."""
         found = {f"clock of {name}": text for name, text in self.clocks.alarms.items()}
-        return found | ({"disk": self.disk.alarm} if self.disk.alarm else {})
+        found |= {"disk": self.disk.alarm} if self.disk.alarm else {}
+        return found | of_all(self._controller())
 
     def _report(self) -> None:
         alarms = self.alarms

@@ -32,6 +32,7 @@ from store import directory_lock, lmdb_environment, lmdb_store, swap
 from store.api import Marker, Meta
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
+from store.space import Reserve
 from vsync.primary.events import Activation
 from vsync.types import RingId
 
@@ -113,7 +114,9 @@ class Stored:
         self.directory, self.member, self.note = directory, member, note
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         store = LmdbStore(directory / swap.STORE_NAME, FRESH, map_bytes=MAP_BYTES)
-        device = DataDirectoryDevice(directory, asyncio.get_running_loop(), self._on_failed)
+        device = DataDirectoryDevice(
+            directory, asyncio.get_running_loop(), self._on_failed, Reserve(directory)
+        )
         self.persister = Persister(device, store, store.meta, self._on_durable)
 
     def _on_durable(self, position: int) -> None:

@@ -62,7 +62,9 @@ class StoryWriter:
     def submit_meta(self, meta: Meta, done: Callable[[], None]) -> None:
         self._waiting += [lambda: self._store.put_meta(meta), done]
 
-    def checkpoint(self, replica: Replica, done: Callable[[], None]) -> CheckpointFeed:
+    def checkpoint(
+        self, replica: Replica, done: Callable[[], None], given_up: Callable[[], None]
+    ) -> CheckpointFeed:
         raise AssertionError("a story is too short for a checkpoint")
 
     def close(self) -> None:
@@ -118,7 +120,7 @@ class StoryClient:
                 self._write(effect)
         return []
 
-    def throttle(self, *, full: bool) -> None:
+    def throttle(self, *, full: bool, alarm: str) -> None:
         pass
 
     def session_started(self, session: int) -> None:

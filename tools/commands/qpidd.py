@@ -45,7 +45,7 @@ the environment, as QPIDD_NAME (QPIDD_CLUSTER_NAME, QPIDD_PORT ...). The command
 wins over the environment, the environment over the file.
 \b
 Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken,
-70 internal error, 71 clock too far off, 73 data directory not writable,
+70 internal error, 71 clock too far off, 72 no space on the disk, 73 data directory not writable,
 74 disk too slow, 75 data directory in use, 76 mixed versions or settings,
 77 not let in, 78 bad option or key file.
 """
@@ -208,6 +208,19 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     metavar="SECONDS",
     help="End this process, with code 1 and what each thread was doing on stderr, when its event "
     "loop stands still for so long; 0: never. Default 60.",
+)
+@click.option(
+    "--disk-free-limit",
+    metavar="SIZE|SHARE",
+    help="With less free space than this (2GB, 512MiB, 0.1 of the disk), publishers of the whole "
+    "cluster are blocked; consumers go on. 0: never. Default auto: 256MB, or a tenth of a smaller "
+    "disk, and room for a checkpoint.",
+)
+@click.option(
+    "--memory-limit",
+    metavar="SIZE|SHARE",
+    help="The same when this broker holds more memory than this. 0: never. Default 0.6 of the "
+    "machine's, or of its control group's.",
 )
 @click.option(
     "--scrub-rate",

@@ -30,6 +30,7 @@ from broker.machine.commands import (
 )
 from broker.machine.digest import MASK, item_hash, ready_element
 from broker.machine.effects import SessionStarted
+from broker.machine.handlers.alarms import forget_alarms
 from broker.machine.handlers.connections import end_connections
 from broker.machine.handlers.poison import forget_poison
 from broker.machine.handlers.publish import letter_element
@@ -122,6 +123,7 @@ def _end_sessions(state: State, names: list[str]) -> None:
         record = state.sessions.pop(name)
         ended[record.session] = True
         forget_clock(state, name)
+        forget_alarms(state, name)
         state.remove(session_element(name, record) + record.salt * record.last_blob_no)
         if name == state.local:
             state.local_session = -1

@@ -4,6 +4,7 @@ from itertools import islice
 
 from broker.machine.clock.cluster_time import clock_element, horizon
 from broker.machine.digest import MASK, held_element, ready_element, ready_elements
+from broker.machine.handlers.alarms import alarm_element
 from broker.machine.handlers.connections import channel_element, connection_element
 from broker.machine.handlers.poison import poison_element
 from broker.machine.handlers.publish import letter_element
@@ -41,6 +42,7 @@ def recompute_root(state: State, fresh: bool = False) -> int:
     for letter in state.late_letters:
         content = rehash(letter.message)
         total += letter_element(letter._replace(message=(content, *letter.message[1:])))
+    total += sum(alarm_element(*key, detail) for key, detail in state.alarms.items())
     for vhost in state.vhosts.values():
         for exchange in vhost.exchanges.values():
             total += exchange_element(vhost, exchange)
@@ -87,6 +89,7 @@ def check(state: State) -> None:
     assert state.digest == recompute_root(state), "the root by deltas equals the root by scan"
     assert state.horizon_us == horizon(state)
     assert state.clocks.keys() <= state.sessions.keys()
+    assert all(name in state.sessions for name, _ in state.alarms), "alarms end with sessions"
     assert not state.dead_letters, "they are published at their position, or late"
     held_of_queue: dict[int, int] = {}
     for key, channel in state.channels.items():

@@ -173,6 +173,9 @@ class _Reader:
     def _on_poison(self, kind: int, content: bytes, names: tuple[str, ...]) -> None:
         self.state.poison[kind, content] = names
 
+    def _on_alarm(self, name: str, subject: str, detail: str) -> None:
+        self.state.alarms[name, subject] = detail
+
     def _on_vhost(self, name: str) -> None:
         self.state.vhosts[name] = Vhost(name)
 

@@ -172,6 +172,8 @@ def _first_items(state: State) -> Iterator[_Item]:
         yield ("clock", name, *clock)
     for (kind, content), names in state.poison.items():
         yield ("poison", kind, content, names)
+    for (name, subject), detail in state.alarms.items():
+        yield ("alarm", name, subject, detail)
     for name in state.vhosts:
         yield ("vhost", name)
     for connection in state.connections.values():

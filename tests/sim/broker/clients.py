@@ -87,6 +87,7 @@ class SimClients:
         self.calm = calm  # the chaos is over: consume no more, so that the run comes to an end
         self.commands: list[Command] = []
         self.session = 0
+        self.blocked = False  # by an alarm
         self.published = 0  # the publisher's last number
         self.publisher = 0  # its connection
         self.consuming = 0  # the consumers' connection
@@ -162,8 +163,8 @@ class SimClients:
         ]  # fmt: skip
 
     def publish(self, payload: bytes) -> bool:
-        """One message more; False without a session, or when too much is under way."""
-        if not self.session or len(self.unconfirmed) >= UNCONFIRMED_MAX:
+        """One message more; False without a session, blocked, or when too much is under way."""
+        if self.blocked or not self.session or len(self.unconfirmed) >= UNCONFIRMED_MAX:
             return False
         self.published += 1
         queue = self.tape.pick(self.queues)

@@ -99,18 +99,23 @@ class SimWriter(CommitQueue):
         self._timers = SimTimers(upper)
         world = self.member.world
         super().__init__(
-            store, SimWake(self._kick), lambda: world.now, on_durable, upper.store_failed
-        )
+            store, SimWake(self._kick), lambda: world.now, on_durable, upper.store_failed,
+            lambda: False,
+        )  # fmt: skip
         self._kick()
 
-    def checkpoint(self, replica: Replica, done: Callable[[], None]) -> CheckpointWriter:
+    def checkpoint(
+        self, replica: Replica, done: Callable[[], None], given_up: Callable[[], None]
+    ) -> CheckpointWriter:
         def counted() -> None:
             self.upper.judge.counters["checkpoints"] += 1
             done()
 
         self.upper.note("checkpoint", str(replica.history))
         clock = self._timers.clock
-        return begin_checkpoint(self, self._timers, replica, counted, self.on_failed, clock)
+        return begin_checkpoint(
+            self, self._timers, replica, counted, given_up, self.on_failed, clock
+        )
 
     def close(self) -> None:
         """Commit what was submitted and end; the caller waits for it, and hears of it later."""

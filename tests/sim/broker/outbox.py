@@ -72,8 +72,9 @@ class SimOutbox:
         confirmed, self._confirmed = self._confirmed, []
         return confirmed
 
-    def throttle(self, *, full: bool) -> None:
+    def throttle(self, *, full: bool, alarm: str) -> None:
         """The load asks before each publish."""
+        self.clients.blocked = bool(alarm)
 
     def session_started(self, session: int) -> None:
         self._fresh.clear()

@@ -27,6 +27,7 @@ from broker.replication.replica import Item, Replica
 from store.api import Marker, Meta
 from store.commit_queue import CheckpointJob
 from store.lmdb_store import LmdbStore
+from store.space import Reserve
 from vsync.primary.events import Activation
 from vsync.types import RingId
 
@@ -40,7 +41,7 @@ class Bench:
         self.now = 0.0
         self.errors: list[Exception] = []
         self.taken: list[bytes] = []
-        self.checkpoint = CheckpointJob(1, int, threading.Condition())
+        self.checkpoint = CheckpointJob(1, int, int, threading.Condition())
 
     def clock(self) -> float:
         self.now += 0.001
@@ -128,7 +129,8 @@ def test_an_ordered_end_is_clean_with_and_without_a_checkpoint(
     store = LmdbStore(tmp_path / "store", Meta("c", "a", "s"))
 
     async def end() -> None:
-        device = DataDirectoryDevice(tmp_path, asyncio.get_running_loop(), lambda _: None)
+        loop = asyncio.get_running_loop()
+        device = DataDirectoryDevice(tmp_path, loop, lambda _: None, Reserve(tmp_path))
         persister = Persister(device, store, store.meta, lambda _: None)
         persister.keep(replica, Promise("c", ("a",), 1))
         await close_store(persister, replica, Marker.CLEAN, "")

@@ -226,6 +226,12 @@ class TestFailure:
             def begin(self, write: bool = False) -> object:
                 raise lmdb.Error("mdb_txn_commit: Input/output error")
 
+            def info(self) -> object:
+                return env.info()
+
+            def stat(self) -> object:
+                return env.stat()
+
             def close(self) -> None:
                 env.close()
 

@@ -1,0 +1,143 @@
+"""Free disk and memory of one member against their limits, and the alarms that it has ordered.
+
+What is below its limit is said once in each session (`Alarm`), as a new session begins without
+alarms; it is said to be over when there is a tenth more than the limit. What follows from an alarm
+is decided where it is applied, at all members alike.  Pure: readings and time are handed in.
+Decision: docs/decisions/0022-alarms-are-ordered.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from broker.machine.commands import ALARM, Alarm, Command
+from broker.machine.handlers.alarms import DETAIL_MAX, DISK, FULL, MEMORY, WORDS
+from broker.replication.controller import Controller
+from vsync.quorum.voter_set import parse
+
+ROOM_BYTES = 256_000_000
+ROOM_SHARE = 0.1
+"""What is to be free by default: so much, or this share of a smaller file system, and room for one
+more checkpoint."""
+CLEAR_SHARE = 0.1
+"""How much more than the limit ends an alarm, so that it does not come and go."""
+LEAVE_AFTER_S = 5.0
+"""How long a member with a full disk looks whether those of the others become full as well."""
+
+SUBJECTS = {DISK: "free disk space", MEMORY: "memory", FULL: "disk"}
+
+Limit = int | float | None
+"""Bytes, or a share; 0: no alarm; None: the default that depends on the disk and the state."""
+
+
+class Reading(NamedTuple):
+    """What there is, in bytes."""
+
+    room: int
+    """Free on the file system of the data directory, or to be used again in the store."""
+    disk: int
+    """Size of that file system."""
+    used: int
+    """Memory that this process holds."""
+    memory: int
+    """What it may hold: of the machine, or of its control group."""
+
+
+class ResourceAlarms:
+    """The alarms of one member."""
+
+    def __init__(
+        self, disk_free: Limit, memory: Limit, checkpoint_bytes: Callable[[], int]
+    ) -> None:
+        self.own: dict[str, str] = {}  # by subject, the detail
+        self.counters = {"raised": 0, "room_mb": 0, "memory_mb": 0}
+        self._disk_free, self._memory, self._checkpoint_bytes = disk_free, memory, checkpoint_bytes
+        self._session = 0
+        self._said: dict[str, bool] = {}
+        self._full_since: float | None = None
+
+    def look(self, reading: Reading | None, full: str) -> None:
+        """Take a reading, None where there is none yet; and what cannot be written, or nothing."""
+        if reading is not None:
+            self.counters["room_mb"] = reading.room // 1_000_000
+            self.counters["memory_mb"] = reading.used // 1_000_000
+            floor = self._floor(reading)
+            more = floor * CLEAR_SHARE if DISK in self.own else 0
+            text = f"{_size(reading.room)} free of {_size(floor)} wanted (--disk-free-limit)"
+            self._set(DISK, reading.room < floor + more, text)
+            bound = _amount(self._memory, reading.memory)
+            less = bound * CLEAR_SHARE if MEMORY in self.own else 0
+            text = f"{_size(reading.used)} used of {_size(bound)} allowed (--memory-limit)"
+            self._set(MEMORY, bool(bound) and reading.used > bound - less, text)
+        self._set(FULL, bool(full), full)
+
+    def _floor(self, reading: Reading) -> int:
+        if self._disk_free is None:
+            share = int(reading.disk * ROOM_SHARE)
+            return min(ROOM_BYTES, share) + self._checkpoint_bytes()
+        return _amount(self._disk_free, reading.disk)
+
+    def _set(self, subject: str, on: bool, detail: str) -> None:
+        if on and subject not in self.own:
+            self.counters["raised"] += 1
+            self.own[subject] = detail[:DETAIL_MAX]
+        elif not on:
+            self.own.pop(subject, None)
+
+    def order(self, controller: Controller) -> None:
+        """Put what changed into the order."""
+        if not controller.serving:
+            return
+        session = controller.submissions.session
+        if session != self._session:
+            self._session, self._said = session, {}
+        commands: list[Command] = []
+        for subject in WORDS:
+            on = subject in self.own
+            if on is not self._said.get(subject, False):
+                self._said[subject] = on
+                commands.append(Alarm(ALARM, subject, on, self.own.get(subject, "")))
+        if commands:
+            controller.submit(commands)
+
+    def must_leave(self, controller: Controller, now: float) -> str:
+        """Why this member leaves; empty: it stays.
+
+        Its disk is full and the members whose disks are not are a quorum. Where they are none,
+        nobody can go on alone, and all wait for space.
+        """
+        me = controller.me.name
+        alarms = controller.replica.machine.alarms
+        full = {name for name, subject in alarms if subject == FULL}
+        if FULL not in self.own or me not in full:
+            self._full_since = None
+            return ""
+        others = controller.primary.caught_up_names - full
+        if self._full_since is None:
+            self._full_since = now
+        late = now - self._full_since > LEAVE_AFTER_S
+        if not late or not parse(controller.promise.voters).quorate(others):
+            return ""
+        return (
+            f"the disk of this member is full, and the others go on: {self.own[FULL]}; free space "
+            "there, then start it again"
+        )
+
+
+def of_all(controller: Controller) -> dict[str, str]:
+    """Return the alarms in force, of all members, by a name for each."""
+    return {
+        f"{SUBJECTS[subject]} of {name}": f"{WORDS[subject]}: {detail} at {name}; publishers "
+        "are blocked"
+        for (name, subject), detail in controller.replica.machine.alarms.items()
+    }
+
+
+def _amount(limit: Limit, whole: int) -> int:
+    return int(limit * whole) if isinstance(limit, float) else limit or 0
+
+
+def _size(count: int) -> str:
+    """In the unit that an operator types."""
+    return f"{count / 1e9:.2f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"

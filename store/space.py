@@ -1,0 +1,129 @@
+"""Space that is kept before it is needed: ahead of a store's file, and a reserve for hard times.
+
+LMDB cannot be trusted after a commit that met a full disk, so no commit may meet one: it writes
+into blocks that the file owns already. Whether they suffice is reckoned from above between two
+looks at the file's real end. A file system that copies on write, or cannot allocate, promises
+nothing.
+
+The reserve is a file that is given up when a write finds no other space. With it a member whose
+disk is full goes on for a while, so that its queues can be drained, and it can stop in order and
+start again. It is taken back when there is room.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from store.errors import NoSpace
+
+RESERVE_NAME = "reserve"
+RESERVE_BYTES = 32 << 20
+RESERVE_SHARE = 0.05
+"""Of the file system, where that is less."""
+START_BYTES = 4 << 20
+"""A member that starts with less than this gives the reserve up at once."""
+STEP_BYTES = 8 << 20
+BESIDE_BYTES = 256 << 10
+"""What one transaction writes beside its data: paths in the tree, lists of free pages."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CANNOT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class OwnedSpace:
+    """The blocks of one file.  `used` returns where its used pages end."""
+
+    def __init__(self, path: Path, used: Callable[[], int]) -> None:
+        self._path, self._used = path, used
+        self._end = self._owned = 0  # the file's used end reckoned from above, and what it owns
+        self._known = False
+
+    def own(self, size: int) -> None:
+        """Make sure that a transaction of `size` bytes has its blocks; raises NoSpace."""
+        need = size + size // 16 + BESIDE_BYTES
+        if not self._known or self._end + need > self._owned:
+            self._end = self._used()
+            self._known = True
+            if self._end + need > self._owned:
+                self._allocate(need)
+        self._end += need
+
+    def _allocate(self, need: int) -> None:
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._grow(fd, need)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno in _CANNOT:
+                self._owned = 1 << 62  # it will be seen when it is written
+            elif error.errno in NO_SPACE:
+                raise NoSpace(f"{self._path.parent}", need) from error
+            else:
+                raise
+
+    def _grow(self, fd: int, need: int) -> None:
+        """More than is needed, or where that is not to be had, what is needed."""
+        start = self._end
+        for length in (need + STEP_BYTES, need):
+            try:
+                os.posix_fallocate(fd, start, length)
+            except OSError as error:
+                if length == need or error.errno not in NO_SPACE:
+                    raise
+            else:
+                os.fsync(fd)  # the new length at once, so that the next commits have less to do
+                self._owned = start + length
+                return
+
+
+class Reserve:
+    """The reserve of one data directory.  Any thread may call it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / RESERVE_NAME
+        self._lock = threading.Lock()
+        found = os.statvfs(directory)
+        self.bytes = min(RESERVE_BYTES, int(found.f_blocks * found.f_frsize * RESERVE_SHARE))
+        if found.f_bavail * found.f_frsize < START_BYTES:
+            self.give_up()
+
+    def demand_room(self) -> None:
+        """Raise NoSpace where a member could not even start."""
+        found = os.statvfs(self.path.parent)
+        if found.f_bavail * found.f_frsize < START_BYTES // 4:
+            raise NoSpace(str(self.path.parent), START_BYTES)
+
+    @property
+    def held(self) -> bool:
+        """Whether the space is kept."""
+        return self.path.exists()
+
+    def give_up(self) -> bool:
+        """Give the space to whoever writes next; False: it was given up before."""
+        with self._lock:
+            try:
+                self.path.unlink()
+            except OSError:
+                return False
+            return True
+
+    def tend(self, free: int) -> None:
+        """Keep the space, if it is not kept and as much again is free besides."""
+        if free < 2 * self.bytes + START_BYTES or self.held:
+            return
+        with self._lock:
+            try:
+                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            except OSError:
+                return
+            try:
+                os.posix_fallocate(fd, 0, self.bytes)
+            except OSError:
+                self.path.unlink(missing_ok=True)
+            finally:
+                os.close(fd)

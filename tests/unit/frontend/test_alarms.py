@@ -1,0 +1,128 @@
+"""Publishers that are blocked by an alarm, and what goes on meanwhile (G21)."""
+
+from broker.amqp.fields import Value
+from broker.frontend.client import WITHHELD_BYTES_MAX
+from tests.support.amqp_peer import method, publish
+from tests.support.gateway_loop import Loop, Peer
+
+ALARM = "low on disk: 1 MB free at a"
+
+
+def said(peer: Peer) -> list[tuple[Value, ...]]:
+    return [(one.method, *one.args) for one in peer.take()]
+
+
+def with_queue(loop: Loop) -> Peer:
+    peer = loop.connect().open(1, 2)
+    peer.call(1, "queue.declare", "q", False, True, False, False, False, {})
+    peer.call(1, "confirm.select", False)
+    return peer
+
+
+def depth(loop: Loop) -> int:
+    return len(loop.machine.vhosts["/"].queues["q"].ready)
+
+
+def test_publishes_wait_and_are_taken_in_order_when_the_alarm_is_over() -> None:
+    loop = Loop()
+    peer = with_queue(loop)
+    loop.gateway.block(ALARM)
+    assert [one.method for one in peer.send(publish(1, "", "q", b"1"))] == ["connection.blocked"]
+    assert peer.send(publish(1, "", "q", b"2")) == []
+    assert depth(loop) == 0
+    loop.gateway.block("")
+    loop.turn()
+    assert [one[0] for one in said(peer)] == ["connection.unblocked", "basic.ack"]
+    assert [message[-1] for message in loop.machine.vhosts["/"].queues["q"].ready] == [b"1", b"2"]
+
+
+def test_who_published_before_is_told_at_once_and_once_and_the_reason() -> None:
+    loop = Loop()
+    peer, other = with_queue(loop), loop.connect().open(1)
+    peer.send(publish(1, "", "q"))
+    peer.take(), other.take()
+    loop.gateway.block(ALARM)
+    loop.gateway.block(ALARM + ", and 1 more")
+    loop.turn()
+    assert said(peer) == [("connection.blocked", ALARM)]
+    assert said(other) == []
+    loop.gateway.block("")
+    loop.turn()
+    assert said(peer) == [("connection.unblocked",)]
+    assert said(other) == []
+
+
+def test_who_cannot_be_told_waits_all_the_same() -> None:
+    loop = Loop()
+    with_queue(loop)
+    peer = loop.connect(properties={}).open(1)
+    loop.gateway.block(ALARM)
+    assert peer.send(publish(1, "", "q")) == []
+    assert depth(loop) == 0
+    loop.gateway.block("")
+    loop.turn()
+    assert said(peer) == []
+    assert depth(loop) == 1
+
+
+def test_one_that_connects_during_the_alarm_is_told_at_its_first_publish() -> None:
+    loop = Loop()
+    with_queue(loop)
+    loop.gateway.block(ALARM)
+    peer = loop.connect()
+    assert "connection.blocked" not in [one[0] for one in said(peer)]
+    sent = peer.send(method(1, "channel.open"), publish(1, "", "q"))
+    assert [one.method for one in sent] == ["channel.open-ok", "connection.blocked"]
+    assert depth(loop) == 0
+
+
+def test_consuming_purging_and_deleting_go_on_also_on_a_blocked_connection() -> None:
+    loop = Loop()
+    peer = with_queue(loop)
+    for _ in range(3):
+        peer.send(publish(1, "", "q"))
+    loop.gateway.block(ALARM)
+    peer.send(publish(1, "", "q"))
+    got = peer.send(method(2, "basic.consume", "q", "t", False, False, False, False, {}))
+    assert [one.method for one in got] == ["basic.consume-ok", *["basic.deliver"] * 3]
+    peer.send(method(2, "basic.ack", 3, True))
+    assert loop.machine.vhosts["/"].queues["q"].unacked == 0
+    assert peer.call(2, "queue.purge", "q", False) == [("queue.purge-ok", 0)]
+    assert peer.call(2, "queue.delete", "q", False, False, False)[-1][0] == "queue.delete-ok"
+    assert peer.client.may_be_read
+
+
+def test_what_follows_a_publish_on_its_channel_or_ends_the_connection_waits_with_it() -> None:
+    loop = Loop()
+    peer = with_queue(loop)
+    loop.gateway.block(ALARM)
+    peer.send(publish(1, "", "q", b"kept"))
+    assert peer.call(1, "channel.close", 200, "", 0, 0) == []
+    assert peer.call(0, "connection.close", 200, "", 0, 0) == []
+    loop.gateway.block("")
+    loop.turn()
+    assert depth(loop) == 1
+    assert peer.client.wants_close
+
+
+def test_a_flood_is_not_read_until_the_alarm_is_over() -> None:
+    loop = Loop()
+    peer = with_queue(loop)
+    loop.gateway.block(ALARM)
+    peer.send(publish(1, "", "q", b"x" * WITHHELD_BYTES_MAX))
+    assert not peer.client.may_be_read
+    loop.gateway.block("")
+    loop.turn()
+    assert peer.client.may_be_read
+    assert depth(loop) == 1
+
+
+def test_a_connection_that_is_lost_takes_what_waited_along() -> None:
+    loop = Loop()
+    peer = with_queue(loop)
+    loop.gateway.block(ALARM)
+    peer.send(publish(1, "", "q"))
+    loop.gateway.connection_lost(peer.client)
+    loop.gateway.block("")
+    loop.turn()
+    assert depth(loop) == 0
