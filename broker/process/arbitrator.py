@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from broker.admin.operations import STOP_DATAGRAM
+from broker.durability.kept_lease import KeptLease
 from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
@@ -65,7 +66,10 @@ class Arbitrator:
         config = RingConfig(
             payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN
         )
-        self.node = Node(self.me, options.cluster_name, config, random.Random())
+        self._kept_lease = KeptLease(file.data_dir, config, loop)
+        self.node = Node(
+            self.me, options.cluster_name, config, random.Random(), self._kept_lease.tempo
+        )
         self.driver = Driver(self.node, transport, self._on_output, loop=loop)
         self.discovery = discovery_for(options, self.me, log.warning)
         self.primary = Primary(self.me, self)
@@ -86,6 +90,7 @@ class Arbitrator:
         """Begin to take part."""
         self.driver.closed.add_done_callback(self._ring_closed)
         self.driver.start()
+        self._kept_lease.start()
         self.driver.set_mark(self._record.epoch)
         if self.discovery is not None:
             self.discovery.start(self._found)
@@ -112,6 +117,7 @@ class Arbitrator:
         log.log(logging.INFO if code is Exit.OK else logging.CRITICAL, "stopping: %s", reason)
         if self.discovery is not None:
             self.discovery.stop()
+        self._kept_lease.stop()
         self.driver.leave()
         self.driver.stop(LEAVE_MS)
         self._writer.shutdown(wait=True)

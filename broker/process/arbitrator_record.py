@@ -39,6 +39,7 @@ class RecordFile:
     """An arbitrator's data directory, held for one incarnation."""
 
     def __init__(self, directory: Path, cluster_name: str, member: str) -> None:
+        self.data_dir = directory
         self._path = directory / FILE_NAME
         if (directory / "store").exists():
             raise StoreUnreadable(

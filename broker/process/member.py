@@ -262,13 +262,24 @@ class BrokerMember:
             self._on_direct(output)
             return
         if isinstance(output, Note):
-            log.debug("ring: %s %s", output.code, output.fields)
+            self._on_note(output)
             return
         if isinstance(output, View):
             log.info("view %s: %s", output.ring, ", ".join(m.name for m in output.members))
             self._watchdogs.on_view(output.members)
         if not self._stopping or self._controller.shutdown_position:
             self._member.on_output(output)
+
+    def _on_note(self, note: Note) -> None:
+        if note.code == "gone":
+            log.warning("%s is out of the view: %s", note.fields["member"], note.fields["why"])
+        elif note.code == "falsely":
+            log.warning(
+                "%s ran all the time while the ring was given up; the ring now waits %d ms for its "
+                "token", note.fields["members"], self._ring.node.tempo.timeout_ms,
+            )  # fmt: skip
+        else:
+            log.debug("ring: %s %s", note.code, note.fields)
 
     def _on_direct(self, direct: Direct) -> None:
         if direct.sender not in self._ring.node.members:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 
 from broker.durability.data_directory import DataDirectory
+from broker.durability.kept_lease import KeptLease
 from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
@@ -91,7 +92,10 @@ class RingEndpoint:
         config = RingConfig(
             payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN
         )
-        self.node = Node(self.me, identity.ring_name, config, random.Random())
+        self._kept_lease = KeptLease(identity.data_dir, config, loop)
+        self.node = Node(
+            self.me, identity.ring_name, config, random.Random(), self._kept_lease.tempo
+        )
         path = options.trace if options.trace is not None else identity.data_dir / "ring.trace"
         tracer = Tracer(self.node, options.cluster_name, path, loop)
         tracer.switch(options.trace is not None)
@@ -108,6 +112,7 @@ class RingEndpoint:
 
         self.driver.closed.add_done_callback(closed)
         self.driver.start()
+        self._kept_lease.start()
         if self._discovery is not None:
             self._discovery.start(self._found)
 
@@ -119,4 +124,5 @@ class RingEndpoint:
         """End discovery, and send the leave notice."""
         if self._discovery is not None:
             self._discovery.stop()
+        self._kept_lease.stop()
         self.driver.leave()

@@ -94,7 +94,7 @@ class Watchdogs:
             node.me, bounds.clock_s, send_direct, wall_us, lambda: controller().ran
         )
         self.disk = DiskLag(bounds.lag_s, bounds.backlog_bytes, node.set_throttle)
-        self.pauses = ProcessPauses(BEAT_S, node.lease.seconds)
+        self.pauses = ProcessPauses(BEAT_S, node.config.lease_ms / 1000)
         self.hang = HangWatchdog(hang_s)
         self.memory = FreedMemory()
         self._waiting: list[Callable[[], None]] = []

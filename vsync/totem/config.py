@@ -32,11 +32,13 @@ class RingConfig:
     # failure detection
     token_timeout_ms: int = 600
     token_timeout_per_member_ms: int = 50  # more, for each member above two
+    token_timeout_max_ms: int = 0  # 4 * token_timeout: the most on a ring that is slow; see tempo
     token_retransmit_ms: int = 0  # token_timeout / 4.2
     consensus_timeout_ms: int = 0  # 1.2 * token_timeout
     join_timeout_ms: int = 50
     probe_ms: int = 0  # token_timeout / 10: length of the check of a member whose link broke
     lease_ms: int = 0  # token_timeout / 3: how long a member acts without the token; see lease
+    lease_max_ms: int = 0  # token_timeout_max: the most on a ring that is slow
     lonely_wait_ms: int = 200  # then a starting member that found nobody forms its own ring
     merge_interval_ms: int = 300
     hearing_ms: int = 0  # 3 * merge_interval, at most consensus: memory of receptions
@@ -65,10 +67,13 @@ class RingConfig:
 
     def __post_init__(self) -> None:
         consensus_ms = self.consensus_timeout_ms or int(self.token_timeout_ms * 1.2)
+        timeout_max_ms = self.token_timeout_max_ms or 4 * self.token_timeout_ms
         derived = {
             "token_retransmit_ms": int(self.token_timeout_ms / 4.2),
             "consensus_timeout_ms": consensus_ms,
+            "token_timeout_max_ms": timeout_max_ms,
             "lease_ms": self.token_timeout_ms // 3,
+            "lease_max_ms": timeout_max_ms,
             "probe_ms": max(1, self.token_timeout_ms // 10),
             "hearing_ms": min(3 * self.merge_interval_ms, consensus_ms),
             "merge_backoff_max_ms": 3 * self.token_timeout_ms,
@@ -105,6 +110,10 @@ class RingConfig:
              "hold_ms must fit three times into lease_ms: an idle ring keeps its lease"),
             ("the lease ends before the token is lost", self.lease_ms < self.token_timeout_ms,
              "lease_ms must be less than token_timeout_ms"),
+            ("a slow ring is given more time", self.token_timeout_ms <= self.token_timeout_max_ms,
+             "token_timeout_max_ms must be at least token_timeout_ms"),
+            ("a slow ring is given a longer lease", self.lease_ms <= self.lease_max_ms,
+             "lease_max_ms must be at least lease_ms"),
             ("failure to receive is found before the token is lost",
              self.receive_failure_ms < self.token_timeout_ms,
              "receive_failure_ms must be less than token_timeout_ms"),

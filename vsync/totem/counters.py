@@ -132,6 +132,7 @@ DROPS = {
 }
 
 EVENTS = {
+    "suspected_falsely": "a ring was given up, or a member left out, and it ran all the time",
     "phase_gather": "entered the gather phase",
     "phase_commit": "entered the commit phase: a ring is agreed on",
     "phase_recovery": "entered the recovery phase",

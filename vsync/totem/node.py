@@ -21,6 +21,7 @@ from vsync.totem.membership.compatibility import FOREIGN, Handshake, settings_ha
 from vsync.totem.membership.protocol import Membership
 from vsync.totem.ordering.application import Delivery, Intake
 from vsync.totem.ordering.lease import Lease
+from vsync.totem.ordering.tempo import Tempo
 from vsync.totem.ordering.token_passing import TokenPassing
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member, RingId
@@ -45,7 +46,14 @@ _DATA, _TOKEN = FrameKind.DATA, FrameKind.TOKEN
 class Node:
     """A member.  All state is in memory; a restart is a new incarnation, hence a new member."""
 
-    def __init__(self, me: Member, cluster: str, config: RingConfig, rng: random.Random) -> None:
+    def __init__(
+        self,
+        me: Member,
+        cluster: str,
+        config: RingConfig,
+        rng: random.Random,
+        tempo: Tempo | None = None,
+    ) -> None:
         self.me = me
         self.config = config
         settings = settings_hash(settings_of(config))
@@ -53,10 +61,11 @@ class Node:
         self.handshake = Handshake(me, cluster, config, self.codec)
         self.context = Context(me, config, rng, self.codec)
         self.counters = self.context.counters
-        self.lease = Lease(config.lease_ms / 1000)
+        self.lease = Lease(config.lease_max_ms)
+        self.tempo = tempo if tempo is not None else Tempo(config)
         self.intake = Intake(config)
         self.delivery = Delivery(self.context)
-        tokens = TokenPassing(self.context, self.lease)
+        tokens = TokenPassing(self.context, self.lease, self.tempo)
         self.membership = Membership(self.context, self.intake, self.delivery, tokens)
         self._connectivity = self.membership.connectivity
         self._failure_detector = self.membership.prober.detector
@@ -68,7 +77,7 @@ class Node:
 
     def start(self, now: float) -> None:
         """Begin to look for others.  Once."""
-        self.lease.start(now)
+        self.lease.start(now, self.tempo.former_ms)
         self.membership.start(now)
 
     def submit(self, payload: bytes, now: float, guarantee: Guarantee = Guarantee.SAFE) -> bool:

@@ -44,12 +44,13 @@ from vsync.wire.messages import (
     Join,
     Merge,
     Message,
+    Pace,
     Probe,
     Token,
     Wake,
 )
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 HELLO_VERSION = 0  # of the one frame that every version can read, see `compatibility`
 WANTED_MAX = 1024
 CONTROL_BYTES_MAX = 1 << 20
@@ -70,7 +71,8 @@ _SMALL = 2048  # bytes; to copy fewer than this is cheaper than not to
 TAG_BYTES = 4
 _NAME_BYTES = 22  # where the length of the sender's name stands; that of its address follows
 _RING = Struct("<QQB")
-_TOKEN = Struct("<QQQHIQBHH")  # hop seq aru aru_by sent backlog recovering marks wanted
+# hop seq aru aru_by sent backlog recovering marks wanted lease limit timeout
+_TOKEN = Struct("<QQQHIQBHHIII")
 _DATA = Struct("<QHBBI")  # seq origin content guarantee items
 _FRAGMENT = Struct("<QII")
 
@@ -157,9 +159,9 @@ def _quads(count: int) -> Struct:
 
 
 def token_body(token: Token) -> bytes:
-    ring, hop, seq, aru, aru_by, sent, backlog, recovering, marks, wanted = token
+    ring, hop, seq, aru, aru_by, sent, backlog, recovering, marks, wanted, pace = token
     shown, asked = len(marks), len(wanted)
-    head = _TOKEN.pack(hop, seq, aru, aru_by, sent, backlog, recovering, shown, asked)
+    head = _TOKEN.pack(hop, seq, aru, aru_by, sent, backlog, recovering, shown, asked, *pace)
     return b"".join((ring_block(ring), head, _quads(shown + asked).pack(*marks, *wanted)))
 
 
@@ -367,9 +369,9 @@ class Codec:
     def _read_token(self, frame: bytes, start: int) -> Token:
         ring, at = self.ring(frame, start)
         try:
-            hop, seq, aru, aru_by, sent, backlog, recovering, marks, wanted = _TOKEN.unpack_from(
-                frame, at
-            )
+            (
+                hop, seq, aru, aru_by, sent, backlog, recovering, marks, wanted, *pace
+            ) = _TOKEN.unpack_from(frame, at)  # fmt: skip
         except struct_error as err:
             raise FrameError("frame_short") from err
         at += _TOKEN.size
@@ -382,5 +384,5 @@ class Codec:
         tail = _quads(marks + wanted).unpack_from(frame, at)
         return Token(
             ring, hop, seq, aru, aru_by, sent, backlog, recovering == 1,
-            tail[:marks], tail[marks:],
+            tail[:marks], tail[marks:], Pace(*pace),
         )  # fmt: skip

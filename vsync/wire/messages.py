@@ -39,6 +39,18 @@ NOBODY = 0xFFFF
 """The `aru_by` of a token whose aru nobody holds back."""
 
 
+class Pace(NamedTuple):
+    """What the token says of the ring's tempo, in milliseconds (`vsync.totem.ordering.tempo`)."""
+
+    lease_ms: int  # how long a member may act without the token
+    limit_ms: int  # no member that the token passed lately keeps less on its disk
+    timeout_ms: int  # silence after which the token is lost
+
+
+NO_PACE = Pace(0, 0, 0)
+"""Of a ring's first token: nobody has decided anything."""
+
+
 class Token(NamedTuple):
     """The regular token: order, reliability, flow control, and the members' marks."""
 
@@ -52,6 +64,7 @@ class Token(NamedTuple):
     recovering: bool  # a member still has frames of its old ring to send (retrans_flg)
     marks: tuple[int, ...]  # one per member, in ring order
     wanted: tuple[int, ...]  # sequence numbers asked for again (rtr)
+    pace: Pace = NO_PACE
 
 
 class Data(NamedTuple):

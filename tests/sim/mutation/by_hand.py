@@ -31,11 +31,12 @@ from vsync.totem.membership.merge import MergeDetector
 from vsync.totem.membership.protocol import Membership
 from vsync.totem.membership.recovery import Closing, Exchange, RecoveryPhase
 from vsync.totem.node import Node
+from vsync.totem.ordering.lease import Lease
 from vsync.totem.ordering.packing import Reassembly, SendQueue
 from vsync.totem.ordering.ring import Ring, Source, Visit
 from vsync.totem.ordering.window import Window
 from vsync.totem.phases import Phase, Reason
-from vsync.types import Guarantee, Member
+from vsync.types import Guarantee, Member, RingId
 from vsync.wire.messages import CommitEntry, CommitToken, Data, Token
 
 Patches = Iterable[tuple[object, str, object]]
@@ -382,6 +383,42 @@ def promises_while_others_reply() -> Patches:
     yield ReplicatedMember, "_promise_durable", at_once
 
 
+def waits_for_the_shorter_lease() -> Patches:
+    """While a lease changes, a member waits for the shorter one: others may have the longer."""
+    token_ = Lease.token
+
+    def shorter(
+        self: Lease, ring: RingId, members: tuple[Member, ...], now: float, said_ms: int
+    ) -> None:
+        token_(self, ring, members, now, said_ms)
+        self._others_s = self.seconds
+
+    yield Lease, "token", shorter
+
+
+def acts_for_the_longer_lease() -> Patches:
+    """While a lease changes, a member takes the longer one: others may wait for the shorter."""
+    token_ = Lease.token
+
+    def longer(
+        self: Lease, ring: RingId, members: tuple[Member, ...], now: float, said_ms: int
+    ) -> None:
+        token_(self, ring, members, now, said_ms)
+        self.seconds = self._others_s
+
+    yield Lease, "token", longer
+
+
+def forgets_the_lease_of_a_former_incarnation() -> Patches:
+    """A member that starts waits for the usual lease, whatever the former incarnation agreed to."""
+    start = Lease.start
+
+    def usual(self: Lease, now: float, former_ms: int) -> None:
+        start(self, now, 1)
+
+    yield Lease, "start", usual
+
+
 def promises_before_durable() -> Patches:
     """A promise is given while it is on its way to the disk."""
     promise_ = Persister.promise
@@ -489,6 +526,9 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     replies_when_any_log_is_written,
     replies_without_a_lease,
     promises_while_others_reply,
+    waits_for_the_shorter_lease,
+    acts_for_the_longer_lease,
+    forgets_the_lease_of_a_former_incarnation,
     promises_before_durable,
     promises_behind_nothing,
     promise_of_another_view,

@@ -71,11 +71,12 @@ class Result:
 def settle_bound_s(plan: Plan) -> float:
     """L1: how long after the last fault one ring of all live members may take to form.
 
-    The token times out late with many members.  Three rounds of token loss and consensus (1.2
-    tokens), three tokens of backing off from a member that seemed unreachable, and half a second
-    for joins and merge detection.
+    The token times out late with many members, and twice as late on a ring that was slow or given
+    up in vain.  Three rounds of token loss (2 tokens) and consensus (1.2 tokens), three tokens of
+    backing off from a member that seemed unreachable, and half a second for joins and merge
+    detection.
     """
-    return (3 * 2.2 + 3) * token_timeout_s(plan) + 0.5 + 200 * plan.turn_s
+    return (3 * 3.2 + 3) * token_timeout_s(plan) + 0.5 + 200 * plan.turn_s
 
 
 def token_timeout_s(plan: Plan) -> float:

@@ -11,8 +11,10 @@ from tests.sim.world.tap import Core
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Output
 from vsync.totem.node import Node
+from vsync.totem.ordering.tempo import Tempo
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member, RingId
+from vsync.wire.messages import Pace, Token
 
 CLUSTER = "simulated"
 DRIFT_MAX = 0.02  # a hundred times what a bad crystal does
@@ -31,6 +33,7 @@ def ring_config(plan: Plan) -> RingConfig:
         merge_interval_ms=max(20, token // 5),
         hold_ms=hold_ms,
         lease_ms=_lease_ms(plan, hold_ms),
+        token_timeout_max_ms=2 * token,
         window_frames=plan.window_frames,
         personal_frames=plan.personal_frames,
         accelerated_frames=plan.accelerated_frames,
@@ -56,12 +59,30 @@ def _lease_ms(plan: Plan, hold_ms: int) -> int:
 
 
 def make_node(me: Member, plan: Plan, chance: random.Random) -> Core:
-    node = Node(me, CLUSTER, ring_config(plan), chance)
+    config = ring_config(plan)
+    tempo = None
+    if Tape(plan.seed, "tempo").chance(0.5):
+        tempo = ErraticTempo(config, Tape(plan.seed, f"tempo {me.name} {me.incarnation}"))
+    node = Node(me, CLUSTER, config, chance, tempo)
     if not plan.has("clock_drift"):
         return node
     tape = Tape(plan.seed, f"clock {me.name}")
     rate = 1.0 + tape.between(-DRIFT_MAX, DRIFT_MAX)
     return OwnClock(node, rate, Tape(plan.seed, f"boot {me.name} {me.incarnation}").between(0, 1e6))
+
+
+class ErraticTempo(Tempo):
+    """Measures nothing: as representative it wants another lease with each rotation."""
+
+    def __init__(self, config: RingConfig, tape: Tape) -> None:
+        super().__init__(config)
+        self._tape = tape
+        self._bounds = config.lease_ms, config.lease_max_ms
+
+    def pace(self, token: Token, *, first: bool) -> Pace:
+        if self._tape.chance(0.3):
+            self.lease_ms = int(self._tape.between(*self._bounds))
+        return super().pace(token, first=first)
 
 
 class OwnClock:

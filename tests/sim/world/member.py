@@ -64,6 +64,7 @@ class SimMember:
         self.slowness = 1.0  # how much longer than usual its turns take
         self.disk_slowness = 1.0
         self.disk_fails = False
+        self.kept_lease_ms = 0  # on its disk
         self.wall_offset_us = 0
         self._turn_at: float | None = None
         self._timer_at: float | None = None
@@ -89,6 +90,9 @@ class SimMember:
         self.inbox.clear()
         self.mark = 0
         self.tap = Tap(self.world.make_core(me), me, process, self._trace)
+        if self.tap.node is not None:
+            tempo = self.tap.node.tempo
+            tempo.former_ms = max(tempo.former_ms, self.kept_lease_ms)
         if self.world.ringtrace is not None:
             now = self.world.now
             self.tap.recorder = Recorder(self.world.ringtrace, me, self.tap.core, now)
@@ -229,6 +233,11 @@ class SimMember:
         assert tap is not None
         world = self.world
         world.step(tap.core)
+        if tap.node is not None and (wanted := tap.node.tempo.wanted_ms) > self.kept_lease_ms:
+            self.kept_lease_ms = wanted
+            world.counters["sim_leases_kept"] += 1
+        if tap.node is not None:
+            tap.node.tempo.keep(self.kept_lease_ms)
         for _ in range(1000):
             outputs = tap.take(world.now)
             if outputs:

@@ -36,7 +36,7 @@ from vsync.wire.messages import CommitEntry, CommitToken, Data, Join, Token
 def token_in_gather_is_used() -> Patches:
     def lenient(self: Membership, sender: Member, token: Token, now: float) -> None:
         if self.current is not None:
-            self._tokens.accept(self.current, sender, token, now)
+            self.tokens.accept(self.current, sender, token, now)
 
     yield Membership, "token_while_forming", lenient
 
@@ -65,7 +65,7 @@ def touched_before_it_is_checked(
 
 
 def last_aru_is_overwritten() -> Patches:
-    def touch(_tokens: TokenPassing, ring: Ring, token: Token, _now: float) -> None:
+    def touch(tokens: TokenPassing, ring: Ring, token: Token, _now: float) -> None:
         ring.aru_seen = token.aru - 1
 
     yield from touched_before_it_is_checked(touch)
@@ -79,7 +79,7 @@ def loss_timer_is_armed() -> Patches:
 
 
 def stray_tokens_count_as_idle() -> Patches:
-    def touch(_tokens: TokenPassing, ring: Ring, _token: Token, _now: float) -> None:
+    def touch(tokens: TokenPassing, ring: Ring, _token: Token, _now: float) -> None:
         ring.idle += 1
 
     yield from touched_before_it_is_checked(touch)

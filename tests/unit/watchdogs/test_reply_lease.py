@@ -20,13 +20,13 @@ class Clocks:
     def __init__(self) -> None:
         self.now = 100.0
         self.slept = 0.0
-        self.lease = Lease(1.0)
+        self.lease = Lease(2000)
         self.reply_lease = ReplyLease(self.lease, lambda: self.now, lambda: self.now + self.slept)
 
     def tokens(self, ring: RingId = R1, members: tuple[Member, ...] = (A, B)) -> None:
         for _ in range(2):
             self.now += 0.1
-            self.lease.token(ring, members, self.now)
+            self.lease.token(ring, members, self.now, 1000)
 
 
 def test_a_member_that_was_stopped_may_not_speak_when_it_wakes() -> None:

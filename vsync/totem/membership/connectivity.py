@@ -70,6 +70,10 @@ class Connectivity:
             self._last_frame.pop(member, None)
             self._reports.pop(member, None)
 
+    def heard(self) -> dict[Member, float]:
+        """When the last frame of each member came in."""
+        return self._last_frame
+
     def reception(self, now: float) -> tuple[Member, ...]:
         """The members that frames came from lately: this member's own report."""
         return tuple(sorted(m for m, at in self._last_frame.items() if now - at <= self._memory))

@@ -16,6 +16,7 @@ from enum import Enum
 
 from vsync.totem.context import Context, Timer
 from vsync.totem.membership.connectivity import Connectivity
+from vsync.totem.membership.departures import KILLED, Departures
 from vsync.totem.membership.gather import EnterGather
 from vsync.totem.phases import Reason
 from vsync.types import Member
@@ -122,12 +123,14 @@ class Prober:
         connectivity: Connectivity,
         watched: Callable[[], tuple[Member, ...]],
         enter_gather: EnterGather,
+        departures: Departures,
     ) -> None:
         self.detector = FailureDetector(context.config.probe_ms / 1000)
         self._context = context
         self._connectivity = connectivity
         self._watched = watched
         self._enter_gather = enter_gather
+        self._departures = departures
 
     def suspect(self, address: str, now: float, *, refused: bool) -> None:
         """The link to `address` broke; or, `refused`, nobody listens there any more."""
@@ -152,6 +155,7 @@ class Prober:
             if finding is ProbeResult.GONE:
                 gone.append(member)
         if gone:
+            self._departures.evidence(gone, KILLED)
             self._connectivity.forget(gone)
             self._enter_gather(Reason.MEMBER_GONE, failed=tuple(gone)).announce(now)
         due = self.detector.next_at()

@@ -11,6 +11,7 @@ from vsync.totem.context import Context, Timer, Timers, names
 from vsync.totem.events import View
 from vsync.totem.membership.commit import CommitPhase, filled
 from vsync.totem.membership.connectivity import Connectivity
+from vsync.totem.membership.departures import LEFT, STUCK, Departures
 from vsync.totem.membership.failure_detector import Prober
 from vsync.totem.membership.gather import GatherPhase
 from vsync.totem.membership.gather_sets import GatherSets
@@ -43,11 +44,14 @@ class Membership:
         self.ring_ids = RingIds()
         self.connectivity = Connectivity(context.me, context.config.hearing_ms / 1000)
         self.merges = MergeDetector(context, self.connectivity, self.ring_ids, self._enter_gather)
-        self.prober = Prober(context, self.connectivity, self._watched, self._enter_gather)
+        self.departures = Departures(context, tokens.tempo)
+        self.prober = Prober(
+            context, self.connectivity, self._watched, self._enter_gather, self.departures
+        )
         self._context = context
         self._intake = intake
         self._delivery = delivery
-        self._tokens = tokens
+        self.tokens = tokens
         self._leave_notice_at = 0.0
         self._timers: Timers = {
             Timer.TOKEN_RESEND: tokens.on_resend_timer,
@@ -143,6 +147,7 @@ class Membership:
         self.ring_ids.learn(join.ring_seq)
         self._context.note_join("join_heard", join, sender)
         if join.leaving:
+            self.departures.evidence((sender,), LEFT)
             self.connectivity.forget((sender,))
         else:
             self.merges.learn(sender, join.reception, 1, now)
@@ -243,7 +248,7 @@ class Membership:
             self.ring_ids.past.append(self.recovery.ring.id)
         self.operational = self.commit = self.recovery = None
         self._move(reason)
-        self._tokens.stop()
+        self.tokens.stop()
         self._context.cancel(Timer.HOLD, Timer.MERGE, Timer.SOLO)
         if self.gather is None:
             self.gather = self._new_gather(also)
@@ -256,6 +261,7 @@ class Membership:
     def _failed_to_receive(self, member: Member, now: float) -> None:
         """A member does not receive: go on without it (Totem: failure to receive)."""
         self._context.note("stuck", member=member.name)
+        self.departures.evidence((member,), STUCK)
         self._enter_gather(Reason.MEMBER_STUCK, failed=(member,)).announce(now)
 
     def _watched(self) -> tuple[Member, ...]:
@@ -279,7 +285,7 @@ class Membership:
         self.on_timer = self._timers
         self._move(reason)
         self.ring_ids.commit(commit.ring)
-        self.commit = forming = CommitPhase(commit, self._context.me, self._tokens)
+        self.commit = forming = CommitPhase(commit, self._context.me, self.tokens)
         self._context.note("commit", ring=str(commit.ring), members=names(commit.members))
         commit = filled(commit, forming.index, self._entry())
         if len(commit.members) == 1:
@@ -303,7 +309,7 @@ class Membership:
         )
         exchange = Exchange(ring, self.current, entries)
         self.recovery = RecoveryPhase(
-            self._context, exchange, self._intake, self._tokens, self._failed_to_receive
+            self._context, exchange, self._intake, self.tokens, self._failed_to_receive
         )
         self._context.note(
             "recovery", ring=str(ring.id), old=str(self.ring), together=names(exchange.trans),
@@ -329,6 +335,9 @@ class Membership:
         if self._intake.queue.restart():
             self._context.count("fragments_sent_again")
         self.merges.installed(ring, gather.sets.received, now)
+        self.departures.on_ring(
+            () if old is None else old.members, ring.members, came, self.connectivity.heard(), now
+        )
         self.current = ring
         self.recovery = self.commit = self.gather = None
         joined = tuple(m for m in ring.members if m not in came)
@@ -343,7 +352,7 @@ class Membership:
             first_seq=ring.delivered + 1,
         )
         self.operational = OperationalPhase(
-            self._context, ring, self._intake, self._delivery, self._tokens,
+            self._context, ring, self._intake, self._delivery, self.tokens,
             self._failed_to_receive, self.merges.announce_before_rest,
         )  # fmt: skip
         self.on_timer = self._timers | self.operational.timers

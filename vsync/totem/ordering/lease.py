@@ -5,8 +5,12 @@ example) only under a *lease*: for `seconds` after the last token but one that i
 the token came again proves that it went all the way round in between; every other member of the
 ring therefore accepted it *after* the moment from which the lease counts.  Members that go on
 without this one wait until `seconds`, and a share of `SLACK` more, have passed since the last token
-that they accepted on that ring themselves.  Hence, whatever the network did and however long any
-process was stopped:
+that they accepted on that ring themselves.
+
+The token says how long a lease is (`Pace`), and only the representative changes that.  A member
+acts for the *lesser* of what its last two tokens said, and the others wait for the *larger* of what
+their last two said; docs/decisions/0025-the-token-carries-the-lease.md shows that this is never
+less.  Hence, whatever the network did and however long any process was stopped:
 
     lease of the member left behind ends <= first act of the others
 
@@ -29,36 +33,43 @@ SLACK = 0.2
 class Lease:
     """One member's own lease, and the leases of members that it shared a ring with."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, longest_ms: int) -> None:
+        """`longest_ms`: more than this member ever agrees to is believed of no token."""
+        self.seconds = 0.0  # the present one
         self.ring = NO_RING
+        self._longest_ms = longest_ms
+        self._said_ms = 0  # by the last token
         self._members: frozenset[Member] = frozenset()
         self._since = -math.inf  # the lease counts from here
         self._last = -math.inf  # the last token
-        self._granted: list[tuple[float, frozenset[Member]]] = []
+        self._others_s = 0.0  # the longest lease that another member may have
+        self._granted: list[tuple[float, frozenset[Member]]] = []  # until when, and to whom
 
-    def start(self, now: float) -> None:
-        """The process starts: a former incarnation may have been in any ring until now."""
-        self._granted = [(now, frozenset())]
+    def start(self, now: float, former_ms: int) -> None:
+        """The process starts: a former incarnation may have been in any ring until now.
 
-    def token(self, ring: RingId, members: tuple[Member, ...], now: float) -> None:
-        """A token of `ring` was accepted."""
+        `former_ms`: no ring that it was in had a longer lease.
+        """
+        self._granted = [(now + _wait(former_ms / 1000), frozenset())]
+
+    def token(self, ring: RingId, members: tuple[Member, ...], now: float, said_ms: int) -> None:
+        """A token of `ring` was accepted, which says that a lease is `said_ms` long."""
+        said_ms = min(said_ms, self._longest_ms)
         if ring == self.ring:
             self._since = self._last
+            if said_ms != self._said_ms or self.seconds != self._others_s:
+                self.seconds = min(said_ms, self._said_ms) / 1000
+                self._others_s = max(said_ms, self._said_ms) / 1000
         else:
             if len(self._members) > 1:
-                self._granted.append((self._last, self._members))
-            self._granted = [one for one in self._granted if one[0] + self.wait > now]
+                self._granted.append((self._last + _wait(self._others_s), self._members))
+            self._granted = [one for one in self._granted if one[0] > now]
             self.ring, self._members = ring, frozenset(members)
             self._since = -math.inf
+            self.seconds = self._others_s = said_ms / 1000
         if len(members) == 1:
             self._since = math.inf  # who may act alone shares that with nobody
-        self._last = now
-
-    @property
-    def wait(self) -> float:
-        """How long the others wait, in seconds."""
-        return self.seconds * (1 + SLACK)
+        self._last, self._said_ms = now, said_ms
 
     def holds(self, ring: RingId, now: float, after: float = -math.inf) -> bool:
         """Whether this member may act on the view `ring`.
@@ -70,8 +81,13 @@ class Lease:
     def silent_at(self, members: Collection[Member]) -> float:
         """When all members of past rings, except `members`, have stopped acting."""
         times = [
-            last + self.wait
-            for last, shared in self._granted
+            until
+            for until, shared in self._granted
             if not shared or not shared <= frozenset(members)
         ]
         return max(times, default=-math.inf)
+
+
+def _wait(lease_s: float) -> float:
+    """How long the others wait for a lease, in seconds."""
+    return lease_s * (1 + SLACK)

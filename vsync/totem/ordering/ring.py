@@ -22,7 +22,7 @@ from vsync.totem.ordering.packing import Packed
 from vsync.totem.ordering.window import Window
 from vsync.types import Guarantee, Member, RingId
 from vsync.wire.codec import data_body, data_overhead, ring_block
-from vsync.wire.messages import NOBODY, Content, Data, Token
+from vsync.wire.messages import NO_PACE, NOBODY, Content, Data, Pace, Token
 
 
 class Source(Protocol):
@@ -76,6 +76,7 @@ class Ring:
         self.held_back_since = 0.0
         self.held_back_visits = 0
         self.obliged: set[Member] = set()  # see recovery
+        self.pace = NO_PACE
 
     @property
     def successor(self) -> Member:
@@ -115,6 +116,10 @@ class Ring:
         )
         self.idle = self.idle + 1 if quiet else 0
 
+    def set_pace(self, pace: Pace) -> None:
+        """What the next token says."""
+        self.pace = pace
+
     def work_arrived(self) -> None:
         """Count idle visits anew, so that the token is not held."""
         self.idle = 0
@@ -138,7 +143,7 @@ class Ring:
     def visit(self, token: Token, source: Source, mark: int, ahead: int) -> Visit:
         """Serve, ask, send, and update the token.  `ahead`: how many frames may trail the token."""
         window, config = self.window, self.config
-        _, hop, seq, aru, aru_by, sent, backlog, recovering, marks, asked_for = token  # at once
+        _, hop, seq, aru, aru_by, sent, backlog, recovering, marks, asked_for, _ = token  # at once
         safe = self._known_safe(token)
         if safe > self.safe:
             self.safe = safe
@@ -173,7 +178,7 @@ class Ring:
         # with few, which means a quiet ring, it would only make safe delivery wait.
         split = max(min(len(new), config.lead_frames), len(new) - ahead)
         forward = Token(
-            self.id, hop + 1, seq, aru, aru_by, sent, backlog, recovering, marks, wanted
+            self.id, hop + 1, seq, aru, aru_by, sent, backlog, recovering, marks, wanted, self.pace
         )
         return Visit(resent, new[:split], forward, new[split:], asked)
 

@@ -9,7 +9,8 @@ from vsync.totem.context import Context, Timer
 from vsync.totem.events import Send
 from vsync.totem.ordering.lease import Lease
 from vsync.totem.ordering.ring import Ring
-from vsync.types import Member
+from vsync.totem.ordering.tempo import Tempo
+from vsync.types import NO_RING, Member
 from vsync.wire.messages import Message, Token
 
 # To look a member of an enum up costs ten times as much, and a token visit does it often.
@@ -17,13 +18,15 @@ TOKEN_RESEND, TOKEN_LOSS = Timer.TOKEN_RESEND, Timer.TOKEN_LOSS
 
 
 class TokenPassing:
-    """The token timers of one node, and the token to send again."""
+    """The token timers of one node, the token to send again, and what the token's pace says."""
 
-    def __init__(self, context: Context, lease: Lease) -> None:
+    def __init__(self, context: Context, lease: Lease, tempo: Tempo) -> None:
+        self.tempo = tempo
         self._context = context
         self._lease = lease
+        self._last = NO_RING, 0.0  # the ring of the last token, and when it came
         self._retransmit_s = context.config.token_retransmit_ms / 1000
-        self._timeout = 0, 0.0  # number of members, and the token timeout of a ring of so many
+        self._timeout = (0, 0), 0.0  # for so many members and so many ms by the token: seconds
         self._resend: Send | None = None
 
     def pass_on(self, to: Member, message: Message, now: float) -> None:
@@ -31,10 +34,13 @@ class TokenPassing:
         self._resend = self._context.send(to, message)
         self._context.due[TOKEN_RESEND] = now + self._retransmit_s
 
-    def expect(self, members: int, now: float) -> None:
-        """Start the timeout after which the token counts as lost."""
-        if members != self._timeout[0]:
-            self._timeout = members, self._context.config.token_timeout(members)
+    def expect(self, members: int, now: float, slow_ms: int = 0) -> None:
+        """Start the timeout after which the token counts as lost; `slow_ms`: at least this."""
+        key = members, slow_ms
+        if key != self._timeout[0]:
+            usual = self._context.config.token_timeout(members)
+            slow = min(slow_ms, self._context.config.token_timeout_max_ms) / 1000
+            self._timeout = key, max(usual, slow)
         self._context.due[TOKEN_LOSS] = now + self._timeout[1]
 
     def accept(self, ring: Ring, sender: Member, token: Token, now: float) -> bool:
@@ -55,15 +61,20 @@ class TokenPassing:
     def accepted(self, ring: Ring, token: Token, now: float) -> None:
         """Restart the timers: the token that was sent last has arrived."""
         ring.accept(token)
-        self._lease.token(ring.id, ring.members, now)
+        pace = token.pace
+        self._lease.token(ring.id, ring.members, now, pace.lease_ms)
+        last, self._last = self._last, (ring.id, now)
+        if last[0] is ring.id:
+            self.tempo.rotation(now - last[1], now)
+        ring.set_pace(self.tempo.pace(token, first=ring.index == 0))
         self._resend = None
         self._context.due.pop(TOKEN_RESEND, None)
-        self.expect(len(ring.members), now)
+        self.expect(len(ring.members), now, pace.timeout_ms)
 
     def alone(self, ring: Ring, now: float) -> None:
         """A ring of one was installed: its token is never on its way."""
         self.stop()
-        self._lease.token(ring.id, ring.members, now)
+        self._lease.token(ring.id, ring.members, now, 0)
 
     def stop(self) -> None:
         """No token is expected any more, and none is repeated."""

@@ -1,0 +1,90 @@
+"""The lease on the disk: what a later incarnation waits for, whatever happened to the file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from broker.durability.kept_lease import FILE_NAME, KeptLease, read_kept_lease, write_kept_lease
+from vsync.totem.config import RingConfig
+
+CONFIG = RingConfig()
+
+
+def run(case: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await case()
+
+    asyncio.run(main())
+
+
+async def settled(kept: KeptLease) -> None:
+    kept.look()
+    writing = kept._writing
+    if writing is not None:
+        await asyncio.wait([writing])
+        await asyncio.sleep(0)  # its callback
+
+
+def test_a_longer_lease_is_agreed_to_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    async def case() -> None:
+        kept = KeptLease(tmp_path, CONFIG, asyncio.get_running_loop())
+        kept.tempo.lease_ms = 700
+        kept.look()
+        assert kept.tempo.kept_ms == CONFIG.lease_ms
+        await settled(kept)
+        assert kept.tempo.kept_ms == read_kept_lease(tmp_path, CONFIG) == 800
+
+    run(case)
+
+
+def test_the_next_incarnation_waits_for_it_and_then_lowers_it(tmp_path: Path) -> None:
+    write_kept_lease(tmp_path, 1600)
+
+    async def case() -> None:
+        kept = KeptLease(tmp_path, CONFIG, asyncio.get_running_loop())
+        assert kept.tempo.former_ms == 1600
+        kept.start()
+        await settled(kept)
+        assert read_kept_lease(tmp_path, CONFIG) == 1600  # the former leases may still run
+        kept._lower_at = 0.0
+        await settled(kept)
+        assert read_kept_lease(tmp_path, CONFIG) == CONFIG.lease_ms
+        kept.stop()
+
+    run(case)
+
+
+def test_while_it_is_lowered_nothing_longer_is_agreed_to(tmp_path: Path) -> None:
+    write_kept_lease(tmp_path, 1600)
+
+    async def case() -> None:
+        kept = KeptLease(tmp_path, CONFIG, asyncio.get_running_loop())
+        kept._lower_at = 0.0
+        kept.look()  # begins to write the usual one
+        kept.tempo.lease_ms = 700
+        kept.look()
+        assert kept.tempo.kept_ms == CONFIG.lease_ms
+        await settled(kept)
+        await settled(kept)
+        assert kept.tempo.kept_ms == read_kept_lease(tmp_path, CONFIG) == 800
+
+    run(case)
+
+
+def test_a_file_that_cannot_be_read_counts_as_the_longest(tmp_path: Path) -> None:
+    assert read_kept_lease(tmp_path, CONFIG) == 0
+    (tmp_path / FILE_NAME).write_text("damaged")
+    assert read_kept_lease(tmp_path, CONFIG) == CONFIG.lease_max_ms
+
+
+def test_a_disk_that_cannot_be_written_keeps_the_lease_short(tmp_path: Path) -> None:
+    async def case() -> None:
+        kept = KeptLease(tmp_path / "gone", CONFIG, asyncio.get_running_loop())
+        kept.tempo.lease_ms = 700
+        await settled(kept)
+        assert kept.tempo.kept_ms == CONFIG.lease_ms
+        assert kept.counters["leases_not_kept"] == 1
+
+    run(case)

@@ -1,0 +1,103 @@
+"""Tempo of the ring: how long rotations take, and the lease and the token timeout that follow.
+
+Every member measures every rotation.  The representative alone decides, once a rotation, and the
+token carries its decision (`Pace`), so that all members of a ring run with the same lease and the
+same timeout, a member that has just joined included.
+
+Two measures, because a stall and a slow ring are different things.  The *slowest stretch* (the
+largest smoothed rotation of the last half minute) sets the lease: it must be renewed by two
+rotations, or nobody ever replies.  The *longest rotation* of that time sets the timeout: a member
+that got no processor for a while may get none for twice as long.  A member that was left out and
+turns out to run was suspected falsely, so the timeout doubles (as eventually perfect failure
+detectors do).  Half a minute later all of it is forgotten.
+
+A lease may be no longer than what every member would wait for after a restart, and a restarted
+member knows only its disk.  So each member lowers the token's `limit_ms` to what it *keeps* there,
+and the representative never grants more than the limit that came back.
+"""
+
+from __future__ import annotations
+
+from vsync.totem.config import RingConfig
+from vsync.wire.messages import Pace, Token
+
+WINDOW_S = 15.0
+"""What was measured is remembered for one such window to two."""
+SMOOTHING = 1 / 8
+LEASE_ROTATIONS = 3
+"""A lease counts from the last token but one: two rotations, and one to spare."""
+TIMEOUT_ROTATIONS = 2
+TIMEOUT_LEASES = 3
+"""As by the settings' defaults: a ring that is slow is not given up within its lease."""
+
+
+class Tempo:
+    """The measures of one member, and the lease that it keeps on its disk."""
+
+    def __init__(self, config: RingConfig, former_ms: int = 0) -> None:
+        """`former_ms`: the longest lease that the former incarnation agreed to, from its disk."""
+        self.former_ms = max(former_ms, config.lease_ms)
+        self.kept_ms = config.lease_ms
+        self.lease_ms = config.lease_ms  # as this member would have it
+        self.timeout_ms = config.token_timeout_ms
+        self._config = config
+        self._smoothed = 0.0
+        self._slowest = [0.0, 0.0]  # smoothed rotation: of the window before, and of this one
+        self._longest = [0.0, 0.0]  # rotation, the same way
+        self._window_ends = 0.0
+
+    @property
+    def wanted_ms(self) -> int:
+        """What the disk must hold before this member agrees to a longer lease; see `keep`.
+
+        In steps that double, so that it is seldom written.
+        """
+        wanted = self._config.lease_ms
+        while wanted < self.lease_ms:
+            wanted = min(2 * wanted, self._config.lease_max_ms)
+        return max(wanted, self.kept_ms)
+
+    def keep(self, lease_ms: int) -> None:
+        """This lease is on the disk: a later incarnation will wait for it."""
+        self.kept_ms = max(self.kept_ms, lease_ms)
+
+    def rotation(self, seconds: float, now: float) -> None:
+        """The token came again after `seconds`."""
+        self._smoothed += (seconds - self._smoothed) * SMOOTHING
+        slowest, longest = self._slowest, self._longest
+        if now >= self._window_ends:
+            calm = now >= self._window_ends + WINDOW_S
+            for measure in (slowest, longest):
+                measure[0], measure[1] = 0.0 if calm else measure[1], 0.0
+            self._window_ends = now + WINDOW_S
+        elif self._smoothed <= slowest[1] and seconds <= longest[1]:
+            return
+        slowest[1] = max(slowest[1], self._smoothed)
+        longest[1] = max(longest[1], seconds)
+        self._derive()
+
+    def false_suspicion(self, now: float) -> None:
+        """A ring was given up, and nobody had failed: be twice as patient."""
+        self._window_ends = max(self._window_ends, now + WINDOW_S)
+        self._longest[1] = max(self._longest[1], self.timeout_ms / 1000)
+        self._derive()
+
+    def _derive(self) -> None:
+        config = self._config
+        lease_ms = int(1000 * LEASE_ROTATIONS * max(self._slowest))
+        self.lease_ms = min(max(lease_ms, config.lease_ms), config.lease_max_ms)
+        timeout_ms = int(1000 * TIMEOUT_ROTATIONS * max(self._longest))
+        if self.lease_ms > config.lease_ms:
+            timeout_ms = max(timeout_ms, TIMEOUT_LEASES * self.lease_ms)
+        self.timeout_ms = min(max(timeout_ms, config.token_timeout_ms), config.token_timeout_max_ms)
+
+    def pace(self, token: Token, *, first: bool) -> Pace:
+        """What the next token says; `first`: this member is the representative."""
+        pace = token.pace
+        if not first:
+            kept = self.kept_ms
+            return pace if pace.limit_ms <= kept else pace._replace(limit_ms=kept)
+        lease_ms = min(self.lease_ms, pace.limit_ms)
+        if pace == (lease_ms, self.kept_ms, self.timeout_ms):
+            return pace
+        return Pace(lease_ms, self.kept_ms, self.timeout_ms)
