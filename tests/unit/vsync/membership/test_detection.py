@@ -240,6 +240,8 @@ def test_each_relation_is_asserted_by_its_name() -> None:
         "a check ends before the token is lost": {"probe_ms": 151},
         "a token is held within the lease": {"lease_ms": 149},
         "the lease ends before the token is lost": {"lease_ms": 600},
+        "a slow ring is given more time": {"token_timeout_max_ms": 599},
+        "a slow ring is given a longer lease": {"lease_max_ms": 199},
         "failure to receive is found before the token is lost": {"receive_failure_ms": 600},
         "a ring of one after two joins": {"lonely_wait_ms": 90},
         "reception outlasts missed announcements": {"hearing_ms": 399},
