@@ -5,6 +5,8 @@
     python -m tests.bench.failover --load                # the same with all cores burning
     python -m tests.bench.failover --load --watch 60     # no fault at all: count false suspicions
     python -m tests.bench.failover --only broker         # kill -9 of a broker to serving again
+    python -m tests.bench.failover --only silence        # the same, as a publisher sees it
+    python -m tests.bench.failover --load --brokers 60   # 1,000 msg/s: views, and the causes logged
 
 Times are from the fault (the signal, the word to cut or to mend) to the moment at which the *last*
 member concerned has the view that it should have; all clocks are one (CLOCK_MONOTONIC).  A
@@ -32,7 +34,9 @@ from typing import IO, cast
 
 import uvloop
 
+from broker.options.broker import Address
 from tests.bench.ring import free_addresses
+from tools.client.amqp_client import AmqpConnection
 from tools.demo.local_cluster import LocalCluster
 from vsync.io.driver import Driver
 from vsync.io.transport import ZmqTransport
@@ -43,7 +47,11 @@ from vsync.types import Member
 
 WAIT_S = 20.0
 REST_S = 0.3
-SCENARIOS = ("kill", "stop", "partition", "broker")
+SCENARIOS = ("kill", "stop", "pause", "partition", "broker", "silence")
+PAUSE_S = 0.3
+"""How long a member may get no processor without a view change."""
+RATE = 1000
+CAUSES = ("out of the view", "ran all the time", "this process came")
 SUSPICIONS = ("suspect_gone", "token_lost", "suspected", "suspect_alive", "suspect_unproven")
 
 
@@ -209,6 +217,17 @@ def stop(ring: Ring, victim: Process, times: Times) -> None:
     times["SIGCONT to merged view"].append(ring.wait(ring.all, since=since))
 
 
+def pause(ring: Ring, victim: Process, times: Times) -> None:
+    views = sum(p.views for p in ring.all)
+    victim.child.send_signal(signal.SIGSTOP)
+    time.sleep(PAUSE_S)
+    victim.child.send_signal(signal.SIGCONT)
+    time.sleep(2.0)
+    if sum(p.views for p in ring.all) != views:
+        raise SystemExit(f"{victim.name} stood still for {PAUSE_S:g} s, and the view changed")
+    times["stood still, the view stays"].append(PAUSE_S)
+
+
 def partition(ring: Ring, victim: Process, times: Times) -> None:
     since = time.monotonic_ns()
     rest = ring.but(victim)
@@ -246,6 +265,91 @@ def broker(runs: int, times: Times) -> None:
             cluster.start()
 
 
+class Publisher(threading.Thread):
+    """Publishes at a rate through one broker, and keeps the longest time without a confirm."""
+
+    def __init__(self, broker: Address, rate: int) -> None:
+        super().__init__(daemon=True)
+        self._rate = rate
+        self.confirmed = 0
+        self.silent_s = 0.0
+        self.ended = False
+        self._connection = AmqpConnection(broker)
+        self._connection.declare_queue("failover")
+        self._connection.select_confirms()
+        self.heard_at = time.monotonic()
+
+    def run(self) -> None:
+        sent, began = 0, time.monotonic()
+        while not self.ended:
+            due = int((time.monotonic() - began) * self._rate)
+            while sent < due and sent - self.confirmed < self._rate:
+                sent = self._connection.publish("", "failover", b"\0\0", b"x" * 100)
+            self._connection.pump(0.005)
+            if self._connection.acks:
+                self.confirmed = max(ack.number for ack in self._connection.acks)
+                self._connection.acks.clear()
+                now = time.monotonic()
+                self.silent_s, self.heard_at = max(self.silent_s, now - self.heard_at), now
+
+    def end(self) -> None:
+        self.ended = True
+        self.join()
+        self.silent_s = max(self.silent_s, time.monotonic() - self.heard_at)
+        self._connection.drop()
+
+
+def silence(runs: int, times: Times) -> None:
+    """Kill brokers of a real cluster while a client publishes through another one."""
+    with (
+        tempfile.TemporaryDirectory(prefix="qpid-failover-") as folder,
+        LocalCluster(Path(folder), 3, "failover") as cluster,
+    ):
+        cluster.start()
+        for turn in range(runs):
+            publisher = Publisher(cluster[0].address, RATE)
+            publisher.start()
+            time.sleep(2.0)
+            before, publisher.silent_s = publisher.silent_s, 0.0
+            cluster[1 + turn % 2].kill()
+            time.sleep(3.0)
+            publisher.end()
+            times["publisher silent, before any fault"].append(before)
+            times["publisher silent, broker killed"].append(publisher.silent_s)
+            cluster.start()
+
+
+def watch_brokers(seconds: float) -> None:
+    """Brokers under load and no fault: every view is told with the cause that was logged."""
+    with (
+        tempfile.TemporaryDirectory(prefix="qpid-failover-") as folder,
+        LocalCluster(Path(folder), 3, "failover") as cluster,
+    ):
+        cluster.start()
+        time.sleep(1.0)
+        begun = [member.log_path.stat().st_size for member in cluster.members]
+        publishers = [Publisher(member.address, RATE // 2) for member in cluster.members[:2]]
+        for publisher in publishers:
+            publisher.start()
+        time.sleep(seconds)
+        for publisher in publishers:
+            publisher.end()
+        logs = [
+            member.log_path.read_bytes()[start:].decode().splitlines()
+            for member, start in zip(cluster.members, begun, strict=True)
+        ]
+    views = [line for log in logs for line in log if "qpidd: view " in line]
+    causes = [line for log in logs for line in log if any(word in line for word in CAUSES)]
+    silent = max(publisher.silent_s for publisher in publishers)
+    done = sum(publisher.confirmed for publisher in publishers)
+    print(
+        f"{seconds:g} s: {len(views)} views, {done} confirmed,"
+        f" longest silence {1000 * silent:.0f} ms"
+    )
+    for line in (*views, *causes):
+        print("   ", line)
+
+
 def served(log: Path) -> int:
     """How often this broker has logged that it serves."""
     return log.read_bytes().count(b"serving in ")
@@ -279,11 +383,14 @@ def row(name: str, seconds: list[float]) -> str:
 def measure(options: argparse.Namespace, times: Times) -> None:
     chosen = options.only.split(",") if options.only else list(SCENARIOS)
     on_ring: dict[str, Callable[[Ring, Process, Times], None]] = {
-        "kill": kill, "stop": stop, "partition": partition,
+        "kill": kill, "stop": stop, "pause": pause, "partition": partition,
     }  # fmt: skip
     for name in chosen:
         if name == "broker":
             broker(options.runs, times)
+            continue
+        if name == "silence":
+            silence(options.runs, times)
             continue
         ring = Ring(options.members)
         try:
@@ -318,6 +425,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help=f"some of {','.join(SCENARIOS)}")
     parser.add_argument("--load", action="store_true", help="burn every core meanwhile")
     parser.add_argument("--watch", type=float, default=0.0, help="seconds without any fault")
+    parser.add_argument("--brokers", type=float, default=0.0, help="the same with brokers at work")
     parser.add_argument("--member", default="", help=argparse.SUPPRESS)
     parser.add_argument("--incarnation", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--addresses", default="", help=argparse.SUPPRESS)
@@ -332,7 +440,9 @@ def main() -> None:
     cores = os.cpu_count() or 1
     times: Times = defaultdict(list)
     with burning(cores if options.load else 0):
-        if options.watch:
+        if options.brokers:
+            watch_brokers(options.brokers)
+        elif options.watch:
             watch(options)
         else:
             measure(options, times)
