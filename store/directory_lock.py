@@ -36,6 +36,11 @@ class DirectoryLock:
             raise explain(error, directory) from error
         with contextlib.suppress(OSError):  # a full disk: the lock holds, its owner has no name
             os.ftruncate(self._fd, 0)
+        self.touch()
+
+    def touch(self) -> None:
+        """Write the owner again: blocks, other threads not, while the file system takes nothing."""
+        with contextlib.suppress(OSError):  # full or read-only is as good as written
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
@@ -176,7 +177,7 @@ class LmdbStore:
     def log_begins(self) -> int:
         """Return the first position that the log holds."""
         self._raise_if_failed()
-        with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
+        with self._reading() as txn, txn.cursor() as cursor:
             if cursor.set_range(schema.LOG_PREFIX):
                 return schema.log_first(bytes(cursor.key()))
         return self._meta.position + 1
@@ -189,7 +190,7 @@ class LmdbStore:
         first = self._entry_holding(self._pointer.position + 1)
         if first is None:
             return self._pointer.bytes, 0
-        with self._gate.reading(), self._env.begin() as txn:
+        with self._reading() as txn:
             value = bytes(txn.get(schema.log_key(first)) or b"")
         _, entry = schema.decode_entry(value, first, self._where)
         return self._pointer.bytes, self._log_bytes - schema.entry_end(value)[1] + len(entry)
@@ -314,6 +315,18 @@ class LmdbStore:
 
     # -- reading ---------------------------------------------------------------------------------
 
+    @contextmanager
+    def _reading(self) -> Iterator[lmdb.Transaction]:
+        """A read transaction, begun only where the file system takes a write.
+
+        To begin one is to write to the map of LMDB's lock file, with the interpreter's lock held:
+        where the file system stands still every thread would stand still with this one.
+        """
+        with self._gate.reading():
+            self._lock.touch()
+            with self._env.begin() as txn:
+                yield txn
+
     def _load(self) -> Meta:
         with self._env.begin() as txn:
             value = txn.get(schema.META_KEY)
@@ -342,7 +355,7 @@ class LmdbStore:
         """Return the first position of the entry that holds `position`; None past the end."""
         if position > self._meta.position:
             return None
-        with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
+        with self._reading() as txn, txn.cursor() as cursor:
             found = cursor.set_range(schema.log_key(position))
             if not (found and schema.log_first(bytes(cursor.key())) == position):
                 found = cursor.prev() if found else cursor.last()
@@ -357,7 +370,7 @@ class LmdbStore:
         """Read some entries from `start` on; also return where to continue."""
         batch: list[tuple[int, bytes]] = []
         size, expected = 0, start
-        with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
+        with self._reading() as txn, txn.cursor() as cursor:
             found = cursor.set_range(schema.log_key(start))
             while found and size < SLICE_BYTES:
                 first = schema.log_first(bytes(cursor.key()))
@@ -377,7 +390,7 @@ class LmdbStore:
         position = saved.position
         for number in range(start, saved.chunks):
             self._raise_if_failed()
-            with self._gate.reading(), self._env.begin() as txn:
+            with self._reading() as txn:
                 value = txn.get(schema.chunk_key(saved.generation, number))
             if value is None:
                 what = f"checkpoint chunk {number} of {saved.chunks} is missing"
@@ -389,7 +402,7 @@ class LmdbStore:
         newest = 0 if self._pointer is None else self._pointer.generation
         newest = max(newest, *self._pins) if self._pins else newest
         newest = max(newest, *self._staged) if self._staged else newest
-        with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
+        with self._reading() as txn, txn.cursor() as cursor:
             found = cursor.set_range(schema.LOG_PREFIX)
             found = cursor.prev() if found else cursor.last()
             if found and bytes(cursor.key())[:1] == schema.CHUNK_PREFIX:
@@ -404,7 +417,7 @@ class LmdbStore:
             position = min(self._pointer.position, *(p for p, _ in self._pins.values()), 1 << 64)
             kept_bytes = self._log_bytes_kept and max(self._log_bytes_kept, self._pointer.bytes)
         garbage: list[bytes] = []
-        with self._gate.reading(), self._env.begin() as txn, txn.cursor() as cursor:
+        with self._reading() as txn, txn.cursor() as cursor:
             found = cursor.set_range(schema.CHUNK_PREFIX)
             while found and len(garbage) < limit:
                 key = bytes(cursor.key())

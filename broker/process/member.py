@@ -202,7 +202,8 @@ class BrokerMember:
         self._transfer.close()
         code = await self._close_store(code, reason, inconsistent=inconsistent)
         history = self._controller.replica.history
-        if not await self._log.close(reason, history, PATIENCE_S):
+        patience_s = 0.0 if self.disk_stuck else PATIENCE_S  # it was waited for already
+        if not await self._log.close(reason, history, patience_s):
             self.disk_stuck = True
         if not self.disk_stuck and not await self._supervisor.settled(PATIENCE_S):
             self.disk_stuck = True

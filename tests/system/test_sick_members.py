@@ -65,6 +65,23 @@ def refused(thread):
     start(thread)
 threading.Thread.start = refused
 """
+FROZEN = """
+import os, sys, time, broker.durability.store_writer
+from broker.memberlog.segment_file import SegmentFile
+from store.directory_lock import DirectoryLock
+from store.lmdb_store import LmdbStore
+broker.durability.store_writer.PATIENCE_S = 0.2
+sign = sys.argv[sys.argv.index("--data-dir") + 1] + ".frozen"
+def freeze(owner, name):
+    real = getattr(owner, name)
+    def frozen(*arguments, **more):
+        while os.path.exists(sign):
+            time.sleep(0.01)
+        return real(*arguments, **more)
+    setattr(owner, name, frozen)
+for owner, name in ((SegmentFile, "carry_out"), (LmdbStore, "_write"), (DirectoryLock, "touch")):
+    freeze(owner, name)
+"""
 WATCHED = """
 import os, sys, threading, time, broker.process.member as member
 from store.lmdb_store import LmdbStore
@@ -292,3 +309,27 @@ def test_the_loop_touches_no_file(two_of_three: LocalCluster) -> None:
         assert process.alive
         found = watched.data_dir.with_name(watched.data_dir.name + ".files").read_text()
         assert not found
+
+
+def test_a_frozen_disk_changes_no_view_until_its_member_leaves(two_of_three: LocalCluster) -> None:
+    """Nothing of it can be written, the member log neither: its part in the ring goes on."""
+    frozen, other = two_of_three[2], two_of_three[0]
+
+    def views() -> int:
+        return other.log_path.read_text().count("qpidd: view ")
+
+    with (
+        sick(frozen, FROZEN, "--disk-lag-max", "3") as process,
+        publisher_beside_three(two_of_three) as channel,
+    ):
+        channel.basic_publish("", "q", b"m", PERSISTENT)
+        before = views()
+        frozen.data_dir.with_name(frozen.data_dir.name + ".frozen").touch()
+        while process.alive:
+            channel.basic_publish("", "q", b"m", PERSISTENT)
+        said = process.log_path.read_text()
+        assert process.wait(1) == Exit.DISK
+        assert "the disk of this member does not keep up" in said
+        wait_until(lambda: views() > before, 20, "the view without it")
+        assert views() == before + 1
+        two_of_three.wait_active(two_of_three.members[:2])

@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import lmdb
 import pytest
@@ -16,6 +18,7 @@ from xxhash import xxh3_64_digest
 
 from store import schema
 from store.api import Marker, Meta
+from store.directory_lock import DirectoryLock
 from store.errors import (
     NotWritable,
     StoreBusy,
@@ -297,6 +300,40 @@ class TestFailure:
             store.commit(bytes(50_000), position, position, meta)
         assert list(reading) == []
         store.close()
+
+
+def test_a_disk_that_stands_still_is_met_before_a_read_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB would meet it in a page fault, with the interpreter's lock held."""
+    filled(tmp_path)
+    store = LmdbStore(tmp_path)
+    met: list[str] = []
+    real = store._env
+
+    def begin() -> lmdb.Transaction[bytes]:
+        met.append("begin")
+        return real.begin()
+
+    monkeypatch.setattr(DirectoryLock, "touch", lambda lock: met.append("touch"))
+    store._env = cast("lmdb.Environment", SimpleNamespace(begin=begin))
+    for read in (lambda: list(store.log(0)), lambda: list(store.checkpoint()[1]), store.trim):  # type: ignore[index]
+        met.clear()
+        read()
+        assert met
+        assert met == ["touch", "begin"] * (len(met) // 2)
+    store._env = real
+    store.close()
+
+
+def test_a_store_that_a_restart_would_not_find_is_noticed(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path / "store", FRESH)
+    assert store.misplaced() == ""
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    assert "No such file" in store.misplaced()
+    LmdbStore(tmp_path / "store", FRESH).close()
+    assert "not the file that this broker has open" in store.misplaced()
+    store.close()
 
 
 def test_inspect_reads_a_store_in_use(tmp_path: Path) -> None:
