@@ -17,6 +17,7 @@ from typing import NamedTuple
 from broker.options import memberlog as memberlog_options
 from broker.options import quorum as quorum_options
 from broker.options import security as security_options
+from broker.options.equality import settings_of
 from broker.options.memberlog import MemberlogOptions, read_memberlog_options
 from broker.options.quorum import read_quorum_options
 from broker.options.security import OPEN, SecurityOptions, read_security_options
@@ -138,6 +139,8 @@ class BrokerOptions:
     """The terms requested for the voter set of a new cluster (`vsync.quorum.voter_set`)."""
     arbitrator: bool
     """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
+    settings: tuple[tuple[str, str, bool], ...]
+    """What is compared with the other members' (`vsync.primary.settings`)."""
     security: SecurityOptions
     """How members prove to each other who they are."""
 
@@ -207,6 +210,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         log_level=choice("log-level", text["log-level"].lower(), LOG_LEVELS),
         requested=read_quorum_options(text, size),
         arbitrator=arbitrator == str(bind),
+        settings=settings_of(text),
         security=read_security_options(text, bind.host, bind.port) if cluster_name else OPEN,
     )
 

@@ -184,8 +184,8 @@ class Arbitrator:
                 self._write(record, lambda: self.driver.set_mark(epoch))
             case Inquorate(reason):
                 log.info("not in the primary view: %s", reason)
-            case NeverJoins(reason):
-                self.stop(Exit.DATA, reason)
+            case NeverJoins(reason, settings):
+                self.stop(Exit.PROTOCOL if settings else Exit.DATA, reason)
             case _:
                 pass  # commands, and what becomes of them, are for members with data
 

@@ -14,7 +14,7 @@ from broker.replication.controller import Controller
 from vsync.io.diagnosis import Lack, misfit, refusal
 from vsync.io.security import KeyRefused, Security
 from vsync.totem.membership.compatibility import Handshake
-from vsync.types import Member
+from vsync.types import NO_RING, Member
 
 REMEDIES = {
     Lack.MECHANISM: (
@@ -62,9 +62,12 @@ class JoinRefusal:
         self._stop, self._warn = stop, warn
         self._refused_since = 0.0
         self._warned = ""
+        self._advised_in = NO_RING
+        self._advised: set[str] = set()
 
     def wake(self, now: float) -> None:
-        """Stop or warn when what keeps this member out has lasted."""
+        """Stop or warn when what keeps this member out has lasted; name settings that differ."""
+        self._advise()
         if self._controller.ran or len(self._controller.primary.members) > 1:
             self._refused_since = 0.0
             return
@@ -86,6 +89,15 @@ class JoinRefusal:
                 # address of one of them must not be able to end it.
                 self._warned = sentence
                 self._warn(sentence)
+
+    def _advise(self) -> None:
+        primary = self._controller.primary
+        if primary.active and primary.ring != self._advised_in:
+            self._advised_in = primary.ring
+            for row in primary.advice():
+                if row not in self._advised:
+                    self._advised.add(row)
+                    self._warn(f"settings differ that should be equal: {row}")
 
 
 def refusal_sentence(me: Member, security: Security, address: str, why: KeyRefused) -> str:

@@ -123,7 +123,7 @@ class BrokerMember:
         def make_controller(shell: Shell, promise: Promise) -> Controller:
             return Controller(
                 ring.me, shell, replica, promise, filled=filled, size=options.cluster_size,
-                requested=options.requested, proposal=uuid.uuid4().hex,
+                requested=options.requested, settings=options.settings, proposal=uuid.uuid4().hex,
                 patient=options.clustered, label=url,
             )  # fmt: skip
 

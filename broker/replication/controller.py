@@ -53,12 +53,14 @@ class Controller:
         self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool,
         size: int, proposal: str, patient: bool, label: str,
         digest_interval: int = DIGEST_INTERVAL,  # the same at all members
-        requested: Terms = (), held_bytes_max: int = HELD_BYTES_MAX,
+        requested: Terms = (), settings: tuple[tuple[str, str, bool], ...] = (),
+        held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:  # fmt: skip
         self.me, self.shell, self.replica, self.promise = me, shell, replica, promise
         self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient
         self.label, self.requested = label, requested
         self._held_bytes_max = held_bytes_max
+        self._settings, self._digest_interval = settings, digest_interval
         self.primary = Primary(me, self)
         self.submissions = Submissions(self._send, pack_blob, shell.now_us, self._weight)
         self.judgement = Judgement(me.name, promise.voters, digest_interval)
@@ -85,6 +87,7 @@ class Controller:
             history.epoch, history.position, history.chain, history.order, self.label,
             requested=self.requested, version=self.replica.machine.version,
             version_min=MACHINE_VERSION_MIN, version_max=MACHINE_VERSION,
+            settings=(*self._settings, ("digest-interval", str(self._digest_interval), True)),
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
@@ -145,8 +148,8 @@ class Controller:
                     self.shell.abort_transfer()
             case Holders():
                 raise AssertionError("only an arbitrator keeps a record")
-            case NeverJoins(reason):
-                self.shell.stop(Exit.DATA, reason)
+            case NeverJoins(reason, settings):
+                self.shell.stop(Exit.PROTOCOL if settings else Exit.DATA, reason)
         self.flush()
 
     def flush(self) -> None:

@@ -69,6 +69,21 @@ def test_a_ring_port_in_use(cluster: LocalCluster, tmp_path: Path) -> None:
     assert taken in said
 
 
+def test_settings_that_must_be_equal(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A newcomer is told both values; the others are not changed by its visit."""
+    before = cluster[0].status().raw["voters"]
+    port, ring = free_ports(2)
+    code, said = qpidd(
+        "--port", str(port), "--data-dir", str(tmp_path / "data"), "--cluster-name", "test",
+        "--cluster-bind", f"{HOST}:{ring}", "--cluster-size", "2", "--clock-bound", "5",
+        "--cluster-nodes", ",".join(member.id for member in cluster[0].status().members),
+    )  # fmt: skip
+    assert code == Exit.PROTOCOL
+    assert "settings differ that must be equal: cluster-size is 2 here and 3 at" in said
+    cluster.wait_active()
+    assert cluster[0].status().raw["voters"] == before
+
+
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
     data = tmp_path / "data"
     code, said = qpidd("--interface", "203.0.113.1", "--port", free_port(), "--data-dir", str(data))

@@ -58,6 +58,7 @@ from vsync.primary.events import (
     Unstable,
     decode,
 )
+from vsync.primary.settings import advice, settings_refusal
 from vsync.primary.state_exchange import (
     Plan,
     PlanVerdict,
@@ -223,6 +224,10 @@ class Primary:
         """Return the newest version of the payloads that all members of the view execute."""
         return common_version(self._reports.values())
 
+    def advice(self) -> list[str]:
+        """Return which settings that should be equal differ in this view, with both values."""
+        return advice(self.me, self._reports)
+
     @property
     def caught_up_names(self) -> frozenset[str]:
         """The names of the members that have the primary's state."""
@@ -315,6 +320,9 @@ class Primary:
         if refusal := refuse(self.me, self._reports[self.me], plan):
             self.phase, self.reason = PrimaryPhase.INQUORATE, refusal
             self._events.append(NeverJoins(refusal))
+        elif refusal := settings_refusal(self.me, self._reports, plan.voters):
+            self.phase, self.reason = PrimaryPhase.INQUORATE, refusal
+            self._events.append(NeverJoins(refusal, settings=True))
         elif plan.verdict in (PlanVerdict.WAIT, PlanVerdict.INQUORATE):
             self.phase, self.reason = PrimaryPhase.INQUORATE, plan.reason
             self._waits = self._waits or plan.verdict is PlanVerdict.INQUORATE

@@ -41,6 +41,8 @@ class StateReport(NamedTuple):
 
     `version` is that of the payloads in force in the state (0: none yet), and the member reads and
     executes `version_min` to `version_max` (0: it reads none and fits any).
+
+    `settings`: (name, value, whether it must be equal) of what the operator of each member sets.
     """
 
     filled: bool
@@ -67,6 +69,7 @@ class StateReport(NamedTuple):
     version: int = 0
     version_min: int = 0
     version_max: int = 0
+    settings: tuple[tuple[str, str, bool], ...] = ()
 
     def voter(self) -> Voter:
         """Return the part of the report that counting votes needs."""
@@ -156,9 +159,13 @@ class Transfer(NamedTuple):
 
 
 class NeverJoins(NamedTuple):
-    """This member can never join the members it sees; it must stop and report the reason."""
+    """This member can never join the members it sees; it must stop and report the reason.
+
+    `settings`: because of its operator's settings.
+    """
 
     reason: str
+    settings: bool = False
 
 
 class DurableMark(NamedTuple):

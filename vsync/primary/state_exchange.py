@@ -20,6 +20,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from vsync.primary.events import Activation, StateReport
+from vsync.primary.settings import disagreement
 from vsync.quorum.counting import contradiction, count_votes, voters_of_first_start
 from vsync.quorum.voter_set import Terms, parse
 from vsync.types import Member
@@ -95,6 +96,8 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
     elif not count.complete and _may_wait(ours, reports):
         verdict = PlanVerdict.WAIT
         reason = f"{reason}; giving the others a moment, as nobody is being served yet"
+    elif differs := disagreement({m: reports[m] for m in ours}):
+        verdict, reason = PlanVerdict.WAIT, differs
     return Plan(
         verdict, reason, epoch, donor, cluster_id, count.voters,
         best.position, best.chain, best.order, best.unstable, caught_up, foreign, count.counted,
@@ -143,6 +146,8 @@ def _first_start(members: tuple[Member, ...], reports: dict[Member, StateReport]
     verdict = PlanVerdict.FORM if voters else PlanVerdict.WAIT
     if voters and size == 1 and any(reports[m].patient for m in members):
         verdict, reason = PlanVerdict.WAIT, "looking for a running cluster before forming one"
+    if differs := disagreement(reports):
+        verdict, reason = PlanVerdict.WAIT, differs
     barred = ", ".join(m.name for m in sorted(members) if reports[m].position)
     if barred:  # not empty: it has a history, and is not allowed to vote
         verdict = PlanVerdict.WAIT

@@ -17,18 +17,25 @@ from vsync.io.keys import Allowed, make_pair, public_text
 from vsync.io.security import Anonymous, Curve, KeyRefused, Plain, Security
 from vsync.totem.config import RingConfig
 from vsync.totem.membership.compatibility import Handshake, Hello, settings_of
-from vsync.types import Member
+from vsync.types import Member, RingId
 from vsync.wire.codec import WIRE_VERSION, Codec
 
 ME = Member("127.0.0.1:1", 100, "127.0.0.1:1")
 NOBODY = "127.0.0.1:9"  # the discard port: nothing answers there
 
 
+def alone(*others: Member, advice: tuple[str, ...] = ()) -> SimpleNamespace:
+    """A primary layer whose view has these members too."""
+    return SimpleNamespace(
+        members=(ME, *others), active=bool(advice), ring=RingId(1, "a", 1), advice=lambda: advice
+    )
+
+
 class Start:
     """A member that starts, with everything around it settable."""
 
     def __init__(self) -> None:
-        self.core = SimpleNamespace(ran=False, filled=False, primary=SimpleNamespace(members=(ME,)))
+        self.core = SimpleNamespace(ran=False, filled=False, primary=alone())
         self.me = ME
         self.counters: dict[str, int] = {}
         codec = Codec(ME, "shop", 32_768, b"sets")
@@ -58,11 +65,23 @@ def running(start: Start) -> None:
 
 
 def in_company(start: Start) -> None:
-    start.core.primary.members = (ME, Member("c", 1, "c:1"))
+    start.core.primary = alone(Member("c", 1, "c:1"))
 
 
 def older(start: Start) -> None:
     start.hear(ME.incarnation + 1)
+
+
+def test_settings_that_should_be_equal_are_named_once() -> None:
+    start = Start()
+    start.core.primary = alone(advice=("clock-bound is 5 here and 10 at b",))
+    start.wait(1)
+    start.core.primary.ring = RingId(2, "a", 1)
+    start.wait(1)
+    assert start.warned == [
+        "settings differ that should be equal: clock-bound is 5 here and 10 at b"
+    ]
+    assert not start.stopped
 
 
 def test_the_one_that_came_later_gives_up() -> None:

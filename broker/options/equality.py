@@ -1,0 +1,70 @@
+"""Which options members must have alike: every option has its kind here.
+
+What should be equal travels in each member's state report, beside numbers of the release that must
+be (`vsync/primary/settings.py`).  Options that must be equal have checks of their own, which name
+both values: hellos, keys, the voter set, the stores.  Passwords do not travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class Kind(Enum):
+    """Whether an option may differ among the members of a cluster."""
+
+    EQUAL = "must be equal"
+    ALIKE = "should be equal"
+    OWN = "may differ"
+
+
+KINDS: Mapping[str, Kind] = {
+    "cluster-name": Kind.EQUAL,
+    "cluster-size": Kind.EQUAL,
+    "cluster-votes": Kind.EQUAL,
+    "cluster-expected-votes": Kind.EQUAL,
+    "cluster-two-node": Kind.EQUAL,
+    "cluster-wait-for-all": Kind.EQUAL,
+    "cluster-auto-tie-breaker": Kind.EQUAL,
+    "cluster-last-man-standing": Kind.EQUAL,
+    "cluster-last-man-standing-window": Kind.EQUAL,
+    "cluster-arbitrator": Kind.EQUAL,
+    "cluster-mechanism": Kind.EQUAL,
+    "cluster-username": Kind.EQUAL,
+    "cluster-password": Kind.EQUAL,
+    "no-data-dir": Kind.EQUAL,
+    # The strictest of the members' limits slows down, or ends, what the others would have borne.
+    "clock-bound": Kind.ALIKE,
+    "disk-lag-max": Kind.ALIKE,
+    "disk-backlog-max": Kind.ALIKE,
+    # A member's own place, disk and habits.
+    "cluster-bind": Kind.OWN,
+    "cluster-nodes": Kind.OWN,
+    "cluster-mcastaddr": Kind.OWN,
+    "cluster-mcastport": Kind.OWN,
+    "cluster-key": Kind.OWN,
+    "cluster-allow": Kind.OWN,
+    "cluster-url": Kind.OWN,
+    "port": Kind.OWN,
+    "interface": Kind.OWN,
+    "data-dir": Kind.OWN,
+    "disk-free-limit": Kind.OWN,
+    "memory-limit": Kind.OWN,
+    "scrub-rate": Kind.OWN,
+    "watchdog-interval": Kind.OWN,
+    "memberlog-segment-size": Kind.OWN,
+    "memberlog-segment-time": Kind.OWN,
+    "memberlog-compress": Kind.OWN,
+    "memberlog-keep-days": Kind.OWN,
+    "memberlog-keep-size": Kind.OWN,
+    "memberlog-drop-unverified": Kind.OWN,
+    "trace": Kind.OWN,
+    "log-level": Kind.OWN,
+}
+
+
+def settings_of(text: Mapping[str, str]) -> tuple[tuple[str, str, bool], ...]:
+    """Return (name, value, False) of the options whose differences are only reported."""
+    alike = sorted(name for name, kind in KINDS.items() if kind is Kind.ALIKE)
+    return tuple((name, text[name], False) for name in alike)

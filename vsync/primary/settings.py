@@ -1,0 +1,91 @@
+"""Settings of operators that members must have alike, compared from their state reports.  Pure.
+
+A member that starts is measured by the members that have run, else by those with a state, else by
+all that are here: who comes late gives way to who was there first.  Members of equal standing that
+differ wait for each other, as nobody could tell which of them is meant.  All differences are named
+at once, each with both values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+
+from vsync.primary.events import StateReport
+from vsync.quorum.voter_set import Terms, parse
+from vsync.types import Member
+
+SIZE = "cluster-size"
+"""The name of `StateReport.size` for operators."""
+
+
+def standard(reports: Mapping[Member, StateReport]) -> list[Member]:
+    """Return the members that others are measured by, in the order of their names."""
+    everyone = sorted(reports)
+    ran = [m for m in everyone if reports[m].ran]
+    return ran or [m for m in everyone if reports[m].position or reports[m].holders] or everyone
+
+
+def settings_refusal(me: Member, reports: Mapping[Member, StateReport], voters: Terms) -> str:
+    """Return in what a member that starts differs from those that it joins; empty: in nothing.
+
+    The size may also be the number of voters that there are now: after a change of the voters the
+    option files are changed one by one.
+    """
+    guides = standard(reports)
+    mine = reports[me]
+    if me in guides or mine.ran:
+        return ""
+    guide = guides[0]
+    rows = _differences(mine, reports[guide], guide, must=True)
+    sizes = {reports[m].size for m in guides} | {len(parse(voters).data_names)}
+    if mine.size not in sizes:
+        rows.insert(0, f"{SIZE} is {mine.size} here and {reports[guide].size} at {guide.name}")
+    if not rows:
+        return ""
+    return f"settings differ that must be equal: {'; '.join(rows)}; give all members the same"
+
+
+def disagreement(reports: Mapping[Member, StateReport]) -> str:
+    """Return in what members differ of which none is right: none has run; empty: in nothing."""
+    guides = standard(reports)
+    if any(reports[m].ran for m in guides):
+        return ""
+    values = {m: {name: value for name, value, must in reports[m].settings if must} for m in guides}
+    if not any(reports[m].position or reports[m].holders for m in guides):
+        for m in guides:  # later nothing is decided by it
+            values[m][SIZE] = str(reports[m].size)
+    rows = []
+    for name in sorted({name for m in guides for name in values[m]}):
+        # An arbitrator, and an older release, know fewer.
+        by_value = sorted((values[m][name], m.name) for m in guides if name in values[m])
+        groups = [(v, ", ".join(n for _, n in g)) for v, g in groupby(by_value, lambda one: one[0])]
+        if len(groups) > 1:
+            rows.append(f"{name} is {' and '.join(f'{v} at {who}' for v, who in groups)}")
+    if not rows:
+        return ""
+    return f"settings differ that must be equal: {'; '.join(rows)}; waiting for all to be the same"
+
+
+def advice(me: Member, reports: Mapping[Member, StateReport]) -> list[str]:
+    """Return in which of the settings that should be alike the others differ from this member."""
+    if me not in reports:
+        return []
+    mine = reports[me]
+    return [
+        row
+        for m in sorted(reports)
+        if m != me
+        for row in _differences(mine, reports[m], m, must=False)
+    ]
+
+
+def _differences(mine: StateReport, other: StateReport, who: Member, *, must: bool) -> list[str]:
+    """What both know and have otherwise."""
+    here = {name: value for name, value, needed in mine.settings if needed is must}
+    there = {name: value for name, value, needed in other.settings if needed is must}
+    return [
+        f"{name} is {here[name]} here and {there[name]} at {who.name}"
+        for name in sorted(here.keys() & there.keys())
+        if here[name] != there[name]
+    ]
