@@ -20,7 +20,12 @@ from broker.options import security as security_options
 from broker.options.equality import settings_of
 from broker.options.memberlog import MemberlogOptions, read_memberlog_options
 from broker.options.quorum import read_quorum_options
-from broker.options.security import OPEN, SecurityOptions, read_security_options
+from broker.options.security import (
+    OPEN,
+    SecurityOptions,
+    is_loopback,
+    read_security_options,
+)
 from broker.options.values import OptionError, amount, choice, number, yes
 from vsync.quorum.voter_set import Terms
 from vsync.types import record
@@ -143,6 +148,8 @@ class BrokerOptions:
     """What is compared with the other members' (`vsync.primary.settings`)."""
     security: SecurityOptions
     """How members prove to each other who they are."""
+    cluster_bind_also: tuple[Address, ...] = ()
+    """Addresses of the ring's socket on further networks; every frame goes over all of them."""
 
     @property
     def clustered(self) -> bool:
@@ -170,7 +177,9 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         raise OptionError("interface", f"{text['interface']!r} is not a host name or an IP address")
     port = number("port", text["port"], 0, PORT_MAX)
     nodes = _addresses("cluster-nodes", text["cluster-nodes"])
-    bind = _ring_address(text["cluster-bind"], interface, port)
+    first, _, further = text["cluster-bind"].partition(",")
+    bind = _ring_address(first.strip(), interface, port)
+    also = _addresses("cluster-bind", further)
     if nodes and bind.port == 0:
         raise OptionError(
             "cluster-bind",
@@ -211,7 +220,8 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         requested=read_quorum_options(text, size),
         arbitrator=arbitrator == str(bind),
         settings=settings_of(text),
-        security=read_security_options(text, bind.host, bind.port) if cluster_name else OPEN,
+        security=_security(text, (bind, *also)) if cluster_name else OPEN,
+        cluster_bind_also=also,
     )
 
 
@@ -245,6 +255,19 @@ def _ring_address(text: str, interface: str, port: int) -> Address:
         return Address(interface, 0)
     above = port + RING_PORT_OFFSET
     return Address(interface, above if above <= PORT_MAX else port - RING_PORT_OFFSET)
+
+
+def _security(text: Mapping[str, str], binds: tuple[Address, ...]) -> SecurityOptions:
+    """Read how members prove who they are; the most public of their addresses decides."""
+    bind = next((one for one in binds if not is_loopback(one.host)), binds[0])
+    security = read_security_options(text, bind.host, binds[0].port)
+    if security.mechanism == "CURVE" and len(binds) > 1:
+        raise OptionError(
+            "cluster-bind",
+            "with CURVE a member has one address, as its key belongs to that; give PLAIN, or "
+            "ANONYMOUS on networks that are the members' own",
+        )
+    return security
 
 
 def _data_dir(text: Mapping[str, str], *, needed: bool) -> Path | None:

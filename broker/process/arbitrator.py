@@ -26,6 +26,7 @@ from broker.process.ring_setup import discovery_for
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.driver import Driver
+from vsync.io.redundant_transport import SEPARATOR
 from vsync.io.transport import Transport
 from vsync.primary.component import Primary
 from vsync.primary.events import (
@@ -97,7 +98,7 @@ class Arbitrator:
         log.info("arbitrator: no data, no clients; record of epoch %d", self._record.epoch)
 
     def _found(self, address: str) -> None:
-        if address != self.me.address:
+        if address not in self.me.address.split(SEPARATOR):
             self.driver.add_peer(address)
 
     def _ring_closed(self, closed: asyncio.Future[None]) -> None:

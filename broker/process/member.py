@@ -39,7 +39,7 @@ from broker.selfcheck.supervisor import Supervisor
 from broker.watchdogs.reply_lease import ReplyLease
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
 from store.errors import NoSpace, StoreError, StoreStuck
-from vsync.io.transport import ZmqTransport
+from vsync.io.redundant_transport import RedundantTransport
 from vsync.totem.events import Direct, Note, Output, View
 
 log = logging.getLogger("qpidd")
@@ -84,7 +84,7 @@ class BrokerMember:
         self,
         options: BrokerOptions,
         identity: DataDirectory,
-        transport: ZmqTransport,
+        transport: RedundantTransport,
         loop: asyncio.AbstractEventLoop,
         url: str,
     ) -> None:

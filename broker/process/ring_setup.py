@@ -15,9 +15,9 @@ from broker.options.broker import BrokerOptions
 from vsync.io.discovery import PORT as BEACON_PORT
 from vsync.io.discovery import Beacon, Discovery, StaticPeers
 from vsync.io.keys import Allowed, KeyFileError, read_secret
+from vsync.io.redundant_transport import SEPARATOR, RedundantTransport
 from vsync.io.security import Anonymous, Curve, Plain, Security
 from vsync.io.traced_driver import TracedDriver, Tracer
-from vsync.io.transport import ZmqTransport
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Output
 from vsync.totem.node import Node
@@ -25,6 +25,8 @@ from vsync.types import Member
 from vsync.wire.codec import wire_bytes_max
 
 log = logging.getLogger("qpidd")
+
+LINKS_S = 0.5
 
 
 def discovery_for(
@@ -35,9 +37,10 @@ def discovery_for(
         return None
     if options.cluster_nodes:
         return StaticPeers(str(address) for address in options.cluster_nodes)
-    interface = me.address.rsplit(":", 1)[0]
+    address = me.address.partition(SEPARATOR)[0]  # whoever reaches it there learns the others
+    interface = address.rsplit(":", 1)[0]
     return Beacon(
-        options.cluster_name, me.name, me.address, warn, interface=interface,
+        options.cluster_name, me.name, address, warn, interface=interface,
         group=options.beacon_group or None, port=options.beacon_port or BEACON_PORT,
     )  # fmt: skip
 
@@ -66,11 +69,12 @@ def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Securi
     return Curve(own, allowed)
 
 
-def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> ZmqTransport:
+def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> RedundantTransport:
     """Bind the ring's socket; a stand-alone broker's is one that nobody knows."""
     bind = str(options.cluster_bind) if options.clustered else "127.0.0.1:0"
     security = ring_security(options, warn)
-    return ZmqTransport(bind, wire_bytes_max(RingConfig().frame_bytes_max), security=security)
+    binds = [bind, *map(str, options.cluster_bind_also)]
+    return RedundantTransport(binds, wire_bytes_max(RingConfig().frame_bytes_max), security)
 
 
 class RingEndpoint:
@@ -83,11 +87,14 @@ class RingEndpoint:
         self,
         options: BrokerOptions,
         identity: DataDirectory,
-        transport: ZmqTransport,
+        transport: RedundantTransport,
         on_output: Callable[[Output], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.transport = transport
+        self._loop = loop
+        self._links_down: tuple[str, ...] = ()
+        self._link_timer: asyncio.TimerHandle | None = None
         self.me = Member(identity.name, identity.incarnation, transport.address)
         config = RingConfig(
             payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN
@@ -113,11 +120,24 @@ class RingEndpoint:
         self.driver.closed.add_done_callback(closed)
         self.driver.start()
         self._kept_lease.start()
+        self._look_at_links()
         if self._discovery is not None:
             self._discovery.start(self._found)
 
+    def _look_at_links(self) -> None:
+        """Log the links that are lost or back, of members that are reached over another one."""
+        down = self.transport.links_down
+        for link in down:
+            if link not in self._links_down:
+                log.warning("the link to %s is down; its member has another one", link)
+        for link in self._links_down:
+            if link not in down:
+                log.warning("the link to %s is up again", link)
+        self._links_down = down
+        self._link_timer = self._loop.call_later(LINKS_S, self._look_at_links)
+
     def _found(self, address: str) -> None:
-        if address != self.me.address:
+        if address not in self.me.address.split(SEPARATOR):
             self.driver.add_peer(address)
 
     def leave(self) -> None:
@@ -125,4 +145,6 @@ class RingEndpoint:
         if self._discovery is not None:
             self._discovery.stop()
         self._kept_lease.stop()
+        if self._link_timer is not None:
+            self._link_timer.cancel()
         self.driver.leave()

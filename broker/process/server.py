@@ -26,8 +26,9 @@ from broker.replication.replica import Divergence
 from store.errors import NoSpace, NotWritable, StoreBusy, StoreError
 from vsync.admin.protocol import PREAMBLE
 from vsync.io.keys import KeyFileError
+from vsync.io.redundant_transport import RedundantTransport
 from vsync.io.traced_driver import TraceError
-from vsync.io.transport import TransportError, ZmqTransport
+from vsync.io.transport import TransportError
 
 log = logging.getLogger("qpidd")
 
@@ -207,7 +208,7 @@ def _handle_signals(loop: asyncio.AbstractEventLoop, terminate: Callable[[], Non
     loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: options are read at the start only")
 
 
-def _transport(options: BrokerOptions) -> ZmqTransport:
+def _transport(options: BrokerOptions) -> RedundantTransport:
     try:
         return ring_transport(options, log.warning)
     except KeyFileError as error:
@@ -234,7 +235,7 @@ def _opening() -> Iterator[None]:
 def _member(
     options: BrokerOptions,
     identity: DataDirectory,
-    transport: ZmqTransport,
+    transport: RedundantTransport,
     loop: asyncio.AbstractEventLoop,
     url: str,
 ) -> BrokerMember:

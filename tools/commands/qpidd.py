@@ -67,8 +67,9 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
 )
 @click.option(
     "--cluster-bind",
-    metavar="HOST:PORT",
-    help="Where this member's ring socket listens. "
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="Where this member's ring socket listens; a second address, on another network, keeps "
+    "the ring whole when one network is lost. The first is the member's name. "
     "Default: the interface, at the client port + 20000.",
 )
 @click.option(

@@ -28,6 +28,19 @@ def test_defaults_are_a_stand_alone_broker_that_serves_this_machine() -> None:
     assert options.cluster_url == "amqp:tcp:127.0.0.1:5672"
 
 
+def test_a_second_ring_address_is_as_public_as_it_is() -> None:
+    """The first is the member's name; whoever reaches the second could take part, too."""
+    two = "127.0.0.1:7000, 127.0.0.2:7001"
+    options = broker_options(CLUSTER | {"cluster-bind": two})
+    assert options.cluster_bind == Address("127.0.0.1", 7000)
+    assert options.cluster_bind_also == (Address("127.0.0.2", 7001),)
+    with pytest.raises(OptionError, match=r"reaches the ring at 10\.1\.0\.1"):
+        broker_options(CLUSTER | {"cluster-bind": "127.0.0.1:7000,10.1.0.1:7001"})
+    keys = {"cluster-key": "/k", "cluster-allow": "/a"}
+    with pytest.raises(OptionError, match="with CURVE a member has one address"):
+        broker_options(CLUSTER | keys | {"cluster-bind": two})
+
+
 def test_everything_set() -> None:
     options = broker_options(
         {

@@ -1,0 +1,160 @@
+"""A member on two networks: copies over both, one lost without a trace in the ring."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+
+from tests.support.ring.scripted_transport import until
+from vsync.io.driver import Driver
+from vsync.io.peer_link import Link
+from vsync.io.redundant_transport import RedundantTransport
+from vsync.io.transport import TransportError
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Deliver, Output, View
+from vsync.totem.node import Node
+from vsync.types import Member
+
+BYTES = 100_000
+
+
+def received(transport: RedundantTransport, count: int) -> list[bytes]:
+    """What comes in until there are so many frames, or five seconds are over."""
+    frames: list[bytes] = []
+    deadline = time.monotonic() + 5
+    while len(frames) < count and time.monotonic() < deadline:
+        frames += transport.receive(64)
+        time.sleep(0.001)
+    return frames
+
+
+def sent(transport: RedundantTransport, address: str, frame: bytes) -> None:
+    """Send as soon as a link is up."""
+    deadline = time.monotonic() + 5
+    while not transport.send(address, frame) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def up(transport: RedundantTransport, links: int) -> None:
+    """Wait until so many links take frames."""
+    deadline = time.monotonic() + 5
+    while transport.broadcast(b"up") < links and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def test_every_frame_goes_over_both_links() -> None:
+    a = RedundantTransport(["127.0.0.1:0", "127.0.0.2:0"], BYTES)
+    b = RedundantTransport(["127.0.0.1:0", "127.0.0.2:0"], BYTES)
+    try:
+        assert [part.split(":")[0] for part in b.address.split(",")] == ["127.0.0.1", "127.0.0.2"]
+        a.connect(b.address)
+        up(a, 2)
+        while b.receive(64):
+            pass
+        assert a.send(b.address, b"token")
+        assert received(b, 2)[-2:] == [b"token", b"token"]
+    finally:
+        a.close()
+        b.close()
+
+
+def test_a_member_known_by_one_address_is_not_sent_a_third_copy() -> None:
+    """As configured, by its first address, and then by both, as it announces itself."""
+    a = RedundantTransport(["127.0.0.1:0"], BYTES)
+    b = RedundantTransport(["127.0.0.1:0", "127.0.0.2:0"], BYTES)
+    try:
+        first = b.address.split(",")[0]
+        a.connect(first)
+        a.connect(b.address)
+        assert sorted(a.peers) == sorted(b.address.split(","))
+        a.forget(b.address)
+        assert a.peers == (first,)
+    finally:
+        a.close()
+        b.close()
+
+
+def test_one_network_is_enough() -> None:
+    """Nothing listens at the first address: what is sent arrives over the second."""
+    a = RedundantTransport(["127.0.0.1:0"], BYTES)
+    b = RedundantTransport(["127.0.0.2:0"], BYTES)
+    try:
+        address = f"127.0.0.3:1,{b.address}"
+        a.connect(address)
+        sent(a, address, b"frame")
+        assert received(b, 1) == [b"frame"]
+    finally:
+        a.close()
+        b.close()
+
+
+def test_an_address_that_cannot_be_bound_is_named() -> None:
+    with pytest.raises(TransportError, match=r"192\.0\.2\.1:1"):
+        RedundantTransport(["127.0.0.1:0", "192.0.2.1:1"], BYTES)
+
+
+class Cut(RedundantTransport):
+    """Loses what goes over one network."""
+
+    network = "none"
+
+    def _send(self, peer: Link, frame: bytes) -> bool:
+        return not peer.address.startswith(self.network) and super()._send(peer, frame)
+
+
+@pytest.mark.parametrize("network", ["127.0.0.1", "127.0.0.2"])
+def test_the_loss_of_one_network_is_no_view(network: str) -> None:
+    async def main() -> None:
+        transports = [Cut(["127.0.0.1:0", "127.0.0.2:0"], BYTES) for _ in range(3)]
+        addresses = [transport.address for transport in transports]
+        views: list[View] = []
+        delivered: list[bytes] = []
+
+        def heard(event: Output) -> None:
+            if isinstance(event, View):
+                views.append(event)
+            elif isinstance(event, Deliver):
+                delivered.extend(event.payloads)
+
+        drivers = []
+        for number, transport in enumerate(transports):
+            me = Member(f"m{number}", 1, transport.address)
+            node = Node(me, "redundant", RingConfig(), random.Random(number))
+            drivers.append(Driver(node, transport, heard))
+        for driver in drivers:  # found by the first address only
+            driver.start(a.split(",")[0] for a in addresses)
+        async with asyncio.timeout(20):
+            await until(lambda: [len(view.members) for view in views].count(3) == 3)
+            await asyncio.sleep(0.5)
+            before = len(views)
+            for transport in transports:
+                transport.network = network
+            for number in range(30):
+                drivers[number % 3].submit(b"%d" % number)
+                await asyncio.sleep(0.05)
+            await until(lambda: len(delivered) == 90)
+        for driver in drivers:
+            driver.stop()
+        assert len(views) == before
+
+    asyncio.run(main())
+
+
+def test_a_link_is_down_only_where_another_one_is_up() -> None:
+    """Of a member that is gone there is nothing to tell: its links are no operator's business."""
+    a = RedundantTransport(["127.0.0.1:0"], BYTES)
+    b = RedundantTransport(["127.0.0.1:0", "127.0.0.2:0"], BYTES)
+    try:
+        a.connect(b.address)
+        first, second = (a._peers[link] for link in b.address.split(","))
+        assert not a.links_down
+        second.broken = True
+        assert a.links_down == (second.address,)
+        first.broken = True
+        assert not a.links_down
+    finally:
+        a.close()
+        b.close()
