@@ -42,3 +42,5 @@ class Exit(IntEnum):
     """The other members do not let this one in: keys, password or mechanism differ."""
     CONFIG = 78
     """The option file or a key file cannot be read, or something in it is wrong."""
+    QUORUM = 79
+    """With --cluster-cman: the quorum was lost, so the member stopped at once."""

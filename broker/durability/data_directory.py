@@ -17,6 +17,7 @@ from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
 from store import swap
 from store.api import Marker, Meta
+from store.directory_lock import DirectoryLock
 from store.errors import NotWritable, StoreUnreadable
 from store.lmdb_store import LmdbStore
 from store.space import Reserve
@@ -101,6 +102,17 @@ class DataDirectory:
         self.store.close()
         if self.temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
+
+
+def truncated(data_dir: Path | None) -> Path | None:
+    """Set the store of a data directory aside, whatever is in it; return where it is kept."""
+    if data_dir is None or not (data_dir / STORE_DIR).is_dir():
+        return None
+    lock = DirectoryLock(data_dir / STORE_DIR)
+    try:
+        return swap.set_aside(data_dir)
+    finally:
+        lock.release()
 
 
 def filled(meta: Meta) -> bool:

@@ -142,6 +142,8 @@ class BrokerOptions:
     """How far this member's clock and disk may be off before it may not join, or leaves."""
     requested: Terms
     """The terms requested for the voter set of a new cluster (`vsync.quorum.voter_set`)."""
+    cman: bool
+    """Whether this member stops at once when it loses the quorum, instead of waiting for it."""
     arbitrator: bool
     """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
     settings: tuple[tuple[str, str, bool], ...]
@@ -218,6 +220,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         trace=Path(text["trace"]).expanduser().absolute() if text["trace"] else None,
         log_level=choice("log-level", text["log-level"].lower(), LOG_LEVELS),
         requested=read_quorum_options(text, size),
+        cman=yes("cluster-cman", text["cluster-cman"]),
         arbitrator=arbitrator == str(bind),
         settings=settings_of(text),
         security=_security(text, (bind, *also)) if cluster_name else OPEN,

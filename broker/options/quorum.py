@@ -28,6 +28,7 @@ DEFAULTS: Mapping[str, str] = {
     "cluster-last-man-standing": "no",
     _WINDOW: str(LAST_MAN_STANDING_MS),
     "cluster-arbitrator": "",
+    "cluster-cman": "no",
 }
 
 

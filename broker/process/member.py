@@ -14,6 +14,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 from broker.admin.operations import Operations
 from broker.admin.status import counters_of
@@ -27,13 +28,13 @@ from broker.frontend.connections import Connections
 from broker.machine.commands import Command
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
-from broker.process.join_refusal import JoinRefusal
+from broker.process.member_life import MemberLife
 from broker.process.member_log import MemberLog
 from broker.process.ring_setup import RingEndpoint
-from broker.replication.chain import History, Promise
+from broker.replication.chain import History
 from broker.replication.controller import Controller
 from broker.replication.member import ReplicatedMember
-from broker.replication.ports import Ports, Shell
+from broker.replication.ports import Ports
 from broker.replication.timers import Timers
 from broker.selfcheck.supervisor import Supervisor
 from broker.watchdogs.reply_lease import ReplyLease
@@ -119,19 +120,15 @@ class BrokerMember:
             on_ready=lambda replica, store: self._member.state_received(replica, store),
             on_failed=lambda reason: self._member.transfer_failed(reason),
         )  # fmt: skip
-
-        def make_controller(shell: Shell, promise: Promise) -> Controller:
-            return Controller(
-                ring.me, shell, replica, promise, filled=filled, size=options.cluster_size,
-                requested=options.requested, settings=options.settings, proposal=uuid.uuid4().hex,
-                patient=options.clustered, label=url,
-            )  # fmt: skip
-
+        make_controller = partial(
+            Controller, ring.me, replica=replica, filled=filled, size=options.cluster_size,
+            requested=options.requested, proposal=uuid.uuid4().hex, patient=options.clustered,
+            label=url, transient=identity.temporary, shutdown_id=meta.shutdown_id,
+            settings=options.settings,
+        )  # fmt: skip
         self._member = ReplicatedMember(
-            Ports(
-                ring.driver, ReplyLease(ring.node.lease), LoopClock(loop, self._watchdogs),
-                self._transfer, self.clients, memberlog.recorder, self,
-            ),
+            Ports(ring.driver, ReplyLease(ring.node.lease), LoopClock(loop, self._watchdogs),
+                  self._transfer, self.clients, memberlog.recorder, self),
             DataDirectoryDevice(identity.data_dir, loop, self._store_failed, identity.reserve),
             identity.store, meta, make_controller,
         )  # fmt: skip
@@ -139,13 +136,17 @@ class BrokerMember:
         supervisor.start(
             controller, self._member.persister, memberlog.recorder.vote, options.scrub_rate, loop
         )
-        join_refusal = JoinRefusal(controller, ring.node, transport, self.stop, log.error)
-        self._timers = Timers(controller, join_refusal, self.stop, loop.time())
+        self.life = MemberLife(
+            options, controller, ring.node, transport, self.stop,
+            stopping=lambda: self.stopping, progress=lambda: self._transfer.progress,
+        )  # fmt: skip
+        self._timers = Timers(controller, self.life, self.stop, loop.time())
         self.operations = Operations(
             controller, options.cluster_name, ring.driver.tracer, self._timers.voter_changes,
             clients=self.clients, later=loop.call_later, stop=self.stop,
             send_direct=ring.driver.send_direct, counters=self._all_counters,
-            progress=lambda: self._transfer.progress, watchdogs=self._watchdogs.status,
+            progress=lambda: self.life.reason,
+            watchdogs=lambda: {**self._watchdogs.status(), **self.life.status()},
         )  # fmt: skip
 
     # -- start and stop --------------------------------------------------------------------------

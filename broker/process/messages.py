@@ -11,8 +11,9 @@ import logging.handlers
 import queue
 import sys
 import threading
+from collections.abc import Callable
 
-FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(cluster)s%(message)s"
 WAITING_MAX = 10_000
 """So many messages may wait for a reader that does not read; those that follow are dropped."""
 
@@ -24,8 +25,10 @@ class _Hand(logging.handlers.QueueHandler):
     def __init__(self, records: _Records) -> None:
         super().__init__(records)
         self._records = records
+        self.prefix: Callable[[], str] = lambda: ""
 
     def enqueue(self, record: logging.LogRecord) -> None:
+        record.cluster = self.prefix()
         if self._records.qsize() < WAITING_MAX:
             self._records.put(record)
 
@@ -43,6 +46,15 @@ class Messages:
         root.addHandler(self._hand)
         self._thread = threading.Thread(target=self._run, name="messages", daemon=True)
         self._thread.start()
+
+    @property
+    def prefix(self) -> Callable[[], str]:
+        """What stands before each message, asked when it is logged."""
+        return self._hand.prefix
+
+    @prefix.setter
+    def prefix(self, prefix: Callable[[], str]) -> None:
+        self._hand.prefix = prefix
 
     def end(self, patience_s: float) -> None:
         """Write what waits, for so long at most."""

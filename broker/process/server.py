@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import cast
 
-from broker.durability.data_directory import DataDirectory
+from broker.durability.data_directory import DataDirectory, truncated
 from broker.exit_codes import Exit
 from broker.frontend.connections import ClientLink
 from broker.frontend.management import ManagementSession
@@ -20,6 +21,7 @@ from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
 from broker.process.arbitrator_record import RecordFile
 from broker.process.member import BrokerMember
+from broker.process.member_life import LifeState, prefix
 from broker.process.messages import Messages
 from broker.process.ring_setup import ring_transport
 from broker.replication.replica import Divergence
@@ -112,7 +114,7 @@ class _Refused(Exception):
         self.code, self.reason = code, reason
 
 
-def run(options: BrokerOptions) -> int:
+def run(options: BrokerOptions, *, truncate: bool = False) -> int:
     """Run one broker until it is stopped; return the exit code of the process."""
     messages = Messages(options.log_level.upper())
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
@@ -122,7 +124,7 @@ def run(options: BrokerOptions) -> int:
         factory = uvloop.new_event_loop
     runner = asyncio.Runner(loop_factory=factory)
     try:
-        return int(runner.run(_run(options, messages)))
+        return int(runner.run(_run(options, messages, truncate)))
     finally:
         # The executor is ended by a new thread, for which there may be no memory.
         with contextlib.suppress(RuntimeError):
@@ -130,17 +132,23 @@ def run(options: BrokerOptions) -> int:
         messages.end(MESSAGES_S)
 
 
-async def _run(options: BrokerOptions, messages: Messages) -> Exit:
+async def _run(options: BrokerOptions, messages: Messages, truncate: bool) -> Exit:
     try:
-        return await (_arbitrate(options) if options.arbitrator else _serve(options, messages))
+        if truncate and (options.arbitrator or options.data_dir is None):
+            raise _Refused(Exit.USAGE, "--truncate: there is no store without --data-dir")
+        if options.arbitrator:
+            return await _arbitrate(options)
+        return await _serve(options, messages, truncate)
     except _Refused as refused:
         messages.end(MESSAGES_S)
         print(f"qpidd: {refused.reason}", file=sys.stderr)
         return refused.code
 
 
-async def _serve(options: BrokerOptions, messages: Messages) -> Exit:
+async def _serve(options: BrokerOptions, messages: Messages, truncate: bool) -> Exit:
     loop = asyncio.get_running_loop()
+    if options.clustered:
+        messages.prefix = partial(prefix, str(options.cluster_bind), LifeState.PRE_INIT)
     holder: list[BrokerMember] = []
     # The ports are taken before the store is touched: a wrong one changes nothing on disk.
     try:
@@ -159,9 +167,13 @@ async def _serve(options: BrokerOptions, messages: Messages) -> Exit:
         if options.clustered:
             log.info("ring on %s, %s", transport.address, transport.security.describe())
         with _opening():
+            if truncate and (aside := truncated(options.data_dir)):
+                log.warning("--truncate: starting empty; the store is kept as %s", aside)
             identity = DataDirectory(options)
-        if options.clustered and options.cluster_size == 1 and not identity.store.meta.cluster_id:
-            log.warning("%s", ONE_VOTE)
+        if options.clustered:
+            messages.prefix = partial(prefix, identity.name, LifeState.PRE_INIT)
+            if options.cluster_size == 1 and not identity.store.meta.cluster_id:
+                log.warning("%s", ONE_VOTE)
         try:
             port = server.sockets[0].getsockname()[1]
             url = options.cluster_url.replace(":0", f":{port}") if not options.port else ""
@@ -170,6 +182,8 @@ async def _serve(options: BrokerOptions, messages: Messages) -> Exit:
             identity.close()
             raise
         holder.append(member)
+        if options.clustered:
+            messages.prefix = member.life.prefix
         _handle_signals(loop, member.terminate)
         member.start()
         await server.start_serving()

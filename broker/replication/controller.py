@@ -50,15 +50,17 @@ class Controller:
     """Follows the primary layer for one member; the work of each output is done by `step`."""
 
     def __init__(
-        self, me: Member, shell: Shell, replica: Replica, promise: Promise, *, filled: bool,
+        self, me: Member, shell: Shell, promise: Promise, *, replica: Replica, filled: bool,
         size: int, proposal: str, patient: bool, label: str,
         digest_interval: int = DIGEST_INTERVAL,  # the same at all members
         requested: Terms = (), settings: tuple[tuple[str, str, bool], ...] = (),
         held_bytes_max: int = HELD_BYTES_MAX,
+        transient: bool = False, shutdown_id: str = "",
     ) -> None:  # fmt: skip
         self.me, self.shell, self.replica, self.promise = me, shell, replica, promise
         self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient
         self.label, self.requested = label, requested
+        self.transient, self._shutdown_id = transient, shutdown_id  # of the store at the start
         self._held_bytes_max = held_bytes_max
         self._settings, self._digest_interval = settings, digest_interval
         self.primary = Primary(me, self)
@@ -88,6 +90,7 @@ class Controller:
             requested=self.requested, version=self.replica.machine.version,
             version_min=MACHINE_VERSION_MIN, version_max=MACHINE_VERSION,
             settings=(*self._settings, ("digest-interval", str(self._digest_interval), True)),
+            transient=self.transient, shutdown_id=self._shutdown_id,
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:

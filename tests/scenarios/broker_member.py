@@ -173,7 +173,7 @@ class StoryMember:
     def _controller(self, shell: Shell, promise: Promise) -> Controller:
         name = self.me.name
         return Controller(
-            self.me, shell, self.replica, promise,
+            self.me, shell, promise, replica=self.replica,
             filled=bool(self.disk.meta and filled(self.disk.meta)), size=self.stage.size,
             proposal=f"of {name}", patient=False, label=name, digest_interval=DIGEST_INTERVAL,
         )  # fmt: skip

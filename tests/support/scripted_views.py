@@ -152,7 +152,7 @@ class Bus:
             shell.disk_history = former.history
         self.shells[name] = shell
         self.cores[name] = Controller(
-            me, shell, replica, shell.disk, filled=bool(shell.disk.cluster_id), size=size,
+            me, shell, shell.disk, replica=replica, filled=bool(shell.disk.cluster_id), size=size,
             proposal=f"cluster-{name}", patient=False, label=name, requested=requested,
             held_bytes_max=held_bytes_max,
         )  # fmt: skip

@@ -85,13 +85,13 @@ class Undisturbed:
         return [events(member, what) for member in self._cluster.members]
 
     def __enter__(self) -> None:
-        self._views, self._pauses = self._count(" qpidd: view "), self._count(" ms late, having")
+        self._views, self._pauses = self._count(") view "), self._count(" ms late, having")
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             self._cluster.wait_active()
             stood_still = self._count(" ms late, having") != self._pauses
-            assert self._count(" qpidd: view ") == self._views or stood_still
+            assert self._count(") view ") == self._views or stood_still
 
 
 @pytest.mark.slow

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from broker.exit_codes import Exit
 from tests.system.support.clusters import running_cluster, wait_until
 from tests.system.test_cluster_faults import channel_of, contents, publish, status_word
 from tests.system.test_cluster_faults import closed_connections as closed_connections
-from tools.demo.local_cluster import HOST, ROOT, BrokerProcess, command, free_ports
+from tools.client.management import ManagementError
+from tools.demo.local_cluster import HOST, ROOT, BrokerProcess, LocalCluster, command, free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
 
@@ -70,3 +73,124 @@ def test_the_page_of_backups(tmp_path: Path) -> None:
         finally:
             trial.kill()
         assert [number for number, _ in contents(shop[1])] == list(range(1, 41))
+
+
+def test_less_than_a_majority_is_told_the_command_that_helps(tmp_path: Path) -> None:
+    """The command is run exactly as it is printed; what the survivor held is there."""
+    with running_cluster(tmp_path) as cluster:
+        publish(channel_of(cluster[0]), 1, 20)
+        for member in cluster.members:
+            member.kill()
+        alone = cluster[1]
+        alone.start()
+        wait_until(lambda: "FOR GOOD" in reason_of(alone), 30, "the advice")
+        told = reason_of(alone)
+        for missing in (cluster[0], cluster[2]):
+            assert ring_of(missing) in told.split("So it is since")[0]
+        assert told in alone.log_path.read_text(encoding="utf-8")
+        printed = re.search(r"run: (qpid-cluster-store .*) - then start it again", told)
+        assert printed is not None
+        alone.terminate()
+        run_typed(printed[1])
+        alone.start()
+        wait_until(lambda: status_word(alone) == "ACTIVE", 20, "the survivor alone")
+        assert [number for number, _ in contents(alone)] == list(range(1, 21))
+
+
+def test_after_a_power_cut_the_order_of_the_starts_does_not_matter(tmp_path: Path) -> None:
+    """G8: killed one after the other under load, started in the same order and the reverse."""
+    with running_cluster(tmp_path) as cluster:
+        expected = 0
+        for order in ((0, 1, 2), (2, 1, 0)):
+            channel = channel_of(cluster[2])
+            publish(channel, expected + 1, expected + 50)
+            expected += 50
+            for place in order:
+                cluster[place].kill()
+            for place in order:
+                cluster[place].start()
+                wait_until(lambda at=place: status_word(cluster[at]) != "silent", 20, "a start")  # type: ignore[misc]
+            cluster.wait_active()
+        assert [number for number, _ in contents(cluster[0])] == list(range(1, expected + 1))
+
+
+def test_with_cman_a_member_without_quorum_ends(tmp_path: Path) -> None:
+    """At the start it waits for the quorum; when it loses it, it stops at once."""
+    with LocalCluster(tmp_path, 3, "cman", extra={"cluster-cman": "yes"}) as cluster:
+        first, *others = cluster.members
+        first.start()
+        wait_until(lambda: "Waiting for cluster quorum." in log_of(first), 20, "the wait")
+        for member in others:
+            member.start()
+        cluster.wait_active()
+        publish(channel_of(others[0]), 1, 5)
+        for member in others:
+            member.kill()
+        assert first.wait(20) == Exit.QUORUM
+        assert "CRITICAL" in log_of(first)
+        assert "Lost contact with cluster quorum." in log_of(first)
+        cluster.start()
+        assert [number for number, _ in contents(first)] == [1, 2, 3, 4, 5]
+
+
+def test_a_truncated_member_is_filled_and_its_store_is_kept(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        publish(channel_of(cluster[0]), 1, 10)
+        wiped = cluster[2]
+        wiped.kill()
+        arguments, wiped.arguments = wiped.arguments, (*wiped.arguments, "--truncate")
+        wiped.start()
+        cluster.wait_active()
+        wiped.arguments = arguments
+        assert "starting empty; the store is kept as" in log_of(wiped)
+        assert (wiped.data_dir / "_cluster.bak.0001" / "data.mdb").is_file()
+        cluster[0].kill()
+        cluster.wait_active(cluster.members[1:])
+        assert [number for number, _ in contents(wiped)] == list(range(1, 11))
+
+
+def test_a_transient_member_does_not_mix_with_persistent_ones(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, 3, voters=2) as cluster:
+        first, second, comer = cluster.members
+        at = comer.arguments.index("--data-dir")
+        comer.arguments = (
+            *comer.arguments[:at], "--no-data-dir", "yes", *comer.arguments[at + 2 :]
+        )  # fmt: skip
+        first.start()
+        second.start()
+        cluster.wait_active([first, second])
+        comer.start()
+        assert comer.wait(20) == Exit.DATA
+        assert "Mixing transient and persistent brokers in a cluster" in log_of(comer)
+        cluster.wait_active([first, second])
+
+
+def test_the_log_shows_each_state_once_in_the_manuals_form(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        member = cluster[2]
+        shown = member.status().raw["member_state"]
+        assert shown == "READY"
+        assert f"cluster({ring_of(member)} PRE_INIT) " in log_of(member)
+        member.kill()
+        member.start()
+        cluster.wait_active()
+        wait_until(lambda: " READY, was " in log_of(member).split("PRE_INIT")[-1], 10, "READY")
+        lines = [line for line in log_of(member).splitlines() if ", was " in line]
+        assert f"cluster({ring_of(member)} READY) READY, was " in lines[-1]
+        states = [line.split(") ")[1].split(",")[0] for line in lines]
+        assert all(one != other for one, other in pairwise(states))
+
+
+def reason_of(member: BrokerProcess) -> str:
+    try:
+        return str(member.status().raw["reason"])
+    except ManagementError:
+        return ""
+
+
+def log_of(member: BrokerProcess) -> str:
+    return member.log_path.read_text(encoding="utf-8", errors="replace")
+
+
+def ring_of(member: BrokerProcess) -> str:
+    return member.arguments[member.arguments.index("--cluster-bind") + 1]

@@ -47,7 +47,7 @@ wins over the environment, the environment over the file.
 Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken,
 70 internal error, 71 clock too far off, 72 no space on the disk, 73 data directory not writable,
 74 disk too slow, 75 data directory in use, 76 mixed versions or settings,
-77 not let in, 78 bad option or key file.
+77 not let in, 78 bad option or key file, 79 quorum lost (--cluster-cman).
 """
 
 
@@ -145,6 +145,12 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "--cluster-last-man-standing-window",
     metavar="MS",
     help="How long a voter is away before it stops counting. Default 10000.",
+)
+@click.option(
+    "--cluster-cman",
+    metavar="yes|no",
+    help="A member that loses the quorum stops at once (code 79), as in Qpid under CMAN; without "
+    "it the member serves nobody and comes back by itself. Default no.",
 )
 @click.option(
     "--cluster-expected-votes",
@@ -265,9 +271,16 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "Default: off, and DIR/ring.trace when it is switched on at run time.",
 )
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default info.")
+@click.option(
+    "--truncate",
+    is_flag=True,
+    help="Start with an empty store; the present one is kept as DIR/_cluster.bak.NNNN. Among other "
+    "members this one is filled by them. On the command line only: in a file it would do so at "
+    "each start.",
+)
 @click.option("--config", metavar="FILE", envvar="QPIDD_CONFIG", help="An option file; see below.")
 @click.version_option(package_name="qpid-cluster-py", message="%(prog)s %(version)s")
-def qpidd(config: str | None, **typed: str | None) -> int:
+def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
     """Run an AMQP 0-9-1 message broker, alone or as one member of an active-active cluster.
 
     Clients may connect to any member; all members hold the same queues and messages.
@@ -284,7 +297,7 @@ def qpidd(config: str | None, **typed: str | None) -> int:
     from broker.process.server import run
 
     try:
-        return run(options)
+        return run(options, truncate=truncate)
     except Exception:
         # Whatever gets here is our own bug: the member has stopped, and logs all it knows.
         traceback.print_exc()

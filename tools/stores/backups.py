@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import click
 
 from broker.durability.comparison import Relation, compare
-from broker.options.broker import parse_address
 from store.api import Marker, Meta
 from store.backups import Backup, copy_store, find_backup, list_backups
 from store.errors import StoreError, StoreMissing
 from store.lmdb_store import LmdbStore
 from store.swap import STORE_NAME, find_store, put_in_force, restore
+from tools.cli.options import parse_address
 from vsync.types import record
 
 Command = TypeVar("Command", bound=Callable[..., Any])

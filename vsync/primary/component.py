@@ -220,6 +220,14 @@ class Primary:
         """Return the label that each member of the view reported, by name."""
         return {m.name: s.label for m, s in self._reports.items()}
 
+    def newest(self) -> tuple[Member, StateReport] | None:
+        """Return the member of the view with the newest usable state, and its report."""
+        states = {m: r for m, r in self._reports.items() if r.filled and not r.arbitrator}
+        if not states:
+            return None
+        newest = max(sorted(states), key=lambda m: (states[m].state_epoch, states[m].position))
+        return newest, states[newest]
+
     def common_version(self) -> int:
         """Return the newest version of the payloads that all members of the view execute."""
         return common_version(self._reports.values())

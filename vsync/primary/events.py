@@ -43,6 +43,9 @@ class StateReport(NamedTuple):
     executes `version_min` to `version_max` (0: it reads none and fits any).
 
     `settings`: (name, value, whether it must be equal) of what the operator of each member sets.
+
+    `transient`: the state is in memory only.  `shutdown_id`: under which this store was marked
+    clean, if it was: by the shutdown of all, or by an operator.
     """
 
     filled: bool
@@ -70,6 +73,8 @@ class StateReport(NamedTuple):
     version_min: int = 0
     version_max: int = 0
     settings: tuple[tuple[str, str, bool], ...] = ()
+    transient: bool = False
+    shutdown_id: str = ""
 
     def voter(self) -> Voter:
         """Return the part of the report that counting votes needs."""

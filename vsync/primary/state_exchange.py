@@ -26,6 +26,7 @@ from vsync.quorum.voter_set import Terms, parse
 from vsync.types import Member
 
 ZERO_CHAIN = bytes(16)
+MIXING = "Mixing transient and persistent brokers in a cluster"
 
 
 class PlanVerdict(Enum):
@@ -54,6 +55,7 @@ class Plan(NamedTuple):
     foreign: frozenset[Member]  # with the state of another cluster
     counted: frozenset[str]  # the names that count for the quorum
     version: int  # of the payloads in force
+    mixed: frozenset[Member] = frozenset()  # on disk where the cluster is not, or the reverse
 
 
 def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -> Plan:
@@ -90,6 +92,8 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
             if not missing:
                 return _first_start(members, reports)
             verdict, reason = PlanVerdict.WAIT, f"a first start was begun with {missing}: waiting"
+    elif claims := _sole_claims(ours, reports):
+        verdict, reason = PlanVerdict.INQUORATE, claims
     elif count.waits:
         verdict = PlanVerdict.WAIT
         reason = f"{reason}; waiting for all voters, as the voter set says"
@@ -102,6 +106,8 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
         verdict, reason, epoch, donor, cluster_id, count.voters,
         best.position, best.chain, best.order, best.unstable, caught_up, foreign, count.counted,
         best.version or common_version(reports.values()),
+        frozenset(m for m in _with_data(members, reports)
+                  if reports[m].transient != best.transient and not best.arbitrator),
     )  # fmt: skip
 
 
@@ -109,13 +115,20 @@ def refuse(me: Member, report: StateReport, plan: Plan) -> str:
     """Return why a member can never join the members it sees; empty when it can."""
     if me in plan.foreign:
         mine = report.cluster_id
-        return f"this store belongs to cluster {mine}, the members here to {plan.cluster_id}"
+        return (
+            "Cluster-ID mismatch. Stores belong to different clusters: this store belongs to "
+            f"cluster {mine}, the members here to {plan.cluster_id}"
+        )
     if report.version_max and not report.version_min <= plan.version <= report.version_max:
         return (
             f"version {plan.version} is in force among the members here, and this release executes "
             f"versions {report.version_min} to {report.version_max}; start a release that "
             f"executes version {plan.version}"
         )
+    if me in plan.mixed:
+        kinds = ("keeps its state on disk", "has no data directory")
+        mine, theirs = kinds if report.transient else kinds[::-1]
+        return f"{MIXING}: this member {theirs}, the cluster here {mine}"
     return contradiction(me.name, report.voter(), plan.voters)
 
 
@@ -151,12 +164,44 @@ def _first_start(members: tuple[Member, ...], reports: dict[Member, StateReport]
     barred = ", ".join(m.name for m in sorted(members) if reports[m].position)
     if barred:  # not empty: it has a history, and is not allowed to vote
         verdict = PlanVerdict.WAIT
-        reason = f"waiting for a member with a usable store; the store of {barred} has no vote"
+        reason = (
+            "Cannot recover, no clean store: waiting for a member with a usable store; "
+            f"the store of {barred} has no vote"
+        )
+    data = _with_data(members, reports)
+    transient = ", ".join(m.name for m in data if reports[m].transient)
+    if transient and not all(reports[m].transient for m in data):
+        verdict = PlanVerdict.WAIT
+        reason = f"{MIXING}: {transient} without a data directory, the others with one"
     return Plan(
         verdict, reason, 1, lowest, reports[lowest].proposal, voters,
         0, ZERO_CHAIN, ZERO_CHAIN, 0, frozenset(members), frozenset(),
         frozenset(m.name for m in members), common_version(reports.values()),
     )  # fmt: skip
+
+
+def _with_data(members: tuple[Member, ...], reports: dict[Member, StateReport]) -> list[Member]:
+    return [m for m in sorted(members) if not reports[m].arbitrator]
+
+
+def _sole_claims(ours: list[Member], reports: dict[Member, StateReport]) -> str:
+    """Return why a restart must not choose between stores of which each claims to be the last.
+
+    Stores of one shutdown have its id, and of an earlier one an older position: the newest wins.
+    But two that were each declared the sole voter by an operator went on apart: the position says
+    nothing, and whichever is not chosen loses what it confirmed.
+    """
+    if any(reports[m].ran for m in ours):
+        return ""
+    claims = [m for m in sorted(ours) if reports[m].shutdown_id and reports[m].voters == (m.name,)]
+    if len({reports[m].shutdown_id for m in claims}) < 2:
+        return ""
+    names = " and ".join(m.name for m in claims)
+    return (
+        f"Shutdown-ID mismatch. Stores were not shut down together: each of {names} is its own "
+        "sole voter; compare them (qpid-cluster-store --compare), stop both, start the one to keep "
+        "and then the other"
+    )
 
 
 def _cluster_of(filled: list[Member], reports: dict[Member, StateReport]) -> str:

@@ -136,7 +136,7 @@ class BrokerUpper:
         seed = f"{self.world.plan.seed} {self.name} {self.member.incarnation}"
         proposal = hashlib.blake2b(seed.encode(), digest_size=16).hexdigest()
         return lambda shell, promise: Controller(
-            self.tap.me, shell, replica, promise, filled=filled(meta),
+            self.tap.me, shell, promise, replica=replica, filled=filled(meta),
             size=len(self.world.plan.names), proposal=proposal, patient=False, label=self.name,
             digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
         )  # fmt: skip

@@ -51,7 +51,6 @@ SMALL_FILES = {
     "broker/replication/durable_gate.py": "a rule of order; the simulator's clients ask it as well",
     "broker/selfcheck/reexecution.py": "runs on a worker thread, the supervisor on the loop",
     "broker/file_thread.py": "a thread; the supervisor decides and is on the loop",
-    "broker/process/messages.py": "a thread; the server is on the loop",
     "tools/verify/contract/allowed_causes.py": "a table of AMQP that is read without the rules",
     "tools/verify/coverage.py": "what was examined, not what was found",
 }

@@ -72,3 +72,59 @@ def test_who_does_not_execute_the_version_in_force_never_joins() -> None:
         assert (refuse(C, newcomer, plan) == "") == fits, (low, high)
         assert not refuse(A, here, plan)
         assert fits or f"executes versions {low} to {high}" in refuse(C, newcomer, plan)
+
+
+def test_a_store_of_another_cluster_is_refused_in_the_manuals_words() -> None:
+    ours, other = state_report(9, 2, ran=True), state_report(30, 7)._replace(cluster_id="c2")
+    reports = {A: ours, B: ours, C: other}
+    plan = make_plan((A, B, C), reports)
+    assert refuse(C, other, plan).startswith(
+        "Cluster-ID mismatch. Stores belong to different clusters: this store belongs to cluster c2"
+    )
+    assert refuse(A, ours, plan) == ""
+
+
+def test_stores_without_a_vote_alone_recover_nothing() -> None:
+    barred, empty = state_report(9, 2, filled=False), state_report(filled=False)
+    plan = make_plan((A, B, C), {A: barred, B: empty, C: empty})
+    assert plan.verdict is PlanVerdict.WAIT
+    assert plan.reason.startswith("Cannot recover, no clean store")
+    assert "the store of a has no vote" in plan.reason
+
+
+def test_transient_and_persistent_members_do_not_mix() -> None:
+    """A first start waits; who comes to a running cluster of the other kind is refused."""
+    disk = state_report(filled=False)
+    memory = disk._replace(transient=True)
+    plan = make_plan((A, B, C), {A: disk, B: memory, C: disk})
+    assert (plan.verdict, plan.reason) == (
+        PlanVerdict.WAIT,
+        "Mixing transient and persistent brokers in a cluster: b without a data directory, the "
+        "others with one",
+    )
+    for running, comer in (
+        (state_report(9, 2, ran=True), memory),
+        (state_report(9, 2, ran=True)._replace(transient=True), disk),
+        (state_report(9, 2), memory),  # a restart
+    ):
+        plan = make_plan((A, B, C), {A: running, B: running, C: comer})
+        assert plan.verdict is PlanVerdict.RESUME
+        assert "Mixing transient and persistent" in refuse(C, comer, plan)
+        assert refuse(A, running, plan) == ""
+    arbitrator = memory._replace(arbitrator=True)
+    assert not make_plan((A, B, C), {A: disk, B: disk, C: arbitrator}).mixed
+
+
+def test_only_stores_that_each_claim_to_be_the_last_are_a_shutdown_mismatch() -> None:
+    """Stores of two shutdowns in order are none: the newest holds all that the older one holds."""
+    old = state_report(9, 2)._replace(shutdown_id="one")
+    new = state_report(12, 3)._replace(shutdown_id="two")
+    assert make_plan((A, B, C), {A: old, B: new, C: new}).verdict is PlanVerdict.RESUME
+    sole_a, sole_b = old._replace(voters=("a",)), new._replace(voters=("b",))
+    plan = make_plan((A, B), {A: sole_a, B: sole_b})
+    assert plan.verdict is PlanVerdict.INQUORATE
+    assert plan.reason.startswith("Shutdown-ID mismatch. Stores were not shut down together")
+    assert "each of a and b" in plan.reason
+    # The one that was started first runs by now, and fills the other.
+    running = sole_a._replace(ran=True, state_epoch=4, reach=4)
+    assert make_plan((A, B), {A: running, B: sole_b}).verdict is PlanVerdict.RESUME

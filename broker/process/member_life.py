@@ -1,0 +1,148 @@
+"""Where a member is in its life, in the words of Qpid's cluster, and what it says of that.
+
+The state stands before each line of the member's log, `cluster(ID STATE)`, and each change is
+logged once.  A member without a majority names who is missing, what may be lost, and the command
+to type; with --cluster-cman it does not wait for the others but stops at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import Enum
+
+from broker.exit_codes import Exit
+from broker.options.broker import BrokerOptions
+from broker.process.join_refusal import JoinRefusal, RingStatus, TransportStatus
+from broker.replication.controller import Controller
+from vsync.primary.events import PrimaryPhase
+from vsync.quorum.voter_set import parse
+
+log = logging.getLogger("qpidd")
+
+ADVICE_S = 5.0
+"""So long a majority must be missing before anybody is told what to do: most absences are shorter.
+"""
+
+
+class LifeState(Enum):
+    """The states that an operator sees.  docs/OPERATIONS.md says what each was in the original."""
+
+    PRE_INIT = "PRE_INIT"  # reads its store
+    INIT = "INIT"  # looks for the others, or waits for enough of them
+    JOINER = "JOINER"  # in a primary view, and asks for the state
+    UPDATEE = "UPDATEE"  # receives it
+    CATCHUP = "CATCHUP"  # has it, and executes what came meanwhile
+    READY = "READY"  # serves clients
+    STALLED = "STALLED"  # has served, and is in no primary view now
+    LEFT = "LEFT"  # on its way out
+
+
+def prefix(name: str, state: LifeState) -> str:
+    """Return what stands before a log line of this member."""
+    return f"cluster({name} {state.value}) "
+
+
+class MemberLife:
+    """Follows one member's controller; called a few times a second with the loop's time."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        controller: Controller,
+        ring: RingStatus,
+        transport: TransportStatus,
+        stop: Callable[[Exit, str], None],
+        *,
+        stopping: Callable[[], bool],
+        progress: Callable[[], str],
+    ) -> None:
+        self._controller, self._stop = controller, stop
+        self._data_dir, self._cman = options.data_dir, options.cman
+        self._stopping, self._progress = stopping, progress
+        self._join_refusal = JoinRefusal(controller, ring, transport, stop, log.error)
+        self._logged = LifeState.PRE_INIT
+        self._waits_logged = False
+        self._lost_at, self._lost_since = 0.0, ""
+        self._advice = ""
+
+    @property
+    def state(self) -> LifeState:
+        """Where this member is now."""
+        controller = self._controller
+        primary = controller.primary
+        if self._stopping():
+            return LifeState.LEFT
+        if controller.serving and primary.has_caught_up:
+            return LifeState.READY
+        if controller.transfer_donor:
+            return LifeState.UPDATEE if self._progress() else LifeState.JOINER
+        if primary.phase in (PrimaryPhase.ACTIVE, PrimaryPhase.CATCHING_UP) and (
+            not controller.halted
+        ):
+            return LifeState.CATCHUP
+        return LifeState.STALLED if controller.ran else LifeState.INIT
+
+    def status(self) -> dict[str, str]:
+        """Return its part of the reply to `status`."""
+        return {"member_state": self.state.value}
+
+    def prefix(self) -> str:
+        """Return what stands before a log line now."""
+        return prefix(self._controller.me.name, self.state)
+
+    @property
+    def reason(self) -> str:
+        """Return what `qpid-cluster` is told beside the primary layer's own reason."""
+        return self._progress() or self._advice
+
+    def wake(self, now: float) -> None:
+        """Log a change of state; see to what keeps this member out, and to a missing majority."""
+        self._join_refusal.wake(now)
+        state = self.state
+        if state is not self._logged:
+            log.info("%s, was %s", state.value, self._logged.value)
+            self._logged = state
+        without = self._controller.primary.phase is PrimaryPhase.INQUORATE
+        if self._cman:
+            self._follow_quorum(without=without)
+        if not without:
+            self._lost_since = self._advice = ""
+        elif not self._lost_since:
+            self._lost_at = now
+            self._lost_since = datetime.now(UTC).isoformat(timespec="seconds")
+        elif now - self._lost_at > ADVICE_S and not self._advice:
+            self._advice = self._advise()
+            if self._advice:
+                log.warning("%s", self._advice)
+
+    def _follow_quorum(self, *, without: bool) -> None:
+        """Wait for a quorum at the start; a member that had one and lost it stops at once."""
+        if without and self._controller.ran:
+            self._stop(Exit.QUORUM, "Lost contact with cluster quorum.")
+        elif without and not self._waits_logged:
+            self._waits_logged = True
+            log.info("Waiting for cluster quorum.")
+
+    def _advise(self) -> str:
+        """Return what an operator has to know where voters are missing; empty where none are."""
+        controller = self._controller
+        primary = controller.primary
+        electorate = parse(controller.promise.voters)
+        present = {member.name for member in primary.members}
+        newest = primary.newest()
+        if newest is None or not set(electorate.names) - present or electorate.quorate(present):
+            return ""
+        holder, report = newest
+        here = holder == controller.me and self._data_dir is not None
+        where = "this broker" if here else f"the broker {holder.name}"
+        directory = shlex.quote(str(self._data_dir)) if here else "DIR (its --data-dir)"
+        return (
+            f"{primary.reason}. So it is since {self._lost_since}. The newest state here is that "
+            f"of {holder.name}, position {report.position} of epoch {report.state_epoch}; what was "
+            "confirmed after it is on the missing members only. Start them: the cluster goes on by "
+            f"itself. If they are lost FOR GOOD, and what only they held with them: stop {where}, "
+            f"run: qpid-cluster-store -c --sole-voter {directory} - then start it again"
+        )
