@@ -1,14 +1,14 @@
 """Atomic replacement of a member's store by a verified copy; the old store is kept.
 
     DIR/store                the store in use
-    DIR/store.joining        a copy that is being received
+    DIR/store.joining.ID     a state that is being received; each attempt has a directory of its own
     DIR/_cluster.bak.NNNN    stores that were replaced, see `backups`
 
 The old store is in use until the new one is complete, verified and durable.  The switch is two
-renames; a crash between them leaves no DIR/store but a DIR/store.joining (or the backup that is
+renames; a crash between them leaves no DIR/store but such a directory (or the backup that is
 being restored), and `recover`, which every start runs first, does the second rename.  So that it
-never takes half a copy, or a backup that nobody asked for, the switch first makes a file `verified`
-durable in the new store's directory.
+never takes half a state, or a backup that nobody asked for, the switch first makes a file
+`verified` durable in the new store's directory.
 """
 
 from __future__ import annotations
@@ -25,24 +25,28 @@ from store.lmdb_environment import DATA_NAME, inspect
 from store.lmdb_store import LmdbStore
 
 STORE_NAME = "store"
-JOINING_NAME = "store.joining"
-INCOMING_NAME = "incoming.mdb"
+JOINING_PREFIX = "store.joining."
 VERIFIED_NAME = "verified"  # the switch to this copy has begun
 
 
 def recover(data_dir: Path) -> bool:
     """Complete a switch that a crash interrupted; True when there was one."""
     current = data_dir / STORE_NAME
-    begun = [p for p in (data_dir / JOINING_NAME, *_backups(data_dir)) if _is_begun(p)]
+    begun = [p for p in (*_incoming(data_dir), *_backups(data_dir)) if _is_begun(p)]
     if current.exists():
         for path in begun:
-            if path.name != JOINING_NAME:  # a restore that did not get so far as to change anything
+            if not path.name.startswith(JOINING_PREFIX):
+                # A restore that did not get so far as to change anything.
                 (path / VERIFIED_NAME).unlink()
         return False
     if not begun:
         return False
     _put_in_place(begun[0], current)
     return True
+
+
+def _incoming(data_dir: Path) -> list[Path]:
+    return sorted(data_dir.glob(f"{JOINING_PREFIX}*")) if data_dir.is_dir() else []
 
 
 def _backups(data_dir: Path) -> list[Path]:
@@ -53,58 +57,26 @@ def _is_begun(path: Path) -> bool:
     return (path / VERIFIED_NAME).exists()
 
 
-def incoming_file(data_dir: Path) -> Path:
-    """Return the path for the donor's file; under this name it is no store yet."""
-    discard_join(data_dir)
-    joining = data_dir / JOINING_NAME
-    try:
-        joining.mkdir(parents=True)
-    except OSError as error:
-        raise explain(error, joining) from error
-    return joining / INCOMING_NAME
+def incoming(data_dir: Path, attempt: str, meta: Meta) -> LmdbStore:
+    """Create the store that an attempt to join receives a state into."""
+    return LmdbStore(data_dir / f"{JOINING_PREFIX}{attempt}", meta)
 
 
-def received(data_dir: Path, own: Meta) -> LmdbStore:
-    """Open the received file as the store of this member, marked as joining.
-
-    The cluster's fields of its meta are the donor's, the member's fields are taken from `own`.
-    """
-    joining = data_dir / JOINING_NAME
-    sync_file(joining / INCOMING_NAME)
-    _rename(joining / INCOMING_NAME, joining / DATA_NAME)
-    store = LmdbStore(joining)
-    store.put_meta(
-        replace(
-            store.meta,
-            cluster_name=own.cluster_name,
-            member=own.member,
-            store_id=own.store_id,
-            incarnation=own.incarnation,
-            marker=Marker.JOINING,
-            shutdown_id="",
-            note="",
-        )
-    )
-    return store
-
-
-def discard_join(data_dir: Path) -> None:
-    """Remove a copy that was not installed.  The donor still has the original."""
-    joining = data_dir / JOINING_NAME
-    if joining.exists():
+def discard_incoming(data_dir: Path) -> None:
+    """Remove what attempts of an earlier process received.  The donor still has the original."""
+    for joining in _incoming(data_dir):
         shutil.rmtree(joining)
         sync_directory(data_dir)
 
 
-def install(data_dir: Path) -> Path | None:
-    """Replace DIR/store by DIR/store.joining; return the path of the old one.
+def install(data_dir: Path, joining: Path) -> Path | None:
+    """Replace DIR/store by a received store; return the path of the old one.
 
-    The caller has verified the new store, given it a marker other than JOINING, and closed both.
+    The caller has verified it, given it a marker other than EMPTY, and closed both.
     """
-    joining = data_dir / JOINING_NAME
     meta = inspect(joining)
-    if meta.marker is Marker.JOINING:
-        raise StoreUnreadable(f"{joining} is not complete: its marker still says joining")
+    if meta.marker is Marker.EMPTY:
+        raise StoreUnreadable(f"{joining} is not complete: its marker still says empty")
     sync_file(joining / DATA_NAME)
     return put_in_force(data_dir, joining)
 

@@ -54,10 +54,11 @@ def checkpoint_in_steps(replica: Replica) -> Iterator[bytes]:
 def checkpoint_history(store: Store) -> History:
     """Return the point that the store's checkpoint stands for; the beginning when it has none."""
     saved = store.checkpoint()
-    return History() if saved is None else _head(*saved)
+    return History() if saved is None else head_of(*saved)
 
 
-def _head(position: int, chunks: Iterator[bytes]) -> History:
+def head_of(position: int, chunks: Iterator[bytes]) -> History:
+    """Return the point that a checkpoint of this position stands for, by its first chunk."""
     version, *fields = msgpack.unpackb(next(chunks))
     if version != CHECKPOINT_VERSION:
         raise Divergence(
@@ -70,7 +71,7 @@ def _head(position: int, chunks: Iterator[bytes]) -> History:
 
 
 def _restore(local: str, position: int, chunks: Iterator[bytes]) -> tuple[Machine, History]:
-    history = _head(position, chunks)
+    history = head_of(position, chunks)
     return Machine.restore(local, chunks), history
 
 

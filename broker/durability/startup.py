@@ -88,7 +88,9 @@ def _aside(meta: Meta, why: str, remedy: str) -> Resumed:
         "set aside (%s)", why, remedy,
     )  # fmt: skip
     # The point that the store reached still shows that this is no empty member (see `make_plan`).
-    return Resumed(Replica(meta.member, Machine(meta.member), history_of(meta)), False)
+    replica = Replica(meta.member, Machine(meta.member), history_of(meta))
+    replica.broken = True  # nothing may be applied to it, nor be made durable
+    return Resumed(replica, False)
 
 
 def _settle(store: Store, replica: Replica) -> None:

@@ -152,7 +152,7 @@ class DataDirectoryDevice:
         """Put the received store in the place of the current one, which is set aside."""
         received.close()
         current.close()
-        aside = swap.install(self._dir)
+        aside = swap.install(self._dir, received.path)
         log.info("the transferred state is in force; the old store is kept as %s", aside)
         return LmdbStore(self._dir / swap.STORE_NAME)
 

@@ -1,38 +1,96 @@
-"""State transfer between a donor and a joiner: one consistent file, in chunks, over datagrams.
+"""State transfer between a donor and a joiner over datagrams: what is needed, and pieces of it.
 
-The joiner pulls: it asks for the donor's state at or beyond a base position, learns size and
-digest, and then keeps a window of chunk requests open, asking again for what did not come.  Any
-datagram may be lost, late or doubled; a transfer ends complete and verified or not at all.
+    joiner                                    donor
+    ASK (id, point, beyond)              ->   does that point lie on my history?
+                                         <-   TAIL (id, end): it does, my log leads on from there
+                                         <-   CHECKPOINT (id, offer): it does not, begin with this
+                                         <-   REFUSE (id, reason)
+    GET (id, stream, cursor, pieces)     ->
+                                         <-   PIECE (id, stream, cursor, number, of, next, bytes)
+    DONE (id)                            ->
 
-Pure: what is to be sent, written or copied goes out through the callbacks of the shell.
+The joiner pulls.  A stream is a sequence of blocks; a block begins at a cursor, which is a position
+in the log or the number of a checkpoint's chunk, and says at which cursor the next one begins.  It
+travels in pieces; only those are asked for again that did not come.  Each datagram has a checksum.
+So any may be lost, late, doubled or damaged, and who asks anew goes on where it was, with any donor
+whose history holds its point.  Neither side holds more than a few blocks.
+
+Pure: what is read and sent goes out through the callbacks of the shell.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from hashlib import blake2b
+from typing import NamedTuple
 
 import msgpack
+from xxhash import xxh3_64_digest
 
+from broker.replication.chain import History
 from vsync.types import Member
 
-CHUNK_BYTES = 32_000
-WINDOW_CHUNKS = 16
+PIECE_BYTES = 32_000
+BLOCK_BYTES = 16 * PIECE_BYTES
+BLOCKS_AHEAD = 2
+"""How many blocks a joiner asks for beyond what it has worked off."""
+LOG = 0
+"""The stream of the log; others have the generation of their checkpoint."""
 ASK_AGAIN_S = 0.25
+POLL_S = 0.02
+"""How long a joiner that has all that its donor has on disk waits before it asks for more."""
 GIVE_UP_S = 30.0
-OFFER_KEPT_S = 60.0
 
 
 class Tag(IntEnum):
     """The datagrams of a transfer."""
 
-    ASK = 1  # joiner: (id, base position, position that the checkpoint must have reached)
-    OFFER = 2  # donor: (id, size, digest)
-    GET = 3  # joiner: (id, chunk number)
-    CHUNK = 4  # donor: (id, chunk number, bytes)
-    DONE = 5  # joiner: (id,)
-    REFUSE = 6  # donor: (id, reason)
+    ASK = 1
+    TAIL = 2
+    CHECKPOINT = 3
+    GET = 4
+    PIECE = 5
+    DONE = 6
+    REFUSE = 7
+
+
+FROM_JOINER = (Tag.ASK, Tag.GET, Tag.DONE)
+
+
+class Tail(NamedTuple):
+    """The donor's log leads on from the joiner's point; it reached `end` when this was asked."""
+
+    end: int
+
+
+class Offer(NamedTuple):
+    """A checkpoint of the donor: which, how large, and the point in the history it stands for.
+
+    Generation 0 and no chunks: the empty state, where the donor's log still has all of it.
+    """
+
+    generation: int
+    chunks: int
+    size: int
+    epoch: int
+    position: int
+    chain: bytes
+    order: bytes
+
+    @property
+    def history(self) -> History:
+        """Return the point that it stands for."""
+        return History(self.epoch, self.position, self.chain, self.order)
+
+
+class Block(NamedTuple):
+    """One block of a stream, whole."""
+
+    stream: int
+    cursor: int
+    following: int  # the cursor of the next one
+    data: bytes
 
 
 def is_transfer(payload: bytes) -> bool:
@@ -42,193 +100,389 @@ def is_transfer(payload: bytes) -> bool:
 
 def encode(tag: Tag, *fields: object) -> bytes:
     """Return one datagram."""
-    return b"T" + bytes(msgpack.packb((int(tag), *fields)))
+    body = bytes(msgpack.packb((int(tag), *fields)))
+    return b"T" + xxh3_64_digest(body) + body
 
 
 def decode(payload: bytes) -> tuple[Tag, tuple[object, ...]] | None:
-    """Return (tag, fields) of a datagram, or None when it is not well formed."""
+    """Return (tag, fields) of a datagram, or None when it is damaged or not well formed."""
+    checksum, body = payload[1:9], payload[9:]
+    if checksum != xxh3_64_digest(body):
+        return None
     try:
-        tag, *fields = msgpack.unpackb(payload[1:], use_list=False, max_bin_len=CHUNK_BYTES)
+        tag, *fields = msgpack.unpackb(body, use_list=False)
         return Tag(tag), tuple(fields)
     except (ValueError, TypeError, msgpack.UnpackException):
         return None
 
 
+class _Assembly:
+    """A block whose pieces are arriving."""
+
+    def __init__(self, now: float) -> None:
+        self.asked_at = now
+        self.of = self.following = -1  # not known before the first piece
+        self.pieces: dict[int, bytes] = {}
+
+
 class Receiver:
-    """The joiner's half of one transfer."""
+    """The joiner's half of one attempt: it asks one donor, then pulls one stream.
+
+    `point` is where the joiner's state is; None: it has none that may be gone on from.  `resumed`:
+    a checkpoint of which the chunks before a number are here already.
+    """
 
     def __init__(
-        self,
-        transfer_id: str,
-        donor: Member,
-        base: int,
-        now: float,
-        send: Callable[[Member, bytes], None],
-        write: Callable[[int, bytes], None],
-        beyond: int = 0,
-    ) -> None:
-        self.id, self.donor, self.base, self.beyond = transfer_id, donor, base, beyond
-        self.size = -1
-        self.received_bytes = 0
+        self, attempt: str, donor: Member, point: History | None, beyond: int, now: float,
+        send: Callable[[Member, bytes], None], resumed: tuple[Offer, int] | None = None,
+    ) -> None:  # fmt: skip
+        self.id, self.donor, self.point, self.beyond = attempt, donor, point, beyond
+        self.answer: Tail | Offer | None = None
         self.failed = ""
-        self._send, self._write = send, write
-        self._digest = b""
-        self._hash = blake2b(digest_size=16)
-        self._early: dict[int, bytes] = {}
-        self._next = 0  # the next chunk to be hashed and written
-        self._asked: dict[int, float] = {}
-        self._progress_at = now
-        self._asked_at = now
-        send(donor, encode(Tag.ASK, transfer_id, base, beyond))
+        self.counters = {"pieces": 0, "bytes": 0, "asked_again": 0}
+        self._send, self._resumed = send, resumed
+        self._blocks: deque[Block] = deque()
+        self._assemblies: dict[int, _Assembly] = {}  # by cursor
+        self._cursor = self._end = -1
+        self._stream = LOG
+        self._heard_at = self._asked_at = now
+        self._poll_at = 0.0
+        self._ask()
 
-    @property
-    def chunks(self) -> int:
-        """Return how many chunks the whole has."""
-        return -(-self.size // CHUNK_BYTES)
+    def _ask(self) -> None:
+        point = None
+        if self.point is not None:
+            point = (self.point.epoch, self.point.position, self.point.chain)
+        self._send(self.donor, encode(Tag.ASK, self.id, point, self.beyond))
 
-    @property
-    def complete(self) -> bool:
-        """Whether everything came and its digest is the donor's."""
-        return self.size >= 0 and self._next == self.chunks and not self.failed
+    # -- what comes in ---------------------------------------------------------------------------
 
     def on_message(self, tag: Tag, fields: tuple[object, ...], now: float) -> None:
-        """Take one datagram of this transfer."""
+        """Take one datagram of this attempt."""
         if not fields or fields[0] != self.id or self.failed:
             return
-        match tag, fields:
-            case Tag.OFFER, (_, int(size), bytes(digest)) if self.size < 0:
-                self.size, self._digest = size, digest
-                self._progress_at = now
-                self._ask_more(now)
-                self._finish_if_complete()
-            case Tag.CHUNK, (_, int(number), bytes(data)) if self.size >= 0:
-                self._on_chunk(number, data, now)
-            case Tag.REFUSE, (_, str(reason)):
+        match tag, fields[1:]:
+            case Tag.TAIL, (int(end),) if self.answer is None and self.point is not None:
+                self._answered(Tail(end), LOG, self.point.position, -1, now)
+            case (
+                Tag.CHECKPOINT,
+                (int(generation), int(chunks), int(size), int(epoch), int(position),
+                 bytes(chain), bytes(order)),
+            ) if self.answer is None:  # fmt: skip
+                offer = Offer(generation, chunks, size, epoch, position, chain, order)
+                begin = 0
+                if self._resumed is not None and self._resumed[0] == offer:
+                    begin = self._resumed[1]
+                self._answered(offer, generation, begin, chunks, now)
+            case (
+                Tag.PIECE,
+                (int(stream), int(cursor), int(number), int(of), int(following), bytes(data)),
+            ):  # fmt: skip
+                if stream == self._stream and 0 <= number < of and following >= cursor:
+                    self._on_piece(cursor, number, of, following, data, now)
+            case Tag.REFUSE, (str(reason),):
                 self.failed = f"{self.donor.name} refused: {reason}"
             case _:
                 pass
 
-    def _on_chunk(self, number: int, data: bytes, now: float) -> None:
-        expected = min(CHUNK_BYTES, self.size - number * CHUNK_BYTES)
-        if number not in self._asked or len(data) != expected:
+    def _answered(
+        self, answer: Tail | Offer, stream: int, cursor: int, end: int, now: float
+    ) -> None:
+        self.answer, self._stream, self._cursor, self._end = answer, stream, cursor, end
+        self._heard_at = now
+        self._fetch(now)
+
+    def _on_piece(
+        self, cursor: int, number: int, of: int, following: int, data: bytes, now: float
+    ) -> None:
+        assembly = self._assemblies.get(cursor)
+        if assembly is None or assembly.of not in (-1, of) or number in assembly.pieces:
             return
-        del self._asked[number]
-        self._early[number] = data
-        while self._next in self._early:
-            piece = self._early.pop(self._next)
-            self._hash.update(piece)
-            self._write(self._next * CHUNK_BYTES, piece)
-            self.received_bytes += len(piece)
-            self._next += 1
-        self._progress_at = now
-        self._ask_more(now)
-        self._finish_if_complete()
+        self._heard_at = assembly.asked_at = now
+        self.counters["pieces"] += 1
+        self.counters["bytes"] += len(data)
+        assembly.of, assembly.following = of, following
+        assembly.pieces[number] = data
+        if following == cursor:  # all that the donor has on disk is here
+            del self._assemblies[cursor]
+            self._poll_at = now + POLL_S
+            return
+        if cursor == self._cursor:
+            self._cursor = following
+        self._complete_in_order()
+        self._fetch(now)
 
-    def _finish_if_complete(self) -> None:
-        if self.size >= 0 and self._next == self.chunks:
-            if self._hash.digest() != self._digest:
-                self.failed = "the digest of what arrived is not the donor's"
-            self._send(self.donor, encode(Tag.DONE, self.id))
+    def _complete_in_order(self) -> None:
+        for cursor, assembly in sorted(self._assemblies.items()):
+            if len(assembly.pieces) != assembly.of:
+                return
+            data = b"".join(piece for _, piece in sorted(assembly.pieces.items()))
+            self._blocks.append(Block(self._stream, cursor, assembly.following, data))
+            del self._assemblies[cursor]
 
-    def _ask_more(self, now: float) -> None:
-        number = self._next
-        while len(self._asked) < WINDOW_CHUNKS and number < self.chunks:
-            if number not in self._asked and number not in self._early:
-                self._asked[number] = now
-                self._send(self.donor, encode(Tag.GET, self.id, number))
-            number += 1
+    # -- what goes out ---------------------------------------------------------------------------
+
+    def _fetch(self, now: float) -> None:
+        ahead = len(self._blocks) + len(self._assemblies)
+        if (
+            self.answer is None
+            or self._cursor == self._end
+            or self._cursor in self._assemblies
+            or ahead >= BLOCKS_AHEAD
+            or now < self._poll_at
+        ):
+            return
+        self._assemblies[self._cursor] = _Assembly(now)
+        self._send(self.donor, encode(Tag.GET, self.id, self._stream, self._cursor, ()))
+
+    @property
+    def has_block(self) -> bool:
+        """Whether `take` has a block."""
+        return bool(self._blocks)
+
+    def take(self, now: float) -> Block | None:
+        """Return the next block, in order, and ask for a further one."""
+        block = self._blocks.popleft() if self._blocks else None
+        self._fetch(now)
+        return block
+
+    def done(self) -> None:
+        """Nothing more is needed: the donor may forget this joiner."""
+        self._send(self.donor, encode(Tag.DONE, self.id))
 
     def wake(self, now: float) -> None:
         """Ask again for what is overdue; give up when nothing came for long."""
-        if self.failed or self.complete:
+        if self.failed:
             return
-        if now - self._progress_at > GIVE_UP_S:
-            self.failed = f"nothing from {self.donor.name} for {GIVE_UP_S:.0f} s"
-        elif self.size < 0:
+        if self.answer is None:
             if now - self._asked_at > ASK_AGAIN_S:
                 self._asked_at = now
-                self._send(self.donor, encode(Tag.ASK, self.id, self.base, self.beyond))
-        else:
-            for number, asked in list(self._asked.items()):
-                if now - asked > ASK_AGAIN_S:
-                    self._asked[number] = now
-                    self._send(self.donor, encode(Tag.GET, self.id, number))
+                self._ask()
+        elif not self._assemblies:
+            if self._blocks or now < self._poll_at:
+                self._heard_at = now  # it is not for the donor that this waits
+            self._fetch(now)
+        for cursor, assembly in self._assemblies.items():
+            if now - assembly.asked_at > ASK_AGAIN_S:
+                assembly.asked_at = now
+                self.counters["asked_again"] += 1
+                missing = [n for n in range(assembly.of) if n not in assembly.pieces]
+                self._send(self.donor, encode(Tag.GET, self.id, self._stream, cursor, missing))
+        if now - self._heard_at > GIVE_UP_S:
+            self.failed = f"nothing from {self.donor.name} for {GIVE_UP_S:.0f} s"
 
 
-class Offer:
-    """The donor's half of one transfer: a copy of the store that is being made or served."""
+class Library:
+    """What a donor has to give; a worker thread calls these, one call at a time for each joiner."""
 
-    def __init__(self, joiner: Member, now: float) -> None:
-        self.joiner = joiner
-        self.used_at = now
-        self.ready = False
-        self.size = 0
-        self.digest = b""
+    def judge(self, key: str, point: History | None, beyond: int) -> Tail | Offer | None:
+        """Return what leads on from `point`; None: not yet, it will be asked again."""
+        raise NotImplementedError
+
+    def read(self, key: str, stream: int, cursor: int) -> tuple[int, bytes]:
+        """Return the block at a cursor, and the next cursor."""
+        raise NotImplementedError
+
+    def close(self, key: str) -> None:
+        """Nobody reads under this key any more."""
+        raise NotImplementedError
+
+
+KEPT_S = 60.0
+"""How long a donor keeps what a joiner reads when that one is silent."""
+PINNED_S = 3600.0
+"""How long one joiner may keep a checkpoint, and the log behind it, from being deleted."""
+QUEUED_BLOCKS = 2 + BLOCKS_AHEAD
+
+
+class _Reader:
+    """One joiner at a donor."""
+
+    def __init__(self, attempt: str, joiner: Member, now: float) -> None:
+        self.id, self.joiner = attempt, joiner
+        self.begun_at = self.used_at = now
+        self.answer: Tail | Offer | None = None
+        self.busy = False  # a worker thread reads for it
+        self.over = False
+        self.blocks: dict[tuple[int, int], tuple[int, bytes]] = {}  # next cursor, bytes
+        self.wanted: dict[tuple[int, int], tuple[int, ...]] = {}  # not read yet: pieces, () is all
+        self.queued: dict[tuple[int, int, int], None] = {}  # pieces to send, in order
+
+
+Work = Callable[[Callable[[], object], Callable[[object, Exception | None], None]], None]
+"""Runs a job on a worker thread, then hands its result or its error to a callback on the loop."""
 
 
 class Sender:
-    """The donor's half of all transfers.
-
-    `copy(id, base, beyond)` starts making a copy at a position >= base, with a checkpoint at a
-    position >= beyond, or returns False when this member has not made these durable yet (the
-    joiner asks again); `read(id, offset, length)`
-    returns a piece of a ready copy; `drop(id)` removes it.
-    """
+    """The donor's half of all transfers.  `work` runs a job elsewhere; `pump` sends what is due."""
 
     def __init__(
-        self,
-        send: Callable[[Member, bytes], None],
-        copy: Callable[[str, int, int], bool],
-        read: Callable[[str, int, int], bytes],
-        drop: Callable[[str], None],
-    ) -> None:
-        self.offers: dict[str, Offer] = {}
-        self._send, self._copy, self._read, self._drop = send, copy, read, drop
+        self, send: Callable[[Member, bytes], None], library: Library, work: Work,
+        now: Callable[[], float], piece_bytes: int = PIECE_BYTES,
+    ) -> None:  # fmt: skip
+        self.readers: dict[Member, _Reader] = {}
+        self.counters = {
+            "asked": 0, "tails": 0, "checkpoints": 0, "refused": 0, "sent_bytes": 0,
+            "given_up": 0, "pins_expired": 0,
+        }  # fmt: skip
+        self._send, self._library, self._work, self._now = send, library, work, now
+        self._piece_bytes = piece_bytes
 
-    def on_message(self, joiner: Member, tag: Tag, fields: tuple[object, ...], now: float) -> None:
+    def on_message(self, joiner: Member, tag: Tag, fields: tuple[object, ...]) -> None:
         """Take one datagram of a joiner."""
+        reader = self.readers.get(joiner)
         match tag, fields:
-            case Tag.ASK, (str(tid), int(base), int(beyond)):
-                offer = self.offers.get(tid)
-                if offer is None:
-                    # A copy is as large as the store: who asks for another gives up the first.
-                    for old in [t for t, o in self.offers.items() if o.joiner.name == joiner.name]:
-                        self._end(old)
-                    if self._copy(tid, base, beyond):
-                        self.offers[tid] = Offer(joiner, now)
-                elif offer.ready:
-                    self._send(joiner, encode(Tag.OFFER, tid, offer.size, offer.digest))
-            case Tag.GET, (str(tid), int(number)):
-                offer = self.offers.get(tid)
-                if offer is None or not offer.ready:
-                    self._send(joiner, encode(Tag.REFUSE, tid, "that copy is gone"))
-                elif 0 <= number * CHUNK_BYTES < offer.size:
-                    offer.used_at = now
-                    data = self._read(tid, number * CHUNK_BYTES, CHUNK_BYTES)
-                    self._send(joiner, encode(Tag.CHUNK, tid, number, data))
-            case Tag.DONE, (str(tid),):
-                self._end(tid)
+            case Tag.ASK, (str(attempt), None, int(beyond)):
+                self._on_ask(reader, joiner, attempt, None, beyond)
+            case Tag.ASK, (str(attempt), (int(epoch), int(position), bytes(chain)), int(beyond)):
+                point = History(epoch, position, chain)
+                self._on_ask(reader, joiner, attempt, point, beyond)
+            case Tag.GET, (str(attempt), int(stream), int(cursor), tuple(pieces)):
+                if reader is None or reader.id != attempt or reader.answer is None:
+                    self._refuse(joiner, attempt, "it does not know that transfer")
+                elif all(isinstance(number, int) for number in pieces):
+                    self._on_get(reader, (stream, cursor), pieces)
+            case Tag.DONE, (str(attempt),):
+                if reader is not None and reader.id == attempt:
+                    self._end(reader)
             case _:
                 pass
 
-    def copied(self, tid: str, size: int, digest: bytes, now: float) -> None:
-        """The copy asked for is ready to be read."""
-        offer = self.offers.get(tid)
-        if offer is not None:
-            offer.ready, offer.size, offer.digest, offer.used_at = True, size, digest, now
-            self._send(offer.joiner, encode(Tag.OFFER, tid, size, digest))
+    def _refuse(self, joiner: Member, attempt: str, reason: str) -> None:
+        self.counters["refused"] += 1
+        self._send(joiner, encode(Tag.REFUSE, attempt, reason))
 
-    def copy_failed(self, tid: str, reason: str) -> None:
-        """The copy could not be made; the joiner is notified and tries another way."""
-        offer = self.offers.pop(tid, None)
-        if offer is not None:
-            self._send(offer.joiner, encode(Tag.REFUSE, tid, reason))
+    def _on_ask(
+        self, reader: _Reader | None, joiner: Member, attempt: str, point: History | None,
+        beyond: int,
+    ) -> None:  # fmt: skip
+        now = self._now()
+        if reader is None or reader.id != attempt:
+            for other in [r for m, r in self.readers.items() if m.name == joiner.name]:
+                if other.busy and other.joiner == joiner:
+                    return  # it asks again
+                if other.joiner != joiner:
+                    self._end(other)
+            begun = reader.begun_at if reader is not None else now
+            reader = self.readers[joiner] = _Reader(attempt, joiner, now)
+            reader.begun_at = begun
+            self.counters["asked"] += 1
+        reader.used_at = now
+        if reader.answer is not None:
+            self._tell(reader)
+        elif not reader.busy:
+            self._on_worker(
+                reader, lambda: self._library.judge(joiner.name, point, beyond), self._judged
+            )
 
-    def wake(self, now: float) -> None:
-        """Drop copies that nobody reads any more."""
-        for tid in [t for t, o in self.offers.items() if now - o.used_at > OFFER_KEPT_S]:
-            self._end(tid)
+    def _judged(self, reader: _Reader, answer: object) -> None:
+        if isinstance(answer, (Tail, Offer)):
+            self.counters["tails" if isinstance(answer, Tail) else "checkpoints"] += 1
+            reader.answer = answer
+            self._tell(reader)
 
-    def _end(self, tid: str) -> None:
-        if self.offers.pop(tid, None) is not None:
-            self._drop(tid)
+    def _tell(self, reader: _Reader) -> None:
+        assert reader.answer is not None
+        tag = Tag.TAIL if isinstance(reader.answer, Tail) else Tag.CHECKPOINT
+        self._send(reader.joiner, encode(tag, reader.id, *reader.answer))
+
+    def _on_get(self, reader: _Reader, at: tuple[int, int], pieces: tuple[int, ...]) -> None:
+        reader.used_at = self._now()
+        if at in reader.blocks:
+            self._queue(reader, at, pieces)
+        else:
+            reader.wanted[at] = pieces
+            self._read_next(reader)
+
+    def _read_next(self, reader: _Reader) -> None:
+        if reader.wanted and not reader.busy:
+            at = next(iter(reader.wanted))
+            self._on_worker(
+                reader, lambda: (at, *self._library.read(reader.joiner.name, *at)), self._read
+            )
+
+    def _read(self, reader: _Reader, found: object) -> None:
+        assert isinstance(found, tuple)
+        at, following, data = found
+        reader.blocks[at] = following, data
+        while len(reader.blocks) > QUEUED_BLOCKS:
+            del reader.blocks[next(iter(reader.blocks))]
+        self._queue(reader, at, reader.wanted.pop(at, ()))
+        self._read_next(reader)
+
+    def _queue(self, reader: _Reader, at: tuple[int, int], pieces: tuple[int, ...]) -> None:
+        of = max(1, -(-len(reader.blocks[at][1]) // self._piece_bytes))
+        for number in pieces or range(of):
+            if 0 <= number < of:
+                reader.queued[(*at, number)] = None
+
+    def _on_worker(
+        self, reader: _Reader, job: Callable[[], object],
+        then: Callable[[_Reader, object], None],
+    ) -> None:  # fmt: skip
+        def done(result: object, error: Exception | None) -> None:
+            reader.busy = False
+            if reader.over:
+                self._library.close(reader.joiner.name)
+            elif self.readers.get(reader.joiner) is reader:
+                if error is None:
+                    then(reader, result)
+                else:
+                    self._refuse(reader.joiner, reader.id, str(error))
+                    self._end(reader)
+
+        reader.busy = True
+        self._work(job, done)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are pieces to send."""
+        return any(reader.queued for reader in self.readers.values())
+
+    def pump(self, bytes_max: int) -> None:
+        """Send about so many bytes, of all joiners in turn."""
+        left = bytes_max
+        while left > 0:
+            waiting = [reader for reader in self.readers.values() if reader.queued]
+            if not waiting:
+                return
+            for reader in waiting:
+                left -= self._send_piece(reader)
+
+    def _send_piece(self, reader: _Reader) -> int:
+        stream, cursor, number = next(iter(reader.queued))
+        del reader.queued[stream, cursor, number]
+        if (stream, cursor) not in reader.blocks:
+            return 0  # an old one, asked for again and not needed any more
+        following, data = reader.blocks[stream, cursor]
+        size = self._piece_bytes
+        piece, of = data[number * size : (number + 1) * size], max(1, -(-len(data) // size))
+        fields = (reader.id, stream, cursor, number, of, following, piece)
+        self._send(reader.joiner, encode(Tag.PIECE, *fields))
+        if following == cursor:
+            del reader.blocks[stream, cursor]  # there may be more the next time
+        self.counters["sent_bytes"] += len(piece)
+        return len(piece) or 1
+
+    def wake(self) -> None:
+        """Drop what nobody reads any more, and what was read for too long."""
+        now = self._now()
+        for reader in list(self.readers.values()):
+            if now - reader.used_at > KEPT_S:
+                self.counters["given_up"] += 1
+                self._end(reader)
+            elif now - reader.begun_at > PINNED_S:
+                self.counters["pins_expired"] += 1
+                self._refuse(reader.joiner, reader.id, f"it took longer than {PINNED_S:.0f} s")
+                self._end(reader)
+
+    def close(self) -> None:
+        """Give all of them up."""
+        for reader in list(self.readers.values()):
+            self._end(reader)
+
+    def _end(self, reader: _Reader) -> None:
+        del self.readers[reader.joiner]
+        reader.over = True
+        if not reader.busy:
+            self._library.close(reader.joiner.name)

@@ -100,7 +100,8 @@ class Inactive(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """The batches up to the next ACTIVE were unstable as their view ended; `epoch` decided them."""
+    """The batches up to the next ACTIVE were decided by `epoch`: they were unstable as their view
+    ended, or come from the log of a member that is in the primary view of `epoch`."""
 
     epoch: int
 

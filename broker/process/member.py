@@ -117,8 +117,8 @@ class BrokerMember:
             store=lambda: self._member.persister.store,
             own=lambda: self._member.persister.meta,
             request_checkpoint=lambda: self._member.persister.request_checkpoint(),
-            on_ready=lambda replica, store: self._member.state_received(replica, store),
-            on_failed=lambda reason: self._member.transfer_failed(reason),
+            replica=lambda: self._controller.replica,
+            member=lambda: self._member,
         )  # fmt: skip
         make_controller = partial(
             Controller, ring.me, replica=replica, filled=filled, size=options.cluster_size,
@@ -219,7 +219,8 @@ class BrokerMember:
         member, replica = self._member, self._controller.replica
         marker = member.last_marker(clean=code is Exit.OK, inconsistent=inconsistent)
         try:
-            member.persister.keep(replica, self._controller.promise)
+            controller = self._controller
+            member.persister.keep(replica, controller.promise, counts=controller.filled)
             await close_store(member.persister, replica, marker, reason)
         except StoreError as error:
             self.disk_stuck = isinstance(error, StoreStuck)
@@ -328,6 +329,7 @@ class BrokerMember:
             store=self._member.persister.writer.all_counters(),
             votes=controller.judgement.counters,
             clients=self.clients.counters, memberlog=self._log.counters,
+            transfer=self._transfer.counters,
             care=self._supervisor.all_counters(), **self._watchdogs.counters,
         )  # fmt: skip
 

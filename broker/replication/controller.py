@@ -17,7 +17,7 @@ from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.replication.catch_up import HELD_BYTES_MAX, CatchUp
 from broker.replication.chain import History, Promise
 from broker.replication.ports import Shell
-from broker.replication.replica import Item, Replica
+from broker.replication.replica import Divergence, Item, Replica
 from broker.replication.submissions import Submissions
 from broker.replication.weight import weight
 from vsync.primary.component import Primary
@@ -42,6 +42,9 @@ from vsync.types import Member
 
 WORK_ITEMS_MAX = 512
 """Ordered items that may wait to be applied; about 16 MB of blobs."""
+DRAIN = 2
+"""Items that a member which catches up applies for each that is ordered meanwhile, before it passes
+the token: what it lacks shrinks under any load, and the load waits for it."""
 DIGEST_INTERVAL = 4096
 """Positions between two digest votes."""
 
@@ -74,8 +77,11 @@ class Controller:
         self.halted = ""
         self.shutdown_position = 0
         self._work: deque[PrimaryEvent] = deque()
-        self._catch_up: CatchUp | None = None  # there is one while this member waits for a state
-        self.counters = {"catch_ups_begun_anew": 0}
+        self._catch_up: CatchUp | None = None  # there is one until this member has the state
+        self._tail_is_here = False
+        self.counters = {
+            "catch_ups": 0, "tail_items": 0, "tails_diverged": 0, "held_given_up": 0,
+        }  # fmt: skip
         self._decided_by = 0  # the last epoch that decided something older
 
     # -- asked by the primary layer --------------------------------------------------------------
@@ -84,8 +90,8 @@ class Controller:
         """Return what this member's state is worth."""
         history, promise = self.replica.history, self.promise
         return StateReport(
-            self.filled, self.ran, self.ran, self.patient, promise.cluster_id, self.proposal,
-            promise.voters, self.size, promise.promised_epoch,
+            self.filled and not self.replica.broken, self.ran, self.ran, self.patient,
+            promise.cluster_id, self.proposal, promise.voters, self.size, promise.promised_epoch,
             history.epoch, history.position, history.chain, history.order, self.label,
             requested=self.requested, version=self.replica.machine.version,
             version_min=MACHINE_VERSION_MIN, version_max=MACHINE_VERSION,
@@ -112,7 +118,13 @@ class Controller:
         elif len(self._work) > WORK_ITEMS_MAX:
             self._work_down_to(WORK_ITEMS_MAX // 2)
         self.primary.on_output(output)
-        self._work.extend(self.primary.take())
+        events = self.primary.take()
+        self._work.extend(events)
+        if self._catch_up is not None:
+            items = sum(isinstance(event, (Ordered, Activated)) for event in events)
+            for _ in range((1 + DRAIN) * items):
+                if self.busy:
+                    self.step()
 
     def _work_down_to(self, items: int) -> None:
         while len(self._work) > items:
@@ -121,18 +133,23 @@ class Controller:
     @property
     def busy(self) -> bool:
         """Whether `step` has something to do."""
-        return bool(self._work)
+        catch_up = self._catch_up
+        return bool(self._work) or (catch_up is not None and (catch_up.met or self._tail_is_here))
 
     def step(self) -> None:
         """Do one piece of work: apply one item, or follow one decision."""
+        if not self._work:
+            self._step_of_catch_up()
+            self.flush()
+            return
         event = self._work.popleft()
         match event:
             case Ordered() | Activated():
                 if self._catch_up is None:
                     self._on_item(event)
-                elif not self._catch_up.hold(event):
-                    self.counters["catch_ups_begun_anew"] += 1
-                    self.transfer_failed()
+                else:
+                    self._catch_up.hold(event)
+                    self._maybe_meet()
             case DurableMark():
                 self._release()
             case PersistEpoch(epoch, cluster_id, voters, request):
@@ -142,12 +159,13 @@ class Controller:
                 self.filled = True
                 self.shell.persist_promise(self.promise, lambda: self._persisted(request))
             case Transfer(donor, _, base, _):
+                self.counters["catch_ups"] += 1
                 self._catch_up = CatchUp(event, self._held_bytes_max)
                 self.shell.begin_transfer(donor, base)
             case Suspended(reason) | Inquorate(reason):
                 self._fence(reason)
                 if self._catch_up is not None:
-                    self._catch_up = None
+                    self._end_catch_up()
                     self.shell.abort_transfer()
             case Holders():
                 raise AssertionError("only an arbitrator keeps a record")
@@ -306,7 +324,8 @@ class Controller:
         it delivered would come again without a flag.
         Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
         """
-        if self._in_session and not self.serving and self.primary.durable():
+        level = self._catch_up is None
+        if level and self._in_session and not self.serving and self.primary.durable():
             self.serving = True
             self.shell.serve()
 
@@ -339,38 +358,121 @@ class Controller:
 
     def transfer_failed(self) -> None:
         """The transfer came to nothing: ask again, the view is the same."""
-        if self._catch_up is not None:
+        if self._catch_up is not None and not self._catch_up.met:
             self.shell.begin_transfer(self._catch_up.donor, self._catch_up.base)
+
+    # -- catching up -----------------------------------------------------------------------------
 
     @property
     def transfer_donor(self) -> str:
         """Return who gives this member its state; empty when nobody does."""
         return self._catch_up.donor.name if self._catch_up is not None else ""
 
-    def fits(self, replica: Replica) -> bool:
-        """Whether a transferred state meets what was ordered meanwhile."""
-        return self._catch_up is not None and self._catch_up.fits(replica.history)
+    @property
+    def takes_state(self) -> bool:
+        """Whether a received state may take the place of this member's."""
+        return self._catch_up is not None and not self._catch_up.met
 
-    def state_installed(self, replica: Replica) -> None:
-        """Go on from a transferred state that `fits`."""
+    def state_received(self, replica: Replica, *, counts: bool) -> None:
+        """Go on from another member's state, whose store is in force; the tail follows it.
+
+        `counts`: its store may vote, as the one in whose place it came.
+        """
         assert self._catch_up is not None
-        contained, later = self._catch_up.split(replica.history)
-        self.replica, self._catch_up = replica, None
-        self.primary.state_replaced()
-        self.judgement.replaced()
-        self.filled = True
+        self.filled, self.replica = counts, replica
+        self._moves(self._catch_up)
+        self._catch_up.on_history, self._catch_up.recorded = True, False
+        self._follow_voters_of_state()
+        self._maybe_meet()
+
+    def tail_is_here(self) -> None:
+        """`ports.Shell.next_of_tail` has something, or may be asked whether this is all."""
+        if self._catch_up is not None and not self._catch_up.met:
+            self._catch_up.on_history = self._tail_is_here = True
+            self._maybe_meet()
+
+    def _step_of_catch_up(self) -> None:
+        catch_up = self._catch_up
+        assert catch_up is not None
+        if catch_up.met:
+            if not catch_up.level:
+                self._on_item(catch_up.take())
+            if catch_up.level and self._catch_up is catch_up:
+                self._level()
+            return
+        recorded = self.shell.next_of_tail()
+        if recorded is None:
+            self._tail_is_here = False
+        elif recorded.first == self.replica.history.position + 1:
+            self._moves(catch_up)
+            if not catch_up.recorded:
+                catch_up.recorded = True
+                self._decided_by = catch_up.epoch
+                self.shell.decided(catch_up.epoch)
+            try:
+                self.replica.follow(recorded)
+            except Divergence as error:
+                self.counters["tails_diverged"] += 1
+                self.filled = False
+                self._tail_is_here = False
+                self.shell.tail_failed(f"this member's own state is wrong: {error}")
+                return
+            self.counters["tail_items"] += 1
+            self._follow_voters_of_state()
+            self._maybe_meet()
+        elif recorded.last > self.replica.history.position:
+            self._tail_is_here = False
+            self.shell.tail_failed(f"the item at position {recorded.first} does not come next")
+
+    def _moves(self, catch_up: CatchUp) -> None:
+        """The state is about to be one that this member's clients have not followed."""
+        if not catch_up.moved:
+            catch_up.moved = True
+            self.primary.state_replaced()
+            self.judgement.replaced()
+
+    def _follow_voters_of_state(self) -> None:
         plan = self.primary.plan
-        if plan is not None:  # whose state this is holds even if the view is over by now
-            self.promise = Promise(plan.cluster_id, plan.voters, self.promise.promised_epoch)
-        for event in contained:
-            if isinstance(event, Activated):
-                # The state is newer than the activation: this member's session is already in it.
-                self._entered(event, None)
-                self._enter_session(event)
-        if plan is not None and replica.history.epoch >= plan.epoch:
+        cluster_id = plan.cluster_id if plan is not None else self.promise.cluster_id
+        voters = self.replica.machine.voters or (plan.voters if plan is not None else ())
+        if (cluster_id, voters) != (self.promise.cluster_id, self.promise.voters):
+            self.promise = Promise(cluster_id, voters, self.promise.promised_epoch)
+
+    def _maybe_meet(self) -> None:
+        """See whether the state has reached what is held; it is the primary's from there on."""
+        catch_up = self._catch_up
+        if catch_up is None or catch_up.met or self.replica.broken:
+            return
+        if not catch_up.on_history:
+            return
+        past = catch_up.meet(self.replica.history)
+        if past is None:
+            return
+        self._tail_is_here = False
+        self._moves(catch_up)
+        self.shell.transfer_done()
+        plan = self.primary.plan
+        self._follow_voters_of_state()
+        for event in past:
+            # The state is newer than the activation: this member's session is already in it.
+            self._entered(event, None)
+            self._enter_session(event)
+        if plan is not None and self.replica.history.epoch >= plan.epoch:
             self._follow_voters()
-        for event in later:
-            self._on_item(event)
+        if catch_up.level:
+            self._level()
+
+    def _level(self) -> None:
+        """Everything that was ordered is applied: the state is the primary's."""
+        self._end_catch_up()
+        self.filled = True
+        self.shell.state_is_level()
         self.primary.caught_up()
         self._work.extend(self.primary.take())
+        self._serve_when_durable()
         self.flush()
+
+    def _end_catch_up(self) -> None:
+        assert self._catch_up is not None
+        self.counters["held_given_up"] += self._catch_up.counters["given_up"]
+        self._catch_up, self._tail_is_here = None, False

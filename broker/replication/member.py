@@ -13,7 +13,10 @@ The rules of order that the guarantees stand on are here, once, for the process 
   whoever may still reply in an older view has stopped (G7), by the number of its request: a later
   view may ask for the same epoch of another cluster, or of more state (`Primary.persisted`);
 - *adopt before install*: a received state goes on only from a store that has taken the place of the
-  old one, and what was applied behind it meanwhile is not reported durable before it is (G9).
+  old one, and what was applied behind it meanwhile is not reported durable before it is (G9);
+- *no vote before level*: a store that never had a vote, or has less in it than the one in whose
+  place it came, is marked as joining until it holds all that was ordered; nothing in it is reported
+  durable before a commit without that mark (G8).
 """
 
 from __future__ import annotations
@@ -30,13 +33,15 @@ from broker.replication.chain import History, Promise
 from broker.replication.controller import Controller
 from broker.replication.persister import Persister, StoreDevice, StoreT, WriterT
 from broker.replication.ports import Ports, Shell
-from broker.replication.replica import Replica
+from broker.replication.replica import Recorded, Replica
 from store.api import Marker, Meta
 from vsync.primary.events import Activated
 from vsync.totem.events import Deliver, Output, Transitional, View
 from vsync.types import Guarantee, Member
 
 TRANSFER_RETRY_S = 0.5
+RETRY_DOUBLINGS = 5
+"""A transfer that fails again and again is tried after a time that doubles so often: 16 s."""
 
 
 class ReplicatedMember(Generic[StoreT, WriterT]):
@@ -56,7 +61,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     ) -> None:
         self._ring, self._lease, self._clock, self._transfer = ports[:4]
         self._clients, self._log, self._host = ports[4:]
-        self._transfer_retry_s = transfer_retry_s
+        self._transfer_retry_s, self._transfers_failed = transfer_retry_s, 0
         self._made: list[tuple[int, Effect]] = []  # for clients, in this turn
         self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
         """The same of earlier turns, each with what the log has to be written up to."""
@@ -96,7 +101,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         if not controller.halted and (commands := self._clients.take_commands()):
             controller.submit(commands)
         try:
-            self.persister.keep(controller.replica, controller.promise)
+            self.persister.keep(controller.replica, controller.promise, counts=controller.filled)
         except Exception as error:  # its writer failed, and this turn came before the news
             self._host.failed(error)
             return
@@ -175,7 +180,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def _persist(self, promise: Promise, done: Callable[[], None]) -> None:
         epoch = promise.promised_epoch
         self._host.note("promise", f"epoch {epoch}")
-        self.persister.keep(self.controller.replica, promise)
+        self.persister.keep(self.controller.replica, promise, counts=True)
         self.persister.promise(promise, lambda: self._promise_durable(epoch, done))
 
     def _promise_durable(self, epoch: int, done: Callable[[], None]) -> None:
@@ -184,7 +189,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._clock.later(self._lease.silent_in(self.controller.primary.members), done)
 
     def begin_transfer(self, donor: Member, base: int) -> None:
-        """Fetch the donor's state."""
+        """Reach the donor's state."""
         self._host.note("transfer", f"from {donor.name} at or beyond {base}")
         self._clock.when_right(lambda: self._transfer.begin(donor, base))
 
@@ -195,28 +200,54 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def transfer_failed(self, reason: str) -> None:
         """No state came: try again, whatever the view is by then."""
         self._host.note("transfer_failed", f"state transfer failed, trying again: {reason}")
-        self._clock.later(self._transfer_retry_s, self.controller.transfer_failed)
+        delay_s = self._transfer_retry_s * 2 ** min(self._transfers_failed, RETRY_DOUBLINGS)
+        self._transfers_failed += 1
+        self._clock.later(delay_s, self.controller.transfer_failed)
+
+    tail_failed = transfer_failed
+
+    def next_of_tail(self) -> Recorded | None:
+        """Return the next item of the tail."""
+        return self._transfer.next_item()
+
+    def tail_is_here(self) -> None:
+        """Items of the donor's log have come, or it has said that there are none."""
+        self.controller.tail_is_here()
+        self._host.schedule()
 
     def state_received(self, replica: Replica, received: StoreT) -> None:
         """Go on from a received and verified state, once its store is in force."""
         controller = self.controller
-        if self._host.stopping or not controller.fits(replica):
+        if self._host.stopping or not controller.takes_state:
             received.close()
-            self.transfer_failed("it does not meet what was ordered meanwhile")
+            self.transfer_failed("nobody waits for that state any more")
             return
         donor = controller.transfer_donor
-        durable = replica.history.position  # what was ordered meanwhile is applied, but not on disk
         try:
-            self.persister.adopt(received)
+            counts = self.persister.is_covered_by(replica)
+            self.persister.adopt(received, replica, counts=counts)
             self._host.note("installed", f"{replica.history} of {donor}")
             self._log.snapshot(replica.history, replica.machine, donor)
             replica.log = self._log
-            controller.state_installed(replica)
+            # The old store may have been further on: what is reported is what the new one holds.
+            self._on_durable(replica.history.position)
+            controller.state_received(replica, counts=counts)
         except Exception as error:  # the switch of stores failed, or applying did: see `turn`
             self._host.failed(error)
             return
-        self._on_durable(durable)
         self._host.schedule()
+
+    def transfer_done(self) -> None:
+        """The donor may forget this member."""
+        self._transfers_failed = 0
+        self._transfer.done()
+
+    def state_is_level(self) -> None:
+        """Let the store count."""
+        controller = self.controller
+        self._host.note("level", f"level with the others in {controller.replica.history}")
+        self.persister.keep(controller.replica, controller.promise, counts=True)
+        self.persister.counts(self._on_durable)
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
         """Keep effects for the clients, until the log has what they come from."""

@@ -78,24 +78,29 @@ class Persister(Generic[StoreT, WriterT]):
         self._device, self._on_durable = device, on_durable
         self._checkpoint_bytes_min = checkpoint_bytes_min
         self._log_bytes = self._checkpoint_bytes = 0
+        self._uncounted = 0  # up to here it was handed over with the mark of a joining store
         self._requested = False
         self._feed: CheckpointFeed | None = None
         self.writer = self._new_writer()
 
     def _new_writer(self) -> WriterT:
         def on_durable(position: int) -> None:
-            # A commit of a store that was replaced meanwhile is none of the new one.
-            if self.writer is writer:
+            # A commit of a store that was replaced meanwhile is none of the new one, and one that
+            # does not count yet shows nothing.
+            if self.writer is writer and position > self._uncounted:
                 self._on_durable(position)
 
         writer = self._device.open_writer(self.store, on_durable)
         return writer
 
-    def keep(self, replica: Replica, promise: Promise) -> None:
-        """Hand over what was applied since the last call."""
+    def keep(self, replica: Replica, promise: Promise, *, counts: bool = True) -> None:
+        """Hand over what was applied since the last call; `counts`: with it the store may vote."""
         batch = replica.cut()
         if batch is not None:
-            self._submit(batch, promise, replica.machine.version)
+            marker = Marker.DIRTY if counts else Marker.JOINING
+            self._submit(batch, promise, replica.machine.version, marker)
+            if not counts:
+                self._uncounted = batch.last
             self._log_bytes += len(batch.entry)
         if self._feed is not None or self.hold_checkpoints or replica.broken:
             return  # of a state that a command left half-way, nothing may be kept
@@ -107,11 +112,11 @@ class Persister(Generic[StoreT, WriterT]):
         """Make a checkpoint as soon as there is none under way."""
         self._requested = True
 
-    def _submit(self, batch: AppliedBatch, promise: Promise, version: int) -> None:
+    def _submit(self, batch: AppliedBatch, promise: Promise, version: int, marker: Marker) -> None:
         history = batch.history
         self.meta = replace(
             self.meta, state_epoch=history.epoch, position=history.position,
-            chain=history.chain, order=history.order, marker=Marker.DIRTY, shutdown_id="",
+            chain=history.chain, order=history.order, marker=marker, shutdown_id="",
             cluster_id=promise.cluster_id, voters=promise.voters,
             promised_epoch=max(promise.promised_epoch, self.meta.promised_epoch),
             version=version,
@@ -144,18 +149,39 @@ class Persister(Generic[StoreT, WriterT]):
         )  # fmt: skip
         self.writer.submit_meta(self.meta, done)
 
-    def adopt(self, received: StoreT) -> None:
+    def counts(self, done: Callable[[int], None]) -> None:
+        """Let a store vote that was marked as joining; then call `done` with its position."""
+        if self.meta.marker is Marker.JOINING:
+            self.meta = replace(self.meta, marker=Marker.DIRTY)
+            position = self.meta.position
+            self.writer.submit_meta(self.meta, lambda: done(position))
+
+    def is_covered_by(self, replica: Replica) -> bool:
+        """Whether a state of the primary's history holds all that this store's vote stands for.
+
+        What was confirmed, this store among the majority, lies at or before its position, and on
+        the history of every later primary.
+        """
+        votes = bool(self.meta.cluster_id) and self.meta.marker in (Marker.DIRTY, Marker.CLEAN)
+        return votes and replica.history.position >= self.meta.position
+
+    def adopt(self, received: StoreT, replica: Replica, *, counts: bool) -> None:
         """Go on with a store that was received and verified; the old one is set aside.
 
-        What this member promised to others it keeps, whoever's state it now has.
+        `replica` is what it gave.  What this member promised to others it keeps.
         """
         self.cancel_checkpoint()
         self.writer.close()
-        promised = max(self.meta.promised_epoch, received.meta.promised_epoch)
-        received.put_meta(replace(received.meta, marker=Marker.DIRTY, promised_epoch=promised))
+        marker = Marker.DIRTY if counts else Marker.JOINING
+        meta = replace(
+            received.meta, marker=marker, cluster_id=self.meta.cluster_id,
+            voters=replica.machine.voters or self.meta.voters, version=replica.machine.version,
+            promised_epoch=self.meta.promised_epoch,
+        )  # fmt: skip
+        received.put_meta(meta)
         self.store = self._device.switch(received, self.store)
         self.meta = self.store.meta
-        self._log_bytes = self._checkpoint_bytes = 0
+        self._log_bytes = self._checkpoint_bytes = self._uncounted = 0
         self.writer = self._new_writer()
 
     def cancel_checkpoint(self) -> None:

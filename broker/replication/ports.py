@@ -14,7 +14,7 @@ from broker.machine.commands import Command
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
 from broker.replication.chain import History, Promise
-from broker.replication.replica import AppliedLog
+from broker.replication.replica import AppliedLog, Recorded
 from vsync.primary.events import Activated
 from vsync.types import Guarantee, Member, RingId
 
@@ -29,10 +29,22 @@ class Shell(Protocol):
         """Make what was applied and then the promise durable; then call `done`."""
 
     def begin_transfer(self, donor: Member, base: int) -> None:
-        """Fetch a state at or beyond `base`; then call `state_installed`."""
+        """Reach a state at or beyond `base`: call `state_received`, or `tail_is_here`, or both."""
 
     def abort_transfer(self) -> None:
         """Drop a transfer under way, if there is one."""
+
+    def next_of_tail(self) -> Recorded | None:
+        """Return the next item of the donor's log; None when none is here yet."""
+
+    def tail_failed(self, reason: str) -> None:
+        """The items that came are not what follows: call `transfer_failed` after a while."""
+
+    def transfer_done(self) -> None:
+        """The state has met what is ordered: nothing more is needed of the donor."""
+
+    def state_is_level(self) -> None:
+        """The state is the primary's: its store counts from here on."""
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
         """Carry these out for the local clients, in order."""
@@ -105,10 +117,16 @@ class Transfer(Protocol):
     """Fetches the state of another member."""
 
     def begin(self, donor: Member, base: int) -> None:
-        """Fetch a state at or beyond `base`; an earlier attempt is dropped."""
+        """Reach a state at or beyond `base`; an earlier attempt is dropped."""
 
     def abort(self) -> None:
         """Drop an attempt under way, if there is one."""
+
+    def next_item(self) -> Recorded | None:
+        """Return the next item of the tail; None when none is here yet."""
+
+    def done(self) -> None:
+        """Nothing more is needed."""
 
 
 class Clients(Protocol):

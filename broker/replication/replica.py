@@ -353,8 +353,9 @@ def records_of(entry: bytes) -> Iterator[Recorded]:
         yield _recorded(*record)
 
 
-def cut_records(entry: bytes, after: int, bytes_max: int) -> tuple[bytes, int]:
-    """Return the records of `entry` beyond position `after`, as far as they fit, and their end.
+def cut_records(entry: bytes, after: int, bytes_max: int) -> tuple[bytes, int, bytes]:
+    """Return the records of `entry` beyond position `after`, as far as they fit, their end, and
+    the rest of the entry.
 
     At least one, however large; none and `after` when the entry ends there.
     """
@@ -371,7 +372,7 @@ def cut_records(entry: bytes, after: int, bytes_max: int) -> tuple[bytes, int]:
             break
         else:
             end, reached = there, last
-    return entry[begin:end], reached
+    return entry[begin:end], reached, entry[end:]
 
 
 def _recorded(

@@ -24,14 +24,17 @@ from struct import pack
 from typing import NamedTuple, get_origin, get_type_hints
 from zlib import crc32
 
+from xxhash import xxh3_64_digest
+
 from broker.amqp.connection import ServerConnection
 from broker.amqp.handshake import Limits, ServerIdentity
 from broker.durability.transfer_protocol import (
-    CHUNK_BYTES,
-    WINDOW_CHUNKS,
+    Library,
+    Offer,
     Receiver,
     Sender,
     Tag,
+    Tail,
     decode,
     encode,
 )
@@ -42,6 +45,7 @@ from broker.memberlog import codec
 from broker.memberlog.reader import LogError, read_segment
 from broker.memberlog.records import Batch, Durable, Stop
 from broker.memberlog.writer import MemberLogWriter
+from broker.replication.chain import History
 from tests.fuzz.frames import resident_mib
 from tests.fuzz.mutate import mutate, mutate_packed
 from tests.support.amqp_peer import method, opening, publish
@@ -104,23 +108,35 @@ def greeting(_: random.Random, data: bytes) -> str:
 
 def transfer(rng: random.Random, data: bytes) -> str:
     """Both halves, in the middle of a transfer."""
-    message = decode(b"T" + data)
+    message = decode(b"T" + xxh3_64_digest(data) + data)
     if message is None:
         return "none"
-    written: list[int] = []
-    receiver = Receiver("id", A, 5, 0.0, lambda *_: None, lambda _, new: written.append(len(new)))
+    receiver = Receiver("id", A, History(1, 5, bytes(16)), 0, 0.0, lambda *_: None)
     if rng.random() < 0.8:
-        receiver.on_message(Tag.OFFER, ("id", 3 * CHUNK_BYTES + 1, bytes(16)), 0.0)
-    sender = Sender(lambda *_: None, lambda *_: True, lambda *_: b"x" * 10, lambda *_: None)
-    sender.on_message(A, Tag.ASK, ("id", 5, 5), 0.0)
-    sender.copied("id", 100, bytes(16), 0.0)
+        receiver.on_message(Tag.TAIL, ("id", 9), 0.0)
+    sender = Sender(lambda *_: None, Shelf(), lambda job, done: done(job(), None), lambda: 0.1)
+    sender.on_message(A, Tag.ASK, ("id", None, 5))
     for _ in range(2):
         receiver.on_message(*message, 0.1)
-        sender.on_message(A, *message, 0.1)
+        sender.on_message(A, *message)
+        sender.pump(100_000)
     receiver.wake(1.0)
-    sender.wake(1.0)
-    assert sum(written) <= WINDOW_CHUNKS * CHUNK_BYTES
+    sender.wake()
+    assert sum(len(reader.queued) for reader in sender.readers.values()) == 0
     return message[0].name
+
+
+class Shelf(Library):
+    """A donor whose blocks all look alike."""
+
+    def judge(self, key: str, point: History | None, beyond: int) -> Tail | Offer | None:
+        return Tail(9) if point is not None else Offer(1, 3, 100, 1, 5, bytes(16), bytes(16))
+
+    def read(self, key: str, stream: int, cursor: int) -> tuple[int, bytes]:
+        return cursor + 1, b"x" * 10
+
+    def close(self, key: str) -> None:
+        pass
 
 
 def amqp(rng: random.Random, data: bytes) -> str:
@@ -217,8 +233,9 @@ def targets() -> dict[str, Target]:
     conversation = opening() + method(1, "channel.open") + publish(1, "", "q", b"body" * 50)
     calls = method(1, "queue.declare", "q", False, True, False, False, False, {"x": (1, {"y": 2})})
     received = [
-        encode(Tag.ASK, "id", 5, 5), encode(Tag.OFFER, "id", 100, bytes(16)),
-        encode(Tag.GET, "id", 0), encode(Tag.CHUNK, "id", 0, bytes(CHUNK_BYTES)),
+        encode(Tag.ASK, "id", (1, 5, bytes(16)), 5), encode(Tag.ASK, "id", None, 5),
+        encode(Tag.TAIL, "id", 9), encode(Tag.CHECKPOINT, "id", 1, 3, 100, 1, 5, bytes(16), b"o"),
+        encode(Tag.GET, "id", 0, 5, (0, 1)), encode(Tag.PIECE, "id", 0, 5, 0, 1, 6, bytes(100)),
         encode(Tag.DONE, "id"), encode(Tag.REFUSE, "id", "why"),
     ]  # fmt: skip
     said_hello = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE" + bytes(47)
@@ -228,7 +245,7 @@ def targets() -> dict[str, Target]:
         "beacon": Target([announced], resealed_end, beacon),
         "hello": Target([word], resealed_head, hello),
         "greeting": Target([said_hello], mutate, greeting),
-        "transfer": Target([one[1:] for one in received], packed, transfer),
+        "transfer": Target([one[9:] for one in received], packed, transfer),
         "amqp": Target([conversation, conversation + calls], mutate, amqp),
         "blob": Target(
             [pack_blob(1, 1, 1, [one]) for one in commands] + [pack_blob(1, 2, 3, commands)],

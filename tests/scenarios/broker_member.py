@@ -6,14 +6,15 @@ Everything of `broker.replication` is real; disk, transfer, lease and client are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.divergence.digest_vote import DigestVerdict
 from broker.durability.data_directory import filled
+from broker.durability.donor import DonorLibrary
 from broker.durability.recovery import recover
+from broker.durability.transfer_protocol import LOG, Offer
 from broker.exit_codes import Exit
 from broker.machine.commands import (
     CHANNEL_OPEN,
@@ -32,8 +33,8 @@ from broker.replication.durable_gate import DurableGate, acknowledges_durable
 from broker.replication.member import ReplicatedMember
 from broker.replication.persister import CheckpointFeed
 from broker.replication.ports import Ports, Shell
-from broker.replication.replica import Applied, Replica
-from store.api import Marker, Meta
+from broker.replication.replica import Applied, Recorded, Replica, records_of
+from store.api import Meta
 from store.memory import MemoryDisk, MemoryStore
 from vsync.primary.events import Activated
 from vsync.types import Guarantee, Member, RingId
@@ -157,7 +158,9 @@ class StoryMember:
         self.mark = 0
         self.stopped = False
         self.out: list[bytes] = []
-        self.fetch: tuple[Member, int] | None = None
+        self.fetch: Member | None = None
+        self._asked: tuple[Member, int] | None = None
+        self._tail: Iterator[Recorded] = iter(())
         self._scheduled = False
         self._later: list[Callable[[], None]] = []
         self._unlogged = False
@@ -194,27 +197,30 @@ class StoryMember:
                 self._later.pop(0)()
                 self._scheduled = True
             if self.fetch is not None and ("transfer", name) not in held:
-                busy |= self._fetch(*self.fetch)
+                busy |= self._fetch(self.fetch)
 
-    def _fetch(self, donor: Member, base: int) -> bool:
-        """Copy the donor's store, as soon as it holds enough on disk."""
+    def _fetch(self, donor: Member) -> bool:
+        """Go on with the transfer, if the donor has something new on its disk."""
         other = self.stage.members[donor.name]
-        if other.me != donor or other.mark < base:
+        if other.me != donor or other.stopped:
             return False
-        self.fetch = None
-        path = Path(f"{self.me.name}.{self.me.incarnation}")
-        other.member.persister.store.copy_to(path)
-        disk = other.disk.copies.pop(str(path))
-        store, own = MemoryStore(disk), self.member.persister.meta
-        store.put_meta(
-            replace(
-                store.meta, member=own.member, store_id=own.store_id, incarnation=own.incarnation,
-                marker=Marker.JOINING, shutdown_id="", note="",
-            )
-        )  # fmt: skip
-        self._received = disk
-        self.member.state_received(recover(self.me.name, store), store)
+        library = DonorLibrary(lambda: other.member.persister.store, self._no_checkpoint)
+        if self._asked == (donor, other.mark):
+            return False
+        self._asked = donor, other.mark
+        if isinstance(library.judge(self.me.name, self.controller.replica.history, 0), Offer):
+            # Of a donor without a checkpoint: its log begins with an empty state.
+            self._received = MemoryDisk()
+            own = self.member.persister.meta
+            store = MemoryStore(self._received, Meta(own.cluster_name, own.member, own.store_id))
+            self.member.state_received(recover(self.me.name, store), store)
+        _, block = library.read(self.me.name, LOG, self.controller.replica.history.position)
+        self._tail = records_of(block)
+        self.member.tail_is_here()
         return True
+
+    def _no_checkpoint(self) -> None:
+        raise AssertionError("a story is too short for a checkpoint")
 
     def _client_saw(self, what: str, word: str) -> None:
         assert not (word and self._unlogged), (
@@ -251,10 +257,15 @@ class StoryMember:
     # -- transfers and stores (`ports.Transfer`, `StoreDevice`) ------------------------------
 
     def begin(self, donor: Member, base: int) -> None:
-        self.fetch = donor, base
+        self.fetch, self._asked = donor, None
 
     def abort(self) -> None:
-        self.fetch = None
+        self.fetch, self._tail = None, iter(())
+
+    done = abort
+
+    def next_item(self) -> Recorded | None:
+        return next(self._tail, None)
 
     def open_writer(self, store: MemoryStore, on_durable: Callable[[int], None]) -> StoryWriter:
         return StoryWriter(store, on_durable)
@@ -293,6 +304,7 @@ class StoryMember:
             "transfer": f"fetch the state {text}", "transfer_failed": text, "serve": "serve",
             "fence": f"fence: {text.removeprefix('not in the primary view: ')}",
             "decided": f"what follows was decided {text}",
+            "level": "level",
         }  # fmt: skip
         if event == "installed":
             words[event] = f"install the state of {text.rpartition(' of ')[2]}"

@@ -6,6 +6,7 @@ views and transitional configurations exactly as told.  Disks are instant unless
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from broker.divergence.digest_vote import DigestVerdict
@@ -26,7 +27,7 @@ from broker.machine.machine import Machine
 from broker.replication.catch_up import HELD_BYTES_MAX
 from broker.replication.chain import History, Promise
 from broker.replication.controller import Controller
-from broker.replication.replica import Replica
+from broker.replication.replica import Recorded, Replica, records_of
 from vsync.primary.events import Activated
 from vsync.totem.events import Deliver, Marks, Transitional, View
 from vsync.types import Guarantee, Member, RingId
@@ -48,6 +49,8 @@ class RigShell:
         self.decisions: list[int] = []
         self.transfers: list[tuple[Member, int]] = []
         self.instant_transfers = True
+        self.log: list[Recorded] = []
+        self.tail: deque[Recorded] = deque()
         self.promises_held: list[int] = []
         self.hold_promises = False
         self.date_us = 1_000_000
@@ -69,8 +72,10 @@ class RigShell:
         return self.bus.cores[self.me.name]
 
     def flush_disk(self) -> None:
-        if self.core.replica.cut() is not None:
-            self.disk_history = self.core.replica.history
+        batch = self.core.replica.cut()
+        if batch is not None:
+            self.disk_history = batch.history
+            self.log += records_of(batch.entry)
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         self.transfers.append((donor, base))
@@ -81,11 +86,22 @@ class RigShell:
         source = self.bus.cores[donor.name].replica
         chunks = list(source.machine.snapshot())
         replica = Replica(self.me.name, Machine.restore(self.me.name, chunks), source.history)
-        assert self.core.fits(replica)
         self.disk_history = replica.history
-        self.core.state_installed(replica)
+        self.core.state_received(replica, counts=True)
 
     def abort_transfer(self) -> None:
+        pass
+
+    def next_of_tail(self) -> Recorded | None:
+        return self.tail.popleft() if self.tail else None
+
+    def tail_failed(self, reason: str) -> None:
+        self.held.append(reason)
+
+    def transfer_done(self) -> None:
+        self.tail.clear()
+
+    def state_is_level(self) -> None:
         pass
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:

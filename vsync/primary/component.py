@@ -153,7 +153,12 @@ class Primary:
         return self.mark.reported
 
     def state_replaced(self) -> None:
-        """The state in memory is the one that `Transfer` asked for, perhaps not yet durable."""
+        """The state in memory is not the one any more that this member's clients have followed.
+
+        This outlasts the view, until an activation ends the old session: also where the state has
+        not reached the one that `Transfer` asked for, and another view takes it as it is.
+        """
+        self._replaced = True
         self._unstable.state_replaced()
 
     def caught_up(self) -> None:
@@ -162,10 +167,7 @@ class Primary:
             return
         self._has_state = True
         self._unstable.complete = self.phase is PrimaryPhase.ACTIVE
-        if self.epoch != self.plan.epoch:
-            # This outlasts the view, until an activation ends the old session: what was sent to
-            # clients came from another state than this one.
-            self._replaced = True
+        self._replaced = self.epoch != self.plan.epoch  # else the activation has ended the session
         if self.phase is PrimaryPhase.CATCHING_UP:
             plan = self.plan
             self._persist(plan, PROMISED)
@@ -405,7 +407,8 @@ class Primary:
         self.phase, self.reason = PrimaryPhase.ACTIVE, self.plan.reason
         self._awaited = b""
         self.epoch, self.activation = activation.epoch, activation
-        self._replaced = False
+        if self._has_state:
+            self._replaced = False
         self._waits = False
         caught_up = frozenset(m.name for m, promised in self._replies.items() if promised)
         arbitrators = frozenset(m.name for m, s in self._reports.items() if s.arbitrator)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from broker.machine.effects import DeliverEffect
 from broker.replication.chain import History
 from broker.replication.replica import Applied, Item, Replica
+from store.api import Marker
 from store.memory import MemoryDisk
 from tests.sim.broker.clients import MessageId
 from tests.sim.checkers.violation import Violation
@@ -199,8 +200,8 @@ class BrokerJudge:
 
     def _holds(self, disk: MemoryDisk, node: Node) -> bool:
         meta = disk.meta
-        if meta is None or meta.position < node.position:
-            return False
+        if meta is None or meta.position < node.position or meta.marker is Marker.JOINING:
+            return False  # that one would have no vote
         there = self.at(meta.chain, node.position)
         return there is not None and there.chain == node.chain
 

@@ -107,7 +107,10 @@ class BrokerUpper:
         self.log_tape = tape.fork("memberlog")
         self.log_write_s = self.log_tape.pick((0.0, 0.0001, 0.002, 0.05))
         self.dead = self.stopping = self._turn_due = False
-        store = MemoryStore(disk, Meta("simulated", self.name, f"store-{self.name}"))
+        # Some stores keep no more log than they must, so that a checkpoint is what leads to them.
+        self.log_bytes_kept = tape.fork("log kept").pick((0, 500, 5000, 1 << 20))
+        fresh = Meta("simulated", self.name, f"store-{self.name}")
+        store = MemoryStore(disk, fresh, log_bytes_kept=self.log_bytes_kept)
         replica = recover(self.name, store)
         self.judge.recovered(self.name, replica, "recovered")
         meta = replace(store.meta, incarnation=member.incarnation)
@@ -124,7 +127,7 @@ class BrokerUpper:
         self.transfer = SimTransfer(self)
         retry_s = tape.fork("retry").gap(0.5 * self.world.plan.transfer_s)
         lease = lease_of(tap.core, self.world)
-        self.replicated = ReplicatedMember(
+        self.replicated: ReplicatedMember[MemoryStore, SimWriter] = ReplicatedMember(
             Ports(SimRing(self), lease, self, self.transfer, self.outbox, self.log, self),
             self, store, meta, self._controller_of(replica, meta), transfer_retry_s=retry_s,
         )  # fmt: skip
@@ -203,7 +206,8 @@ class BrokerUpper:
         member = self.replicated
         marker = member.last_marker(clean=True, inconsistent=False)
         try:
-            member.persister.keep(self.controller.replica, self.controller.promise)
+            controller = self.controller
+            member.persister.keep(controller.replica, controller.promise, counts=controller.filled)
             run_to_end(close_store(member.persister, self.controller.replica, marker, "leaves"))
         except StoreError as error:
             self.note("store_not_closed", str(error))
@@ -215,7 +219,11 @@ class BrokerUpper:
         self.log.close()
 
     def on_output(self, output: Output, now: float) -> None:
-        if not self.dead and not self.stopping and not isinstance(output, (Direct, Note)):
+        if self.dead or self.stopping or isinstance(output, Note):
+            return
+        if isinstance(output, Direct):
+            self.transfer.takes(output)
+        else:
             self.replicated.on_output(output)
 
     def _turn(self) -> None:

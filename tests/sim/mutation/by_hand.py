@@ -456,15 +456,40 @@ def confirms_before_durable() -> Patches:
 
 
 def applied_counts_as_durable() -> Patches:
-    """After a transfer, what was applied behind the received state is reported durable with it."""
-    received_ = ReplicatedMember.state_received
+    """When it has caught up, a member reports durable what it has only applied."""
+    level_ = ReplicatedMember.state_is_level
 
-    def hasty(self: Running, replica: Replica, received: Store) -> None:
-        received_(self, replica, received)
-        if self.controller.replica is replica:
-            self._on_durable(replica.history.position)
+    def hasty(self: Running) -> None:
+        level_(self)
+        self._on_durable(self.controller.replica.history.position)
 
-    yield ReplicatedMember, "state_received", hasty
+    yield ReplicatedMember, "state_is_level", hasty
+
+
+def half_a_state_votes() -> Patches:
+    """A store that is being filled counts like any other."""
+    keep_, adopt_ = Persister.keep, Persister.adopt
+
+    def keep(self: Writing, replica: Replica, promise: Promise, *, counts: bool) -> None:
+        keep_(self, replica, promise, counts=True)
+
+    def adopt(self: Writing, received: Store, replica: Replica, *, counts: bool) -> None:
+        adopt_(self, received, replica, counts=True)
+
+    yield Persister, "keep", keep
+    yield Persister, "adopt", adopt
+
+
+def clients_outlive_the_tail() -> Patches:
+    """Clients of a member that fetched a part of the tail go on as if they had followed it."""
+    replaced_ = component.Primary.state_replaced
+
+    def unnoticed(self: component.Primary) -> None:
+        was = self._replaced
+        replaced_(self)
+        self._replaced = was
+
+    yield component.Primary, "state_replaced", unnoticed
 
 
 def installs_before_the_log() -> Patches:
@@ -472,13 +497,10 @@ def installs_before_the_log() -> Patches:
 
     def early(self: Running, replica: Replica, received: Store) -> None:
         controller = self.controller
-        if not controller.fits(replica):
-            received.close()
-            self.transfer_failed("it does not fit")
-            return
         donor, durable, given = controller.transfer_donor, replica.history, replica.machine
-        controller.state_installed(replica)
-        self.persister.adopt(received)
+        counts = self.persister.is_covered_by(replica)
+        controller.state_received(replica, counts=counts)
+        self.persister.adopt(received, replica, counts=counts)
         self._log.snapshot(durable, given, donor)
         replica.log = self._log
         self._on_durable(durable.position)

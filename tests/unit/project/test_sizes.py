@@ -47,7 +47,6 @@ SMALL_LINES = 60
 SMALL_FILES = {
     "vsync/totem/ordering/flow_control.py": "arithmetic with a section of the paper to itself",
     "broker/amqp/heartbeat.py": "a value that the connection polls; its file is long enough",
-    "broker/replication/catch_up.py": "items kept during a transfer; the controller is long enough",
     "broker/replication/durable_gate.py": "a rule of order; the simulator's clients ask it as well",
     "broker/selfcheck/reexecution.py": "runs on a worker thread, the supervisor on the loop",
     "broker/file_thread.py": "a thread; the supervisor decides and is on the loop",

@@ -15,7 +15,9 @@ from store.memory import MemoryDisk, MemoryStore
 
 def test_a_turn_that_finds_the_store_failed_stops_the_member_and_replies_nothing() -> None:
     clients, host = Mock(), Mock()
-    controller: Any = SimpleNamespace(busy=False, halted="halted", replica=Mock(), promise=None)
+    controller: Any = SimpleNamespace(
+        busy=False, halted="halted", replica=Mock(), promise=None, filled=1
+    )
     meta = Meta("prod", "a", "1")
     member: ReplicatedMember[Any, Any] = ReplicatedMember(
         Ports(Mock(), Mock(), Mock(), Mock(), clients, Mock(), host),

@@ -73,9 +73,12 @@ def test_the_pieces_of_an_entry_are_the_entry(bytes_max: int) -> None:
     author, entry = written()
     end, pieces, after = author.replica.history.position, [], 0
     while after < end:
-        piece, after = cut_records(entry, after, bytes_max)
+        piece, after, _ = cut_records(entry, after, bytes_max)
         assert piece
         assert len(piece) <= bytes_max or len(list(records_of(piece))) == 1
         pieces.append(piece)
     assert b"".join(pieces) == entry
-    assert cut_records(entry, end, bytes_max) == (b"", end)
+    assert cut_records(entry, end, bytes_max) == (b"", end, b"")
+    piece, after, rest = cut_records(entry, 0, bytes_max)
+    assert piece + rest == entry
+    assert cut_records(rest, after, 1 << 20)[0] == rest

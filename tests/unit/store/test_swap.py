@@ -21,40 +21,27 @@ def make(path: Path, note: str) -> None:
     LmdbStore(path, replace(FRESH, note=note)).close()
 
 
-def join(data_dir: Path, note: str, marker: Marker = Marker.DIRTY) -> None:
-    """Receive a donor's copy into DIR/store.joining and make it this member's."""
-    donor = LmdbStore(data_dir / "donor", Meta("prod", "a", "a-store", cluster_id="c1"))
-    position = donor.meta.position + 3
-    donor.commit(b"x", donor.meta.position + 1, position, replace(donor.meta, position=position))
-    donor.copy_to(data_dir / f"copy.{note}")
-    donor.close()
-    file = data_dir / f"copy.{note}" / "data.mdb"
-    swap.incoming_file(data_dir).write_bytes(file.read_bytes())
-    store = swap.received(data_dir, FRESH)
-    assert store.meta.marker is Marker.JOINING
-    assert (store.meta.member, store.meta.store_id) == ("b", "b-store")
-    assert (store.meta.cluster_id, store.meta.position) == ("c1", position)
-    store.put_meta(replace(store.meta, note=note, marker=marker))
+def join(data_dir: Path, note: str, marker: Marker = Marker.DIRTY) -> Path:
+    """Receive a state into a directory of the attempt's own; return the path."""
+    store = swap.incoming(data_dir, note, FRESH)
+    assert store.path == data_dir / f"store.joining.{note}"
+    meta = replace(FRESH, cluster_id="c1", position=3, note=note, marker=marker)
+    store.write_checkpoint(3, [b"state"], meta)
     store.close()
+    return store.path
 
 
 def test_the_old_store_is_set_aside_and_kept(tmp_path: Path) -> None:
     make(tmp_path / "store", "first")
     for number, note in enumerate(["second", "third"]):
-        join(tmp_path, note)
-        assert swap.install(tmp_path) == tmp_path / f"_cluster.bak.{number + 1:04x}"
+        assert (
+            swap.install(tmp_path, join(tmp_path, note))
+            == tmp_path / f"_cluster.bak.{number + 1:04x}"
+        )
     assert inspect(tmp_path / "store").note == "third"
     assert inspect(tmp_path / "_cluster.bak.0001").note == "first"
     assert inspect(tmp_path / "_cluster.bak.0002").note == "second"
-    assert not (tmp_path / "store.joining").exists()
-
-
-def test_a_copy_that_is_not_complete_is_refused(tmp_path: Path) -> None:
-    make(tmp_path / "store", "old")
-    join(tmp_path, "half", Marker.JOINING)
-    with pytest.raises(StoreUnreadable, match="not complete"):
-        swap.install(tmp_path)
-    assert inspect(tmp_path / "store").note == "old"
+    assert not list(tmp_path.glob("store.joining.*"))
 
 
 class Crash(Exception):
@@ -66,7 +53,7 @@ def test_a_crash_between_the_renames_is_finished_at_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
 ) -> None:
     make(tmp_path / "store", "old")
-    join(tmp_path, "new")
+    new = join(tmp_path, "new")
     done: list[Path] = []
     rename = swap._rename
 
@@ -79,39 +66,38 @@ def test_a_crash_between_the_renames_is_finished_at_start(
     with monkeypatch.context() as patch:
         patch.setattr(swap, "_rename", crashing)
         with pytest.raises(Crash):
-            swap.install(tmp_path)
+            swap.install(tmp_path, new)
     assert swap.recover(tmp_path) == (renames == 1)
     store = LmdbStore(tmp_path / "store")
     assert store.meta.note == ("new" if renames else "old")
     assert (store.meta.member, store.meta.position) == ("b", 3 if renames else 0)
     store.close()
     assert not swap.recover(tmp_path)
-    join(tmp_path, "again")
-    swap.install(tmp_path)
+    swap.install(tmp_path, join(tmp_path, "again"))
     assert inspect(tmp_path / "store").note == "again"
 
 
-def test_a_copy_that_is_not_verified_is_refused(tmp_path: Path) -> None:
+def test_a_state_that_is_not_verified_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "store", "old")
-    join(tmp_path, "half", Marker.JOINING)
+    half = join(tmp_path, "half", Marker.EMPTY)
     with pytest.raises(StoreUnreadable, match="not complete"):
-        swap.install(tmp_path)
+        swap.install(tmp_path, half)
     assert inspect(tmp_path / "store").note == "old"
 
 
-def test_half_a_copy_is_never_taken(tmp_path: Path) -> None:
+def test_half_a_state_is_never_taken(tmp_path: Path) -> None:
     assert not swap.recover(tmp_path)
     join(tmp_path, "half", Marker.DIRTY)
     assert not swap.recover(tmp_path)
     assert not (tmp_path / "store").exists()
-    swap.incoming_file(tmp_path).write_bytes(b"half a file")
-    assert not swap.recover(tmp_path)
-    with pytest.raises(StoreMissing):
-        swap.install(tmp_path)
-    with pytest.raises(StoreUnreadable):
-        swap.received(tmp_path, FRESH)
-    swap.discard_join(tmp_path)
-    assert not (tmp_path / "store.joining").exists()
+
+
+def test_what_attempts_of_an_earlier_process_received_is_removed(tmp_path: Path) -> None:
+    make(tmp_path / "store", "old")
+    for attempt in ("1", "2"):
+        join(tmp_path, attempt)
+    swap.discard_incoming(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
 def test_an_operator_may_name_either_directory(tmp_path: Path) -> None:

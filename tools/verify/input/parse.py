@@ -227,7 +227,8 @@ class _Parser:
                 self._end_range()
                 self._active, self._deciding, self._batch_primary = False, None, None
             case Decided(epoch):
-                # A primary view decided the batches that follow, which are of views before it.
+                # A primary view decided the batches that follow, which are of views before it, or
+                # of its own where they were taken from the log of a member that is in it.
                 self._end_range()
                 self._active, self._deciding, self._batch_primary = True, epoch, None
                 return
@@ -356,7 +357,7 @@ class _Parser:
 
     def _check_primary(self, of: tuple[int, int], first: int) -> None:
         """Check a batch against the primary that this incarnation is in."""
-        if self._deciding is not None and of[0] < self._deciding:
+        if self._deciding is not None and of[0] <= self._deciding:
             pass
         elif self._primary is None:
             taken = self._ends["entry_primary"]

@@ -1,0 +1,325 @@
+"""A joiner reaches its donor's state by the tail, or by a checkpoint and the tail, and never gives
+one attempt's files to another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.durability import joiner as joiner_module
+from broker.durability.donor import DonorLibrary, lies_on
+from broker.durability.joiner import Joiner
+from broker.durability.recovery import checkpoint_of, recover
+from broker.durability.transfer_protocol import FROM_JOINER, Sender, decode
+from broker.incidents.incidents import Incidents
+from broker.incidents.quarantine import Quarantine
+from broker.machine.machine import Machine
+from broker.replication.chain import History
+from broker.replication.replica import Replica
+from store import swap
+from store.api import Marker, Meta
+from store.lmdb_store import LmdbStore
+from tests.support.poisoned_store import META, Author, publish
+from vsync.types import Member
+
+JOINER, DONOR, OTHER = Member("b", 1, "b:1"), Member("a", 1, "a:1"), Member("c", 1, "c:1")
+OWN = Meta("prod", "b", "5eed", cluster_id=META.cluster_id)
+
+
+class Rig:
+    """One joiner with stores on disk, and donors; datagrams and worker threads are told when."""
+
+    def __init__(self, tmp_path: Path, items: int = 60, checkpoint_at: int = 0) -> None:
+        self.dir, self.now_s, self.free = tmp_path / "joiner", 0.0, 1 << 40
+        self.dir.mkdir()
+        self.author = Author()
+        kept = 0 if checkpoint_at else 1 << 30
+        self.store = LmdbStore(tmp_path / "donor", META, log_bytes_kept=kept)
+        self.histories = [self.author.replica.history]
+        for number in range(1, items + 1):
+            self.author.submit(publish(number, b"body" * 500))
+            self.author.keep(self.store)
+            self.histories.append(self.author.replica.history)
+            if number == checkpoint_at:
+                self.checkpoint()
+        self.jobs: list[Callable[[], None]] = []
+        self.queue: list[tuple[Member, bytes]] = []
+        self.cut_off: set[Member] = set()
+        self.senders = {
+            donor: Sender(
+                lambda to, payload: self.queue.append((to, payload)),
+                DonorLibrary(lambda: self.store, self.checkpoint, block_bytes=9000),
+                self.work, self.now, piece_bytes=1000,
+            )
+            for donor in (DONOR, OTHER)
+        }  # fmt: skip
+        self.replica = Replica("b", Machine("b"), History())
+        self.own = OWN
+        self.verified: list[LmdbStore] = []
+        self.failed: list[str] = []
+        self.joiner: Joiner[LmdbStore] = Joiner(
+            self, Quarantine(Incidents(self.dir), "1.0"),
+            own=lambda: self.own, replica=lambda: self.replica, on_verified=self.take,
+            on_items=self.follow, on_failed=self.failed.append,
+        )  # fmt: skip
+
+    def checkpoint(self) -> None:
+        replica = self.author.replica
+        meta = replace(self.store.meta, position=replica.history.position)
+        self.store.write_checkpoint(replica.history.position, checkpoint_of(replica), meta)
+
+    def take(self, replica: Replica, store: LmdbStore) -> None:
+        self.replica = replica
+        self.verified.append(store)
+
+    def follow(self) -> None:
+        while (item := self.joiner.next_item()) is not None:
+            if item.first > self.replica.history.position:
+                self.replica.follow(item)
+
+    # -- its device ------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self.now_s
+
+    def send(self, to: Member, payload: bytes) -> None:
+        self.queue.append((to, payload))
+
+    def work(
+        self, job: Callable[[], object], done: Callable[[object, Exception | None], None]
+    ) -> None:
+        def run() -> None:
+            try:
+                result = job()
+            except Exception as error:
+                done(None, error)
+            else:
+                done(result, None)
+
+        self.jobs.append(run)
+
+    def create(self, attempt: str, meta: Meta) -> LmdbStore:
+        return swap.incoming(self.dir, attempt, meta)
+
+    def discard(self, store: LmdbStore) -> None:
+        store.close()
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        self.now_s += 0.01
+        self.joiner.wake()
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            job()
+        for donor, sender in self.senders.items():
+            if donor not in self.cut_off:
+                sender.pump(3000)
+        queue, self.queue = self.queue, []
+        for to, payload in queue:
+            message = decode(payload)
+            assert message is not None
+            if message[0] not in FROM_JOINER:
+                self.joiner.on_message(*message)
+            elif to not in self.cut_off:
+                self.senders[to].on_message(JOINER, *message)
+
+    def run(self, until: Callable[[], bool]) -> None:
+        for _ in range(3000):
+            if until():
+                return
+            self.step()
+        raise AssertionError(f"{self.joiner.progress} {self.failed}")
+
+    @property
+    def level(self) -> bool:
+        return self.replica.history == self.author.replica.history
+
+
+def test_a_member_a_little_behind_fetches_what_it_missed_and_no_more(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    for _, entry in rig.store.log(0):
+        if rig.replica.history.position < 50:
+            rig.replica.replay(entry)
+    behind = rig.replica.history
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+    assert rig.joiner.counters["tails"] == 1
+    assert not rig.verified
+    assert rig.replica.machine.root() == rig.author.replica.machine.root()
+    sent = rig.senders[DONOR].counters["sent_bytes"]
+    missed = rig.author.replica.history.position - behind.position
+    assert sent < missed * 2500
+    assert not list(rig.dir.glob("store.joining.*"))
+
+
+def test_an_empty_member_goes_by_the_tail_where_all_of_it_is_there(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+    assert not rig.verified
+
+
+def test_where_the_log_is_gone_a_checkpoint_comes_first(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+    assert rig.joiner.counters["checkpoints"] == 1
+    (store,) = rig.verified
+    assert recover("b", store).history == rig.histories[40]
+    assert rig.replica.machine.root() == rig.author.replica.machine.root()
+
+
+def test_a_state_that_is_not_on_the_donors_history_is_replaced(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    strange = Author()
+    strange.submit(publish(1, b"another history"))
+    rig.replica = strange.replica
+    assert not lies_on(rig.store, rig.replica.history)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+    assert len(rig.verified) == 1
+
+
+def test_a_broken_state_is_replaced_also_where_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.replica.broken = True
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+    assert len(rig.verified) == 1
+
+
+@pytest.mark.parametrize("steps", [3, 6, 9, 12, 20, 30])
+def test_after_a_new_view_it_goes_on_where_it_was(tmp_path: Path, steps: int) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.joiner.begin(DONOR, 0)
+    for _ in range(steps):
+        rig.step()
+    rig.joiner.abort()
+    for _ in range(5):
+        rig.step()
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+    assert rig.joiner.counters["checkpoints"] == 1
+    assert len(rig.verified) == 1
+
+
+@pytest.mark.parametrize("position", [0, 45, 63])
+def test_a_store_with_a_vote_is_replaced_by_one_that_has_come_as_far(
+    tmp_path: Path, position: int
+) -> None:
+    """Else the vote would be gone until it has, and perhaps with it the only majority there is."""
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.replica.broken = True
+    rig.own = replace(OWN, marker=Marker.DIRTY, position=position)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: bool(rig.verified))
+    (store,) = rig.verified
+    assert store.meta.position >= position
+    assert recover("b", store).history.position == store.meta.position
+    rig.run(lambda: rig.level)
+
+
+def test_a_complete_checkpoint_is_good_with_another_donor(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.joiner._verifying)
+    rig.joiner.abort()
+    rig.cut_off.add(DONOR)
+    rig.joiner.begin(OTHER, 0)
+    rig.run(lambda: rig.level)
+    assert rig.joiner.counters["checkpoints"] == 1
+    assert rig.senders[OTHER].counters["tails"] == 1
+    assert not rig.senders[OTHER].counters["checkpoints"]
+
+
+def test_half_a_checkpoint_is_given_up_for_that_of_another_donor(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.joiner._incoming is not None and rig.joiner._incoming.chunks > 0)
+    rig.cut_off.add(DONOR)
+    rig.joiner.begin(OTHER, 0)
+    rig.run(lambda: rig.level)
+    assert rig.joiner.counters["checkpoints"] == 2
+    assert len(rig.verified) == 1
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_is_refused_with_the_remedy(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.free = 1 << 20
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: bool(rig.failed))
+    assert "make room on the disk" in rig.failed[0]
+    rig.free = 1 << 40
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+
+
+def test_an_unexpected_exception_while_verifying_is_reported_counted_and_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+
+    def wrong(*_: object, **__: object) -> Replica:
+        raise ZeroDivisionError("ours")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(joiner_module, "recover", wrong)
+        rig.joiner.begin(DONOR, 0)
+        rig.run(lambda: bool(rig.failed))
+    assert rig.failed == ["ours"]
+    assert rig.joiner.counters["unexpected"] == 1
+    assert "in a way that is ours" in caplog.text
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+
+
+def test_a_thread_of_an_aborted_attempt_works_on_files_of_its_own(tmp_path: Path) -> None:
+    """It once verified a file that the next attempt was writing, and died of SIGBUS."""
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.joiner._verifying)
+    (slow,) = rig.jobs
+    rig.jobs = []
+    rig.checkpoint()  # the donor has a newer one by now
+    rig.joiner.abort()
+    rig.joiner.begin(OTHER, 0)
+    for _ in range(10):
+        rig.step()
+    thread = threading.Thread(target=slow)
+    thread.start()
+    thread.join()
+    rig.run(lambda: rig.level)
+    assert not rig.failed
+
+
+def test_while_it_is_read_a_checkpoint_and_the_log_behind_it_stay(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.joiner._incoming is not None)
+    rig.checkpoint()
+    rig.run(lambda: rig.level)
+    assert rig.joiner.counters["checkpoints"] == 1
+    rig.joiner.done()
+    rig.run(lambda: not rig.senders[DONOR].readers)
+    while rig.store.trim():
+        pass
+    assert rig.store.log_begins() == rig.store.meta.position + 1
+
+
+@pytest.mark.parametrize("number", [0, 1, 30, 60])
+def test_each_point_of_a_history_lies_on_it(tmp_path: Path, number: int) -> None:
+    rig = Rig(tmp_path)
+    point = rig.histories[number]
+    assert lies_on(rig.store, point)
+    assert not lies_on(rig.store, replace(point, chain=bytes(16)))
+    assert not lies_on(rig.store, replace(point, position=point.position - 1))
