@@ -179,9 +179,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         raise OptionError("interface", f"{text['interface']!r} is not a host name or an IP address")
     port = number("port", text["port"], 0, PORT_MAX)
     nodes = _addresses("cluster-nodes", text["cluster-nodes"])
-    first, _, further = text["cluster-bind"].partition(",")
-    bind = _ring_address(first.strip(), interface, port)
-    also = _addresses("cluster-bind", further)
+    bind, *also = _ring_addresses(text["cluster-bind"], interface, port)
     if nodes and bind.port == 0:
         raise OptionError(
             "cluster-bind",
@@ -224,7 +222,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         arbitrator=arbitrator == str(bind),
         settings=settings_of(text),
         security=_security(text, (bind, *also)) if cluster_name else OPEN,
-        cluster_bind_also=also,
+        cluster_bind_also=tuple(also),
     )
 
 
@@ -251,13 +249,15 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
     return Address(host, int(port_text))
 
 
-def _ring_address(text: str, interface: str, port: int) -> Address:
+def _ring_addresses(text: str, interface: str, port: int) -> tuple[Address, ...]:
+    """Read one address for each network; the first is the member's name."""
     if text:
-        return _address("cluster-bind", text)
+        first, _, further = text.partition(",")
+        return (_address("cluster-bind", first.strip()), *_addresses("cluster-bind", further))
     if port == 0:
-        return Address(interface, 0)
+        return (Address(interface, 0),)
     above = port + RING_PORT_OFFSET
-    return Address(interface, above if above <= PORT_MAX else port - RING_PORT_OFFSET)
+    return (Address(interface, above if above <= PORT_MAX else port - RING_PORT_OFFSET),)
 
 
 def _security(text: Mapping[str, str], binds: tuple[Address, ...]) -> SecurityOptions:
