@@ -56,8 +56,8 @@ class NoSpace(StoreError):
 
     def __init__(self, path: str, need: int) -> None:
         super().__init__(
-            f"{path}: No space left on device: {need / 1e6:.1f} MB more are needed; free space "
-            "there, the cluster goes on by itself"
+            f"{path}: No space left on device: {need / 1e6:.1f} MB more are needed; free "
+            "space there"
         )
 
 

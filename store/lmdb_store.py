@@ -252,11 +252,6 @@ class LmdbStore:
         """Return why a restart would not find this store, or nothing.  Asks the disk."""
         return misplaced(self.path, self._file_id)
 
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Size of the present checkpoint."""
-        return 0 if self._pointer is None else self._pointer.bytes
-
     def reusable_bytes(self) -> int:
         """Bytes of the used part of the file that hold nothing any more."""
         self._raise_if_failed()

@@ -86,6 +86,7 @@ class Reserve:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / RESERVE_NAME
+        self.given_up = False
         self._lock = threading.Lock()
         found = os.statvfs(directory)
         self.bytes = min(RESERVE_BYTES, int(found.f_blocks * found.f_frsize * RESERVE_SHARE))
@@ -110,6 +111,7 @@ class Reserve:
                 self.path.unlink()
             except OSError:
                 return False
+            self.given_up = True
             return True
 
     def tend(self, free: int) -> None:
@@ -125,5 +127,7 @@ class Reserve:
                 os.posix_fallocate(fd, 0, self.bytes)
             except OSError:
                 self.path.unlink(missing_ok=True)
+            else:
+                self.given_up = False
             finally:
                 os.close(fd)

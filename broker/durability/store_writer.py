@@ -175,9 +175,16 @@ def is_worth_a_checkpoint(checkpoint_bytes: int, log_bytes: int) -> bool:
 
 
 async def close_store(
-    persister: Persister[StoreT, WriterT], replica: Replica, marker: Marker, reason: str
+    persister: Persister[StoreT, WriterT],
+    replica: Replica,
+    marker: Marker,
+    reason: str,
+    *,
+    sparing: bool = False,
 ) -> None:
     """Write what is left, and put into the marker how this incarnation ended.
+
+    `sparing`: the reserve was given up, and what is left of it is for the next start.
 
     `reason` is noted when the store is wrong.  A clean end leaves a checkpoint of the last state,
     unless the log behind the present one is short.  Raises `StoreStuck` when the disk does
@@ -191,7 +198,7 @@ async def close_store(
     note = reason if marker is Marker.INCONSISTENT else ""
     meta = replace(persister.meta, marker=marker, shutdown_id=replica.shutdown_id, note=note)
     at_the_end = marker is Marker.CLEAN and replica.history.position == meta.position
-    if at_the_end and is_worth_a_checkpoint(*store.bytes_to_start()):
+    if at_the_end and not sparing and is_worth_a_checkpoint(*store.bytes_to_start()):
         chunks = (chunk for chunk in checkpoint_in_steps(replica) if chunk)  # never all in memory
         try:
             store.write_checkpoint(meta.position, chunks, meta)

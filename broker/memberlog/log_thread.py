@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from broker.memberlog.segment_file import Step
 from broker.memberlog.writer import SEGMENT_BYTES, SEGMENT_US, LogWriteFailed, MemberLogWriter
-from store.commit_queue import CommitLag
+from store.commit_queue import SPACE_RETRY_S, CommitLag
+from store.space import NO_SPACE
 
 
 class _Work(NamedTuple):
@@ -41,7 +42,9 @@ class LogThread(MemberLogWriter):
         loop: asyncio.AbstractEventLoop,
         segment_bytes: int = SEGMENT_BYTES,
         segment_us: int = SEGMENT_US,
+        give_up_reserve: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`give_up_reserve` frees space on the disk; False: there is none left to free."""
         super().__init__(
             directory, cluster_name, cluster_id, member, incarnation, wall_us, segment_bytes,
             segment_us=segment_us,
@@ -49,6 +52,9 @@ class LogThread(MemberLogWriter):
         self.on_written: Callable[[], None] = lambda: None
         self.on_failed: Callable[[Exception], None] = lambda error: None
         self.counters = {"writes": 0, "longest_write_ms": 0}
+        self.full = ""  # why a write waits for space; empty: none does
+        self._file.may_try_again = self._wait_for_space
+        self._give_up_reserve = give_up_reserve
         self._loop = loop
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[int, float, int]] = deque()  # `written` after it, since, bytes
@@ -139,11 +145,24 @@ class LogThread(MemberLogWriter):
             return
         began = time.monotonic()
         finished = self._file.carry_out([step for one in work for step in one.steps])
+        self.full = ""
         took_ms = round(1000 * (time.monotonic() - began))
         self.counters["writes"] += 1
         self.counters["longest_write_ms"] = max(self.counters["longest_write_ms"], took_ms)
         self.written = work[-1].written
         self._tell(finished, None)
+
+    def _wait_for_space(self, error: OSError) -> bool:
+        """On the disk; a log that is being closed does not wait."""
+        if error.errno not in NO_SPACE:
+            return False
+        if self._give_up_reserve():
+            return True
+        if self._closed:
+            return False
+        self.full = f"{self.path}: {error.strerror}"
+        time.sleep(SPACE_RETRY_S)
+        return True
 
     def _tell(self, finished: list[Path], error: BaseException | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

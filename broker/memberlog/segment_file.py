@@ -7,6 +7,7 @@ carried out at once (clients, tools) or by a thread (`log_thread`), in order eit
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -34,6 +35,8 @@ class SegmentFile:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory
+        self.may_try_again: Callable[[OSError], bool] = lambda error: False
+        """Asked after an error, of which nothing was written; may take its time."""
         self._fd = -1
 
     def resume(self, path: Path, cut_at: int | None) -> None:
@@ -70,11 +73,20 @@ class SegmentFile:
     def _append(self, parts: list[bytes]) -> None:
         data = memoryview(b"".join(parts))
         while data:
-            data = data[os.write(self._fd, data) :]
+            try:
+                data = data[os.write(self._fd, data) :]
+            except OSError as error:
+                if not self.may_try_again(error):
+                    raise
 
     def _begin(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o640)
+        while self._fd < 0:
+            try:
+                self._fd = os.open(path, flags, 0o640)
+            except OSError as error:
+                if not self.may_try_again(error):
+                    raise
         self.path = path
 
     def _finish(self, *, sync: bool) -> None:

@@ -111,6 +111,7 @@ class BrokerMember:
             send_direct=ring.driver.send_direct, wall_us=_wall_us, stop=self.stop,
             controller=lambda: self._controller, persister=lambda: self._member.persister,
             disk_lag=lambda: self._member.persister.writer.lag().beside(memberlog.lag()),
+            full=lambda: self._member.persister.writer.full or memberlog.full,
         )  # fmt: skip
         self._transfer = StateTransfer(
             identity.data_dir, loop, ring.driver.send_direct, supervisor.quarantine,
@@ -221,7 +222,8 @@ class BrokerMember:
         try:
             controller = self._controller
             member.persister.keep(replica, controller.promise, counts=controller.filled)
-            await close_store(member.persister, replica, marker, reason)
+            given_up = self._identity.reserve.given_up
+            await close_store(member.persister, replica, marker, reason, sparing=given_up)
         except StoreError as error:
             self.disk_stuck = isinstance(error, StoreStuck)
             log.critical("the store could not be closed in order: %s", error)

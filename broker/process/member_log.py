@@ -45,6 +45,7 @@ class MemberLog:
         writer = self._writer = LogThread(
             identity.log_dir, options.cluster_name, cluster_id, identity.name,
             identity.incarnation, wall_us, loop, given.segment_bytes, given.segment_us,
+            identity.reserve.give_up,
         )  # fmt: skip
         writer.on_written, writer.on_failed = on_written, on_failed
         self.recorder = Recorder(writer)
@@ -58,6 +59,11 @@ class MemberLog:
         lag = self._writer.lag()
         waiting = {"waiting_bytes": lag.bytes}
         return {**self._archiver.counters, **self._writer.counters, **waiting}
+
+    @property
+    def full(self) -> str:
+        """Return why a write waits for space; empty: none does."""
+        return self._writer.full
 
     def lag(self) -> CommitLag:
         """Return how far the disk is behind."""

@@ -27,6 +27,10 @@ LEAVE_AFTER_S = 5.0
 
 SUBJECTS = {DISK: "free disk space", MEMORY: "memory", FULL: "disk"}
 
+RELIEF_S = 5.0
+"""How often a member low on disk looks whether a checkpoint would make room."""
+RELIEF_BYTES = 1 << 20
+
 Limit = int | float | None
 """Bytes, or a share; 0: no alarm; None: the default that depends on the disk and the state."""
 
@@ -56,6 +60,7 @@ class ResourceAlarms:
         self._session = 0
         self._said: dict[str, bool] = {}
         self._full_since: float | None = None
+        self._relief_due = 0.0
 
     def look(self, reading: Reading | None, full: str) -> None:
         """Take a reading, None where there is none yet; and what cannot be written, or nothing."""
@@ -100,6 +105,16 @@ class ResourceAlarms:
                 commands.append(Alarm(ALARM, subject, on, self.own.get(subject, "")))
         if commands:
             controller.submit(commands)
+
+    def wants_checkpoint(self, controller: Controller, now: float) -> bool:
+        """Whether a checkpoint now would make room: the log behind the present one is long, and the
+        state has become small."""
+        if DISK not in self.own or now < self._relief_due:
+            return False
+        self._relief_due = now + RELIEF_S
+        rows = controller.replica.machine.queue_rows()
+        empty = not any(row.ready or row.unacked for row in rows)
+        return empty and self._checkpoint_bytes() > RELIEF_BYTES
 
     def must_leave(self, controller: Controller, now: float) -> str:
         """Why this member leaves; empty: it stays.

@@ -79,16 +79,18 @@ class Watchdogs:
         controller: Callable[[], Controller],
         persister: Callable[[], LmdbPersister],
         disk_lag: Callable[[], CommitLag],
+        full: Callable[[], str],
         stop: Callable[[Exit, str], None],
         hang_s: int,
     ) -> None:
         self._now, self._stop = loop.time, stop
-        self._controller, self._persister, self._disk_lag = controller, persister, disk_lag
+        self._controller, self._disk_lag, self._full = controller, disk_lag, full
+        self._persister = persister
         self.gauge = ResourceGauge(
             reserve.path.parent, lambda: persister().store.reusable_bytes(), reserve.tend
         )
         self._resources = ResourceAlarms(
-            bounds.disk_free, bounds.memory, lambda: persister().store.checkpoint_bytes
+            bounds.disk_free, bounds.memory, lambda: sum(persister().store.bytes_to_start())
         )
         self.clocks = ClockSkew(
             node.me, bounds.clock_s, send_direct, wall_us, lambda: controller().ran
@@ -144,9 +146,11 @@ class Watchdogs:
         self.memory.wake(now)
         self.clocks.wake(now)
         self._go_on()
-        full = self._persister().writer.full
+        full = self._full()
         self._resources.look(self.gauge.reading, full)
         self._resources.order(self._controller())
+        if not full and self._resources.wants_checkpoint(self._controller(), now):
+            self._persister().request_checkpoint()
         leave = self._resources.must_leave(self._controller(), now)
         # What waits for space is not late: nobody leaves for it who would leave nobody behind.
         late = "" if full else self.disk.look(self._disk_lag(), now)

@@ -1,0 +1,127 @@
+"""Alarms of one member: when they begin and end, what is said, and who leaves a full disk (G21)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.machine.commands import Alarm, Command
+from broker.machine.handlers.alarms import DISK, FULL, MEMORY
+from broker.options.broker import broker_options
+from broker.options.values import OptionError
+from broker.replication.controller import Controller
+from broker.watchdogs.resource_alarms import LEAVE_AFTER_S, Limit, Reading, ResourceAlarms
+from broker.watchdogs.resource_gauge import memory_allowed, memory_used
+
+MB = 10**6
+
+
+class Bench:
+    """One member of three, and what it ordered."""
+
+    def __init__(self, disk_free: Limit = 100 * MB, memory: Limit = 0.5) -> None:
+        self.alarms = ResourceAlarms(disk_free, memory, lambda: 30 * MB)
+        self.ordered: list[Command] = []
+        self.in_force: dict[tuple[str, str], str] = {}
+        self.stub = SimpleNamespace(
+            serving=True, submissions=SimpleNamespace(session=1), submit=self.ordered.extend,
+            me=SimpleNamespace(name="a"), promise=SimpleNamespace(voters=("a", "b", "c")),
+            primary=SimpleNamespace(caught_up_names=frozenset("abc")),
+            replica=SimpleNamespace(machine=SimpleNamespace(alarms=self.in_force)),
+        )  # fmt: skip
+        self.controller = cast("Controller", self.stub)
+
+    def look(self, room_mb: int = 1000, used_mb: int = 1, full: str = "") -> list[tuple[str, bool]]:
+        """What is ordered for this reading."""
+        self.alarms.look(Reading(room_mb * MB, 10_000 * MB, used_mb * MB, 1000 * MB), full)
+        del self.ordered[:]
+        self.alarms.order(self.controller)
+        return [(one.subject, one.on) for one in self.ordered if isinstance(one, Alarm)]
+
+
+def test_an_alarm_is_said_once_and_ends_with_a_tenth_more() -> None:
+    """G21."""
+    bench = Bench()
+    assert bench.look(100) == []
+    assert bench.look(99) == [(DISK, True)]
+    assert "99.0 MB free of 100.0 MB wanted (--disk-free-limit)" in bench.alarms.own[DISK]
+    assert bench.look(99) == []
+    assert bench.look(109) == []
+    assert bench.look(111) == [(DISK, False)]
+    assert bench.look(101) == []
+
+
+def test_memory_counts_from_above() -> None:
+    bench = Bench()
+    assert bench.look(used_mb=501) == [(MEMORY, True)]
+    assert bench.look(used_mb=460) == []
+    assert bench.look(used_mb=449) == [(MEMORY, False)]
+
+
+def test_the_default_is_what_another_checkpoint_needs() -> None:
+    bench = Bench(None)
+    assert bench.look(287) == []
+    assert bench.look(285) == [(DISK, True)]
+
+
+def test_nothing_is_limited_by_zero() -> None:
+    bench = Bench(0, 0)
+    assert bench.look(0, 10_000) == []
+
+
+def test_a_new_session_is_told_what_still_holds_and_who_does_not_serve_says_nothing() -> None:
+    bench = Bench()
+    bench.stub.serving = False
+    assert bench.look(1) == []
+    bench.stub.serving = True
+    assert bench.look(1) == [(DISK, True)]
+    bench.stub.submissions.session = 2
+    assert bench.look(1) == [(DISK, True)]
+
+
+def test_a_full_disk_is_left_only_where_the_others_are_a_quorum() -> None:
+    """G21.  Not at once: identical disks become full at about the same time."""
+    bench = Bench()
+    assert bench.look(full="no space") == [(FULL, True)]
+    assert not bench.alarms.must_leave(bench.controller, 0.0)
+    bench.in_force["a", FULL] = "no space"
+    assert not bench.alarms.must_leave(bench.controller, 10.0)
+    bench.in_force["b", FULL] = "no space"
+    assert not bench.alarms.must_leave(bench.controller, 11.0 + LEAVE_AFTER_S)
+    del bench.in_force["b", FULL]
+    assert "the others go on: no space" in bench.alarms.must_leave(bench.controller, 20.0)
+
+
+def test_memory_is_read_and_a_control_group_bounds_it(tmp_path: Path) -> None:
+    assert memory_used() > MB
+    whole = memory_allowed(tmp_path, tmp_path / "none")
+    (tmp_path / "outer/inner").mkdir(parents=True)
+    (tmp_path / "outer/memory.max").write_text("123000000\n")
+    (tmp_path / "outer/inner/memory.max").write_text("max\n")
+    own = tmp_path / "cgroup"
+    own.write_text("0::/outer/inner\n")
+    assert memory_allowed(tmp_path, own) == 123_000_000 < whole
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2GB", 2 * 10**9),
+        ("512MiB", 512 << 20),
+        ("0", 0),
+        ("0.1", 0.1),
+        ("10%", 0.1),
+        ("auto", None),
+    ],
+)
+def test_limits_are_amounts_or_shares(text: str, value: Limit) -> None:
+    assert broker_options({"disk-free-limit": text}).bounds.disk_free == value
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "1.5", "100%", "2 XB", "auto"])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"amount|share"):
+        broker_options({"memory-limit": text})
