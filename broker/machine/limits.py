@@ -28,7 +28,10 @@ NO_ACK_HELD_MAX = 1_000
 """Of one consumer without acknowledgement, until its member has written them."""
 LETTERS_WORK_MAX = 10_000
 """Units of dead-lettering at one position; the other letters follow at the next ones."""
-EXPIRED_PER_TICK_MAX = 4_096
+SESSION_WORK_MAX = 10_000
+"""Units of ending the connections of a member that is gone, at one position; the others follow at
+the next ones. A connection is not divided."""
+EXPIRED_PER_TICK_MAX = 2_048
 LEASES_PER_TICK_MAX = 512
 """Messages and unused queues that expire at one tick; the next tick goes on."""
 EXPIRED_PER_GET_MAX = 256

@@ -29,6 +29,7 @@ from broker.machine.handlers.transactions import on_tx_commit
 from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
 from broker.machine.image import snapshot as snapshots
+from broker.machine.limits import SESSION_WORK_MAX
 from broker.machine.queueing.queue import ready_count
 from broker.machine.queueing.refusals import poisonous
 from broker.machine.state import Channel, Queue, QueueRow, State
@@ -66,6 +67,8 @@ class Machine(State):
                 outcome = connections.refuse(self, channel, kind, poisonous())
             else:
                 outcome = on_channel(self, channel, command)
+        if self.ending:
+            sessions.end_gone_connections(self, SESSION_WORK_MAX)
         if self.dead_letters or self.late_letters:
             publish.publish_dead_letters(self)
         return outcome
@@ -92,13 +95,14 @@ class Machine(State):
 
     @property
     def wants_tick(self) -> bool:
-        """Some message or queue may expire, or a dead letter waits: the members should tick."""
-        return cluster_time.pending(self) or bool(self.late_letters)
+        """Some message or queue may expire, or something goes on at the next position: the members
+        should tick."""
+        return cluster_time.pending(self) or bool(self.late_letters or self.ending)
 
     @property
     def due_in_us(self) -> int:
         """Nothing can expire within this time: how often to tick may depend on it."""
-        return 0 if self.late_letters else self.due_us - self.now_us
+        return 0 if self.late_letters or self.ending else self.due_us - self.now_us
 
     def free(self, count: int) -> int:
         """Free up to so many of the messages that were purged; return how many. It takes time, and

@@ -149,6 +149,7 @@ class ConnectionRecord:
     local: bool
     channels: "dict[int, Channel]" = field(default_factory=dict)
     exclusive: dict[str, Queue] = field(default_factory=dict)
+    ended: bool = False  # with its session, but not taken out of the state yet
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -180,6 +181,7 @@ class Channel:
     local: bool = field(init=False)
     mark: int = field(init=False)  # its name in move rows
     next_tag: int = 1
+    open: bool = True  # its connection has not ended: it may be sent more
     limit: int = CHANNEL_HELD_MAX  # shared by the consumers with acknowledgement
     outstanding: int = 0  # of those
     consumers: dict[str, Consumer] = field(default_factory=dict)
@@ -267,6 +269,8 @@ class State:
     poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)
     # (member, subject) to the detail: what members run out of
     alarms: dict[tuple[str, str], str] = field(default_factory=dict)
+    # connections of sessions that ended, in the order of `connections`; follows from the state
+    ending: deque[ConnectionRecord] = field(default_factory=deque)
     # to publish: those of this position, and those that were too many at earlier ones
     dead_letters: list[Letter] = field(default_factory=list)
     late_letters: deque[Letter] = field(default_factory=deque)

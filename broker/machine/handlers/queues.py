@@ -31,6 +31,9 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
     connection = channel.connection
     vhost = connection.vhost
     queue = vhost.queues.get(name)
+    if queue is not None and queue.owner is not None and queue.owner.ended:
+        delete_queue(state, queue)  # its client comes back before its end had its turn
+        queue = None
     refusal: Refusal | None = None
     if queue is not None and queue.owner is not None and queue.owner is not connection:
         refusal = locked(name, vhost.name)

@@ -1,11 +1,12 @@
 """Sessions of members: activation of a primary view, blobs in sequence, ticks, voters.
 
 A session is a time in which a member's state carries over from view to view. When it ends, all of
-its connections are closed at this one position, and whatever it still sends is rejected: alike at
-all members, because that depends on replicated state alone.
+its connections are closed at this position, or at the next ones when they are many, and whatever it
+still sends is rejected: alike at all members, because that depends on replicated state alone.
 Decision: docs/decisions/0015-origins-have-incarnations-and-sessions.md.
 """
 
+import sys
 from collections import deque
 
 from broker.machine.clock.cluster_time import (
@@ -52,6 +53,7 @@ from broker.machine.state import (
     IS_PERSISTENT,
     NO_TTL,
     TTL_US,
+    ConnectionRecord,
     Queue,
     SessionRecord,
     State,
@@ -93,6 +95,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     ]
     _end_sessions(state, ending)
     if cold:
+        end_gone_connections(state, sys.maxsize)  # nobody is served yet
         _forget_volatile(state)
         forget_poison(state)
     state.remove(cluster_element(state))
@@ -118,18 +121,40 @@ def _start_session(state: State, name: str, incarnation: int, session: int) -> N
 
 
 def _end_sessions(state: State, names: list[str]) -> None:
-    ended: dict[int, bool] = {}
     for name in names:
         record = state.sessions.pop(name)
-        ended[record.session] = True
         forget_clock(state, name)
         forget_alarms(state, name)
         state.remove(session_element(name, record) + record.salt * record.last_blob_no)
         if name == state.local:
             state.local_session = -1
     state.horizon_us = horizon(state)
-    gone = [c for key, c in state.connections.items() if key[0] in ended]
-    end_connections(state, gone, MEMBER_LOST)
+    find_ended(state)
+
+
+def find_ended(state: State) -> None:
+    """The connections without a session are sent nothing more, and end as positions go by."""
+    live = {record.session: True for record in state.sessions.values()}
+    gone = [one for key, one in state.connections.items() if key[0] not in live]
+    for connection in gone:
+        connection.ended, connection.local = True, False
+        for channel in connection.channels.values():
+            channel.open = channel.local = False
+    state.ending = deque(gone)
+
+
+def end_gone_connections(state: State, work_max: int) -> None:
+    """Those of members that are gone, as many as one position may cost, and at least one."""
+    batch: list[ConnectionRecord] = []
+    work = 0
+    while state.ending and work < work_max:
+        connection = state.ending.popleft()
+        batch.append(connection)
+        held = [4 + len(c.unacked) + len(c.unsent) for c in connection.channels.values()]
+        consumers = [4 * len(c.consumers) for c in connection.channels.values()]
+        queues = [8 + len(queue.bindings) for queue in connection.exclusive.values()]
+        work += 8 + sum(held) + sum(consumers) + sum(queues)
+    end_connections(state, batch, MEMBER_LOST)
 
 
 def _forget_volatile(state: State) -> None:

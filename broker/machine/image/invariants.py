@@ -99,7 +99,9 @@ def check(state: State) -> None:
     assert len(state.channels) == sum(len(one.channels) for one in state.connections.values())
     live = {record.session: True for record in state.sessions.values()}
     assert len(live) == len(state.sessions), "sessions are unique"
-    assert all(key[0] in live for key in state.connections), "each connection has a session"
+    gone = [one for key, one in state.connections.items() if key[0] not in live]
+    assert gone == list(state.ending), "each connection has a session, or is about to end"
+    assert all(one.ended and not one.local for one in gone)
     for vhost in state.vhosts.values():
         for name, queue in vhost.queues.items():
             assert queue.name == name

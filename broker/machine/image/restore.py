@@ -14,6 +14,7 @@ import msgpack
 from broker.machine.clock.cluster_time import horizon
 from broker.machine.commands import Table
 from broker.machine.digest import ALGORITHM, canonical, item_hash, message_hashes
+from broker.machine.handlers.sessions import find_ended
 from broker.machine.image.invariants import ready_sum, recompute_root
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.queueing.arguments import apply_arguments
@@ -97,6 +98,7 @@ class _Reader:
             if queue.expires_us >= 0 and not queue.consumers:
                 state.leased[queue.number] = queue
         state.horizon_us = horizon(state)
+        find_ended(state)
         state.digest = recompute_root(state, fresh=True)
         if state.digest != self.claimed_root:
             msg = f"the snapshot has root {state.digest:016x}, not {self.claimed_root:016x}"

@@ -136,8 +136,8 @@ def deliver(
 def has_room(channel: Channel, consumer: Consumer) -> bool:
     """Whether the channel may hold one more delivery to a consumer of its own."""
     if consumer.no_ack:
-        return len(channel.unsent) < CHANNEL_HELD_MAX
-    return channel.outstanding < channel.limit
+        return len(channel.unsent) < CHANNEL_HELD_MAX and channel.open
+    return channel.outstanding < channel.limit and channel.open
 
 
 def offer(consumer: Consumer) -> None:

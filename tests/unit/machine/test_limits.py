@@ -267,6 +267,54 @@ def test_unused_queues_expire_in_slices(client: Client, monkeypatch: pytest.Monk
     assert all(before - after <= 2 for before, after in itertools.pairwise(left))
 
 
+def test_the_connections_of_a_member_that_is_gone_end_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Meanwhile nothing is delivered to them, and whoever comes back gets its own queue again."""
+    monkeypatch.setattr("broker.machine.machine.SESSION_WORK_MAX", 1)
+    rig = Rig()
+    other = rig.client("a")
+    other.queue("q")
+    lost = [rig.client("b") for _ in range(4)]
+    for number, one in enumerate(lost):
+        one.queue(f"own{number}", exclusive=True)
+        one.consume("q", prefetch=1)
+        one.publish("q", bytes([number]))
+    assert rig.depth("q") == 0
+    rig.activate(members=("a", "c"))
+    machine = rig.machine
+    assert [len(machine.ending), rig.depth("q")] == [3, 1]
+    assert machine.wants_tick
+    chunks = list(machine.snapshot())
+    copy = Machine.restore("b", chunks)
+    assert list(copy.snapshot()) == chunks
+    assert list(copy.ending) == [copy.connections[one.key] for one in machine.ending]
+    assert other.queue("own3", exclusive=True) == c.OK, "its client came back to another member"
+    assert [len(machine.ending), rig.depth("q")] == [2, 2]
+    rig.activate(members=("a",))
+    rig.tick("a", 0)
+    assert [len(machine.ending), rig.depth("q"), len(machine.connections)] == [0, 4, 1]
+    assert not machine.wants_tick
+    assert rig.has_queue("own3")
+    assert not rig.has_queue("own2")
+    other.consume("q")
+    assert [(body, again) for _, body, again in other.deliveries()] == [
+        (bytes([number]), True) for number in range(4)
+    ]
+
+
+def test_a_cold_start_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.machine.machine.SESSION_WORK_MAX", 1)
+    rig = Rig()
+    for _ in range(3):
+        rig.client("b")
+    rig.activate(members=("a",))
+    assert len(rig.machine.ending) == 2
+    rig.activate(cold=True)
+    assert not rig.machine.ending
+    assert not rig.machine.connections
+
+
 def test_what_is_purged_is_freed_in_slices(client: Client) -> None:
     client.queue("q")
     for number in range(10):
