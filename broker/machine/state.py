@@ -275,7 +275,9 @@ class State:
     dead_letters: list[Letter] = field(default_factory=list)
     late_letters: deque[Letter] = field(default_factory=deque)
     # what a purge took out: nothing refers to it, it is freed in slices (machine.free)
-    discarded: "list[deque[Message] | list[Message]]" = field(default_factory=list)
+    discarded: "list[deque[Message] | list[Message] | list[tuple[int, bool, Message]]]" = field(
+        default_factory=list
+    )
 
     def add(self, element: int) -> None:
         """Add an element to the root, or a sum of several."""

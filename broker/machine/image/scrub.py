@@ -5,6 +5,7 @@ ready messages of one instant are hashed again and summed up against the queue's
 left, all that is not a ready message, is summed up at once against the root.
 """
 
+from collections import deque
 from itertools import chain
 from typing import NamedTuple
 
@@ -37,11 +38,14 @@ class Scrub:
         self._queue: Queue | None = None
         self._captured: list[tuple[int, bool, Message]] = []
         self._ready: list[Message] = []
+        self._source: deque[Message] = deque()  # another one: the queue was purged
         self._first = self._recovered = self._expected = self._total = self._at = 0
 
     def step(self, messages: int) -> Fault | None:
         """Hash about so many messages again; return the first thing that does not hold."""
         while messages > 0 and not self.done:
+            if self._queue is not None and self._queue.ready is not self._source:
+                self._let_go()  # it was purged: what is read no more would still take memory
             if self._queue is None and not self._next_queue():
                 self.done = True
                 return self._rest()
@@ -62,7 +66,7 @@ class Scrub:
         # Messages never change, so references of this instant are as good as the queue.
         self._queue = queue
         self._captured = [(*seq_at(queue, at), one) for at, one in queue.returned.items()]
-        self._ready = list(queue.ready)
+        self._source, self._ready = queue.ready, list(queue.ready)
         self._first = queue.next_seq - len(self._ready)
         self._recovered, self._expected = queue.recovered_seq, queue.ready_sum
         self._total = self._at = 0
@@ -87,10 +91,15 @@ class Scrub:
             self._total += ready_element(content, queue.number, seq, redelivered)
         self._at = end
         if end == returned + len(self._ready):
-            self._queue, self._captured, self._ready = None, [], []
+            self._let_go()
             if self._total & MASK != self._expected:
                 return end - at, Fault(place, "its messages are not those that it took in")
         return end - at, None
+
+    def _let_go(self) -> None:
+        """Of the queue in hand; these may be the last references to a million messages."""
+        self._state.discarded += (self._ready, self._captured)
+        self._queue, self._captured, self._ready = None, [], []
 
     def _rest(self) -> Fault | None:
         state = self._state

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from broker.machine import commands as c
+from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
 from tests.support.three_machines import EMPTY, Client, Rig
 
@@ -313,6 +314,27 @@ def test_a_cold_start_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     rig.activate(cold=True)
     assert not rig.machine.ending
     assert not rig.machine.connections
+
+
+def test_a_scrub_does_not_keep_what_was_purged(client: Client) -> None:
+    """A pass takes minutes; a member kept all purged messages in memory until its end."""
+    client.queue("q")
+    for number in range(10):
+        client.publish("q", bytes([number]))
+    client.queue("r")
+    client.publish("r")
+    machine = client.rig.machine
+    scrub = Scrub(machine)
+    assert scrub.step(3) is None
+    client.purge("q")
+    while not scrub.done:
+        assert scrub.step(3) is None
+    assert scrub.messages < 10
+    freed = 0
+    while count := machine.free(4):
+        assert count <= 4
+        freed += count
+    assert freed == 10 + 10 + 1, "the queue's, and those of the scrub"
 
 
 def test_what_is_purged_is_freed_in_slices(client: Client) -> None:
