@@ -24,6 +24,8 @@ KINDS = {
     "stuck": "a member that failed to receive",
     "suspect": "the link to a member broke",
     "checked": "how the check of it ended",
+    "gone": "why a member of the ring before is out",
+    "falsely": "members that ran all the time while the ring was given up",
     "meet": "a merge with another ring begins",
     "met": "members known, in the ring or not, have changed",
     "commit": "a ring is agreed on",
