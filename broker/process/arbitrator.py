@@ -1,9 +1,8 @@
 """The arbitrator: a member that votes, remembers epochs, holds no data and serves no clients.
 
 It takes part in the ring and in the primary layer like any member, answers a state exchange with
-its record instead of a state, and drops what is ordered.  Every epoch in which it sees a view
-activated it records who holds all that this view confirms, and only then reports it to the others
-(its mark is the epoch of its record); see `vsync.quorum.voter_set` for what its vote is worth.
+its record instead of a state, and drops what is ordered.  What it decides is in `arbiter`; here are
+its ring, its record's file and its process.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from broker.admin.operations import STOP_DATAGRAM
 from broker.durability.kept_lease import KeptLease
 from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
+from broker.process.arbiter import Arbiter
 from broker.process.arbitrator_record import ArbiterRecord, RecordFile
 from broker.process.ring_setup import discovery_for
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
@@ -28,22 +27,10 @@ from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.driver import Driver
 from vsync.io.redundant_transport import SEPARATOR
 from vsync.io.transport import Transport
-from vsync.primary.component import Primary
-from vsync.primary.events import (
-    Activated,
-    Activation,
-    Holders,
-    Inquorate,
-    NeverJoins,
-    PersistEpoch,
-    PrimaryEvent,
-    StateReport,
-)
-from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Direct, Output, View
 from vsync.totem.node import Node
-from vsync.types import Guarantee, Member
+from vsync.types import Member
 
 log = logging.getLogger("qpidd")
 
@@ -73,16 +60,20 @@ class Arbitrator:
         )
         self.driver = Driver(self.node, transport, self._on_output, loop=loop)
         self.discovery = discovery_for(options, self.me, log.warning)
-        self.primary = Primary(self.me, self)
         self._options, self._file = options, file
-        self._record = file.record  # as it will be when all that was handed over is written
-        self._lease = ReplyLease(self.node.lease)
+        self._arbiter = Arbiter(
+            self.me, file.record, self.driver, ReplyLease(self.node.lease), self,
+            size=options.cluster_size, requested=options.requested,
+        )  # fmt: skip
         # It only answers: a member that starts waits for the clocks of all members of its view.
         self._clocks = ClockSkew(
-            self.me, options.bounds.clock_s, self.driver.send_direct, _wall_us, lambda: self._ran
+            self.me,
+            options.bounds.clock_s,
+            self.driver.send_direct,
+            _wall_us,
+            lambda: self._arbiter.ran,
         )
         self._writer = ThreadPoolExecutor(1)
-        self._ran = False
         self._stopping = False
 
     # -- start and stop --------------------------------------------------------------------------
@@ -92,10 +83,10 @@ class Arbitrator:
         self.driver.closed.add_done_callback(self._ring_closed)
         self.driver.start()
         self._kept_lease.start()
-        self.driver.set_mark(self._record.epoch)
+        self._arbiter.start()
         if self.discovery is not None:
             self.discovery.start(self._found)
-        log.info("arbitrator: no data, no clients; record of epoch %d", self._record.epoch)
+        log.info("arbitrator: no data, no clients; record of epoch %d", self._file.record.epoch)
 
     def _found(self, address: str) -> None:
         if address not in self.me.address.split(SEPARATOR):
@@ -126,23 +117,6 @@ class Arbitrator:
         if not self.done.done():
             self.done.set_result(code)
 
-    # -- asked by the primary layer --------------------------------------------------------------
-
-    def state_report(self) -> StateReport:
-        """Return what its record is worth."""
-        record = self._record
-        return StateReport(
-            filled=record.epoch > 0, live=False, ran=self._ran, patient=False,
-            cluster_id=record.cluster_id, proposal="", voters=record.voters,
-            size=self._options.cluster_size, promised_epoch=record.promised_epoch,
-            state_epoch=record.epoch, position=0, chain=ZERO_CHAIN, order=ZERO_CHAIN, label="",
-            requested=self._options.requested, arbitrator=True, holders=record.holders,
-        )  # fmt: skip
-
-    def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
-        """Return that no payloads lead anywhere: there is no state."""
-        return -1
-
     # -- from the ring ---------------------------------------------------------------------------
 
     def _on_output(self, output: Output) -> None:
@@ -156,45 +130,12 @@ class Arbitrator:
             return
         if isinstance(output, View):
             log.info("view %s: %s", output.ring, ", ".join(m.name for m in output.members))
-        self.primary.on_output(output)
-        self._work()
+        self._arbiter.on_output(output)
 
-    def _work(self) -> None:
-        for event in self.primary.take():
-            self._follow(event)
-        waiting = self.primary.take_outgoing()
-        while waiting and self.driver.submit(waiting[0], Guarantee.SAFE):
-            waiting.pop(0)
-        self.primary.put_back(waiting)
+    # -- called by the arbiter (`arbiter.ArbiterShell`) --------------------------------------------
 
-    def _follow(self, event: PrimaryEvent) -> None:
-        match event:
-            case PersistEpoch(epoch, cluster_id, voters, request):
-                record = replace(
-                    self._record, promised_epoch=epoch, cluster_id=cluster_id, voters=voters
-                )
-                self._write(record, lambda: self._promised(request))
-            case Activated():
-                self._ran = True
-            case Holders(epoch, names):
-                log.info("epoch %d is held by %s", epoch, ", ".join(sorted(names)))
-                record = replace(
-                    self._record, epoch=epoch, holders=tuple(sorted(names)),
-                    promised_epoch=max(epoch, self._record.promised_epoch),
-                )  # fmt: skip
-                self._write(record, lambda: self.driver.set_mark(epoch))
-            case Inquorate(reason):
-                log.info("not in the primary view: %s", reason)
-            case NeverJoins(reason, settings):
-                self.stop(Exit.PROTOCOL if settings else Exit.DATA, reason)
-            case _:
-                pass  # commands, and what becomes of them, are for members with data
-
-    # -- the record ------------------------------------------------------------------------------
-
-    def _write(self, record: ArbiterRecord, then: Callable[[], None]) -> None:
+    def write(self, record: ArbiterRecord, then: Callable[[], None]) -> None:
         """Make a record durable, after those before it; the ring turns meanwhile."""
-        self._record = record
         writing = self.loop.run_in_executor(self._writer, self._file.write, record)
         writing.add_done_callback(lambda done: self._written(done, then))
 
@@ -205,15 +146,13 @@ class Arbitrator:
         elif not self._stopping:
             then()
 
-    def _promised(self, request: int) -> None:
-        # A promise is given when whoever did not come along has stopped replying.
-        wait_s = self._lease.silent_in(self.primary.members)
-        self.loop.call_later(wait_s, self._acknowledge, request)
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call after some time, unless it stops before."""
+        self.loop.call_later(delay_s, lambda: None if self._stopping else call())
 
-    def _acknowledge(self, request: int) -> None:
-        if not self._stopping:
-            self.primary.persisted(request)
-            self._work()
+    def note(self, text: str) -> None:
+        """Log it."""
+        log.info("%s", text)
 
 
 def _wall_us() -> int:

@@ -129,7 +129,8 @@ def refuse(me: Member, report: StateReport, plan: Plan) -> str:
         kinds = ("keeps its state on disk", "has no data directory")
         mine, theirs = kinds if report.transient else kinds[::-1]
         return f"{MIXING}: this member {theirs}, the cluster here {mine}"
-    return contradiction(me.name, report.voter(), plan.voters)
+    # The options of a member that has run are those of its start; what was ordered since holds.
+    return "" if report.ran else contradiction(me.name, report.voter(), plan.voters)
 
 
 def common_version(reports: Iterable[StateReport]) -> int:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from broker.machine.effects import DeliverEffect
+from broker.process.arbitrator_record import ArbiterRecord
 from broker.replication.chain import History
 from broker.replication.replica import Applied, Item, Replica
 from store.api import Marker
@@ -22,7 +23,7 @@ from tests.sim.broker.clients import MessageId
 from tests.sim.checkers.violation import Violation
 from vsync.primary.events import Activated
 from vsync.primary.state_exchange import ZERO_CHAIN
-from vsync.quorum.voter_set import majority
+from vsync.quorum.voter_set import VoterSet, parse
 from vsync.types import RingId
 
 VIOLATIONS_MAX = 6
@@ -83,6 +84,7 @@ class BrokerJudge:
         self.deliveries_sent: list[DeliverySent] = []
         self.confirms_sent: list[ConfirmSent] = []
         self.logs: dict[str, set[bytes]] = {}  # chains that the present log of each member holds
+        self.records: dict[str, ArbiterRecord] = {}  # the files of arbitrators
         self.latest_epoch = 0  # that anybody has activated
         self.counters: Counter[str] = Counter()
 
@@ -182,8 +184,11 @@ class BrokerJudge:
         disks: Callable[[str], list[MemoryDisk]],
     ) -> None:
         """A member confirms everything up to `node` to its clients."""
-        holding = [v for v in voters if any(self._holds(disk, node) for disk in disks(v))]
-        if len(holding) < majority(len(voters)):
+        electorate = parse(voters)
+        holding = [
+            v for v in electorate.data_names if any(self._holds(disk, node) for disk in disks(v))
+        ]
+        if not all(self._durable(one, holding, node) for one in electorate.sets):
             text = f"{name} confirms {node.position}; only {holding} have it"
             self.broken("G9", text)
         sure = self.confirmed
@@ -198,6 +203,16 @@ class BrokerJudge:
             if there is None or there.chain != node.chain:
                 self.broken("G8", f"{name} confirms another {node.position} than was confirmed")
 
+    def _durable(self, voters: VoterSet, holding: list[str], node: Node) -> bool:
+        """Whether a quorate set holds it, or all those beside whom an arbitrator may vote do."""
+        record = self.records.get(voters.arbitrator)
+        if record is None or record.epoch < node.epoch:
+            return voters.quorate(holding)
+        beside = voters.counted.keys() & record.holders
+        if not beside <= set(holding):
+            return voters.quorate(holding)
+        return voters.quorate([*holding, voters.arbitrator])
+
     def _holds(self, disk: MemoryDisk, node: Node) -> bool:
         meta = disk.meta
         if meta is None or meta.position < node.position or meta.marker is Marker.JOINING:
@@ -210,6 +225,10 @@ class BrokerJudge:
         numbers = sorted(self.epochs)
         for earlier, later in pairwise(numbers):
             one, two = self.epochs[earlier], self.epochs[later]
-            if not one.level & two.level & set(one.voters):
+            electorate = parse(one.voters)
+            if electorate.arbitrators:
+                continue  # it may be all that they share
+            voting = {*electorate.data_names, *parse(two.voters).data_names}
+            if not one.level & two.level & voting:
                 text = f"epochs {earlier} {sorted(one.level)} and {later} {sorted(two.level)}"
                 self.broken("G7", f"{text} share no level voter")

@@ -15,6 +15,7 @@ from broker.machine.effects import Confirm, DeliverEffect, Effect
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
 from tests.sim.broker.clients import SimClients, message_id
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent
+from vsync.quorum.voter_set import Terms
 
 if TYPE_CHECKING:
     from broker.replication.controller import Controller
@@ -30,7 +31,7 @@ class SimOutbox:
         clients: SimClients,
         judge: BrokerJudge,
         controller: Callable[[], Controller],
-        released: Callable[[int, bytes], None],
+        released: Callable[[int, bytes, Terms], None],
     ) -> None:
         self.clients, self.judge = clients, judge
         self._controller, self._on_released = controller, released
@@ -38,6 +39,7 @@ class SimOutbox:
         self._gate: DurableGate[Entry] = DurableGate()
         self._confirmed: list[int] = []
         self._released_to = 0
+        self._releases: deque[tuple[int, Terms]] = deque()  # with the voters that counted then
 
     @property
     def durable_mark(self) -> int:
@@ -54,6 +56,7 @@ class SimOutbox:
             self._fresh.append((position, item.chain, effect))
 
     def release(self, position: int) -> None:
+        self._releases.append((position, self._controller().promise.voters))
         self._gate.release(position)
 
     def flush(self, *, may_reply: bool, soon: bool) -> list[int]:
@@ -81,6 +84,12 @@ class SimOutbox:
         self._gate.clear()
         self.clients.session_started(session)
 
+    def _voters_of(self, position: int) -> Terms:
+        """Whose disks made it durable: when it is written they may have changed."""
+        while self._releases[0][0] < position:
+            self._releases.popleft()
+        return self._releases[0][1]
+
     def _write(self, entry: Entry) -> None:
         position, chain, effect = entry
         judge, clients, name = self.judge, self.clients, self.clients.member
@@ -90,7 +99,7 @@ class SimOutbox:
                 self._confirmed.append(position)
                 if position > self._released_to:
                     self._released_to = position
-                    self._on_released(position, chain)
+                    self._on_released(position, chain, self._voters_of(position))
             message = (effect.conn, effect.publish_no)
             if effect.ack:
                 judge.confirms_sent.append(

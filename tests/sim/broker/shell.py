@@ -39,7 +39,9 @@ from tests.sim.broker.transfer import SimTransfer
 from tests.sim.broker.watchdogs import SimWatchdogs
 from tests.sim.world.member import SimMember
 from tests.sim.world.tap import Tap
+from vsync.primary.component import Primary
 from vsync.primary.events import PROMISED, Activated
+from vsync.quorum.voter_set import Terms
 from vsync.totem.events import Direct, Note, Output
 from vsync.types import Guarantee
 
@@ -50,6 +52,7 @@ DIGEST_INTERVAL = 64
 HELD_BYTES_MAX = 2000  # small: who waits for a state often has to give up what it held
 TICK_US = 1_000_000_000_000  # far enough from zero for clocks that are set back by hours
 POLL_S = 0.01
+OLD_OPTIONS = "this member was started with"
 LOG_WRITE_WORST_S = 1.0
 
 
@@ -74,6 +77,7 @@ class SimRing:
     def _promises(self, epoch: int) -> None:
         """A promise is on the disk, and all that it is based on."""
         upper, controller = self._upper, self._upper.controller
+        upper.stack.promises(upper.name, epoch, controller.primary.members)
         meta = upper.stack.disks[upper.name].meta
         if (
             meta is None
@@ -140,7 +144,8 @@ class BrokerUpper:
         proposal = hashlib.blake2b(seed.encode(), digest_size=16).hexdigest()
         return lambda shell, promise: Controller(
             self.tap.me, shell, promise, replica=replica, filled=filled(meta),
-            size=len(self.world.plan.names), proposal=proposal, patient=False, label=self.name,
+            size=self.stack.data_members(self.world.plan), proposal=proposal, patient=False,
+            label=self.name, requested=self.stack.requested(self.world.plan),
             digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
         )  # fmt: skip
 
@@ -159,6 +164,10 @@ class BrokerUpper:
     @property
     def controller(self) -> Controller:
         return self.replicated.controller
+
+    @property
+    def primary(self) -> Primary:
+        return self.controller.primary
 
     @property
     def store(self) -> MemoryStore:
@@ -243,6 +252,10 @@ class BrokerUpper:
         if self.tape.chance(self.checkpoints):
             self.replicated.persister.request_checkpoint()
         self.replicated.turn(in_slice)
+        meta = self.stack.disks[self.name].meta
+        if meta is not None and self.controller.promise.promised_epoch < meta.promised_epoch:
+            text = f"{self.name} forgets its promise of {meta.promised_epoch}"
+            self.judge.broken("G7", f"{text}: {self.controller.promise}")
         if self.tape.chance(0.002):
             self.controller.replica.machine.invariants()
         self.member.finish_step()
@@ -265,8 +278,8 @@ class BrokerUpper:
                 self.judge.broken("G7", f"{text} {other.controller.primary.epoch}")
         return primary.caught_up_names
 
-    def _released(self, position: int, chain: bytes) -> None:
-        node, voters = self.judge.nodes[chain], self.controller.promise.voters
+    def _released(self, position: int, chain: bytes, voters: Terms) -> None:
+        node = self.judge.nodes[chain]
         self.judge.released(self.name, node, voters, self.stack.disks_of)
 
     # -- its clock (`ports.Clock`) ---------------------------------------------------------------
@@ -333,6 +346,10 @@ class BrokerUpper:
             self.world.after(self.slice_s * self.tape.between(0.1, 1.9), self._turn)
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
+        if self.world.plan.has("voter_changes") and OLD_OPTIONS in reason:
+            # Its options are older than the change; the operator starts it again with the new.
+            self._leave(self.world.plan.token_timeout_ms / 1000.0, "old_options", reason)
+            return
         self.judge.broken("G10" if inconsistent else "G0", f"{self.name} stops: {reason}")
 
     def failed(self, error: Exception) -> None:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 from broker.durability.data_directory import filled
+from broker.process.arbitrator_record import ArbiterRecord
 from store.api import Meta
 from store.memory import MemoryDisk
+from tests.sim.broker.arbiter import SimArbiter
 from tests.sim.broker.audit import Witness, audit
 from tests.sim.broker.judge import BrokerJudge
 from tests.sim.broker.shell import BrokerUpper
 from tests.sim.checkers.violation import Violation
 from tests.sim.faults.nemesis_broker import EventFaults
+from tests.sim.run.plan import VOTES, Plan
 from tests.sim.world.member import SimMember, Upper
 from tests.sim.world.tap import Tap
-from vsync.quorum.voter_set import majority
+from vsync.quorum.voter_set import Terms, majority, parse
+from vsync.types import Member
+
+
+def arbitrator_of(plan: Plan) -> str:
+    """The member that votes and holds no data; empty: none."""
+    return plan.names[-1] if plan.has("arbitrator") and len(plan.names) > 2 else ""
 
 
 class BrokerStack:
@@ -29,16 +38,47 @@ class BrokerStack:
         self.disks: dict[str, MemoryDisk] = {}
         self.lost: dict[str, list[MemoryDisk]] = {}  # what was on disks that were wiped
         self.uppers: dict[str, BrokerUpper] = {}
+        self.unusual = False  # whom the votes can do without depends on more than their number
+        self.records: dict[str, ArbiterRecord] = {}  # the files of arbitrators
+        self.judge.records = self.records
         self.numbers = count(1)  # connections, none twice in the run
         self.event_faults: EventFaults | None = None
+
+    def requested(self, plan: Plan) -> Terms:
+        """The options for the votes that a member is started with, as terms.
+
+        Operators who change the voters change the option files as well.
+        """
+        known = [u.controller for u in self.uppers.values() if u.controller.promise.voters]
+        if known and plan.has("voter_changes"):
+            newest = max(known, key=lambda one: (one.promise.promised_epoch, one.voters_since))
+            now = parse(newest.promise.voters).latest
+            return replace(now, votes={}, away=frozenset()).terms
+        arbitrator = arbitrator_of(plan)
+        terms = [f"{plan.names[0]}=2"] if plan.has("unequal_votes") and len(plan.names) > 2 else []
+        return (*terms, *([f"@arbitrator={arbitrator}"] if arbitrator else []))
+
+    def data_members(self, plan: Plan) -> int:
+        """How many members hold data."""
+        return len(plan.names) - bool(arbitrator_of(plan))
 
     def make(self, member: SimMember, tap: Tap) -> Upper:
         if self.event_faults is None:
             self.event_faults = EventFaults(member.world)
+            self.unusual = any(map(member.world.plan.has, VOTES))
+        if member.name == arbitrator_of(member.world.plan):
+            return SimArbiter(self, member, tap)
         disk = self.disks.setdefault(member.name, MemoryDisk())
         upper = BrokerUpper(self, member, tap, disk)
         self.uppers[member.name] = upper
         return upper
+
+    def promises(self, name: str, epoch: int, members: Collection[Member]) -> None:
+        """A member gives a promise: whoever is not in its view may not reply in an older one."""
+        for other in self.uppers.values():
+            if not other.dead and other.tap.me not in members and other.replicated.may_reply:
+                text = f"{name} promises {epoch}, and {other.name} may still reply in epoch"
+                self.judge.broken("G7", f"{text} {other.controller.primary.epoch}")
 
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
         """Liveness may be demanded while a majority of the voters' filled stores is there.
@@ -46,6 +86,8 @@ class BrokerStack:
         A first start that broke off before any of these applied it waits for all that it named;
         whom another one named, that came to nothing, counts as empty.
         """
+        if self.unusual:
+            return not dead
         metas = {n: d.meta for n, d in self.disks.items() if d.meta is not None and filled(d.meta)}
         if not metas:
             return not dead
@@ -56,6 +98,8 @@ class BrokerStack:
 
     def wipe(self, name: str, names: Sequence[str]) -> None:
         """Empty a disk, if all others are filled and without it are a majority."""
+        if self.unusual:
+            return
         metas = [self.disks[other].meta for other in names if other in self.disks]
         whole = len(metas) == len(names) and all(meta and filled(meta) for meta in metas)
         if whole and len(names) - 1 >= majority(len(names)):
@@ -64,13 +108,17 @@ class BrokerStack:
 
     def backup(self, name: str) -> object:
         """The disk as it is now, for later."""
-        disk = self.disks[name]
+        disk = self.disks.get(name)
+        if disk is None:
+            return None
         return replace(disk, entries=dict(disk.entries), copies={}, owner=None)
 
     def restore(self, name: str, image: object, names: Sequence[str]) -> bool:
         """Put an old disk back, if every other holds all that it will forget."""
         if any(other not in self.disks for other in names):
             return False  # one of them never ran: it holds nothing
+        if self.unusual:
+            return False
         mine = self.disks[name].meta
         others = [self.disks[other] for other in names if other != name]
         if not isinstance(image, MemoryDisk) or image.meta is None or not filled(image.meta):
@@ -101,7 +149,7 @@ class BrokerStack:
     def finish(self, live: Sequence[SimMember]) -> list[Violation]:
         judge = self.judge
         judge.finish()
-        uppers = [self.uppers[member.name] for member in live]
+        uppers = [self.uppers[member.name] for member in live if member.name in self.uppers]
         points = {upper.name: str(upper.controller.replica.history) for upper in uppers}
         roots = {upper.controller.replica.machine.root() for upper in uppers}
         if len(set(points.values())) > 1 or len(roots) > 1:

@@ -7,6 +7,7 @@ dates the wall clocks show, and at the end they must all be gone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.machine.commands import (
@@ -24,6 +25,7 @@ from broker.machine.commands import (
 from broker.machine.state import BODY, NUMBER, Message
 from broker.replication.replica import Applied
 from broker.replication.timers import Ticker
+from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from broker.watchdogs.disk_lag import DiskLag
 from tests.sim.broker.clients import MESSAGE
 from vsync.totem.node import Node
@@ -46,6 +48,9 @@ class SimWatchdogs:
         self.upper, self.world = upper, upper.world
         tape = self.tape = upper.tape.fork("health")
         self._ticker = Ticker(upper.controller, self.world.now)
+        self._changes = VoterChanges(upper.controller)
+        self._operator = upper.tape.fork("operator")
+        self._operates = self.world.plan.has("voter_changes") * self._operator.pick((0.1, 0.5))
         self._disk = DiskLag(tape.pick((1.0, 5.0, 30.0)), BACKLOG_BYTES_MAX, self._throttle)
         plan = self.world.plan
         kept = plan.store_frames_max * plan.frame_bytes_max
@@ -63,6 +68,9 @@ class SimWatchdogs:
         upper = self.upper
         self.upper.later(BEAT_S * self.tape.between(0.5, 1.5), self._beat)
         self._ticker.wake(self.world.now)
+        self._changes.wake(self.world.now)
+        if upper.controller.serving and not self.world.healed:
+            self._operate()
         if upper.controller.serving and not self.world.healed and self.tape.chance(self._load):
             self._publish()
         lag = upper.replicated.persister.writer.lag()
@@ -72,6 +80,28 @@ class SimWatchdogs:
             upper.judge.broken("4.11", f"{upper.name}: {lag.bytes} bytes wait for the disk")
         if self._disk.look(lag, self.world.now) and not self.world.healed:
             self.world.after(0.0, self._leave)
+
+    def _operate(self) -> None:
+        """An operator changes who votes, or with how many votes."""
+        tape, data = self._operator, sorted(self.upper.stack.uppers)
+        if not tape.chance(self._operates):
+            return
+        name, votes = tape.pick(data), tape.number(1, 3)
+        changes = self._changes
+        asked: tuple[tuple[str, Callable[[], object]], ...] = (
+            ("votes", lambda: changes.votes(name, votes)),
+            ("expected", lambda: changes.expected(votes + 1)),
+            ("expected", lambda: changes.expected(0)),
+            ("remove", lambda: changes.remove(name)),
+            ("add", lambda: changes.add(name)),
+        )
+        word, ask = tape.pick(asked)
+        try:
+            ask()
+        except ChangeRefused:
+            self.upper.judge.counters["changes_refused"] += 1
+        else:
+            self.world.fault(f"voters_{word}", f"{self.upper.name}: {name} {votes}")
 
     def _leave(self) -> None:
         if not self.upper.dead and self.upper.member.up:

@@ -7,13 +7,17 @@ and `tests/unit/vsync/totem/test_pitfalls_bite.py` a test without chance for som
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 from broker.machine.effects import Effect
+from broker.process.arbiter import Arbiter
+from broker.process.arbitrator_record import ArbiterRecord
 from broker.replication.chain import Promise
+from broker.replication.controller import Controller
 from broker.replication.durable_gate import DurableGate
 from broker.replication.member import ReplicatedMember
 from broker.replication.persister import Persister
@@ -492,6 +496,51 @@ def clients_outlive_the_tail() -> Patches:
     yield component.Primary, "state_replaced", unnoticed
 
 
+def promise_forgotten_after_a_transfer() -> Patches:
+    """Whose state it has now decides what it counts as promised; its own promises are forgotten."""
+    received_ = Controller.state_received
+
+    def forgetful(self: Controller, replica: Replica, *, counts: bool) -> None:
+        self.promise = dataclasses.replace(self.promise, promised_epoch=replica.history.epoch)
+        received_(self, replica, counts=counts)
+
+    yield Controller, "state_received", forgetful
+
+
+def arbiter_reports_before_its_record() -> Patches:
+    """An arbitrator says who holds what was confirmed, and writes it down afterwards."""
+    write_ = Arbiter._write
+
+    def hasty(self: Arbiter, record: ArbiterRecord, then: Callable[[], None]) -> None:
+        if record.epoch == self._record.epoch:
+            write_(self, record, then)
+            return
+        write_(self, record, lambda: None)
+        then()
+
+    yield Arbiter, "_write", hasty
+
+
+def arbiter_promises_before_durable() -> Patches:
+    """An arbitrator gives a promise while it is on its way to the disk."""
+    write_ = Arbiter._write
+
+    def hasty(self: Arbiter, record: ArbiterRecord, then: Callable[[], None]) -> None:
+        write_(self, record, lambda: None)
+        then()
+
+    yield Arbiter, "_write", hasty
+
+
+def arbiter_promises_while_others_reply() -> Patches:
+    """An arbitrator gives its promise although the lease of a missing member still runs."""
+
+    def at_once(self: Arbiter, request: int) -> None:
+        self._acknowledge(request)
+
+    yield Arbiter, "_promised", at_once
+
+
 def installs_before_the_log() -> Patches:
     """A received state goes on before the member log knows that it is there."""
 
@@ -559,7 +608,17 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     installs_before_the_log,
 )
 """Of the rules of order in `broker.replication.member`: a stack of brokers shows them."""
-MUTANTS = {mutant.__name__: mutant for mutant in RING_MUTANTS + PRIMARY_MUTANTS + MEMBER_MUTANTS}
+SHELL_MUTANTS: tuple[Callable[[], Patches], ...] = (
+    promise_forgotten_after_a_transfer,
+    arbiter_reports_before_its_record,
+    arbiter_promises_before_durable,
+    arbiter_promises_while_others_reply,
+)
+"""Noticed without chance: `tests/unit/sim/test_shell_mutants.py`."""
+MUTANTS = {
+    mutant.__name__: mutant
+    for mutant in RING_MUTANTS + PRIMARY_MUTANTS + MEMBER_MUTANTS + SHELL_MUTANTS
+}
 
 
 @contextmanager

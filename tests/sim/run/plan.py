@@ -64,8 +64,11 @@ LATER_EPISODES = (
 )
 LATER_OTHERS = ("clock_drift", "strike", "stays_cut")
 LATEST = ("late", "outage")  # each in a quarter of the seeds, whatever other faults they have
+VOTES = ("arbitrator", "unequal_votes", "voter_changes")  # by another tape again: who has a vote
 ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES
-ALL_FAULTS = WEATHER_FAULTS + LATER_WEATHER + ALL_EPISODES + OTHER_FAULTS + LATER_OTHERS + LATEST
+ALL_FAULTS = (
+    *WEATHER_FAULTS, *LATER_WEATHER, *ALL_EPISODES, *OTHER_FAULTS, *LATER_OTHERS, *LATEST, *VOTES,
+)  # fmt: skip
 
 VIEW_CHANGERS = (
     "isolate", "halves", "flap", "crash", "crash_quick", "crash_mid_output", "crash_all", "wipe",
@@ -164,7 +167,7 @@ def make_plan(
     later = tape.fork("later")
     drawn += _later(later, drawn)
     latest = tape.fork("latest")
-    drawn += [fault for fault in LATEST if latest.chance(0.25)]
+    drawn += [fault for fault in LATEST if latest.chance(0.25)] + _who_votes(tape.fork("votes"))
     for fault in LATER_WEATHER:
         rates[fault] = WORST[fault] * later.between(0.02, 1.0)
     faults = tuple(f for f in drawn if f not in without and (only is None or f in only))
@@ -208,6 +211,10 @@ def make_plan(
         transfer_s=tape.pick((0.01, 0.1, 0.5)),
         primary=primary,
     )
+
+
+def _who_votes(tape: Tape) -> list[str]:
+    return [choice for choice in VOTES if tape.chance(0.25)]
 
 
 def _later(tape: Tape, drawn: list[str]) -> list[str]:

@@ -5,6 +5,8 @@ What becomes of a cluster when views change is told in `tests/scenarios/broker`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgpack
 
 from tests.support.scripted_views import Bus, formed, hello, publish, same_everywhere
@@ -66,6 +68,21 @@ def test_a_state_that_arrives_when_its_view_is_over_brings_its_cluster_along() -
     assert bus.shells["c"].stopped is None
     assert core.serving
     same_everywhere(bus, "a b c")
+
+
+def test_a_promise_outlives_the_state_that_takes_the_place_of_ones_own() -> None:
+    """G7: to whom it was given counts on it, whoever's state its member goes on from."""
+    bus = formed()
+    bus.change("a b")
+    bus.start("c", incarnation=2)
+    bus.shells["c"].instant_transfers = False
+    bus.view("a b c")
+    agree(bus, "a b c")
+    core = bus.cores["c"]
+    core.promise = replace(core.promise, promised_epoch=9)  # to a view that came to nothing
+    bus.shells["c"].finish_transfer(bus.shells["c"].transfers[0][0])
+    assert core.replica.history.epoch < 9
+    assert core.promise.promised_epoch == 9
 
 
 def test_who_waits_long_for_a_state_gives_up_what_it_held() -> None:

@@ -128,3 +128,13 @@ def test_only_stores_that_each_claim_to_be_the_last_are_a_shutdown_mismatch() ->
     # The one that was started first runs by now, and fills the other.
     running = sole_a._replace(ran=True, state_epoch=4, reach=4)
     assert make_plan((A, B), {A: running, B: sole_b}).verdict is PlanVerdict.RESUME
+
+
+def test_a_running_members_options_are_older_than_what_operators_ordered() -> None:
+    """Else no view that follows a change of votes would ever be primary again."""
+    voters = ("a=2", "b", "c")
+    reports = {m: state_report(9, 2, ran=True)._replace(voters=voters) for m in (A, B, C)}
+    plan = make_plan((A, B, C), reports)
+    asked = reports[C]._replace(requested=("a=3",))
+    assert not refuse(C, asked, plan)
+    assert "started with 3 votes for a" in refuse(C, asked._replace(ran=False), plan)

@@ -1,0 +1,62 @@
+"""Ten mistakes of the shell around ring and machine, each with a check that notices it every day.
+
+Some are noticed by seeds of the simulator (`tests/unit/sim/test_mutants.py` runs them), some where
+the power is lost (`tests/crash/test_crash_points.py`), and the others here, without chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.crash.workloads import MISTAKES
+from tests.sim.mutation.by_hand import SHELL_MUTANTS, broken
+from tests.unit.process import test_arbiter
+from tests.unit.replication import test_controller
+from tests.unit.sim.test_mutants import KILLERS
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "promise_forgotten_after_a_transfer": (
+        test_controller.test_a_promise_outlives_the_state_that_takes_the_place_of_ones_own
+    ),
+    "arbiter_reports_before_its_record": (
+        test_arbiter.test_it_reports_an_epoch_when_its_record_is_written
+    ),
+    "arbiter_promises_before_durable": (
+        test_arbiter.test_it_promises_what_is_written_when_all_others_are_silent
+    ),
+    "arbiter_promises_while_others_reply": (
+        test_arbiter.test_it_promises_what_is_written_when_all_others_are_silent
+    ),
+}
+
+TEN = {
+    "promise acknowledged before fsync": (
+        "promises_before_durable", "arbiter_promises_before_durable",
+    ),
+    "promise without lease wait": (
+        "promises_while_others_reply", "arbiter_promises_while_others_reply",
+    ),
+    "speech without lease": ("replies_without_a_lease",),
+    "LMDB without sync": ("lmdb_without_sync",),
+    "arbitrator's mark before its record": ("arbiter_reports_before_its_record",),
+    "joiner reporting undurable positions": ("applied_counts_as_durable",),
+    "own promise dropped at store switch": ("promise_dropped_at_the_switch",),
+    "directory not fsynced": ("directory_not_synced",),
+    "received copy not fsynced": ("received_copy_not_synced",),
+    "promise forgotten after a transfer": ("promise_forgotten_after_a_transfer",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [mutant.__name__ for mutant in SHELL_MUTANTS])
+def test_a_mistake_is_noticed_without_chance(name: str) -> None:
+    CHECKS[name]()
+    with broken(name), pytest.raises((AssertionError, ValueError)):
+        CHECKS[name]()
+
+
+@pytest.mark.parametrize("mutant", TEN)
+def test_none_of_the_ten_goes_unchecked(mutant: str) -> None:
+    for name in TEN[mutant]:
+        assert name in {**KILLERS, **MISTAKES, **CHECKS}
