@@ -115,8 +115,7 @@ class BrokerMember:
         )  # fmt: skip
         self._transfer = StateTransfer(
             identity.data_dir, loop, ring.driver.send_direct, supervisor.quarantine,
-            store=lambda: self._member.persister.store,
-            own=lambda: self._member.persister.meta,
+            store=lambda: self._member.persister.store, own=lambda: self._member.persister.meta,
             request_checkpoint=lambda: self._member.persister.request_checkpoint(),
             replica=lambda: self._controller.replica,
             member=lambda: self._member,
