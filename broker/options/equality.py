@@ -35,6 +35,7 @@ KINDS: Mapping[str, Kind] = {
     "cluster-password": Kind.EQUAL,
     "no-data-dir": Kind.EQUAL,
     # The strictest of the members' limits slows down, or ends, what the others would have borne.
+    "cluster-cman": Kind.ALIKE,
     "clock-bound": Kind.ALIKE,
     "disk-lag-max": Kind.ALIKE,
     "disk-backlog-max": Kind.ALIKE,
