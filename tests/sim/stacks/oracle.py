@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.sim.run.plan import Plan
 from tests.sim.world.random_tape import Tape
-from vsync.totem.events import Deliver, Marks, Output, Transitional, View
+from vsync.totem.events import Deliver, Direct, Marks, Output, Transitional, View
 from vsync.totem.phases import Phase
 from vsync.types import NO_RING, Guarantee, Member, RingId
 
@@ -96,7 +96,7 @@ class OracleCore:
         self.mark = mark
 
     def send_direct(self, to: Member, payload: bytes) -> None:
-        """Datagrams may be lost; these are."""
+        self.oracle.send_direct(self.me, to, payload)
 
     def leave(self, now: float) -> None:
         """The oracle sees who is gone."""
@@ -139,6 +139,7 @@ class Oracle:
 
     def __init__(self, plan: Plan) -> None:
         self.tape = Tape(plan.seed, "oracle")
+        self.mail = self.tape.fork("mail")
         self.world: World | None = None
         self.cores: dict[str, OracleCore] = {}
         self.seq = 0
@@ -189,6 +190,19 @@ class Oracle:
         if ring.marks != core.shown and tape.chance(0.5):
             core.shown = dict(ring.marks)
             core.out.append(Marks(core.shown))
+
+    def send_direct(self, sender: Member, to: Member, payload: bytes) -> None:
+        """A datagram: late, lost now and then, and only for members of one ring."""
+        assert self.world is not None
+        if not self.mail.chance(0.05):
+            self.world.after(self.mail.gap(self.round_s), self._arrived, sender, to, payload)
+
+    def _arrived(self, sender: Member, to: Member, payload: bytes) -> None:
+        assert self.world is not None
+        core = self.core_of(to)
+        if core is not None and sender in core.members:
+            core.out.append(Direct(sender, payload))
+            self.world.members[to.name].schedule_turn()
 
     # -- views -----------------------------------------------------------------------------------
 
