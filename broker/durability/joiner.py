@@ -150,7 +150,8 @@ class Joiner(Generic[StoreT]):
 
     def next_item(self) -> Recorded | None:
         """Return the next item of the tail; None when none is here yet."""
-        while self._receiver is not None:
+        # The member may ask while a checkpoint comes: its blocks are no items.
+        while self._receiver is not None and isinstance(self._receiver.answer, Tail):
             try:
                 item = next(self._items, None)
             except ValueError as error:

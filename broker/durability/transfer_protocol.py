@@ -196,7 +196,11 @@ class Receiver:
         self, cursor: int, number: int, of: int, following: int, data: bytes, now: float
     ) -> None:
         assembly = self._assemblies.get(cursor)
-        if assembly is None or assembly.of not in (-1, of) or number in assembly.pieces:
+        if assembly is None:
+            return
+        if (assembly.of, assembly.following) != (of, following):
+            assembly.pieces.clear()  # the donor read anew, and further: pieces of two do not mix
+        if number in assembly.pieces:
             return
         self._heard_at = assembly.asked_at = now
         self.counters["pieces"] += 1

@@ -223,6 +223,15 @@ SEEDS = {
         without=(),
         votes=True,
     ),
+    "a_checkpoint_taken_for_a_tail": FailedSeed(
+        20,
+        False,
+        "G0: a member that asked for items while a checkpoint was on its way took the checkpoint's"
+        " blocks for items, and stopped",
+        "broker",
+        without=(),
+        votes=True,
+    ),
 }
 
 
