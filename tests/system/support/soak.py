@@ -1,13 +1,16 @@
-"""Run a three-member cluster under load through kills, stops and partitions, then judge it.
+"""Run clusters under load through kills, partitions and sick disks, then judge them.
 
     python -m tests.system.support.soak --minutes 30 [--seed N]
 
-Real brokers, joined through a seeded relay (tests/system/support/tcp_relay.py), serve publishers
-and a consumer, which write down what they do.  Every few seconds something befalls the brokers, for
-a while; then all is healed, dead members are started again, and all three must serve together
-within a generous time.  In the end, every message whose publish was confirmed must have been
-received, and qpid-cluster-verify must find the members' logs consistent, and in them all that
-clients were told. Prints what it does, and the verdict in the last line.
+Half of the time three members with data, then two and an arbitrator.  Real brokers, joined through
+a seeded relay (tests/system/support/tcp_relay.py), serve publishers and a consumer, which write
+down what they do.  Every few seconds something befalls the brokers, for a while; then all is
+healed, dead members are started again, and all must serve together within a generous time.  In the
+end, every message whose publish was confirmed must have been received, and qpid-cluster-verify must
+find the members' logs consistent, and in them all that clients were told.  Prints what it does, and
+the verdict in the last line.
+
+Disks are filled and frozen where this process may mount file systems; else it says that it may not.
 
 Exit status: 0 all held; 1 something did not (the logs are kept, and the line says where); 2 the
 logs could not be judged.
@@ -24,17 +27,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pika.exceptions
 
+from broker.durability.data_directory import LOG_DIR
 from broker.exit_codes import Exit
+from tests.system.support import small_disks
+from tests.system.support.burners import burning
 from tests.system.support.load_clients import Load, take_the_rest
+from tests.system.support.small_disks import SmallDisk
 from tests.system.support.tcp_relay import RelayedCluster
 from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, command, ended_by_sigterm
 
-MEMBERS = 3
+MEMBERS = {"three": 3, "two and an arbitrator": 2}
+DISK_MIB = 512
 TOGETHER_S = 120.0
 """How long the members may take to serve together again: far more than they need."""
 QUIET_S = (0.2, 2.0)
@@ -46,6 +54,9 @@ GOOD_REASONS = (Exit.DISK,)
 """What a member may end with by itself here: a slow disk is the machine's affair."""
 CLIENTS = "clients"
 """Where the histories of clients are, below the logs of the cluster."""
+BURNERS = 4
+STORM = 4
+"""How often a member is killed and started again in a storm of rejoins."""
 TWICE = 0.3
 """How often a second evil comes upon the first."""
 
@@ -53,8 +64,9 @@ TWICE = 0.3
 class Hardship:
     """What can happen to a cluster, drawn from a seed."""
 
-    def __init__(self, cluster: RelayedCluster, seed: int) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: RelayedCluster, disks: Sequence[SmallDisk], seed: int) -> None:
+        self._cluster, self._disks = cluster, disks
+        self._size = len(cluster.members)
         self._relay = cluster.relay
         self._chance = random.Random(seed)
         self._stopped: list[BrokerProcess] = []
@@ -71,7 +83,16 @@ class Hardship:
             "sever": self._relay.sever,
             "slow": lambda member: self._relay.slow(member, SLOW_S),
             "confuse": lambda member: self._relay.confuse(member, CONFUSED),
+            "starve": lambda _: self._starve(),
+            "rejoin": self._rejoin,
         }
+        if disks:
+            self.evils["freeze"] = lambda member: disks[member].freeze()
+            self.evils["freeze all"] = lambda _: self._each_disk(SmallDisk.freeze)
+            self.evils["fill"] = lambda member: disks[member].fill()
+            self.evils["fill all"] = lambda _: self._each_disk(SmallDisk.fill)
+        if cluster.arbitrator is not None:
+            self.evils["kill arbitrator"] = lambda _: self._kill_arbitrator()
 
     def round(self) -> None:
         """One or two evils, a while of them, and the way back.  Raises ClusterTrouble."""
@@ -79,7 +100,7 @@ class Hardship:
         time.sleep(chance.uniform(*QUIET_S))
         for _ in range(1 + (chance.random() < TWICE)):
             name = chance.choice(list(self.evils))
-            member = chance.randrange(MEMBERS)
+            member = chance.randrange(self._size)
             print(f"  {name} {self._cluster[member]}", flush=True)
             self.befell[name] += 1
             self.evils[name](member)
@@ -89,6 +110,9 @@ class Hardship:
     def heal(self) -> None:
         """Undo all, start who is dead, and wait until all serve together."""
         self._relay.heal()
+        for disk in self._disks:
+            disk.thaw()
+            disk.relieve()
         for member in self._stopped:
             if member.alive:
                 member.signal(signal.SIGCONT)
@@ -112,13 +136,14 @@ class Hardship:
             self._ended.add(self._cluster[member].label)
 
     def _kill_all(self, member: int) -> None:
-        for place in range(MEMBERS):
-            self._kill((member + place) % MEMBERS)
+        for place in range(self._size):
+            self._kill((member + place) % self._size)
 
     def _terminate(self, member: int) -> None:
         broker = self._cluster[member]
-        if not broker.alive or broker in self._stopped:
-            return  # who is stopped cannot hear it
+        ill = self._disks and (self._disks[member].frozen or not self._disks[member].free_bytes())
+        if not broker.alive or broker in self._stopped or ill:
+            return  # who is stopped cannot hear it, and who has no disk cannot end in order
         code = broker.terminate(TOGETHER_S)
         self._ended.add(broker.label)
         if code != Exit.OK:
@@ -132,16 +157,42 @@ class Hardship:
             self._stopped.append(broker)
 
     def _one_way(self, member: int) -> None:
-        self._relay.hold(member, (member + self._chance.choice((1, 2))) % MEMBERS)
+        self._relay.hold(member, (member + self._chance.randrange(1, self._size)) % self._size)
+
+    def _starve(self) -> None:
+        with burning(BURNERS):
+            time.sleep(self._chance.uniform(*ILL_S))
+
+    def _rejoin(self, member: int) -> None:
+        """Kill a member and start it again, as often as it takes to meet it in every stage."""
+        broker = self._cluster[member]
+        for _ in range(STORM):
+            self._kill(member)
+            if not broker.alive:
+                broker.start()
+                self._ended.discard(broker.label)
+            time.sleep(self._chance.uniform(0.1, 2.0))
+
+    def _each_disk(self, befalls: Callable[[SmallDisk], None]) -> None:
+        for disk in self._disks:
+            befalls(disk)
+
+    def _kill_arbitrator(self) -> None:
+        arbitrator = self._cluster.arbitrator
+        if arbitrator is not None and arbitrator.alive:
+            arbitrator.kill()
 
 
-def suffer(root: Path, seed: int, seconds: float) -> list[str]:
+def suffer(root: Path, arrangement: str, seed: int, seconds: float) -> list[str]:
     """Run rounds for so long; what did not hold, in sentences.  The logs are under `root`."""
     trouble: list[str] = []
-    with RelayedCluster(root, MEMBERS, "hardship", seed=seed) as cluster:
+    size = MEMBERS[arrangement]
+    cluster = RelayedCluster(root, size, "hardship", seed=seed, arbitrator=size == 2)
+    places = [] if small_disks.why_not() else [one.data_dir for one in cluster.members]
+    with small_disks.mounted(places, DISK_MIB) as disks, cluster:
         brokers = [one.address for one in cluster.members]
         load = Load(brokers, seed, publishers=2, rate=200.0, histories=root / CLIENTS)
-        hardship = Hardship(cluster, seed)
+        hardship = Hardship(cluster, disks, seed)
         rounds = 0
         try:
             cluster.start(TOGETHER_S)
@@ -159,9 +210,13 @@ def suffer(root: Path, seed: int, seconds: float) -> list[str]:
                 member.terminate(TOGETHER_S)
         except (ClusterTrouble, pika.exceptions.AMQPError) as problem:
             trouble.append(f"in round {rounds}: {type(problem).__name__}: {problem}")
+        finally:
+            cluster.close()
+            for place in places:  # their file systems go
+                shutil.copytree(place / LOG_DIR, root / "logs" / place.name)
         befell = ", ".join(f"{name} {count}" for name, count in sorted(hardship.befell.items()))
         print(
-            f"{rounds} rounds: {befell}; {len(load.confirmed)} messages confirmed, "
+            f"{arrangement}: {rounds} rounds: {befell}; {len(load.confirmed)} messages confirmed, "
             f"{len(load.received)} received, {load.reconnects} reconnects, "
             f"{cluster.relay.moved_bytes} bytes between members"
         )
@@ -191,12 +246,20 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1, help="draws what happens, and to whom")
+    parser.add_argument("--only", choices=MEMBERS, help="one arrangement of members")
     parser.add_argument("--keep", action="store_true", help="keep the logs in any case")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="hardship-"))
+    if lacking := small_disks.why_not():
+        print(f"disks are neither filled nor frozen: {lacking}")
+    trouble: list[str] = []
+    verdict = 0
     with ended_by_sigterm():
-        trouble = suffer(root, arguments.seed, 60.0 * arguments.minutes)
-    verdict = check(root)
+        for name in [arguments.only] if arguments.only else MEMBERS:
+            place = root / name.replace(" ", "-")
+            seconds = 60.0 * arguments.minutes / (1 if arguments.only else len(MEMBERS))
+            trouble += [f"{name}: {what}" for what in suffer(place, name, arguments.seed, seconds)]
+            verdict = max(verdict, check(place))
     if verdict == 0 and not trouble:
         if not arguments.keep:
             shutil.rmtree(root)

@@ -301,8 +301,11 @@ class DetouredBroker(BrokerProcess):
 class RelayedCluster(LocalCluster):
     """A `LocalCluster` with a relay between its members."""
 
-    def __init__(self, root: Path, size: int = 3, name: str = "relayed", *, seed: int = 1) -> None:
-        super().__init__(root, size, name)
+    def __init__(
+        self, root: Path, size: int = 3, name: str = "relayed", *, seed: int = 1,
+        arbitrator: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(root, size, name, arbitrator=arbitrator)
         self.relay = Relay([_ring_address(member) for member in self.members], seed)
         self.members = [
             DetouredBroker(member, self.relay.detours(place))
