@@ -232,6 +232,15 @@ SEEDS = {
         without=(),
         votes=True,
     ),
+    "a_first_start_begun_again_with_an_older_epoch": FailedSeed(
+        9107,
+        False,
+        "G7: a first start that was cut short had come to epoch 2; begun again, it asked for epoch"
+        " 1, and a member promised less than it had promised",
+        "broker",
+        without=(),
+        votes=True,
+    ),
 }
 
 

@@ -174,8 +174,10 @@ def _first_start(members: tuple[Member, ...], reports: dict[Member, StateReport]
     if transient and not all(reports[m].transient for m in data):
         verdict = PlanVerdict.WAIT
         reason = f"{MIXING}: {transient} without a data directory, the others with one"
+    # One that is begun again after it was cut short comes after all that was promised for it.
+    epoch = 1 + max(reports[m].promised_epoch for m in members)
     return Plan(
-        verdict, reason, 1, lowest, reports[lowest].proposal, voters,
+        verdict, reason, epoch, lowest, reports[lowest].proposal, voters,
         0, ZERO_CHAIN, ZERO_CHAIN, 0, frozenset(members), frozenset(),
         frozenset(m.name for m in members), common_version(reports.values()),
     )  # fmt: skip

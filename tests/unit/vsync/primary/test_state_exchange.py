@@ -138,3 +138,12 @@ def test_a_running_members_options_are_older_than_what_operators_ordered() -> No
     asked = reports[C]._replace(requested=("a=3",))
     assert not refuse(C, asked, plan)
     assert "started with 3 votes for a" in refuse(C, asked._replace(ran=False), plan)
+
+
+def test_a_first_start_begun_again_comes_after_what_was_promised_for_it() -> None:
+    """Seed 9107 of the broker stack: a member promised epoch 2, and then 1 of another cluster."""
+    begun = state_report(0, 0)._replace(promised_epoch=2)
+    fresh = state_report(filled=False)
+    plan = make_plan((A, B, C), {A: begun, B: fresh, C: fresh})
+    assert plan.verdict is PlanVerdict.FORM
+    assert plan.epoch == 3
