@@ -1,4 +1,8 @@
-"""tx.commit: all publishes and all settlements at one position, or an error and none of them."""
+"""tx.commit: all settlements and all publishes at one position, or an error and none of them.
+
+First the settlements: a message that goes back takes its old place before a newer one that the same
+transaction publishes is delivered.
+"""
 
 from broker.machine.commands import (
     MANDATORY,
@@ -46,15 +50,15 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
         return refuse(state, channel, TX_COMMIT, _too_large(work))
     # Everything is checked; from here on nothing can fail.
     durable = False
+    for tags, action in named:
+        durable = durable or any(_is_durable(channel.unacked[tag]) for tag in tags)
+        settle_tags(state, channel, tags, _MOVES.get(action, REJECTED))
     for publish, (route, ttl_us) in zip(publishes, routes, strict=True):
         exchange, key, flags, properties, body = publish
         publish_to(state, route, flags, ttl_us, properties, body, BY_TX, channel.mark, 0)
         durable = durable or (route.durable and flags & PERSISTENT != 0)
         if channel.local and not route.queues and flags & MANDATORY:
             return_unroutable(state, channel, exchange, key, properties, body)
-    for tags, action in named:
-        durable = durable or any(_is_durable(channel.unacked[tag]) for tag in tags)
-        settle_tags(state, channel, tags, _MOVES.get(action, REJECTED))
     reply(state, channel, "tx.commit-ok", (), durable)
     return OK
 

@@ -68,6 +68,15 @@ def test_all_in_a_commit_means_all_before_it(client: Client) -> None:
     assert client.rig.depth("q") == 1
 
 
+def test_what_a_commit_returns_is_delivered_before_what_it_publishes(client: Client) -> None:
+    """In G12's order, to a consumer with credit for both."""
+    client.publish("q", b"old")
+    client.consume("q", prefetch=2)
+    client.deliveries()
+    assert client.commit([message("q", b"new")], [c.TxSettle(1, False, c.TX_REQUEUE)]) == c.OK
+    assert client.deliveries() == [(2, b"old", True), (3, b"new", False)]
+
+
 def test_each_member_gets_its_own_session(rig: Rig) -> None:
     sessions = [record.session for record in rig.machine.sessions.values()]
     assert sessions == [256, 257, 258]
