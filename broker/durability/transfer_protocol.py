@@ -304,6 +304,8 @@ class _Reader:
 
     def __init__(self, attempt: str, joiner: Member, now: float) -> None:
         self.id, self.joiner = attempt, joiner
+        # A worker may still read for a former incarnation.
+        self.key = f"{joiner.name} {joiner.incarnation}"
         self.begun_at = self.used_at = now
         self.answer: Tail | Offer | None = None
         self.busy = False  # a worker thread reads for it
@@ -376,7 +378,7 @@ class Sender:
             self._tell(reader)
         elif not reader.busy:
             self._on_worker(
-                reader, lambda: self._library.judge(joiner.name, point, beyond), self._judged
+                reader, lambda: self._library.judge(reader.key, point, beyond), self._judged
             )
 
     def _judged(self, reader: _Reader, answer: object) -> None:
@@ -401,9 +403,7 @@ class Sender:
     def _read_next(self, reader: _Reader) -> None:
         if reader.wanted and not reader.busy:
             at = next(iter(reader.wanted))
-            self._on_worker(
-                reader, lambda: (at, *self._library.read(reader.joiner.name, *at)), self._read
-            )
+            self._on_worker(reader, lambda: (at, *self._library.read(reader.key, *at)), self._read)
 
     def _read(self, reader: _Reader, found: object) -> None:
         assert isinstance(found, tuple)
@@ -427,7 +427,7 @@ class Sender:
         def done(result: object, error: Exception | None) -> None:
             reader.busy = False
             if reader.over:
-                self._library.close(reader.joiner.name)
+                self._library.close(reader.key)
             elif self.readers.get(reader.joiner) is reader:
                 if error is None:
                     then(reader, result)
@@ -489,4 +489,4 @@ class Sender:
         del self.readers[reader.joiner]
         reader.over = True
         if not reader.busy:
-            self._library.close(reader.joiner.name)
+            self._library.close(reader.key)

@@ -387,7 +387,8 @@ class Controller:
 
     def tail_is_here(self) -> None:
         """`ports.Shell.next_of_tail` has something, or may be asked whether this is all."""
-        if self._catch_up is not None and not self._catch_up.met:
+        # On a broken state nothing is executed: what raises there would be blamed on the command.
+        if self._catch_up is not None and not self._catch_up.met and not self.replica.broken:
             self._catch_up.on_history = self._tail_is_here = True
             self._maybe_meet()
 

@@ -204,7 +204,10 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._transfers_failed += 1
         self._clock.later(delay_s, self.controller.transfer_failed)
 
-    tail_failed = transfer_failed
+    def tail_failed(self, reason: str) -> None:
+        """What came does not lead on: drop the rest of it, and try again."""
+        self.abort_transfer()
+        self.transfer_failed(reason)
 
     def next_of_tail(self) -> Recorded | None:
         """Return the next item of the tail."""
@@ -229,8 +232,9 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self._host.note("installed", f"{replica.history} of {donor}")
             self._log.snapshot(replica.history, replica.machine, donor)
             replica.log = self._log
-            # The old store may have been further on: what is reported is what the new one holds.
-            self._on_durable(replica.history.position)
+            # The old store may have been further on: what is reported is what the new one holds,
+            # and nothing before it may vote.
+            self._on_durable(replica.history.position if counts else 0)
             controller.state_received(replica, counts=counts)
         except Exception as error:  # the switch of stores failed, or applying did: see `turn`
             self._host.failed(error)
@@ -247,7 +251,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         controller = self.controller
         self._host.note("level", f"level with the others in {controller.replica.history}")
         self.persister.keep(controller.replica, controller.promise, counts=True)
-        self.persister.counts(self._on_durable)
+        self.persister.counts()
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
         """Keep effects for the clients, until the log has what they come from."""

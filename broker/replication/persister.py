@@ -149,12 +149,17 @@ class Persister(Generic[StoreT, WriterT]):
         )  # fmt: skip
         self.writer.submit_meta(self.meta, done)
 
-    def counts(self, done: Callable[[int], None]) -> None:
-        """Let a store vote that was marked as joining; then call `done` with its position."""
+    def counts(self) -> None:
+        """Let a store vote that was marked as joining; from then on it is reported as durable."""
         if self.meta.marker is Marker.JOINING:
             self.meta = replace(self.meta, marker=Marker.DIRTY)
-            position = self.meta.position
-            self.writer.submit_meta(self.meta, lambda: done(position))
+            writer, position = self.writer, self.meta.position
+
+            def done() -> None:
+                if self.writer is writer:  # else the store was replaced meanwhile
+                    self._on_durable(position)
+
+            writer.submit_meta(self.meta, done)
 
     def is_covered_by(self, replica: Replica) -> bool:
         """Whether a state of the primary's history holds all that this store's vote stands for.

@@ -14,7 +14,7 @@ from broker.durability import joiner as joiner_module
 from broker.durability.donor import DonorLibrary, lies_on
 from broker.durability.joiner import Joiner
 from broker.durability.recovery import checkpoint_of, recover
-from broker.durability.transfer_protocol import FROM_JOINER, Sender, decode
+from broker.durability.transfer_protocol import FROM_JOINER, Offer, Sender, Tag, decode
 from broker.incidents.incidents import Incidents
 from broker.incidents.quarantine import Quarantine
 from broker.machine.machine import Machine
@@ -323,3 +323,28 @@ def test_each_point_of_a_history_lies_on_it(tmp_path: Path, number: int) -> None
     assert lies_on(rig.store, point)
     assert not lies_on(rig.store, replace(point, chain=bytes(16)))
     assert not lies_on(rig.store, replace(point, position=point.position - 1))
+
+
+def test_what_a_former_incarnation_read_is_let_go_without_harm_to_the_present_one(
+    tmp_path: Path,
+) -> None:
+    """A worker still read for the former one, and its end unpinned the checkpoint of both."""
+    rig = Rig(tmp_path, checkpoint_at=40)
+    sender, present = rig.senders[DONOR], JOINER._replace(incarnation=2)
+
+    def asks(joiner: Member) -> int:
+        sender.on_message(joiner, Tag.ASK, ("1", None, 0))
+        rig.jobs.pop()()
+        offer = sender.readers[joiner].answer
+        assert isinstance(offer, Offer)
+        return offer.generation
+
+    sender.on_message(JOINER, Tag.GET, ("1", asks(JOINER), 0, ()))
+    reading = rig.jobs.pop()
+    generation = asks(present)
+    reading()
+    rig.checkpoint()
+    sender.on_message(present, Tag.GET, ("1", generation, 0, ()))
+    rig.jobs.pop()()
+    assert not sender.counters["refused"]
+    assert sender.readers[present].blocks

@@ -139,7 +139,7 @@ def test_a_stream_arrives_whole_and_in_order(seed: int, answer: Tail | Offer, lo
     assert b"".join(wire.got) == wire.shelf.whole(stream)
     wire.loss = 0.0
     wire.receiver.done()
-    wire.run(lambda: "j" in wire.shelf.closed)
+    wire.run(lambda: "j 1" in wire.shelf.closed)
 
 
 def test_a_joiner_that_has_all_asks_for_more_until_there_is_more() -> None:
@@ -189,7 +189,7 @@ def test_silence_is_given_up_by_both() -> None:
     wire.run(lambda: not wire.sender.readers)
     assert wire.now > KEPT_S
     assert wire.sender.counters["given_up"] == 1
-    assert wire.shelf.closed == ["j"]
+    assert wire.shelf.closed == ["j 1"]
 
 
 def test_nobody_keeps_a_checkpoint_from_being_deleted_for_ever() -> None:
@@ -199,7 +199,7 @@ def test_nobody_keeps_a_checkpoint_from_being_deleted_for_ever() -> None:
     wire.sender.readers[JOINER].used_at = wire.now
     wire.run(lambda: bool(wire.receiver.failed))
     assert wire.sender.counters["pins_expired"] == 1
-    assert wire.shelf.closed == ["j"]
+    assert wire.shelf.closed == ["j 1"]
 
 
 def test_a_donor_that_cannot_read_says_why() -> None:

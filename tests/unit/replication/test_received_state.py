@@ -1,0 +1,121 @@
+"""A member and the state that it was given: when its store counts, and when a tail goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+from broker.replication.chain import Promise
+from broker.replication.member import ReplicatedMember
+from broker.replication.ports import Ports
+from store.api import Marker, Meta
+from store.memory import MemoryDisk, MemoryStore
+from tests.support.poisoned_store import META, Author, publish
+from tests.support.scripted_views import Bus, formed, hello
+from tests.support.scripted_views import publish as published
+
+OWN = Meta("prod", "b", "5eed")
+
+
+class Rig:
+    """A member with stores in memory, whose controller waits for a state."""
+
+    def __init__(self, own: Meta) -> None:
+        self.ring, self.transfer, self.clock = Mock(), Mock(), Mock()
+        self.controller: Any = SimpleNamespace(
+            takes_state=True, transfer_donor="a", state_received=Mock(), busy=False, halted="",
+            replica=Mock(), promise=Promise(META.cluster_id, META.voters, 1), filled=False,
+            transfer_failed=Mock(),
+        )  # fmt: skip
+        self.device = Mock()
+        host = Mock(stopping=False)
+        self.device.switch.side_effect = lambda received, _current: received
+        self.member: ReplicatedMember[Any, Any] = ReplicatedMember(
+            Ports(self.ring, Mock(), self.clock, self.transfer, Mock(), Mock(), host),
+            self.device, MemoryStore(MemoryDisk(), own), own,
+            lambda _shell, _promise: self.controller,
+        )  # fmt: skip
+
+    def receive(self) -> int:
+        """Return the position of the state that was received."""
+        author = Author()
+        author.submit(publish(1, b"body"))
+        received = MemoryStore(MemoryDisk(), replace(META, member="b"))
+        author.keep(received)
+        self.member.state_received(author.replica, received)
+        return author.replica.history.position
+
+    @property
+    def reported(self) -> int:
+        """The mark that the ring was told last."""
+        return int(self.ring.set_mark.call_args.args[0])
+
+
+def test_a_received_store_without_a_vote_reports_nothing_durable_until_it_counts() -> None:
+    """What it reports counts towards confirms as soon as its member has caught up; killed before
+    the commit that lets the store vote, it would come back without one, and with it a majority of
+    those that hold what was confirmed."""
+    rig = Rig(OWN)
+    position = rig.receive()
+    assert rig.member.persister.meta.marker is Marker.JOINING
+    assert rig.reported == 0
+    rig.controller.replica.cut.return_value = None
+    rig.member.state_is_level()
+    assert rig.reported == 0
+    meta, durable = rig.device.open_writer.return_value.submit_meta.call_args.args
+    assert meta.marker is Marker.DIRTY
+    durable()
+    assert rig.reported == position
+
+
+def test_a_received_store_that_may_vote_reports_its_position_at_once() -> None:
+    own = replace(OWN, marker=Marker.DIRTY, cluster_id=META.cluster_id)
+    rig = Rig(own)
+    position = rig.receive()
+    assert rig.member.persister.meta.marker is Marker.DIRTY
+    assert rig.reported == position
+
+
+def test_a_tail_that_failed_is_dropped_before_it_is_asked_for_again() -> None:
+    rig = Rig(OWN)
+    rig.member.tail_failed("this member's own state is wrong")
+    rig.clock.when_right.call_args.args[0]()
+    rig.transfer.abort.assert_called_once_with()
+    assert rig.clock.later.call_count == 1
+
+
+def waiting_behind(items: int) -> Bus:
+    """Member c waits for a tail of so many items."""
+    bus = formed()
+    bus.cores["a"].submit(hello())
+    bus.run("a b c")
+    bus.change("a b")
+    bus.start("c", incarnation=2)
+    bus.shells["c"].instant_transfers = False
+    bus.view("a b c")
+    bus.run("a b c")
+    for number in range(1, items + 1):
+        bus.cores["a"].submit([published(number)])
+        bus.run("a b c")
+    return bus
+
+
+def test_a_state_that_proved_wrong_executes_nothing_more() -> None:
+    """It once went on with what came next, and could raise there: an innocent command would have
+    been quarantined (G16) for the fault of a state that is replaced anyway."""
+    bus = waiting_behind(20)
+    core, shell = bus.cores["c"], bus.shells["c"]
+    tail = list(bus.shells["a"].log)
+    wrong = tail[3]._replace(chain=bytes(16))
+    shell.tail.extend([*tail[:3], wrong, *tail[4:]])
+    core.tail_is_here()
+    bus.work("c")
+    assert core.replica.broken
+    there = core.replica.history
+    for _ in range(3):
+        core.tail_is_here()
+        bus.work("c")
+    assert core.replica.history == there
+    assert core.counters["tails_diverged"] == 1
