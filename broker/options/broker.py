@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from broker.options import backups as backup_options
 from broker.options import memberlog as memberlog_options
 from broker.options import quorum as quorum_options
 from broker.options import security as security_options
+from broker.options.backups import BackupPolicy, read_backup_options
 from broker.options.equality import settings_of
 from broker.options.memberlog import MemberlogOptions, read_memberlog_options
 from broker.options.quorum import read_quorum_options
@@ -62,6 +64,7 @@ DEFAULTS: Mapping[str, str] = {
     "memory-limit": "0.6",
     "scrub-rate": "2000",
     "watchdog-interval": "60",
+    **backup_options.DEFAULTS,
     **memberlog_options.DEFAULTS,
     **quorum_options.DEFAULTS,
     **security_options.DEFAULTS,
@@ -136,6 +139,8 @@ class BrokerOptions:
     """A process whose event loop stands still for so long is ended; 0: never."""
     scrub_rate: int
     """How many messages at rest are read again a second; 0: none, and nothing on disk either."""
+    backups: BackupPolicy
+    """Which stores that were set aside stay."""
     memberlog: MemberlogOptions
     """When a segment of the member log ends, and what becomes of it then."""
     bounds: Bounds
@@ -205,15 +210,13 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         data_dir=_data_dir(text, needed=bool(cluster_name)),
         watchdog_s=number("watchdog-interval", text["watchdog-interval"], 0, 86_400),
         scrub_rate=number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
+        backups=read_backup_options(text),
         memberlog=read_memberlog_options(text),
         bounds=Bounds(
             number("clock-bound", text["clock-bound"], 1, 86_400),
             number("disk-lag-max", text["disk-lag-max"], 1, 3600),
             number("disk-backlog-max", text["disk-backlog-max"], 8, 1 << 20) << 20,
-            None
-            if text["disk-free-limit"].lower() == "auto"
-            else amount("disk-free-limit", text["disk-free-limit"]),
-            amount("memory-limit", text["memory-limit"]),
+            *read_limits(text),
         ),
         trace=Path(text["trace"]).expanduser().absolute() if text["trace"] else None,
         log_level=choice("log-level", text["log-level"].lower(), LOG_LEVELS),
@@ -223,6 +226,15 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         settings=settings_of(text),
         security=_security(text, (bind, *also)) if cluster_name else OPEN,
         cluster_bind_also=tuple(also),
+    )
+
+
+def read_limits(text: Mapping[str, str]) -> tuple[int | float | None, int | float]:
+    """Read what is to be free on the disk, and the memory that may be used."""
+    free = text["disk-free-limit"]
+    return (
+        None if free.lower() == "auto" else amount("disk-free-limit", free),
+        amount("memory-limit", text["memory-limit"]),
     )
 
 

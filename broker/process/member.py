@@ -133,9 +133,8 @@ class BrokerMember:
             identity.store, meta, make_controller,
         )  # fmt: skip
         self._controller = controller = self._member.controller
-        supervisor.start(
-            controller, self._member.persister, memberlog.recorder.vote, options.scrub_rate, loop
-        )
+        persister, vote = self._member.persister, memberlog.recorder.vote
+        supervisor.start(controller, persister, vote, options.scrub_rate, options.backups, loop)
         self.life = MemberLife(
             options, controller, ring.node, transport, self.stop,
             stopping=lambda: self.stopping, progress=lambda: self._transfer.progress,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from broker.divergence.digest_vote import DigestVerdict, Value
 from broker.divergence.split_vote import FAILED, report_of
+from broker.durability.backup_pruning import BackupPruner
 from broker.durability.store_writer import LmdbPersister
 from broker.file_thread import FileThread
 from broker.incidents.incidents import Facts, Incidents
@@ -21,6 +22,7 @@ from broker.incidents.quarantine import ORDERED, Quarantine
 from broker.machine.clock.voters import voter_names
 from broker.machine.image.scrub import Fault
 from broker.machine.state import QueueRow
+from broker.options.backups import BackupPolicy
 from broker.release import version
 from broker.replication.controller import Controller
 from broker.replication.replica import ExecutionFailed, Withheld
@@ -45,7 +47,7 @@ class Supervisor:
     """Keeps one member's evidence, and checks whether its memory and its disk can be trusted."""
 
     def __init__(self, data_dir: Path, member: str) -> None:
-        self.member = member
+        self.member, self._data_dir = member, data_dir
         self.evidence = Incidents(data_dir)
         self.quarantine = Quarantine(self.evidence, version())
         self.counters: dict[str, int] = {
@@ -57,12 +59,13 @@ class Supervisor:
     def start(
         self, controller: Controller, persister: LmdbPersister,
         record_vote: Callable[[int, bytes, int, str], None], scrub_rate: int,
-        loop: asyncio.AbstractEventLoop,
+        backups: BackupPolicy, loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
         """Begin, once the member is put together."""
         self._controller, self._persister, self._loop = controller, persister, loop
         self._files = FileThread(loop, lambda error: log.critical("ours: %r", error))
         self.evidence.do = self._files.do
+        self._backups = BackupPruner(self._data_dir, backups, loop)
         self._looks_at = loop.time()
         self._misplaced: LmdbStore | None = None
         self._record_vote = record_vote
@@ -85,6 +88,7 @@ class Supervisor:
     def wake(self) -> None:
         """Do what is due."""
         self._look_after_the_store()
+        self._backups.wake(self._persister.store.meta if self._is_level() else None)
         self._persister.hold_checkpoints = bool(self._controller.halted)
         self._scrub()
         verdict = self._disputed
@@ -103,11 +107,17 @@ class Supervisor:
             **self.counters,
             **{f"memory_{name}": count for name, count in memory.items()},
             **{f"disk_{name}": count for name, count in disk.items()},
+            **{f"backups_{name}": count for name, count in self._backups.counters.items()},
         }
 
     async def settled(self, patience_s: float) -> bool:
         """Wait until all evidence is durable; False: the disk does not answer."""
         return await self._files.settled(patience_s)
+
+    def _is_level(self) -> bool:
+        controller = self._controller
+        sound = self._misplaced is None and not self._disk_faults and not controller.halted
+        return sound and controller.serving and controller.primary.has_caught_up
 
     # -- whether the store is where it was opened ------------------------------------------------
 

@@ -235,6 +235,21 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     help="How many messages at rest to read again a second, to find rot; 0 for none. Default 2000.",
 )
 @click.option(
+    "--backups-keep",
+    metavar="N",
+    help="How many stores that were set aside (DIR/_cluster.bak.NNNN) stay. One that may be the "
+    "only copy of something stays in any case. 0: all. Default 3.",
+)
+@click.option(
+    "--backups-keep-days", metavar="N", help="And those written in the last N days. Default 7."
+)
+@click.option(
+    "--backups-keep-size",
+    metavar="SIZE|SHARE",
+    help="But together no more than this, or than this share of the disk; 0: any size. "
+    "Default 0.2.",
+)
+@click.option(
     "--memberlog-segment-size",
     metavar="MB",
     help="Begin a new file of the member log at this size. Default 64.",

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,10 +19,14 @@ from typing import Any, TypeVar
 
 import click
 
+from broker.durability.backup_pruning import Stays, judge_backups
 from broker.durability.comparison import Relation, compare
+from broker.durability.data_directory import filled
+from broker.options.backups import BackupPolicy
 from store.api import Marker, Meta
 from store.backups import Backup, copy_store, find_backup, list_backups
 from store.errors import StoreError, StoreMissing
+from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 from store.swap import STORE_NAME, find_store, put_in_force, restore
 from tools.cli.options import parse_address
@@ -47,7 +53,10 @@ def with_backup_options(command: Command) -> Command:
     """Add the options of these commands to a click command."""
     for option in reversed(
         (
-            click.option("-l", "--list", "list_", is_flag=True, help="List the backups in DIR."),
+            click.option(
+                "-l", "--list", "list_", is_flag=True,
+                help="List the backups in DIR, and which of them a broker removes.",
+            ),
             click.option(
                 "--compare", metavar="OTHER",
                 help="Say which is newer, and whether one continues the other: the store in DIR "
@@ -108,30 +117,45 @@ def _list(directory: Path) -> tuple[str, Document]:
     if not directory.is_dir():
         raise StoreMissing(f"{directory}: there is no such directory")
     found = list_backups(directory)
-    document: Document = {"backups": [_document(one) for one in found]}
+    stay = _judged(directory, found)
+    document: Document = {
+        "backups": [_document(one, stays) for one, stays in zip(found, stay, strict=True)]
+    }
     if not found:
         return f"{directory} has no backups", document
-    head = ("number", "epoch", "position", "marker", "written (UTC)", "size", "cluster id")
-    rows = [head, *(_row(one) for one in found)]
+    head = ("number", "epoch", "position", "marker", "written (UTC)", "size", "stays", "cluster id")
+    rows = [head, *(_row(one, stays) for one, stays in zip(found, stay, strict=True))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines), document
 
 
-def _row(one: Backup) -> tuple[str, ...]:
+def _judged(directory: Path, found: list[Backup]) -> list[Stays]:
+    """What a broker with the default limits would do, were the present store level."""
+    try:
+        present = inspect(directory / STORE_NAME)
+    except StoreError:
+        present = None
+    if present is not None and not filled(present):
+        present = None
+    total = shutil.disk_usage(directory).total
+    return judge_backups(found, present, BackupPolicy(), time.time(), total)
+
+
+def _row(one: Backup, stays: Stays) -> tuple[str, ...]:
     size = f"{one.size_bytes / (1 << 20):.1f} MB"
     if one.meta is None:
-        return one.name, "-", "-", "unreadable", _written(one), size, one.trouble
+        return one.name, "-", "-", "unreadable", _written(one), size, stays.value, one.trouble
     meta = one.meta
     numbers = str(meta.state_epoch), str(meta.position)
-    return one.name, *numbers, meta.marker.value, _written(one), size, meta.cluster_id
+    return one.name, *numbers, meta.marker.value, _written(one), size, stays.value, meta.cluster_id
 
 
 def _written(one: Backup) -> str:
     return datetime.fromtimestamp(one.changed_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _document(one: Backup) -> Document:
+def _document(one: Backup, stays: Stays) -> Document:
     meta = one.meta
     return {
         "number": one.name,
@@ -142,6 +166,8 @@ def _document(one: Backup) -> Document:
         "cluster_id": None if meta is None else meta.cluster_id,
         "written": datetime.fromtimestamp(one.changed_at, UTC).isoformat(),
         "size_bytes": one.size_bytes,
+        "stays": stays is not Stays.DUE,
+        "why": stays.value,
         "trouble": one.trouble,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -14,6 +15,7 @@ from broker.divergence.judgement import Judgement
 from broker.divergence.split_vote import PROVEN
 from broker.incidents.quarantine import KIND
 from broker.machine.commands import Command, Reexecuted
+from broker.options.backups import BackupPolicy
 from broker.replication.chain import Promise
 from broker.replication.replica import ExecutionFailed
 from broker.selfcheck.scrubber import DiskFault
@@ -42,6 +44,7 @@ class FakeController:
         self.promise = Promise("ab" * 16, voters, 1)
         self.judgement = Judgement("a", voters, 64)
         self.halted, self.filled, self.serving = "", True, True
+        self.primary = SimpleNamespace(has_caught_up=True)
         self.admitted: list[Command] = []
         self.distrust: list[tuple[str, bool]] = []
 
@@ -93,7 +96,7 @@ class Supervised:
         self.supervisor = Supervisor(data, "a")
         self.supervisor.start(
             cast("Controller", self.core), cast("LmdbPersister", self.persister),
-            self.recorder.vote, rate, loop,
+            self.recorder.vote, rate, BackupPolicy(), loop,
         )  # fmt: skip
         self.supervisor.evidence.do = lambda work: work()  # to be looked at, at once
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -77,6 +78,24 @@ def test_the_list_tells_what_a_choice_needs_and_shows_the_unreadable(tmp_path: P
     assert lines[0].split()[:4] == ["number", "epoch", "position", "marker"]
     assert lines[1].split()[:4] == ["0001", "4", "2", "dirty"]
     assert "unreadable" in lines[2]
+
+
+def test_the_list_says_what_a_broker_removes(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        make(tmp_path / f"_cluster.bak.{number:04x}", [b"a", b"b"])
+        os.utime(tmp_path / f"_cluster.bak.{number:04x}" / "data.mdb", (1, 1))
+    make(tmp_path / "store", [b"a", b"b"])
+
+    def why() -> list[str]:
+        listed = json.loads(run("-l", "--json", tmp_path).output)["backups"]
+        assert [one["stays"] for one in listed] == [one["why"] != "no: removed" for one in listed]
+        return [one["why"] for one in listed]
+
+    due, stays = "no: removed", "by number"
+    assert why() == [due, due, stays, stays, "the newest"]
+    assert run("-l", tmp_path).output.count(due) == 2
+    shutil.rmtree(tmp_path / "store")  # now they are the only copies
+    assert why() == ["not all in the store"] * 4 + ["the newest"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+"""Removes stores that were set aside once they are many, old or large; never a possible only copy.
+
+It is done while the member serves and is level: what a store of the same cluster held up to the
+position that this one has reached is here and at the others. Whatever is not so known stays: the
+newest one, the newest that an operator restored, states of other clusters or beyond the present
+one, and what cannot be read. On a thread of its own, as a large file takes a file system long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+
+from broker.file_thread import FileThread
+from broker.options.backups import BackupPolicy
+from store.api import Marker, Meta
+from store.backups import Backup, list_backups
+from store.directory_lock import DirectoryLock, sync_directory
+from store.errors import StoreBusy, StoreError
+
+log = logging.getLogger("qpidd")
+
+LEVEL_S = 60.0
+"""So long a member serves before it removes anything, and between two looks."""
+PRUNED_PREFIX = "_pruned."
+"""A store that is being removed: what is left of it after a crash is no backup any more."""
+
+
+class Stays(Enum):
+    """Why a store that was set aside stays, or that it does not."""
+
+    NEWEST = "the newest"
+    RESTORED = "the newest restored"
+    BEYOND = "not all in the store"
+    UNREADABLE = "unreadable"
+    IN_NUMBER = "by number"
+    YOUNG = "by age"
+    DUE = "no: removed"
+
+
+_BY_LIMIT = (Stays.IN_NUMBER, Stays.YOUNG)
+
+
+def judge_backups(
+    backups: Sequence[Backup], present: Meta | None, policy: BackupPolicy,
+    now_s: float, disk_bytes: int,
+) -> list[Stays]:  # fmt: skip
+    """Say of each whether it stays, oldest number first; `present` None: nothing is level."""
+    restored = [one for one in backups if one.meta and one.meta.marker is Marker.BACKUP]
+    found = []
+    for index, one in enumerate(backups):
+        if one is backups[-1]:
+            stays = Stays.NEWEST
+        elif one.meta is None:
+            stays = Stays.UNREADABLE
+        elif not _is_in(one.meta, present):
+            stays = Stays.BEYOND
+        elif one in restored[-1:]:
+            stays = Stays.RESTORED
+        elif not policy.keep or index >= len(backups) - policy.keep:
+            stays = Stays.IN_NUMBER
+        elif now_s - one.changed_at < policy.keep_s:
+            stays = Stays.YOUNG
+        else:
+            stays = Stays.DUE
+        found.append(stays)
+    limit = policy.keep_bytes
+    allowed = int(limit * disk_bytes) if isinstance(limit, float) else limit
+    if policy.keep and allowed:
+        sizes = [one.size_bytes for one in backups]
+        left = sum(size for size, stays in zip(sizes, found, strict=True) if stays is not Stays.DUE)
+        for index, stays in enumerate(found):
+            if left > allowed and stays in _BY_LIMIT:
+                found[index] = Stays.DUE
+                left -= sizes[index]
+    return found
+
+
+def _is_in(old: Meta, present: Meta | None) -> bool:
+    """Whether a level store that is at `present` went through what an older one holds."""
+    if present is None:
+        return False
+    if not old.cluster_id:
+        return True  # it never held anything
+    there = (present.state_epoch, present.position)
+    return old.cluster_id == present.cluster_id and (old.state_epoch, old.position) <= there
+
+
+class BackupPruner:
+    """Prunes the backups of one data directory, a minute after its member is level and then on."""
+
+    def __init__(
+        self, data_dir: Path, policy: BackupPolicy, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._data_dir, self._policy, self._loop = data_dir, policy, loop
+        self._files = FileThread(loop, self._failed)
+        self._due: float | None = None
+        self._busy = False
+        self._told = ""
+        self.counters = {"kept": 0, "kept_mb": 0, "pruned": 0, "pruned_mb": 0, "failures": 0}
+
+    def wake(self, present: Meta | None) -> None:
+        """Look when it is due; `present`: the store's meta while the member serves and is level."""
+        now = self._loop.time()
+        if present is None:
+            self._due = None
+        elif self._due is None:
+            self._due = now + LEVEL_S
+        elif now >= self._due and not self._busy:
+            self._due, self._busy = now + LEVEL_S, True
+            self._files.do(lambda: self._prune(present))
+
+    def _failed(self, error: Exception) -> None:
+        self._busy = False
+        self.counters["failures"] += 1
+        if self._told != str(error):
+            self._told = str(error)
+            log.warning("old stores stay in %s: %s", self._data_dir, error)
+
+    def _prune(self, present: Meta) -> Callable[[], None]:
+        """On the thread."""
+        for left in self._data_dir.glob(f"{PRUNED_PREFIX}*"):
+            shutil.rmtree(left)
+        disk = os.statvfs(self._data_dir)
+        backups = list_backups(self._data_dir)
+        found = judge_backups(
+            backups, present, self._policy, time.time(), disk.f_blocks * disk.f_frsize
+        )
+        removed = [
+            one
+            for one, stays in zip(backups, found, strict=True)
+            if stays is Stays.DUE and _remove(one)
+        ]
+        kept = [one for one in backups if one not in removed]
+        return lambda: self._pruned(kept, removed)
+
+    def _pruned(self, kept: list[Backup], removed: list[Backup]) -> None:
+        self._busy, self._told = False, ""
+        counters = self.counters
+        counters["kept"] = len(kept)
+        counters["kept_mb"] = sum(one.size_bytes for one in kept) // 1_000_000
+        counters["pruned"] += len(removed)
+        counters["pruned_mb"] += sum(one.size_bytes for one in removed) // 1_000_000
+        for one in removed:
+            meta = one.meta
+            assert meta is not None
+            log.info(
+                "%s is removed (%.1f MB, %s, position %d of epoch %d): %d stay, see --backups-keep",
+                one.path.name, one.size_bytes / 1e6, meta.marker.value, meta.position,
+                meta.state_epoch, len(kept),
+            )  # fmt: skip
+
+
+def _remove(one: Backup) -> bool:
+    """Take it out of the list at once and then its bytes; False: somebody is using it."""
+    try:
+        lock = DirectoryLock(one.path)
+    except StoreBusy:
+        return False
+    except StoreError as error:
+        raise OSError(str(error)) from error
+    try:
+        going = one.path.with_name(f"{PRUNED_PREFIX}{one.name}")
+        one.path.rename(going)
+        sync_directory(going.parent)
+    finally:
+        lock.release()
+    shutil.rmtree(going)
+    return True
