@@ -38,7 +38,8 @@ Programs that use the ring as a library (`vsync.api.cluster`) answer the last fo
 
 `status` is one of ACTIVE (serving in a primary view), JOINING (receiving state or catching up),
 INQUORATE (no majority of voters: it serves nobody), WAITING (first start, --cluster-size not yet
-reached).  A member's `state` is one of ACTIVE, JOINING, DOWN (a voter that is not here).  `size`
+reached).  A member's `state` is one of ACTIVE, JOINING, DOWN (a voter that is not here); of itself
+the asked member says more, `member_state`: docs/OPERATIONS.md, what a log line begins with.  `size`
 counts the members that are not DOWN.  `id` is the member's name and is what `-s` takes; `position`
 is the last command position that the answering member knows to be durable there.
 
@@ -253,8 +254,10 @@ def overview(status: ClusterStatus) -> str:
     label = "       Members"
     found = status.raw.get("drained")
     drained = found if isinstance(found, list) else []
+    own = str(status.raw.get("member_state") or "READY")
     for member in status.members:
-        marks = [] if member.state == "ACTIVE" else [member.state]
+        state = own if member.local and own != "READY" else member.state
+        marks = [] if state == "ACTIVE" else [state]
         marks += [] if member.voter else ["no vote"]
         marks += ["arbitrator"] if member.arbitrator else []
         marks += [f"{member.votes} votes"] if member.votes > 1 else []

@@ -145,6 +145,19 @@ def test_not_active_gives_the_reason_and_fails(broker: FakeBroker) -> None:
     assert "1 of 3 voters is here" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("own", "shown"),
+    [("UPDATEE", "(UPDATEE, local)"), ("STALLED", "(STALLED, local)"), ("READY", "(local)")],
+)
+def test_the_member_that_is_asked_is_shown_in_its_own_word(
+    broker: FakeBroker, own: str, shown: str
+) -> None:
+    broker.answers["status"] = json.dumps({**STATUS, "member_state": own}).encode() + b"\n"
+    lines = broker.run().stdout.splitlines()
+    assert lines[3].endswith(f"ID=a URL=amqp:tcp:127.0.0.1:5672 {shown}")
+    assert lines[4].endswith("ID=b URL=amqp:tcp:127.0.0.1:5673")
+
+
 def test_stop_one_asks_first(broker: FakeBroker) -> None:
     broker.answers["stop"] = b'{"ok": true, "id": "b"}\n'
     canceled = broker.run("-s", "b", typed="n\n")
