@@ -241,6 +241,24 @@ SEEDS = {
         without=(),
         votes=True,
     ),
+    "two_voters_that_give_up_their_votes": FailedSeed(
+        178,
+        False,
+        "L4: whoever followed a tail had no vote until it was level; of two voters both had set out"
+        " when their views ended, and both waited for good",
+        "broker",
+        without=(),
+        votes=True,
+    ),
+    "promised_after_a_long_sleep": FailedSeed(
+        5008,
+        False,
+        "G7, the simulator's own: who slept until its view was gone, and another was active,"
+        " promised the old one; nobody hears of that, and the newer view may reply",
+        "broker",
+        without=(),
+        votes=True,
+    ),
 }
 
 

@@ -74,9 +74,13 @@ class BrokerStack:
         return upper
 
     def promises(self, name: str, epoch: int, members: Collection[Member]) -> None:
-        """A member gives a promise: whoever is not in its view may not reply in an older one."""
+        """A member gives a promise: whoever is not in its view may not reply in an older one.
+
+        In a newer one it may: who slept until his view was gone promises what nobody hears of.
+        """
         for other in self.uppers.values():
-            if not other.dead and other.tap.me not in members and other.replicated.may_reply:
+            older = not other.dead and other.controller.primary.epoch < epoch
+            if older and other.tap.me not in members and other.replicated.may_reply:
                 text = f"{name} promises {epoch}, and {other.name} may still reply in epoch"
                 self.judge.broken("G7", f"{text} {other.controller.primary.epoch}")
 

@@ -610,6 +610,8 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
 """Of the rules of order in `broker.replication.member`: a stack of brokers shows them."""
 SHELL_MUTANTS: tuple[Callable[[], Patches], ...] = (
     promise_forgotten_after_a_transfer,
+    half_a_state_votes,
+    clients_outlive_the_tail,
     arbiter_reports_before_its_record,
     arbiter_promises_before_durable,
     arbiter_promises_while_others_reply,

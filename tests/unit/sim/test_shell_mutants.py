@@ -7,19 +7,31 @@ the power is lost (`tests/crash/test_crash_points.py`), and the others here, wit
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.crash.workloads import MISTAKES
+from tests.scenarios.broker_stage import BrokerStage
+from tests.scenarios.engine import compare
 from tests.sim.mutation.by_hand import SHELL_MUTANTS, broken
 from tests.unit.process import test_arbiter
 from tests.unit.replication import test_controller
 from tests.unit.sim.test_mutants import KILLERS
 
+STORIES = Path(__file__).parents[2] / "scenarios" / "broker"
+
+
+def _tell(story: str) -> None:
+    assert not compare(STORIES / story, BrokerStage(), rewrite=False)
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "promise_forgotten_after_a_transfer": (
         test_controller.test_a_promise_outlives_the_state_that_takes_the_place_of_ones_own
     ),
+    "half_a_state_votes": lambda: _tell("half_a_state.txt"),
+    "clients_outlive_the_tail": lambda: _tell("half_a_tail.txt"),
     "arbiter_reports_before_its_record": (
         test_arbiter.test_it_reports_an_epoch_when_its_record_is_written
     ),
