@@ -45,10 +45,28 @@ def url_of(member: BrokerProcess) -> str:
     return f"amqp:tcp:{member.address}"
 
 
+def test_solo_store_clean(tmp_path: Path) -> None:
+    """A single broker that was killed starts with its data; store_loaded: so one that ended."""
+    with running_cluster(tmp_path, 1) as cluster, clients_of(cluster) as clients:
+        channel = clients.channel(0)
+        channel.queue_declare("kept", durable=True)
+        send(channel, "kept", b"1")
+        cluster[0].kill()
+        assert marker_of(cluster[0]) is Marker.DIRTY
+        cluster.start()
+        send(clients.channel(0), "kept", b"2")
+        clients.close()
+        assert cluster[0].terminate() == Exit.OK
+        assert marker_of(cluster[0]) is Marker.CLEAN
+        cluster.start()
+        assert take(clients.channel(0), "kept") == [b"1", b"2"]
+
+
 def test_persistent_restart(tmp_path: Path) -> None:
     """One of three killed and back; then all are stopped with `-k` and started (G8).
 
-    testConnectionKnownHosts on the way: each member tells who is there, after each death and join.
+    restart_clean: they start one by one.  testConnectionKnownHosts on the way: each member tells
+    who is there, after each death and join.
     """
     with running_cluster(tmp_path) as cluster, clients_of(cluster) as clients:
         everywhere = {url_of(member) for member in cluster.members}
@@ -69,7 +87,10 @@ def test_persistent_restart(tmp_path: Path) -> None:
         run_typed(f"qpid-cluster -k -f {cluster[1].address}")
         assert cluster.wait_stopped() == [Exit.OK] * 3
         assert [marker_of(member) for member in cluster.members] == [Marker.CLEAN] * 3
-        cluster.start()
+        for member in cluster.members:
+            member.start()
+            wait_until(lambda at=member: status_word(at) != "silent", 20, "a start")  # type: ignore[misc]
+        cluster.wait_active()
         assert take(clients.channel(1), "kept") == [b"1", b"2", b"3"]
 
 
