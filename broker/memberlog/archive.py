@@ -5,8 +5,10 @@ time for a directory, and writes what it did to its standard output, a JSON obje
 killed at any moment: a segment is compressed beside the plain one, which goes only when the disk
 holds the other under its name.
 
-A segment is dropped only if a verified point names it, `VERIFIED` in the same directory, written by
-`qpid-cluster-verify --save`; and only with all that is before it in its incarnation.
+A segment is dropped only with all that is before it in its incarnation; and, where the policy says
+so, only if a verified point names it, `VERIFIED` in the same directory, written by
+`qpid-cluster-verify --save`.  What was dropped is noted beside the segments, in `DROPPED_NAME`, for
+whoever reads the rest: no log is short without a word.
 """
 
 from __future__ import annotations
@@ -37,8 +39,11 @@ from broker.options.memberlog import Policy
 from store.directory_lock import sync_directory
 
 VERIFIED = "verified"
+DROPPED_NAME = "dropped"
 COMPRESSED, DROPPED, DROPPED_UNVERIFIED = "compressed", "dropped", "dropped unverified"
 KEPT_UNVERIFIED, FAILED = "kept unverified", "failed"
+Dropped = dict[str, tuple[int, int]]
+"""By MEMBER.INCARNATION: the last segment that was dropped, and how many nobody had verified."""
 Verified = frozenset[tuple[str, int, int, str]]  # member, incarnation, segment, last link in hex
 
 
@@ -180,6 +185,12 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
     """From the oldest on, and within an incarnation never one after one that stays."""
     paths = segments_in(directory)
     left = sum(path.stat().st_size for path in paths)
+    allowed = _bytes_allowed(directory, policy.keep_bytes)
+    try:
+        dropped = dropped_in(directory / DROPPED_NAME)
+    except ValueError as error:
+        dropped = {}
+        yield ArchiveResult(FAILED, DROPPED_NAME, 0, 0, str(error))
     try:
         verified = verified_in(directory / VERIFIED)
     except ValueError as error:
@@ -189,7 +200,7 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
     for path in sorted(paths, key=lambda path: path.stat().st_mtime):
         stat, incarnation = path.stat(), plain_name(path.name).rsplit(".", 2)[0]
         too_old = 0 < policy.keep_s < now_s - stat.st_mtime
-        if not too_old and not 0 < policy.keep_bytes < left:
+        if not too_old and not 0 < allowed < left:
             stays.add(incarnation)
             continue
         if _is_open(path, current) or incarnation in stays:
@@ -204,11 +215,46 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
             stays.add(incarnation)
             yield ArchiveResult(KEPT_UNVERIFIED, path.name, stat.st_size, stat.st_size)
             continue
+        number = _incarnation_and_number(path.name)[1]
+        unverified = dropped.get(incarnation, (0, 0))[1] + (not is_verified)
+        dropped[incarnation] = number, unverified
+        try:
+            _note_dropped(directory / DROPPED_NAME, dropped)
+        except OSError as error:  # a full disk needs the space all the same
+            yield ArchiveResult(FAILED, DROPPED_NAME, 0, 0, str(error))
         path.unlink()
         left -= stat.st_size
         what = DROPPED if is_verified else DROPPED_UNVERIFIED
         yield ArchiveResult(what, path.name, stat.st_size, 0)
     sync_directory(directory)
+
+
+def _bytes_allowed(directory: Path, keep: int | float) -> int:
+    if isinstance(keep, int):
+        return keep
+    disk = os.statvfs(directory)
+    return int(keep * disk.f_blocks * disk.f_frsize)
+
+
+def dropped_in(path: Path) -> Dropped:
+    """Return what was dropped of a directory; ValueError names what is wrong with the note."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): (int(last), int(count)) for name, (last, count) in rows.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} does not say what was dropped: {error!r}") from error
+
+
+def _note_dropped(path: Path, dropped: Dropped) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    with fresh.open("w", encoding="utf-8") as file:
+        json.dump(dropped, file)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync_directory(path.parent)
 
 
 def _key(ends: Ends) -> tuple[str, int, int, str]:
@@ -218,8 +264,10 @@ def _key(ends: Ends) -> tuple[str, int, int, str]:
 
 def command_line(directory: Path, current: str, policy: Policy, now_s: float) -> list[str]:
     """Return the arguments of an interpreter that runs `archive_segments` in its own process."""
-    given = (current, int(policy.compress), policy.keep_s, policy.keep_bytes)
-    return ["-m", __name__, *map(str, (directory, *given, int(policy.drop_unverified), now_s))]
+    switches = int(policy.compress), policy.keep_s, int(policy.drop_unverified)
+    share = policy.keep_bytes
+    keep = f"{share:.9f}" if isinstance(share, float) else share
+    return ["-m", __name__, *map(str, (directory, current, *switches, keep, now_s))]
 
 
 def main(arguments: list[str]) -> int:
@@ -227,8 +275,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="broker.memberlog.archive", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("current", help="the segment that is being written")
-    for name in ("compress", "keep_s", "keep_bytes", "drop_unverified"):
+    for name in ("compress", "keep_s", "drop_unverified"):
         parser.add_argument(name, type=int)
+    parser.add_argument("keep_bytes", type=lambda text: float(text) if "." in text else int(text))
     parser.add_argument("now_s", type=float)
     given = parser.parse_args(arguments)
     os.nice(19)

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.options.values import OptionError, number, yes
+from broker.options.values import OptionError, amount, number, yes
 
 DEFAULTS: Mapping[str, str] = {
     "memberlog-segment-size": "64",
     "memberlog-segment-time": "60",
     "memberlog-compress": "yes",
-    "memberlog-keep-days": "0",
-    "memberlog-keep-size": "0",
-    "memberlog-drop-unverified": "no",
+    "memberlog-keep-days": "30",
+    "memberlog-keep-size": "0.1",
+    "memberlog-drop-unverified": "yes",
 }
 _NUMBERS = {  # lowest and highest
     "memberlog-segment-size": (1, 512),  # readers hold one whole
     "memberlog-segment-time": (1, 10_080),
     "memberlog-keep-days": (0, 36_500),
-    "memberlog-keep-size": (0, 1 << 30),
 }
+_KEEP_BYTES_MIN = 1 << 20
 
 
 class Policy(NamedTuple):
@@ -31,7 +31,7 @@ class Policy(NamedTuple):
 
     compress: bool = True
     keep_s: int = 0
-    keep_bytes: int = 0
+    keep_bytes: int | float = 0  # a float is a share of the file system
     drop_unverified: bool = False
 
 
@@ -46,18 +46,14 @@ class MemberlogOptions(NamedTuple):
 def read_memberlog_options(text: Mapping[str, str]) -> MemberlogOptions:
     """Read the options.  Raises OptionError."""
     numbers = {name: number(name, text[name], low, high) for name, (low, high) in _NUMBERS.items()}
-    keep_days, keep_mib = numbers["memberlog-keep-days"], numbers["memberlog-keep-size"]
-    drop_unverified = yes("memberlog-drop-unverified", text["memberlog-drop-unverified"])
-    if drop_unverified and not keep_days and not keep_mib:
-        raise OptionError(
-            "memberlog-drop-unverified",
-            "it needs --memberlog-keep-days or --memberlog-keep-size: nothing is dropped otherwise",
-        )
+    keep_bytes = amount("memberlog-keep-size", text["memberlog-keep-size"])
+    if isinstance(keep_bytes, int) and 0 < keep_bytes < _KEEP_BYTES_MIN:
+        raise OptionError("memberlog-keep-size", f"{keep_bytes} bytes hold nothing; name the unit")
     policy = Policy(
         compress=yes("memberlog-compress", text["memberlog-compress"]),
-        keep_s=keep_days * 86_400,
-        keep_bytes=keep_mib << 20,
-        drop_unverified=drop_unverified,
+        keep_s=numbers["memberlog-keep-days"] * 86_400,
+        keep_bytes=keep_bytes,
+        drop_unverified=yes("memberlog-drop-unverified", text["memberlog-drop-unverified"]),
     )
     return MemberlogOptions(
         numbers["memberlog-segment-size"] << 20,

@@ -267,17 +267,18 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
 @click.option(
     "--memberlog-keep-days",
     metavar="N",
-    help="Drop closed files of the member log that are older, once verified; 0: never. Default 0.",
+    help="Drop closed files of the member log that are older; 0: never. Default 30.",
 )
 @click.option(
     "--memberlog-keep-size",
-    metavar="MB",
-    help="Drop the oldest closed files above this total, once verified; 0: never. Default 0.",
+    metavar="SIZE|SHARE",
+    help="Drop the oldest closed files above this total (2GB, 0.1 of the disk); 0: never. "
+    "Default 0.1.",
 )
 @click.option(
     "--memberlog-drop-unverified",
     metavar="yes|no",
-    help="Drop them even if DIR/memberlog/verified does not name them. Default no.",
+    help="Drop them even if DIR/memberlog/verified does not name them. Default yes.",
 )
 @click.option(
     "--trace",

@@ -21,7 +21,7 @@ from tools.verify.contract.rules import REPLAYED
 from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input.rows import SEGMENT, Row
-from tools.verify.input.segments import find_segments
+from tools.verify.input.segments import dropped_before, find_segments
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import build_timeline
@@ -62,6 +62,7 @@ def verify(
     scan = read_table(spark, "scan", segments).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         report, rows = _verify(scan, segments, client_segments, saved, options)
+        report.notes += dropped_before(segments)
         if options.since is not None:
             skipped = found - len(segments)
             report.notes.append(f"{skipped} segments were verified before and not read again")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from broker.memberlog.archive import (
     ArchiveResult,
     archive_segments,
     command_line,
+    dropped_in,
     is_due,
     verified_in,
 )
@@ -285,7 +287,7 @@ class TestRetention:
         self.verify(tmp_path, paths)
         tended(tmp_path, Policy())
         tended(tmp_path, Policy(keep_s=DAY_S), now_s=3.5 * DAY_S)
-        assert names(tmp_path) == ["a.1.000002.qml.gz", "verified"]
+        assert names(tmp_path) == ["a.1.000002.qml.gz", "dropped", "verified"]
 
     def test_a_total_size(self, tmp_path: Path) -> None:
         paths = self.aged(tmp_path)
@@ -318,6 +320,40 @@ class TestRetention:
         assert [did.what for did in done] == ["dropped unverified"] * 2
         assert segments_in(tmp_path) == paths[2:]  # the one being written stays in any case
 
+    def test_what_was_dropped_is_noted_for_who_reads_the_rest(self, tmp_path: Path) -> None:
+        paths = self.aged(tmp_path, incarnations=2)
+        self.verify(tmp_path, paths[:1])
+        policy = Policy(compress=False, keep_s=DAY_S, drop_unverified=True)
+        tended(tmp_path, policy, paths[5].name, now_s=3.5 * DAY_S)
+        assert dropped_in(tmp_path / "dropped") == {"a.1": (1, 1)}
+        tended(tmp_path, policy, paths[5].name, now_s=99 * DAY_S)
+        assert dropped_in(tmp_path / "dropped") == {"a.1": (2, 2), "a.2": (1, 2)}
+        assert segments_in(tmp_path) == paths[5:]
+
+    def test_a_share_of_the_file_system(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        paths = self.aged(tmp_path)
+        total = sum(path.stat().st_size for path in paths)
+        disk = SimpleNamespace(f_blocks=2 * (total - 1), f_frsize=1)
+        monkeypatch.setattr(os, "statvfs", lambda _path: disk)
+        tended(tmp_path, Policy(compress=False, keep_bytes=0.5, drop_unverified=True))
+        assert segments_in(tmp_path) == paths[1:]
+
+    def test_a_disk_too_full_for_the_note_is_made_free(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        paths = self.aged(tmp_path)
+
+        def full(_path: Path, _dropped: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(archive, "_note_dropped", full)
+        policy = Policy(compress=False, keep_s=DAY_S, drop_unverified=True)
+        done = tended(tmp_path, policy, paths[1].name, now_s=99 * DAY_S)
+        assert [did.what for did in done] == ["failed", "dropped unverified"]
+        assert segments_in(tmp_path) == paths[1:]
+
     def test_what_came_after_the_current_one_stays_too(self, tmp_path: Path) -> None:
         """A member may have gone on to the next segment since it named the current one."""
         paths = self.aged(tmp_path)
@@ -339,6 +375,23 @@ class TestRetention:
 
 
 class TestProcess:
+    @pytest.mark.parametrize(
+        "policy", [Policy(), Policy(False, 86_400, 0.125, True), Policy(True, 0, 1 << 40, False)]
+    )
+    def test_it_is_given_the_whole_policy(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy
+    ) -> None:
+        given: list[object] = []
+
+        def note(*arguments: object) -> list[ArchiveResult]:
+            given.extend(arguments)
+            return []
+
+        monkeypatch.setattr(archive, "archive_segments", note)
+        monkeypatch.setattr(os, "nice", lambda _more: 0)
+        archive.main(command_line(tmp_path, "a.1.000002.qml", policy, 12.5)[2:])
+        assert given == [tmp_path, "a.1.000002.qml", policy, 12.5]
+
     def test_it_does_the_work_and_what_it_did_is_counted(self, tmp_path: Path) -> None:
         write_incarnation(tmp_path, 1, 1)
         (tmp_path / f"x.qml.gz{UNFINISHED}").write_bytes(b"left over")

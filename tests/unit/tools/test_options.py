@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
+from broker.options.backups import BackupPolicy
 from broker.options.broker import Address, BrokerOptions, broker_options, parse_address
 from broker.options.memberlog import Policy
 from broker.options.values import OptionError
@@ -107,7 +108,11 @@ def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
         ("memberlog-keep-days", "-1"),
         ("memberlog-keep-size", "lots"),
         ("memberlog-compress", "maybe"),
-        ("memberlog-drop-unverified", "yes"),  # nothing would be dropped
+        ("memberlog-keep-size", "64"),  # bytes
+        ("memberlog-drop-unverified", "maybe"),
+        ("backups-keep", "-1"),
+        ("backups-keep-days", "some"),
+        ("backups-keep-size", "2.5"),
         ("colour", "red"),
     ],
 )
@@ -118,13 +123,15 @@ def test_a_bad_value_names_its_option(option: str, text: str) -> None:
     assert "\n" not in caught.value.reason
 
 
-def test_the_member_log_is_kept_for_ever_by_default() -> None:
-    memberlog = broker_options({}).memberlog
+def test_what_is_kept_of_the_past_is_bounded_by_default() -> None:
+    options = broker_options({})
+    memberlog = options.memberlog
     assert (memberlog.segment_bytes, memberlog.segment_us) == (64 << 20, 3_600_000_000)
-    assert memberlog.policy == Policy(True, 0, 0, False)
-    given = {"memberlog-keep-days": "2", "memberlog-drop-unverified": "yes"}
-    more = {"memberlog-keep-size": "3", "memberlog-compress": "no"}
-    assert broker_options(given | more).memberlog.policy == Policy(False, 172_800, 3 << 20, True)
+    assert memberlog.policy == Policy(True, 30 * 86_400, 0.1, True)
+    assert options.backups == BackupPolicy(3, 7 * 86_400, 0.2)
+    given = {"memberlog-keep-days": "2", "memberlog-drop-unverified": "no"}
+    more = {"memberlog-keep-size": "3MiB", "memberlog-compress": "no"}
+    assert broker_options(given | more).memberlog.policy == Policy(False, 172_800, 3 << 20, False)
 
 
 def test_options_of_a_cluster_need_a_name() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
+from broker.memberlog.archive import DROPPED_NAME, dropped_in
 from broker.memberlog.reader import Damaged, LogError, NotALog, OtherVersion, read_segment
 from broker.memberlog.records import SUFFIX, Header, Record
 from broker.memberlog.segments import is_segment, one_of_each, open_segment, plain_name
@@ -26,6 +27,30 @@ def find_segments(places: list[Path]) -> list[Path]:
         listed = ", ".join(map(str, places))
         raise BadInput(f"there is no member log (*{SUFFIX}) in {listed}")
     return sorted(one_of_each(found))
+
+
+def dropped_before(segments: list[Path]) -> list[str]:
+    """Return a note for each incarnation of which the member dropped segments, by its own account.
+
+    What is missing so was not lost, and is not proven either.
+    """
+    notes = []
+    for directory in sorted({segment.parent for segment in segments}):
+        try:
+            dropped = dropped_in(directory / DROPPED_NAME)
+        except ValueError as error:
+            notes.append(str(error))
+            continue
+        for name, (last, unverified) in dropped.items():
+            member, _, incarnation = name.rpartition(".")
+            what = "all of them verified before"
+            if unverified:
+                what = f"{unverified} of them never verified: what they held is not known"
+            notes.append(
+                f"{member} (incarnation {incarnation}): segments up to {last} were dropped by "
+                f"their member as its options say, {what}"
+            )
+    return notes
 
 
 def _expand(places: list[Path]) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.verify.findings import BadInput
-from tools.verify.input.segments import TASK_BYTES, find_segments, share_out
+from tools.verify.input.segments import TASK_BYTES, dropped_before, find_segments, share_out
 
 
 def sized(directory: Path, *sizes: int) -> list[Path]:
@@ -53,3 +53,17 @@ def test_few_bytes_are_still_shared_among_the_cores(tmp_path: Path) -> None:
     assert len(share_out(paths, 4)) == 4
     assert len(share_out(paths[:1], 4)) == 1
     assert len(share_out(sized(tmp_path, 0, 0), 4)) == 1
+
+
+def test_what_members_dropped_is_said(tmp_path: Path) -> None:
+    sized(tmp_path, 1, 1)
+    assert dropped_before(find_segments([tmp_path])) == []
+    note = tmp_path / "dropped"
+    note.write_text('{"a_5672.1": [4, 2], "a_5672.2": [0, 0]}')
+    first, second = dropped_before(find_segments([tmp_path]))
+    assert first.startswith("a_5672 (incarnation 1): segments up to 4 were dropped")
+    assert "2 of them never verified" in first
+    assert "all of them verified" in second
+    note.write_text("[1]")
+    (what,) = dropped_before(find_segments([tmp_path]))
+    assert "does not say what was dropped" in what
