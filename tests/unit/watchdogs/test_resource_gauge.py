@@ -1,0 +1,39 @@
+"""Memory of small objects that are gone does not count as used, though the process keeps it."""
+
+from broker.watchdogs.resource_gauge import idle_bytes, idle_in, memory_used
+
+BODY_BYTES = 256
+MESSAGES = 100_000
+PIN_EVERY = 1_000  # one object that stays in each third of an arena
+
+REPORT = b"""\
+# arenas allocated current         =                   19
+19 arenas * 1048576 bytes/arena    =           19,922,944
+
+# bytes in allocated blocks        =           18,491,856
+# bytes in available blocks        =              389,552
+"""
+
+
+def test_small_messages_that_are_gone_are_not_used_memory() -> None:
+    before = memory_used()
+    messages = [bytes([1]) * BODY_BYTES for _ in range(MESSAGES)]
+    full = memory_used()
+    assert full - before > MESSAGES * BODY_BYTES // 2
+    pins = messages[::PIN_EVERY]
+    del messages
+    assert memory_used() - before < (full - before) // 4
+    assert len(pins) == MESSAGES // PIN_EVERY
+
+
+def test_the_report_of_the_interpreter_is_read() -> None:
+    assert idle_in(REPORT) == 19_922_944 - 18_491_856
+
+
+def test_a_report_that_reads_otherwise_counts_nothing_as_idle() -> None:
+    assert idle_in(b"") == 0
+    assert idle_in(REPORT.replace(b"bytes/arena", b"bytes per arena")) == 0
+
+
+def test_this_interpreter_says_how_much_is_idle() -> None:
+    assert idle_bytes() > 0
