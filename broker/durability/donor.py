@@ -73,16 +73,25 @@ class _LogReader:
 
 
 class DonorLibrary(Library):
-    """Reads from the store in use.  `request_checkpoint` asks for a newer one; any thread may."""
+    """Reads from the store in use; there is none while one takes the place of another.
+
+    `request_checkpoint` asks for a newer checkpoint; any thread may.
+    """
 
     def __init__(
-        self, store: Callable[[], Store], request_checkpoint: Callable[[], None],
+        self, store: Callable[[], Store | None], request_checkpoint: Callable[[], None],
         block_bytes: int = BLOCK_BYTES,
     ) -> None:  # fmt: skip
-        self._store, self._request_checkpoint = store, request_checkpoint
+        self._in_use, self._request_checkpoint = store, request_checkpoint
         self._block_bytes = block_bytes
         self._pinned: dict[str, tuple[Store, SavedCheckpoint, Offer]] = {}
         self._readers: dict[str, _LogReader] = {}
+
+    def _store(self) -> Store:
+        store = self._in_use()
+        if store is None:
+            raise StoreError("its store is being replaced")
+        return store
 
     def judge(self, key: str, point: History | None, beyond: int) -> Tail | Offer | None:
         """Return the way from `point`.

@@ -94,7 +94,8 @@ class _Incoming(Generic[StoreT]):
 class Joiner(Generic[StoreT]):
     """Brings one member to the state of the primary.
 
-    `replica` returns the member's own; `on_verified` puts a received state in its place, at once;
+    `replica` returns the member's own; `on_verified` puts a received state in its place, at once,
+    or does not want it;
     `on_items` is told when `next_item` has something; `on_failed` when nothing comes of it.
     """
 
@@ -105,7 +106,7 @@ class Joiner(Generic[StoreT]):
         *,
         own: Callable[[], Meta],
         replica: Callable[[], Replica],
-        on_verified: Callable[[Replica, StoreT], None],
+        on_verified: Callable[[Replica, StoreT], bool],
         on_items: Callable[[], None],
         on_failed: Callable[[str], None],
     ) -> None:
@@ -339,8 +340,11 @@ class Joiner(Generic[StoreT]):
         votes = bool(own.cluster_id) and own.marker in (Marker.DIRTY, Marker.CLEAN)
         if not votes or replica.history.position >= own.position:
             self._verified = None
-            self._on_verified(replica, store)
-            self._on_items()
+            if self._on_verified(replica, store):
+                self._on_items()
+            else:
+                self._discard(store)
+                self._fail("nobody waits for that state now")
         elif (block := receiver.take(self._device.now())) is not None:
             self._on_verified_store(store, lambda: _follow(replica, store, block))
 

@@ -20,10 +20,10 @@ from broker.durability.recovery import checkpoint_in_steps
 from broker.replication.persister import Persister, StoreT, Writer
 from broker.replication.replica import Replica
 from store import swap
-from store.api import Marker
-from store.commit_queue import Call, CheckpointJob, CommitQueue
+from store.api import Marker, Meta
+from store.commit_queue import Call, CheckpointJob, CommitLag, CommitQueue
 from store.commit_thread import CommitThread
-from store.errors import NoSpace, StoreError, StoreFailed
+from store.errors import NoSpace, StoreError, StoreFailed, StoreStuck
 from store.lmdb_store import LmdbStore
 from store.space import Reserve
 
@@ -143,18 +143,57 @@ class DataDirectoryDevice:
     ) -> None:
         self._dir, self._loop, self._on_failed = data_dir, loop, on_failed
         self._reserve = reserve
+        self._switch: asyncio.Future[LmdbStore] | None = None
+        self._switch_since = 0.0
+        self._writer: StoreWriter | None = None  # the present one
 
     def open_writer(self, store: LmdbStore, on_durable: Callable[[int], None]) -> StoreWriter:
         """Start the thread that commits to `store`."""
-        return StoreWriter(store, self._loop, on_durable, self._on_failed, self._reserve.give_up)
+        self._writer = StoreWriter(
+            store, self._loop, on_durable, self._on_failed, self._reserve.give_up
+        )
+        return self._writer
 
-    def switch(self, received: LmdbStore, current: LmdbStore) -> LmdbStore:
+    def switch(
+        self, writer: StoreWriter, received: LmdbStore, current: LmdbStore, meta: Meta,
+        done: Callable[[LmdbStore], None],
+    ) -> None:  # fmt: skip
         """Put the received store in the place of the current one, which is set aside."""
-        received.close()
-        current.close()
-        aside = swap.install(self._dir, received.path)
-        log.info("the transferred state is in force; the old store is kept as %s", aside)
-        return LmdbStore(self._dir / swap.STORE_NAME)
+
+        def work() -> LmdbStore:
+            writer.close()
+            received.put_meta(meta)
+            received.close()
+            current.close()
+            aside = swap.install(self._dir, received.path)
+            log.info("the transferred state is in force; the old store is kept as %s", aside)
+            return LmdbStore(self._dir / swap.STORE_NAME)
+
+        def switched(future: asyncio.Future[LmdbStore]) -> None:
+            self._switch = None
+            error = future.exception()
+            if error is None:
+                done(future.result())
+            elif isinstance(error, StoreError):
+                self._on_failed(error)
+            else:
+                self._on_failed(StoreFailed(f"putting the received state in force: {error!r}"))
+
+        self._switch_since = self._loop.time()
+        self._switch = self._loop.run_in_executor(None, work)
+        self._switch.add_done_callback(switched)
+
+    async def settled(self, patience_s: float) -> None:
+        """Wait until no switch is under way; `StoreStuck` when the disk does not answer."""
+        if self._switch is not None:
+            await asyncio.wait([self._switch], timeout=patience_s)
+        if self._switch is not None:
+            raise StoreStuck(f"the disk did not put the received state in force in {patience_s} s")
+
+    def lag(self) -> CommitLag:
+        """Return how far the disk is behind; a switch that is under way waits as a commit does."""
+        switch = CommitLag(int(self._switch is not None), 0, self._switch_since)
+        return switch if self._writer is None else self._writer.lag().beside(switch)
 
 
 class DrainedWriter(Writer, Protocol):

@@ -38,8 +38,8 @@ loop's time allows."""
 class Joining(Protocol):
     """The member that joins (`broker.replication.member`)."""
 
-    def state_received(self, replica: Replica, received: LmdbStore) -> None:
-        """A received state is verified: go on from it."""
+    def state_received(self, replica: Replica, received: LmdbStore) -> bool:
+        """A received state is verified: go on from it; False: it is not wanted."""
 
     def tail_is_here(self) -> None:
         """There are items of the tail, or it is known that there are none."""
@@ -94,7 +94,7 @@ class StateTransfer:
         send: Callable[[Member, bytes], None],
         quarantine: Quarantine,
         *,
-        store: Callable[[], Store],
+        store: Callable[[], Store | None],
         own: Callable[[], Meta],
         replica: Callable[[], Replica],
         request_checkpoint: Callable[[], None],

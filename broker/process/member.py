@@ -97,6 +97,7 @@ class BrokerMember:
         self._supervisor = supervisor = Supervisor(identity.data_dir, identity.name)
         replica, filled = resume(identity.store, supervisor.quarantine)
         meta = identity.begin()
+        device = DataDirectoryDevice(identity.data_dir, loop, self._store_failed, identity.reserve)
         self._ring = ring = RingEndpoint(options, identity, transport, self._on_output, loop)
         self._log = memberlog = MemberLog(
             options, identity, meta, _wall_us, loop, lambda: self._member.log_written(), self.failed
@@ -110,14 +111,14 @@ class BrokerMember:
             ring.node, options.bounds, loop, identity.reserve, hang_s=options.watchdog_s,
             send_direct=ring.driver.send_direct, wall_us=_wall_us, stop=self.stop,
             controller=lambda: self._controller, persister=lambda: self._member.persister,
-            disk_lag=lambda: self._member.persister.writer.lag().beside(memberlog.lag()),
+            disk_lag=lambda: device.lag().beside(memberlog.lag()),
             full=lambda: self._member.persister.writer.full or memberlog.full,
         )  # fmt: skip
         self._transfer = StateTransfer(
             identity.data_dir, loop, ring.driver.send_direct, supervisor.quarantine,
-            store=lambda: self._member.persister.store, own=lambda: self._member.persister.meta,
+            store=lambda: self._member.persister.for_others,
+            own=lambda: self._member.persister.meta, replica=lambda: self._controller.replica,
             request_checkpoint=lambda: self._member.persister.request_checkpoint(),
-            replica=lambda: self._controller.replica,
             member=lambda: self._member,
         )  # fmt: skip
         make_controller = partial(
@@ -129,8 +130,7 @@ class BrokerMember:
         self._member = ReplicatedMember(
             Ports(ring.driver, ReplyLease(ring.node.lease), LoopClock(loop, self._watchdogs),
                   self._transfer, self.clients, memberlog.recorder, self),
-            DataDirectoryDevice(identity.data_dir, loop, self._store_failed, identity.reserve),
-            identity.store, meta, make_controller,
+            device, identity.store, meta, make_controller,
         )  # fmt: skip
         self._controller = controller = self._member.controller
         persister, vote = self._member.persister, memberlog.recorder.vote
@@ -219,6 +219,7 @@ class BrokerMember:
         marker = member.last_marker(clean=code is Exit.OK, inconsistent=inconsistent)
         try:
             controller = self._controller
+            await member.persister.settled(PATIENCE_S)
             member.persister.keep(replica, controller.promise, counts=controller.filled)
             given_up = self._identity.reserve.given_up
             await close_store(member.persister, replica, marker, reason, sparing=given_up)

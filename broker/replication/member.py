@@ -12,8 +12,10 @@ The rules of order that the guarantees stand on are here, once, for the process 
 - *promise after lease*: a promise is acknowledged when it is durable behind everything applied and
   whoever may still reply in an older view has stopped (G7), by the number of its request: a later
   view may ask for the same epoch of another cluster, or of more state (`Primary.persisted`);
-- *adopt before install*: a received state goes on only from a store that has taken the place of the
-  old one, and what was applied behind it meanwhile is not reported durable before it is (G9);
+- *durable when in force*: a received state goes on at once, and its store takes the place of the
+  old one beside that.  Until it has, what a crash leaves is the old one: nothing of the new is
+  handed to a store or reported durable, no promise is acknowledged, and nobody reads either store
+  (G8, G9).  The view may change meanwhile: what is reported then is applied, not durable, as ever;
 - *no vote before level*: a store that never had a vote, or has less in it than the one in whose
   place it came, is marked as joining until it holds all that was ordered; nothing in it is reported
   durable before a commit without that mark (G8).
@@ -175,7 +177,9 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
 
     def persist_promise(self, promise: Promise, done: Callable[[], None]) -> None:
         """Make the promise durable behind everything that was applied."""
-        self._clock.when_right(lambda: self._persist(promise, done))
+        self._clock.when_right(
+            lambda: self.persister.when_in_force(lambda: self._persist(promise, done))
+        )
 
     def _persist(self, promise: Promise, done: Callable[[], None]) -> None:
         epoch = promise.promised_epoch
@@ -186,7 +190,10 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def _promise_durable(self, epoch: int, done: Callable[[], None]) -> None:
         """Acknowledge a promise when nobody replies in an older view any more."""
         self._host.note("promised", f"epoch {epoch}")
-        self._clock.later(self._lease.silent_in(self.controller.primary.members), done)
+        self._clock.later(
+            self._lease.silent_in(self.controller.primary.members),
+            lambda: self.persister.when_in_force(done),
+        )
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Reach the donor's state."""
@@ -218,27 +225,31 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self.controller.tail_is_here()
         self._host.schedule()
 
-    def state_received(self, replica: Replica, received: StoreT) -> None:
-        """Go on from a received and verified state, once its store is in force."""
+    def state_received(self, replica: Replica, received: StoreT) -> bool:
+        """Go on from a received and verified state; False: it is not wanted, nor is its store."""
         controller = self.controller
-        if self._host.stopping or not controller.takes_state:
-            received.close()
-            self.transfer_failed("nobody waits for that state any more")
-            return
-        donor = controller.transfer_donor
+        if self._host.stopping or self.persister.switching or not controller.takes_state:
+            return False
+        donor, position = controller.transfer_donor, replica.history.position
         try:
             counts = self.persister.is_covered_by(replica)
-            self.persister.adopt(received, replica, counts=counts)
+            if not counts:  # what was reported of the old store may lie beyond the new one
+                self._on_durable(0)
             self._host.note("installed", f"{replica.history} of {donor}")
             self._log.snapshot(replica.history, replica.machine, donor)
             replica.log = self._log
-            # The old store may have been further on: what is reported is what the new one holds,
-            # and nothing before it may vote.
-            self._on_durable(replica.history.position if counts else 0)
+            self.persister.adopt(received, replica, counts=counts)
+            self.persister.when_in_force(lambda: self._in_force(position if counts else 0))
             controller.state_received(replica, counts=counts)
         except Exception as error:  # the switch of stores failed, or applying did: see `turn`
             self._host.failed(error)
-            return
+            return True
+        self._host.schedule()
+        return True
+
+    def _in_force(self, durable: int) -> None:
+        self._host.note("in_force", f"the received store, {durable} of it durable")
+        self._on_durable(durable)
         self._host.schedule()
 
     def transfer_done(self) -> None:
@@ -250,8 +261,13 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         """Let the store count."""
         controller = self.controller
         self._host.note("level", f"level with the others in {controller.replica.history}")
-        self.persister.keep(controller.replica, controller.promise, counts=True)
-        self.persister.counts()
+        self.persister.when_in_force(self._let_count)
+
+    def _let_count(self) -> None:
+        controller = self.controller
+        if controller.filled:  # it may have been found wrong since
+            self.persister.keep(controller.replica, controller.promise, counts=True)
+            self.persister.counts()
 
     def effects(self, effects: list[tuple[int, Effect]]) -> None:
         """Keep effects for the clients, until the log has what they come from."""

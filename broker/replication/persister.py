@@ -48,17 +48,23 @@ class Writer(Protocol):
 
 StoreT = TypeVar("StoreT", bound=Store)
 WriterT = TypeVar("WriterT", bound=Writer)
-WriterT_co = TypeVar("WriterT_co", bound=Writer, covariant=True)
 
 
-class StoreDevice(Protocol[StoreT, WriterT_co]):
+class StoreDevice(Protocol[StoreT, WriterT]):
     """Where stores live: a directory, or a simulated disk."""
 
-    def open_writer(self, store: StoreT, on_durable: Callable[[int], None]) -> WriterT_co:
+    def open_writer(self, store: StoreT, on_durable: Callable[[int], None]) -> WriterT:
         """Return what writes `store`; `on_durable(position)` follows each commit."""
 
-    def switch(self, received: StoreT, current: StoreT) -> StoreT:
-        """Put `received` in the place of `current`, atomically, and return it open."""
+    def switch(
+        self, writer: WriterT, received: StoreT, current: StoreT, meta: Meta,
+        done: Callable[[StoreT], None],
+    ) -> None:  # fmt: skip
+        """Once `writer` has ended, put `received`, marked with `meta`, in the place of `current`,
+        atomically; then call `done` with it, open.  A failure is one of the writer's."""
+
+    async def settled(self, patience_s: float) -> None:
+        """Wait until no switch is under way; `StoreStuck` when the disk does not answer."""
 
 
 class Persister(Generic[StoreT, WriterT]):
@@ -80,21 +86,28 @@ class Persister(Generic[StoreT, WriterT]):
         self._log_bytes = self._checkpoint_bytes = 0
         self._uncounted = 0  # up to here it was handed over with the mark of a joining store
         self._requested = False
+        self.switching = False  # a received store is about to take the place of `store`
+        self._when_in_force: list[Callable[[], None]] = []
         self._feed: CheckpointFeed | None = None
         self.writer = self._new_writer()
 
     def _new_writer(self) -> WriterT:
         def on_durable(position: int) -> None:
-            # A commit of a store that was replaced meanwhile is none of the new one, and one that
-            # does not count yet shows nothing.
-            if self.writer is writer and position > self._uncounted:
+            # A commit of a store that is replaced is none of the new one, and one that does not
+            # count yet shows nothing.
+            if self.writer is writer and not self.switching and position > self._uncounted:
                 self._on_durable(position)
 
         writer = self._device.open_writer(self.store, on_durable)
         return writer
 
     def keep(self, replica: Replica, promise: Promise, *, counts: bool = True) -> None:
-        """Hand over what was applied since the last call; `counts`: with it the store may vote."""
+        """Hand over what was applied since the last call; `counts`: with it the store may vote.
+
+        It waits while a received store is being put in force.
+        """
+        if self.switching:
+            return
         batch = replica.cut()
         if batch is not None:
             marker = Marker.DIRTY if counts else Marker.JOINING
@@ -145,7 +158,7 @@ class Persister(Generic[StoreT, WriterT]):
         marker = self.meta.marker if self.meta.marker is Marker.CLEAN else Marker.DIRTY
         self.meta = replace(
             self.meta, cluster_id=promise.cluster_id, voters=promise.voters,
-            promised_epoch=promise.promised_epoch, marker=marker,
+            promised_epoch=max(promise.promised_epoch, self.meta.promised_epoch), marker=marker,
         )  # fmt: skip
         self.writer.submit_meta(self.meta, done)
 
@@ -173,21 +186,44 @@ class Persister(Generic[StoreT, WriterT]):
     def adopt(self, received: StoreT, replica: Replica, *, counts: bool) -> None:
         """Go on with a store that was received and verified; the old one is set aside.
 
-        `replica` is what it gave.  What this member promised to others it keeps.
+        `replica` is what it gave.  What this member promised to others it keeps.  The disk takes
+        its time: until the new store is in force the old one is what a crash would leave.
         """
+        assert not self.switching
         self.cancel_checkpoint()
-        self.writer.close()
         marker = Marker.DIRTY if counts else Marker.JOINING
-        meta = replace(
+        self.meta = replace(
             received.meta, marker=marker, cluster_id=self.meta.cluster_id,
             voters=replica.machine.voters or self.meta.voters, version=replica.machine.version,
             promised_epoch=self.meta.promised_epoch,
         )  # fmt: skip
-        received.put_meta(meta)
-        self.store = self._device.switch(received, self.store)
-        self.meta = self.store.meta
         self._log_bytes = self._checkpoint_bytes = self._uncounted = 0
+        self.switching = True
+        self._device.switch(self.writer, received, self.store, self.meta, self._in_force)
+
+    def _in_force(self, store: StoreT) -> None:
+        self.store, self.switching = store, False
         self.writer = self._new_writer()
+        waiting, self._when_in_force = self._when_in_force, []
+        for call in waiting:
+            call()
+
+    def when_in_force(self, call: Callable[[], None]) -> None:
+        """Call, in order, as soon as no received store waits to be in force."""
+        if self.switching:
+            self._when_in_force.append(call)
+        else:
+            call()
+
+    async def settled(self, patience_s: float) -> None:
+        """Wait until no switch is under way; `StoreStuck` when the disk does not answer."""
+        await self._device.settled(patience_s)
+
+    @property
+    def for_others(self) -> StoreT | None:
+        """The store that this member's state is in, to be read; None while it is not in force: what
+        it replaces may be of another history."""
+        return None if self.switching else self.store
 
     def cancel_checkpoint(self) -> None:
         """Give up the checkpoint that is being made, if any."""

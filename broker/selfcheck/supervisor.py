@@ -91,7 +91,7 @@ class Supervisor:
         self._backups.wake(self._persister.store.meta if self._is_level() else None)
         self._persister.hold_checkpoints = bool(self._controller.halted)
         self._scrub()
-        verdict = self._disputed
+        verdict = None if self._persister.switching else self._disputed
         if verdict is not None and self._persister.store.meta.position >= verdict.position:
             self._reexecute(verdict)
         for outcome in self._controller.judgement.take_outcomes():
@@ -153,7 +153,8 @@ class Supervisor:
         fault = self._memory.wake(controller.replica.machine, now)
         if fault is not None:
             self._on_memory_fault(fault)
-        if now >= self._disk_due and self._persister.checkpoints >= self._disk_waits_for:
+        due = now >= self._disk_due and not self._persister.switching
+        if due and self._persister.checkpoints >= self._disk_waits_for:
             self._disk_due = math.inf
             if self._disk.store is not self._persister.store:
                 self._disk = self._disk.of(self._persister.store)

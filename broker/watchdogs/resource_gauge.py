@@ -1,4 +1,4 @@
-"""Reads free disk and memory of this process, on a thread of its own.
+"""Reads free disk, the store's sizes and memory of this process, on a thread of its own.
 
 A file system that hangs holds its reader, and must not hold the loop. Memory is counted against
 the control group of the process where that allows less than the machine has.
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from broker.watchdogs.resource_alarms import Reading
 from store.errors import StoreError
+from store.lmdb_store import LmdbStore
 
 PERIOD_S = 0.2
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -33,12 +34,13 @@ class ResourceGauge:
     """Keeps the last reading; None before the first."""
 
     def __init__(
-        self, directory: Path, reusable: Callable[[], int], tend: Callable[[int], None]
+        self, directory: Path, store: Callable[[], LmdbStore], tend: Callable[[int], None]
     ) -> None:
-        """`reusable` returns the bytes of the store's file that hold nothing; `tend` is called with
-        the free space, to keep the reserve."""
+        """`tend` is called with the free space, to keep the reserve."""
         self.reading: Reading | None = None
-        self._directory, self._reusable, self._tend = directory, reusable, tend
+        self.bytes_to_start = 0
+        """What a start would read of the store: about what a checkpoint takes."""
+        self._directory, self._store, self._tend = directory, store, tend
         self._memory = memory_allowed()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="resource-gauge", daemon=True)
@@ -62,7 +64,9 @@ class ResourceGauge:
         found = os.statvfs(self._directory)
         free = found.f_bavail * found.f_frsize
         # Pages that lie scattered cannot hold what is large: half of them count.
-        room = free + self._reusable() // 2
+        store = self._store()
+        room = free + store.reusable_bytes() // 2
+        self.bytes_to_start = sum(store.bytes_to_start())
         disk = found.f_blocks * found.f_frsize
         self.reading = Reading(room, disk, memory_used(), self._memory)
         self._tend(free)

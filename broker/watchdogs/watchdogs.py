@@ -86,11 +86,11 @@ class Watchdogs:
         self._now, self._stop = loop.time, stop
         self._controller, self._disk_lag, self._full = controller, disk_lag, full
         self._persister = persister
-        self.gauge = ResourceGauge(
-            reserve.path.parent, lambda: persister().store.reusable_bytes(), reserve.tend
+        self.gauge = gauge = ResourceGauge(
+            reserve.path.parent, lambda: persister().store, reserve.tend
         )
         self._resources = ResourceAlarms(
-            bounds.disk_free, bounds.memory, lambda: sum(persister().store.bytes_to_start())
+            bounds.disk_free, bounds.memory, lambda: gauge.bytes_to_start
         )
         self.clocks = ClockSkew(
             node.me, bounds.clock_s, send_direct, wall_us, lambda: controller().ran

@@ -198,6 +198,7 @@ async def _adopt(stored: Stored, directory: Path, note: Note) -> None:
     replica = recover("a", received)
     counts = stored.persister.is_covered_by(replica)
     stored.persister.adopt(received, replica, counts=counts)
+    await stored.persister.settled(60.0)
     donor.replica.cut()
     stored.member, donor.promise = donor, stored.member.promise
     note(f"position {donor.replica.history.position}")

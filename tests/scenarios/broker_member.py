@@ -270,10 +270,18 @@ class StoryMember:
     def open_writer(self, store: MemoryStore, on_durable: Callable[[int], None]) -> StoryWriter:
         return StoryWriter(store, on_durable)
 
-    def switch(self, received: MemoryStore, current: MemoryStore) -> MemoryStore:
+    def switch(
+        self, writer: StoryWriter, received: MemoryStore, current: MemoryStore, meta: Meta,
+        done: Callable[[MemoryStore], None],
+    ) -> None:  # fmt: skip
+        writer.close()
+        received.put_meta(meta)
         current.close()
         self.disk = self.stage.disks[self.me.name] = self._received
-        return received
+        done(received)
+
+    async def settled(self, patience_s: float) -> None:
+        pass
 
     # -- the process (`ports.Host`) ----------------------------------------------------------
 

@@ -285,7 +285,7 @@ def test_a_member_stops_in_order_without_memory_for_a_thread(two_of_three: Local
 
 
 def test_the_loop_touches_no_file(two_of_three: LocalCluster) -> None:
-    """From when it serves to its stop.  Receiving a state has files of its own.
+    """From when it serves to its stop.
 
     docs/decisions/0023-no-file-operation-on-the-loop-thread.md.
     """
@@ -307,6 +307,28 @@ def test_the_loop_touches_no_file(two_of_three: LocalCluster) -> None:
             two_of_three[1].kill()  # a view change, a promise
             channel.basic_publish("", "w", b"after", PERSISTENT)
         assert process.alive
+        found = watched.data_dir.with_name(watched.data_dir.name + ".files").read_text()
+        assert not found
+
+
+def test_the_loop_of_a_joiner_touches_no_file(two_of_three: LocalCluster) -> None:
+    """Receiving a checkpoint, putting it in force, the tail behind it: none is the loop's."""
+    watched = two_of_three[2]
+    parameters = pika.ConnectionParameters(*two_of_three[0].address)
+    with contextlib.closing(admitted(lambda: pika.BlockingConnection(parameters))) as early:
+        channel = early.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True)
+        for _ in range(160):  # the log of the others does not begin at 1 any more
+            channel.basic_publish("", "q", bytes(1 << 20), PERSISTENT)
+        channel.queue_purge("q")
+    watched.data_dir.with_name(watched.data_dir.name + ".watch").touch()  # from its start on
+    with sick(watched, WATCHED) as process, publisher_beside_three(two_of_three) as channel:
+        channel.basic_publish("", "q", b"and then the order", PERSISTENT)
+        assert process.alive
+        said = process.log_path.read_text()
+        assert "receiving its checkpoint" in said
+        assert "the transferred state is in force" in said
         found = watched.data_dir.with_name(watched.data_dir.name + ".files").read_text()
         assert not found
 

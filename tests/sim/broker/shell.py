@@ -111,6 +111,7 @@ class BrokerUpper:
         self.log_tape = tape.fork("memberlog")
         self.log_write_s = self.log_tape.pick((0.0, 0.0001, 0.002, 0.05))
         self.dead = self.stopping = self._turn_due = False
+        self._switch: Callable[[], None] | None = None
         # Some stores keep no more log than they must, so that a checkpoint is what leads to them.
         self.log_bytes_kept = tape.fork("log kept").pick((0, 500, 5000, 1 << 20))
         fresh = Meta("simulated", self.name, f"store-{self.name}")
@@ -216,6 +217,7 @@ class BrokerUpper:
         marker = member.last_marker(clean=True, inconsistent=False)
         try:
             controller = self.controller
+            run_to_end(member.persister.settled(0.0))
             member.persister.keep(controller.replica, controller.promise, counts=controller.filled)
             run_to_end(close_store(member.persister, self.controller.replica, marker, "leaves"))
         except StoreError as error:
@@ -333,10 +335,30 @@ class BrokerUpper:
         """It leaves in order, and comes again when its disk works."""
         self._leave(self.world.plan.token_timeout_ms / 1000.0, "store_failed", str(error))
 
-    def switch(self, received: MemoryStore, current: MemoryStore) -> MemoryStore:
-        current.close()
-        self.stack.disks[self.name] = received.disk
-        return received
+    def switch(
+        self, writer: SimWriter, received: MemoryStore, current: MemoryStore, meta: Meta,
+        done: Callable[[MemoryStore], None],
+    ) -> None:  # fmt: skip
+        """On a worker thread: what was submitted is committed first, one way or the other."""
+        took_s = self.member.fsync_s(self.tape) * self.tape.between(1.0, 10.0)
+
+        def work() -> None:
+            if self._switch is None:
+                return
+            self._switch = None
+            writer.close()
+            received.put_meta(meta)
+            current.close()
+            self.stack.disks[self.name] = received.disk
+            done(received)
+
+        self._switch = work
+        self.later(took_s, work)
+
+    async def settled(self, _patience_s: float) -> None:
+        """A member that ends waits for its disk."""
+        if self._switch is not None:
+            self._switch()
 
     # -- its process (`ports.Host`) --------------------------------------------------------------
 

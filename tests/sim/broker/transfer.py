@@ -44,7 +44,7 @@ class SimTransfer:
         self._burst = tape.pick((500, 2000, 100_000))
         self._pumping = False
         library = DonorLibrary(
-            lambda: upper.store,
+            lambda: upper.replicated.persister.for_others,
             lambda: upper.replicated.persister.request_checkpoint(),
             tape.pick((300, 3000, 100_000)),
         )
@@ -73,9 +73,9 @@ class SimTransfer:
                 self._joiner.counters[name] = 0
         self._joiner.done()
 
-    def _verified(self, replica: Replica, store: MemoryStore) -> None:
+    def _verified(self, replica: Replica, store: MemoryStore) -> bool:
         self.upper.judge.recovered(self.upper.name, replica, "joined")
-        self.upper.replicated.state_received(replica, store)
+        return self.upper.replicated.state_received(replica, store)
 
     # -- datagrams -------------------------------------------------------------------------------
 

@@ -544,8 +544,10 @@ def arbiter_promises_while_others_reply() -> Patches:
 def installs_before_the_log() -> Patches:
     """A received state goes on before the member log knows that it is there."""
 
-    def early(self: Running, replica: Replica, received: Store) -> None:
+    def early(self: Running, replica: Replica, received: Store) -> bool:
         controller = self.controller
+        if self.persister.switching or not controller.takes_state:
+            return False
         donor, durable, given = controller.transfer_donor, replica.history, replica.machine
         counts = self.persister.is_covered_by(replica)
         controller.state_received(replica, counts=counts)
@@ -554,6 +556,7 @@ def installs_before_the_log() -> Patches:
         replica.log = self._log
         self._on_durable(durable.position)
         self._host.schedule()
+        return True
 
     yield ReplicatedMember, "state_received", early
 

@@ -59,6 +59,7 @@ class Rig:
         }  # fmt: skip
         self.replica = Replica("b", Machine("b"), History())
         self.own = OWN
+        self.wanted = True
         self.verified: list[LmdbStore] = []
         self.failed: list[str] = []
         self.joiner: Joiner[LmdbStore] = Joiner(
@@ -72,9 +73,11 @@ class Rig:
         meta = replace(self.store.meta, position=replica.history.position)
         self.store.write_checkpoint(replica.history.position, checkpoint_of(replica), meta)
 
-    def take(self, replica: Replica, store: LmdbStore) -> None:
-        self.replica = replica
-        self.verified.append(store)
+    def take(self, replica: Replica, store: LmdbStore) -> bool:
+        if self.wanted:
+            self.replica = replica
+            self.verified.append(store)
+        return self.wanted
 
     def follow(self) -> None:
         while (item := self.joiner.next_item()) is not None:

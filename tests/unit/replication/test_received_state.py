@@ -31,7 +31,9 @@ class Rig:
         )  # fmt: skip
         self.device = Mock()
         host = Mock(stopping=False)
-        self.device.switch.side_effect = lambda received, _current: received
+        self.device.switch.side_effect = lambda _writer, received, _current, meta, done: (
+            received.put_meta(meta), done(received),
+        )  # fmt: skip
         self.member: ReplicatedMember[Any, Any] = ReplicatedMember(
             Ports(self.ring, Mock(), self.clock, self.transfer, Mock(), Mock(), host),
             self.device, MemoryStore(MemoryDisk(), own), own,
@@ -62,6 +64,7 @@ def test_a_received_store_without_a_vote_reports_nothing_durable_until_it_counts
     assert rig.member.persister.meta.marker is Marker.JOINING
     assert rig.reported == 0
     rig.controller.replica.cut.return_value = None
+    rig.controller.filled = True
     rig.member.state_is_level()
     assert rig.reported == 0
     meta, durable = rig.device.open_writer.return_value.submit_meta.call_args.args

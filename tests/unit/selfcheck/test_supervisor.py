@@ -64,7 +64,7 @@ class FakePersister:
     def __init__(self, store: LmdbStore) -> None:
         self.store, self.meta = store, store.meta
         self.checkpoints = 0
-        self.hold_checkpoints = False
+        self.hold_checkpoints = self.switching = False
         self.requests = 0
 
     def request_checkpoint(self) -> None:

@@ -1,0 +1,160 @@
+"""A received store takes the place of the old one while its member goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from broker.machine.machine import Machine
+from broker.replication.chain import History, Promise
+from broker.replication.persister import CheckpointFeed, Persister
+from broker.replication.replica import Item, Replica
+from store.api import Marker, Meta
+from store.memory import MemoryDisk, MemoryStore
+from vsync.primary.events import Activation
+from vsync.types import RingId
+
+PROMISE = Promise("cluster", ("a", "b"), 3)
+OLD = Meta("prod", "a", "1", cluster_id="cluster", voters=("a", "b"), promised_epoch=7)
+
+
+class SlowWriter:
+    """Writes what it is told to, when it is told to."""
+
+    def __init__(self, store: MemoryStore, on_durable: Callable[[int], None]) -> None:
+        self.store, self.on_durable = store, on_durable
+        self.metas: list[Meta] = []
+        self.entries: list[tuple[int, int]] = []
+
+    def submit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
+        self.entries.append((first, last))
+        self.metas.append(meta)
+
+    def submit_meta(self, meta: Meta, done: Callable[[], None]) -> None:
+        self.metas.append(meta)
+        done()
+
+    def checkpoint(
+        self, replica: Replica, done: Callable[[], None], given_up: Callable[[], None]
+    ) -> CheckpointFeed:
+        raise AssertionError("too little for a checkpoint")
+
+    def close(self) -> None:
+        raise AssertionError("the switch ends the writer, beside the loop")
+
+
+class SlowDevice:
+    """A switch ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.writers: list[SlowWriter] = []
+        self.finish: Callable[[], None] | None = None
+
+    def open_writer(self, store: MemoryStore, on_durable: Callable[[int], None]) -> SlowWriter:
+        self.writers.append(SlowWriter(store, on_durable))
+        return self.writers[-1]
+
+    def switch(
+        self, writer: SlowWriter, received: MemoryStore, current: MemoryStore, meta: Meta,
+        done: Callable[[MemoryStore], None],
+    ) -> None:  # fmt: skip
+        assert writer is self.writers[-1]
+
+        def finish() -> None:
+            received.put_meta(meta)
+            done(received)
+
+        self.finish = finish
+
+    async def settled(self, patience_s: float) -> None:
+        if self.finish is not None:
+            self.finish()
+
+
+class Switch:
+    """A member whose received store, of one item, is about to be in force."""
+
+    def __init__(self) -> None:
+        self.device = SlowDevice()
+        self.durable: list[int] = []
+        old = MemoryStore(MemoryDisk(), OLD)
+        self.persister = Persister(self.device, old, OLD, self.durable.append)
+        self.replica = Replica("a", Machine("a"), History())
+        self.apply()
+        self.replica.cut()
+        history = self.replica.history
+        self.received = MemoryStore(
+            MemoryDisk(), replace(OLD, position=history.position, promised_epoch=0)
+        )
+        self.persister.adopt(self.received, self.replica, counts=True)
+
+    def apply(self) -> None:
+        epoch = self.replica.history.position + 1
+        activation = Activation(epoch, (("a", 1, True),), False, ("a", "b"), "cluster")
+        ring = RingId(epoch, "a", 1)
+        self.replica.apply(Item(epoch, ring, 1, "a", activation))
+
+    def finish(self) -> None:
+        assert self.device.finish is not None
+        self.device.finish()
+
+
+def test_what_is_applied_meanwhile_goes_to_the_new_store() -> None:
+    it = Switch()
+    first = it.replica.history.position
+    it.apply()
+    it.persister.keep(it.replica, PROMISE)
+    assert not it.device.writers[0].entries
+    it.finish()
+    it.persister.keep(it.replica, PROMISE)
+    old, new = it.device.writers
+    assert not old.entries
+    assert new.store is it.received
+    assert new.entries == [(first + 1, it.replica.history.position)]
+
+
+def test_a_commit_of_the_old_store_is_no_news_once_it_is_being_replaced() -> None:
+    it = Switch()
+    it.device.writers[0].on_durable(100)
+    it.finish()
+    it.device.writers[0].on_durable(100)
+    assert not it.durable
+    it.device.writers[1].on_durable(2)
+    assert it.durable == [2]
+
+
+def test_what_waits_for_the_store_is_called_in_order_once_it_is_in_force() -> None:
+    it, called = Switch(), []  # type: tuple[Switch, list[str]]
+    it.persister.when_in_force(lambda: called.append("one"))
+    it.persister.when_in_force(
+        lambda: it.persister.promise(PROMISE, lambda: called.append("promised"))
+    )
+    assert not called
+    it.finish()
+    assert called == ["one", "promised"]
+    it.persister.when_in_force(lambda: called.append("at once"))
+    assert called[-1] == "at once"
+
+
+def test_what_was_promised_stays_promised() -> None:
+    it = Switch()
+    assert it.persister.meta.promised_epoch == OLD.promised_epoch
+    it.persister.when_in_force(lambda: it.persister.promise(PROMISE, lambda: None))
+    it.finish()
+    assert it.received.meta.promised_epoch == OLD.promised_epoch
+    assert it.device.writers[1].metas[-1].promised_epoch == OLD.promised_epoch
+
+
+def test_nobody_reads_a_store_that_is_being_replaced() -> None:
+    it = Switch()
+    assert it.persister.for_others is None
+    it.finish()
+    assert it.persister.for_others is it.received
+
+
+def test_who_ends_meanwhile_waits_for_the_switch() -> None:
+    it = Switch()
+    asyncio.run(it.persister.settled(1.0))
+    assert not it.persister.switching
+    assert it.persister.meta.marker is Marker.DIRTY
