@@ -262,12 +262,16 @@ class LmdbStore:
         return max(0, last - 1 - held) * page
 
     def close(self) -> None:
-        """Close and unlock.  Idempotent, also after a failure."""
-        with self._gate.exclusive():  # unmapping under a reader crashes LMDB
+        """Close and unlock.  Idempotent, also after a failure.
+
+        Waits for the write that is under way: LMDB crashes, or never returns, when a map goes
+        from under a commit.
+        """
+        with self._writing, self._gate.exclusive():  # a reader crashes it as well
             self._env.close()
+            if self._failure is None:
+                self._failure = StoreFailed(f"{self._where}: the store is closed")
         self._lock.release()
-        if self._failure is None:
-            self._failure = StoreFailed(f"{self._where}: the store is closed")
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -275,6 +279,7 @@ class LmdbStore:
         """Run one write transaction of about `size` bytes; repeat it with a larger map as often as
         needed.  Raises NoSpace before anything is written."""
         with self._writing:
+            self._raise_if_failed()
             self._space.own(size)
             while True:
                 try:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -324,6 +325,38 @@ def test_a_disk_that_stands_still_is_met_before_a_read_begins(
         assert met == ["touch", "begin"] * (len(met) // 2)
     store._env = real
     store.close()
+
+
+def test_closing_waits_for_a_write_that_is_under_way(tmp_path: Path) -> None:
+    """A joiner's store was closed as its member stopped, while a worker committed to it: the commit
+    failed at best, and at worst LMDB never returned, with the interpreter's lock held."""
+    filled(tmp_path / "store")
+    store = LmdbStore(tmp_path / "store")
+    within, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def work(txn: lmdb.Transaction) -> None:
+        within.set()
+        go_on.wait(10)
+        txn.put(schema.POINTER_KEY, b"")
+        done.append("written")
+
+    def close() -> None:
+        store.close()
+        done.append("closed")
+
+    writer = threading.Thread(target=lambda: store._write(work))
+    closer = threading.Thread(target=close)
+    writer.start()
+    assert within.wait(10)
+    closer.start()
+    closer.join(0.2)
+    go_on.set()
+    for thread in (writer, closer):
+        thread.join(10)
+    assert done == ["written", "closed"]
+    with pytest.raises(StoreFailed, match="closed"):
+        store._write(work)
 
 
 def test_a_store_that_a_restart_would_not_find_is_noticed(tmp_path: Path) -> None:
