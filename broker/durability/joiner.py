@@ -122,7 +122,7 @@ class Joiner(Generic[StoreT]):
         self._items: Iterator[Recorded] = iter(())
         self._incoming: _Incoming[StoreT] | None = None
         self._verified: Verified[StoreT] | None = None
-        self._verifying = False
+        self._verifying = self._dropped = False  # a worker has the state; and nobody waits for it
         self._begun_at, self._begun_position = 0.0, 0
 
     # -- ordered by the member -------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Joiner(Generic[StoreT]):
         self._items = iter(())
 
     def done(self) -> None:
-        """The state is level: nothing more is needed."""
+        """The state is level, by whatever way: nothing more is needed, and nothing is kept."""
         if self._receiver is not None:
             self._receiver.done()
         self.abort()
@@ -308,8 +308,9 @@ class Joiner(Generic[StoreT]):
         """Make a received state, or lead it on, where nothing else has it."""
 
         def done(result: object, error: Exception | None) -> None:
+            dropped, self._dropped = self._dropped, False
             self._verifying = False
-            if error is None:
+            if error is None and not dropped:
                 assert isinstance(result, Replica)
                 self._verified = Verified(result, store)
             else:
@@ -317,7 +318,7 @@ class Joiner(Generic[StoreT]):
                 self._discard(store)
             if self._donor is None:
                 return  # the next attempt asks whether it is still good
-            if error is not None:
+            if error is not None and not dropped:
                 self._failed_with(error)
             elif self._receiver is None:
                 self._ask()
@@ -376,7 +377,9 @@ class Joiner(Generic[StoreT]):
 
     def _drop_verified(self) -> None:
         verified, self._verified = self._verified, None
-        if verified is not None:
+        if self._verifying:
+            self._dropped = True  # its store is discarded when the worker has done with it
+        elif verified is not None:
             self._discard(verified.store)
 
     def _discard(self, store: StoreT | None) -> None:

@@ -303,6 +303,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         """Record the primary view."""
         after = f"after position {base.position}" if base is not None else "as received"
         self._host.note("activated", f"primary view of epoch {event.activation.epoch}, {after}")
+        self._transfer.done()  # also where the state came another way: a part may be here
         self._log.activated(event, base)
 
     def voted(self, verdict: DigestVerdict) -> None:

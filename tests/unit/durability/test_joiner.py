@@ -351,3 +351,28 @@ def test_what_a_former_incarnation_read_is_let_go_without_harm_to_the_present_on
     rig.jobs.pop()()
     assert not sender.counters["refused"]
     assert sender.readers[present].blocks
+
+
+@pytest.mark.parametrize("leads_on", [False, True])
+def test_what_a_worker_has_in_hand_when_nobody_needs_it_is_discarded_after_it(
+    tmp_path: Path, *, leads_on: bool
+) -> None:
+    """It was kept, with a whole state in memory, or its store closed under the worker's hands."""
+    rig = Rig(tmp_path, checkpoint_at=40)
+    if leads_on:
+        rig.replica.broken = True
+        rig.own = replace(OWN, marker=Marker.DIRTY, position=1000)
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.joiner._verifying)
+    if leads_on:
+        rig.run(lambda: rig.joiner._verified is not None and not rig.joiner._verifying)
+        rig.run(lambda: rig.joiner._verifying)
+    kept = next(rig.dir.glob("store.joining.*"))
+    rig.joiner.done()
+    rig.run(lambda: not rig.joiner._verifying and not rig.jobs)
+    assert rig.joiner._verified is None
+    LmdbStore(kept).close()  # unlocked: the former one is closed
+    rig.joiner.begin(DONOR, 0)
+    rig.own = replace(OWN, marker=Marker.DIRTY)
+    rig.run(lambda: rig.level)
+    assert not rig.failed

@@ -89,6 +89,13 @@ def test_a_tail_that_failed_is_dropped_before_it_is_asked_for_again() -> None:
     assert rig.clock.later.call_count == 1
 
 
+def test_a_member_that_needs_no_state_any_more_keeps_none_that_it_was_given() -> None:
+    """An earlier view may have left a received state, or a part, on its disk and in its memory."""
+    rig = Rig(OWN)
+    rig.member.activated(Mock(), None)
+    rig.transfer.done.assert_called_once_with()
+
+
 def waiting_behind(items: int) -> Bus:
     """Member c waits for a tail of so many items."""
     bus = formed()
