@@ -1,8 +1,8 @@
 """What Qpid's cluster tests tried around the join of a member, under their names.
 
-They share one join: each is a generator that prepares, yields while a fourth member joins with an
-empty directory, and then looks at what that member and the others hold.  The list of all scenarios
-is docs/reference/qpid-scenarios.md.
+They share one join, by the tail of the log or by a checkpoint: each is a generator that prepares,
+yields while a fourth member joins with an empty directory, and then looks at what that member and
+the others hold.  The list of all scenarios is docs/reference/qpid-scenarios.md.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 JOINER = 3
+BALLAST_MESSAGES = 150
+"""Of 1 MiB; a store keeps 64 MiB of log, and some more until its next checkpoint."""
 Halves = Iterator[None]
 AROUND_A_JOIN: dict[str, Callable[[Clients], Halves]] = {}
 
@@ -480,9 +482,20 @@ def bad_client_data(clients: Clients) -> Halves:
         channel.queue_declare("", exclusive=True)
 
 
-@pytest.fixture(scope="module")
-def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Halves]]:
-    """All scenarios of the table halfway, and the fourth member has joined."""
+def write_past_the_logs(clients: Clients) -> None:
+    """Order so much that the members' logs do not lead on from an empty store."""
+    channel = clients.channel(0)
+    channel.queue_declare("ballast", durable=True)
+    for _ in range(BALLAST_MESSAGES):
+        send(channel, "ballast", bytes(1 << 20))
+    channel.queue_delete("ballast")
+
+
+@pytest.fixture(scope="module", params=["tail", pytest.param("checkpoint", marks=pytest.mark.slow)])
+def joined(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Halves]]:
+    """All scenarios of the table halfway, and the fourth member has joined in one of two ways."""
     folder = tmp_path_factory.mktemp("joined")
     with LocalCluster(folder, 4, voters=3) as cluster, clients_of(cluster) as clients:
         for member in cluster.members[:JOINER]:
@@ -491,8 +504,12 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Halve
         halves = {name: scenario(clients) for name, scenario in AROUND_A_JOIN.items()}
         for first_half in halves.values():
             next(first_half)
+        if request.param == "checkpoint":
+            write_past_the_logs(clients)
         cluster[JOINER].start()
         cluster.wait_active()
+        copied = "receiving its checkpoint" in cluster[JOINER].log_tail()
+        assert copied == (request.param == "checkpoint")
         yield halves
         assert all(member.alive for member in cluster.members)
 
