@@ -233,8 +233,9 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         donor, position = controller.transfer_donor, replica.history.position
         try:
             counts = self.persister.is_covered_by(replica)
-            if not counts:  # what was reported of the old store may lie beyond the new one
-                self._on_durable(0)
+            # What was reported of the old store may lie on another history, and this member may be
+            # level, and count, before the new one is in force.
+            self._on_durable(0)
             self._host.note("installed", f"{replica.history} of {donor}")
             self._log.snapshot(replica.history, replica.machine, donor)
             replica.log = self._log

@@ -81,6 +81,22 @@ def test_a_received_store_that_may_vote_reports_its_position_at_once() -> None:
     assert rig.reported == position
 
 
+def test_until_a_received_store_is_in_force_nothing_is_reported_of_the_old_one() -> None:
+    """The old one may be of another history, and its member level, and counted for confirms, before
+    the disk has put the new one in its place: what it confirmed then would be on no disk of it."""
+    own = replace(OWN, marker=Marker.DIRTY, cluster_id=META.cluster_id, position=4)
+    rig = Rig(own)
+    rig.member._on_durable(4)
+    switches: list[Any] = []
+    rig.device.switch.side_effect = lambda *switch: switches.append(switch)
+    position = rig.receive()
+    assert rig.reported == 0
+    _, received, _, meta, done = switches.pop()
+    received.put_meta(meta)
+    done(received)
+    assert rig.reported == position
+
+
 def test_a_tail_that_failed_is_dropped_before_it_is_asked_for_again() -> None:
     rig = Rig(OWN)
     rig.member.tail_failed("this member's own state is wrong")
