@@ -11,6 +11,7 @@ from broker.machine.commands import Command, Value
 from broker.machine.machine import Machine
 from broker.machine.queueing.dead_letter import bury
 from broker.machine.queueing.properties import encode_value, expiration_of, headers_of, short_string
+from broker.machine.version import MACHINE_VERSION
 
 INTS = st.sampled_from([0, 1, 1, 1, 2, 3, -1, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1])
 NAMES = st.sampled_from(["", "q", "q", "x", "amq.topic", "amq.headers", "#", "*.a", "topic", "é"])
@@ -76,7 +77,9 @@ def test_the_machine_never_raises(commands: list[Command]) -> None:
     machine = Machine("a")
     members = (c.ActiveMember("a", 1, True),)
     machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, (), ""))
-    for position, command in enumerate(commands, 2):
+    # An order to execute what this release cannot stops the member: that is meant, not a fault.
+    orders = [o for o in commands if not isinstance(o, c.Upgrade) or o.version <= MACHINE_VERSION]
+    for position, command in enumerate(orders, 2):
         session = machine.sessions["a"].session if "a" in machine.sessions else 0
         if (session, 1) not in machine.connections:
             machine.apply(position, session, 0, c.ConnectionOpen(1, 1, "/", "", ""))
