@@ -27,7 +27,7 @@ from broker.exit_codes import Exit
 from broker.frontend.connections import Connections
 from broker.machine.commands import Command
 from broker.memberlog.writer import LogWriteFailed
-from broker.options.broker import BrokerOptions
+from broker.options.broker import Bounds, BrokerOptions
 from broker.process.member_life import MemberLife
 from broker.process.member_log import MemberLog
 from broker.process.ring_setup import RingEndpoint
@@ -156,6 +156,10 @@ class BrokerMember:
         self._log.tend()
         self._watchdogs.gauge.start()
         self._beat()
+
+    def set_limits(self, bounds: Bounds) -> None:
+        """Go by other limits of disk and memory from here on."""
+        self._watchdogs.set_limits(bounds.disk_free, bounds.memory)
 
     @property
     def stopping(self) -> bool:

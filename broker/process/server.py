@@ -114,8 +114,13 @@ class _Refused(Exception):
         self.code, self.reason = code, reason
 
 
-def run(options: BrokerOptions, *, truncate: bool = False) -> int:
-    """Run one broker until it is stopped; return the exit code of the process."""
+def run(
+    options: BrokerOptions, reread: Callable[[], BrokerOptions], *, truncate: bool = False
+) -> int:
+    """Run one broker until it is stopped; return the exit code of the process.
+
+    `reread` reads the options again, on a thread; what it raises is for the operator.
+    """
     messages = Messages(options.log_level.upper())
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with contextlib.suppress(ImportError):
@@ -124,7 +129,7 @@ def run(options: BrokerOptions, *, truncate: bool = False) -> int:
         factory = uvloop.new_event_loop
     runner = asyncio.Runner(loop_factory=factory)
     try:
-        return int(runner.run(_run(options, messages, truncate)))
+        return int(runner.run(_run(options, reread, messages, truncate)))
     finally:
         # The executor is ended by a new thread, for which there may be no memory.
         with contextlib.suppress(RuntimeError):
@@ -132,20 +137,24 @@ def run(options: BrokerOptions, *, truncate: bool = False) -> int:
         messages.end(MESSAGES_S)
 
 
-async def _run(options: BrokerOptions, messages: Messages, truncate: bool) -> Exit:
+async def _run(
+    options: BrokerOptions, reread: Callable[[], BrokerOptions], messages: Messages, truncate: bool
+) -> Exit:
     try:
         if truncate and (options.arbitrator or options.data_dir is None):
             raise _Refused(Exit.USAGE, "--truncate: there is no store without --data-dir")
         if options.arbitrator:
             return await _arbitrate(options)
-        return await _serve(options, messages, truncate)
+        return await _serve(options, reread, messages, truncate)
     except _Refused as refused:
         messages.end(MESSAGES_S)
         print(f"qpidd: {refused.reason}", file=sys.stderr)
         return refused.code
 
 
-async def _serve(options: BrokerOptions, messages: Messages, truncate: bool) -> Exit:
+async def _serve(
+    options: BrokerOptions, reread: Callable[[], BrokerOptions], messages: Messages, truncate: bool
+) -> Exit:
     loop = asyncio.get_running_loop()
     if options.clustered:
         messages.prefix = partial(prefix, str(options.cluster_bind), LifeState.PRE_INIT)
@@ -184,7 +193,7 @@ async def _serve(options: BrokerOptions, messages: Messages, truncate: bool) -> 
         holder.append(member)
         if options.clustered:
             messages.prefix = member.life.prefix
-        _handle_signals(loop, member.terminate)
+        _handle_signals(loop, member.terminate, partial(_reread_limits, loop, reread, member))
         member.start()
         await server.start_serving()
         log.info("listening for clients on %s:%d", options.interface, port)
@@ -210,16 +219,33 @@ async def _arbitrate(options: BrokerOptions) -> Exit:
     with _opening():
         file = RecordFile(options.data_dir, options.cluster_name, str(options.cluster_bind))
     member = Arbitrator(options, file, transport, transport.address, loop)
-    _handle_signals(loop, member.terminate)
+    _handle_signals(loop, member.terminate, partial(log.info, "SIGHUP: nothing to read again"))
     member.start()
     return await member.done
 
 
-def _handle_signals(loop: asyncio.AbstractEventLoop, terminate: Callable[[], None]) -> None:
-    """End in order at SIGTERM and SIGINT; go on at SIGHUP, which a closed terminal sends."""
+def _handle_signals(
+    loop: asyncio.AbstractEventLoop, terminate: Callable[[], None], hang_up: Callable[[], None]
+) -> None:
+    """End in order at SIGTERM and SIGINT; go on at SIGHUP, which a closed terminal sends, too."""
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, terminate)
-    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: options are read at the start only")
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
+
+
+def _reread_limits(
+    loop: asyncio.AbstractEventLoop, reread: Callable[[], BrokerOptions], member: BrokerMember
+) -> None:
+    """Take --disk-free-limit and --memory-limit from the option file as it is now."""
+
+    def take(done: asyncio.Future[BrokerOptions]) -> None:
+        if error := done.exception():
+            log.error("SIGHUP: the limits stay as they are: %s", error)
+            return
+        member.set_limits(done.result().bounds)
+        log.info("SIGHUP: --disk-free-limit and --memory-limit were read again, and nothing else")
+
+    loop.run_in_executor(None, reread).add_done_callback(take)
 
 
 def _transport(options: BrokerOptions) -> RedundantTransport:

@@ -62,6 +62,12 @@ class ResourceAlarms:
         self._full_since: float | None = None
         self._relief_due = 0.0
 
+    def set_limits(self, disk_free: Limit, memory: Limit) -> None:
+        """Measure by other limits; what is on by the old ones is judged anew."""
+        self._disk_free, self._memory = disk_free, memory
+        for subject in (DISK, MEMORY):
+            self.own.pop(subject, None)
+
     def look(self, reading: Reading | None, full: str) -> None:
         """Take a reading, None where there is none yet; and what cannot be written, or nothing."""
         if reading is not None:

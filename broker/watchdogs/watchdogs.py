@@ -92,6 +92,7 @@ class Watchdogs:
         self._resources = ResourceAlarms(
             bounds.disk_free, bounds.memory, lambda: gauge.bytes_to_start
         )
+        self.set_limits = self._resources.set_limits
         self.clocks = ClockSkew(
             node.me, bounds.clock_s, send_direct, wall_us, lambda: controller().ran
         )

@@ -87,8 +87,40 @@ def test_unknown_operations_are_refused(
 def test_a_terminal_that_closes_ends_no_member(cluster: LocalCluster) -> None:
     member = cluster.members[0]
     os.kill(member.pid, signal.SIGHUP)
-    wait_until(lambda: "SIGHUP" in member.log_tail(20), 10, "the line in the log")
+    wait_until(
+        lambda: "SIGHUP: --disk-free-limit" in member.log_tail(20), 10, "the line in the log"
+    )
     assert member.alive
+
+
+def test_a_broker_is_given_other_limits_while_it_runs(tmp_path: Path) -> None:
+    """G21: by its option file and SIGHUP; a file with a mistake changes nothing."""
+    file = tmp_path / "broker.conf"
+    file.write_text("port = 0\nmemory-limit = 0\n")
+    broker = subprocess.Popen(
+        [*command("qpidd"), "--config", str(file)], stderr=subprocess.PIPE, text=True
+    )
+    assert broker.stderr is not None
+
+    def until(word: str) -> None:
+        assert broker.stderr is not None
+        assert any(word in line for line in broker.stderr), word
+
+    try:
+        until("listening for clients")
+        for text, said in (
+            ("port = 0\nmemory-limit = 1MB\n", "low on memory"),
+            ("port = 0\nmemory-limit = lots\n", "the limits stay as they are"),
+            ("port = 0\nmemory-limit = 0\n", "memory of"),
+        ):
+            file.write_text(text)
+            broker.send_signal(signal.SIGHUP)
+            until(said)
+        broker.terminate()
+        assert broker.wait(20) == 0
+    finally:
+        broker.kill()
+        broker.stderr.close()
 
 
 def test_stop_one_member_by_its_id(tmp_path: Path) -> None:

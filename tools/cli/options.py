@@ -114,6 +114,13 @@ def resolve(given: Mapping[str, Given]) -> BrokerOptions:
         raise ToolError(f"{source.place}: {problem.reason}", source.code) from None
 
 
+def read_options(
+    typed: Mapping[str, str], environment: Mapping[str, str], config: Path | None
+) -> BrokerOptions:
+    """Read all options of a broker, as they are now."""
+    return resolve(collect(typed, environment, config))
+
+
 def brokers(text: str, default_port: int = 5672) -> tuple[Address, ...]:
     """A client's list of brokers, `HOST[:PORT],...`, in the order in which they are tried."""
     parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 
 import click
 
 from broker.exit_codes import Exit
-from tools.cli.options import ToolError, collect, resolve, run_command
+from tools.cli.options import ToolError, read_options, run_command
 
 EPILOG = """\b
 Examples:
@@ -308,12 +309,14 @@ def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
             Exit.USAGE,
         )
     named = {name.replace("_", "-"): text for name, text in typed.items() if text is not None}
-    options = resolve(collect(named, os.environ, Path(config) if config else None))
+    file = Path(config).absolute() if config else None
+    read = partial(read_options, named, os.environ, file)
+    options = read()
     # Imported late: --help and a bad option need neither the ring nor the store.
     from broker.process.server import run
 
     try:
-        return run(options, truncate=truncate)
+        return run(options, read, truncate=truncate)
     except Exception:
         # Whatever gets here is our own bug: the member has stopped, and logs all it knows.
         traceback.print_exc()

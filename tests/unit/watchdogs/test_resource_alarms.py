@@ -54,6 +54,19 @@ def test_an_alarm_is_said_once_and_ends_with_a_tenth_more() -> None:
     assert bench.look(101) == []
 
 
+def test_other_limits_hold_from_the_next_reading_on() -> None:
+    bench = Bench()
+    assert bench.look(99, 501) == [(DISK, True), (MEMORY, True)]
+    bench.alarms.set_limits(98 * MB, 502 * MB)
+    assert bench.look(99, 501) == [(DISK, False), (MEMORY, False)]
+    bench.alarms.set_limits(99.5e6 / 1e10, 502 * MB)
+    assert bench.look(99, 501) == [(DISK, True)]
+    bench.alarms.set_limits(99.4e6 / 1e10, 502 * MB)
+    assert bench.look(99, 501) == []
+    assert DISK in bench.alarms.own
+    assert "99.4 MB" in bench.alarms.own[DISK]
+
+
 def test_memory_counts_from_above() -> None:
     bench = Bench()
     assert bench.look(used_mb=501) == [(MEMORY, True)]
