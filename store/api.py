@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 LOG_BYTES_KEPT = 64 << 20
@@ -138,9 +137,6 @@ class Store(Protocol):
         Garbage are checkpoints that were replaced, and the log that the checkpoint covers, but for
         the last of it (`log_bytes_kept`).  What is pinned is none.
         """
-
-    def copy_to(self, path: Path) -> None:
-        """Write a consistent, compact copy of the whole store into the new directory `path`."""
 
     def size_bytes(self) -> int:
         """Bytes in use."""

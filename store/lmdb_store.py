@@ -25,7 +25,7 @@ from store.api import (
     check_commit,
     check_switch,
 )
-from store.directory_lock import DirectoryLock, explain, sync_directory, sync_file
+from store.directory_lock import DirectoryLock
 from store.errors import StoreCorrupt, StoreError, StoreFailed, StoreFull, StoreMissing
 from store.lmdb_environment import (
     DATA_NAME,
@@ -226,21 +226,6 @@ class LmdbStore:
 
         self._write(write, TRIM_BYTES)
         return len(garbage) > entries_max
-
-    def copy_to(self, path: Path) -> None:
-        """Write a compact copy and make it durable, names included."""
-        self._raise_if_failed()
-        try:
-            path.mkdir(parents=True)
-            with self._gate.reading():
-                self._env.copy(str(path), compact=True)
-            sync_file(path / DATA_NAME)
-            sync_directory(path)
-            sync_directory(path.parent)
-        except lmdb.Error as error:
-            raise StoreError(f"{path}: copying failed: {error}") from error
-        except OSError as error:
-            raise explain(error, path) from error
 
     def size_bytes(self) -> int:
         """Bytes of the file that are in use."""

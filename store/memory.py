@@ -6,10 +6,8 @@ room; `crash` drops a store without `close`.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from store.api import (
     LOG_BYTES_KEPT,
@@ -30,7 +28,6 @@ class MemoryDisk:
     entries: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # first -> (last, entry)
     kept: tuple[int, list[bytes]] | None = None
     generation: int = 0  # of `kept`
-    copies: dict[str, MemoryDisk] = field(default_factory=dict)
     owner: MemoryStore | None = None
     fail_next_commit: bool = False
     fails: bool = False  # each write, as long as this is set
@@ -185,13 +182,6 @@ class MemoryStore:
                 garbage.append(first)
             behind += len(entry)
         return garbage[::-1]
-
-    def copy_to(self, path: Path) -> None:
-        """Keep a copy as another disk, under the path's text."""
-        self._raise_if_failed()
-        disk = self.disk
-        copied = MemoryDisk(disk.meta, dict(disk.entries), copy.copy(disk.kept))
-        disk.copies[str(path)] = copied
 
     def size_bytes(self) -> int:
         """Bytes of entries and chunks."""

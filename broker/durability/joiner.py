@@ -37,6 +37,8 @@ from vsync.types import Member
 
 log = logging.getLogger("qpidd.join")
 
+PROGRESS_S = 5.0
+"""How often a transfer that takes long says how far it is."""
 SPACE_RESERVED = 64 << 20
 """What a received checkpoint must leave free, beside the fourth part that a store takes more."""
 
@@ -124,6 +126,7 @@ class Joiner(Generic[StoreT]):
         self._verified: Verified[StoreT] | None = None
         self._verifying = self._dropped = False  # a worker has the state; and nobody waits for it
         self._begun_at, self._begun_position = 0.0, 0
+        self._said_at = 0.0
 
     # -- ordered by the member -------------------------------------------------------------------
 
@@ -132,6 +135,7 @@ class Joiner(Generic[StoreT]):
         self.abort()
         self._donor = donor
         self._begun_at, self._begun_position = self._device.now(), 0
+        self._said_at = self._begun_at
         log.info("asking %s for what leads to its state, position %d or beyond", donor.name, base)
         if not self._verifying and not (self._incoming is not None and self._incoming.busy):
             self._ask()
@@ -198,8 +202,12 @@ class Joiner(Generic[StoreT]):
 
     def wake(self) -> None:
         """Do what is due by the clock."""
+        now = self._device.now()
+        if self._donor is not None and now - self._said_at >= PROGRESS_S:
+            self._said_at = now
+            log.info("%s", self.progress)
         if self._receiver is not None:
-            self._receiver.wake(self._device.now())
+            self._receiver.wake(now)
             self._advance()
 
     def _answered(self, donor: Member, answer: Tail | Offer) -> None:

@@ -6,8 +6,10 @@ Meanwhile a publisher of another member publishes at a steady rate and waits for
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -17,7 +19,13 @@ import click
 import pika
 
 from tools.cli.options import ToolError, run_command
-from tools.demo.local_cluster import ClusterTrouble, LocalCluster, ended_by_sigterm
+from tools.demo.local_cluster import (
+    HOST,
+    BrokerProcess,
+    ClusterTrouble,
+    LocalCluster,
+    ended_by_sigterm,
+)
 
 QUEUE = "rejoin"
 BODY = bytes(256)
@@ -59,6 +67,14 @@ def fill(port: int, messages: int) -> None:
                 channel.tx_commit()
 
 
+def wait_listening(member: BrokerProcess) -> None:
+    """Wait until the process has recovered its own store, and begins to join the ring."""
+    while member.alive:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, member.address.port)):
+            return
+        time.sleep(0.01)
+
+
 def measure(cluster: LocalCluster, behind: int, *, wiped: bool) -> dict[str, object]:
     """Kill the third member, leave it behind, and bring it back."""
     first, _, third = cluster.members
@@ -74,12 +90,15 @@ def measure(cluster: LocalCluster, behind: int, *, wiped: bool) -> dict[str, obj
     quiet_s, steady.worst_s = steady.worst_s, 0.0
     begun = time.monotonic()
     third.start()
+    wait_listening(third)
+    listening_s = time.monotonic() - begun
     cluster.wait_active()
-    ready_s = time.monotonic() - begun
+    ready_s = time.monotonic() - begun - listening_s
     steady.end()
     return {
         "behind": "all" if wiped else behind,
-        "start_to_active_s": round(ready_s, 2),
+        "start_to_listening_s": round(listening_s, 2),
+        "listening_to_active_s": round(ready_s, 2),
         "worst_confirm_before_ms": round(quiet_s * 1000),
         "worst_confirm_meanwhile_ms": round(steady.worst_s * 1000),
     }

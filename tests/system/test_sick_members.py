@@ -129,7 +129,7 @@ def stopped(self, *arguments, **more):
     watched = False
     stop(self, *arguments, **more)
 member.BrokerMember.start, member.BrokerMember.stop = started, stopped
-for name in ("_write", "_load_pointer", "_log_slice", "size_bytes", "copy_to", "close"):
+for name in ("_write", "_load_pointer", "_log_slice", "size_bytes", "close"):
     def watched_call(self, *arguments, real=getattr(LmdbStore, name), name=name):
         seen(name, self.path)
         return real(self, *arguments)

@@ -115,7 +115,7 @@ class BrokerStack:
         disk = self.disks.get(name)
         if disk is None:
             return None
-        return replace(disk, entries=dict(disk.entries), copies={}, owner=None)
+        return replace(disk, entries=dict(disk.entries), owner=None)
 
     def restore(self, name: str, image: object, names: Sequence[str]) -> bool:
         """Put an old disk back, if every other holds all that it will forget."""

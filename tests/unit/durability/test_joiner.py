@@ -376,3 +376,30 @@ def test_what_a_worker_has_in_hand_when_nobody_needs_it_is_discarded_after_it(
     rig.own = replace(OWN, marker=Marker.DIRTY)
     rig.run(lambda: rig.level)
     assert not rig.failed
+
+
+def test_a_long_transfer_says_now_and_then_how_far_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "qpidd.join")
+    rig = Rig(tmp_path)
+    rig.joiner.begin(DONOR, 50)
+    rig.cut_off.add(DONOR)
+    for _ in range(120):
+        rig.now_s += 0.1
+        rig.joiner.wake()
+    said = [r for r in caplog.records if r.getMessage() == f"asking {DONOR.name} for its state"]
+    assert len(said) == 2
+
+
+def test_a_state_that_nobody_wants_is_removed_and_it_is_tried_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.wanted = False
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: bool(rig.failed))
+    assert rig.failed == ["nobody waits for that state now"]
+    rig.step()  # the discarding
+    rig.wanted = True
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.level)
+    assert rig.verified

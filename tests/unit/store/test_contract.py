@@ -28,8 +28,6 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
         return opened[-1]
 
     def open_memory(name: str = "store", create: Meta | None = FRESH, kept: int = 0) -> Store:
-        for path, twin in list(disks["store"].copies.items()):
-            disks.setdefault(Path(path).name, twin)
         disk = disks.setdefault(name, MemoryDisk())
         opened.append(MemoryStore(disk, create, log_bytes_kept=kept))
         return opened[-1]
@@ -296,20 +294,7 @@ class TestPin:
         assert opener().pin() is None
 
 
-class TestCopy:
-    def test_a_copy_is_a_store(self, opener: Opener, tmp_path: Path) -> None:
-        store = opener()
-        store.write_checkpoint(0, [b"c"], store.meta)
-        fill(store, 2, 3)
-        store.copy_to(tmp_path / "twin")
-        fill(store, 1)
-        twin = opener("twin", create=None)
-        assert twin.meta.position == 5
-        assert list(twin.log(0)) == [(1, b"1..2"), (3, b"3..5")]
-        kept = twin.checkpoint()
-        assert kept is not None
-        assert list(kept[1]) == [b"c"]
-
+class TestSize:
     def test_size_grows(self, opener: Opener) -> None:
         store = opener()
         before = store.size_bytes()
