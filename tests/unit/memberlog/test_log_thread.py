@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from broker.memberlog.records import Durable
 from broker.memberlog.segment_file import SegmentFile, Step
 from broker.memberlog.segments import segments_in
 from broker.memberlog.writer import LogWriteFailed
+from store.commit_queue import SPACE_RETRY_S
 
 LONG_S = 20.0
 
@@ -162,3 +164,31 @@ def test_segments_are_told_when_they_are_whole(tmp_path: Path, disk: Disk) -> No
 
     run(tmp_path, scene, size=400)
     assert positions(tmp_path) == list(range(100))
+
+
+def test_a_full_disk_is_waited_for_but_not_by_a_log_that_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G21.  First the reserve is given up; any other error is the end at once."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    reserve = [True]
+
+    async def scene(log: LogThread) -> None:
+        full = OSError(errno.ENOSPC, "No space left on device")
+        log._give_up_reserve = lambda: bool(reserve) and reserve.pop()
+        assert not log._wait_for_space(OSError(errno.EIO, "as wished"))
+        assert reserve
+        assert log._wait_for_space(full)
+        assert (slept, log.full) == ([], "")
+        assert log._wait_for_space(full)
+        assert slept == [SPACE_RETRY_S]
+        assert "No space left" in log.full
+        log.append(Durable(1))
+        log.flush()
+        await log.settled(LONG_S)
+        assert log.full == ""
+        assert await log.closed_within(LONG_S)
+        assert not log._wait_for_space(full)
+
+    run(tmp_path, scene)

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from store.api import Marker, Meta, Staging
-from store.commit_queue import CHECKPOINT_SLICE_BYTES
+from store.commit_queue import CHECKPOINT_SLICE_BYTES, SPACE_RETRY_S
 from store.commit_thread import CommitThread
-from store.errors import StoreError, StoreFailed, StoreStuck
+from store.errors import NoSpace, StoreError, StoreFailed, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
 
 FRESH = Meta(cluster_name="prod", member="a", store_id="5eed")
@@ -279,3 +279,21 @@ def test_draining_needs_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rig.store.commits == [(1, 2)]
 
     run(scenario)
+
+
+def test_a_commit_that_finds_no_space_takes_the_reserve_then_waits_then_fails_at_a_stop() -> None:
+    """G21."""
+
+    async def story(rig: Rig) -> None:
+        reserve = [True]
+        rig.writer.give_up_reserve = lambda: bool(reserve) and reserve.pop()
+        error = NoSpace("/data", 4096)
+        assert rig.writer.no_space(error) == 0.0
+        assert (rig.writer.full, rig.writer.counters["reserve_given_up"]) == ("", 1)
+        assert rig.writer.no_space(error) == SPACE_RETRY_S
+        assert rig.writer.full == str(error)
+        rig.writer.stop()
+        with pytest.raises(NoSpace):
+            rig.writer.no_space(error)
+
+    run(story)

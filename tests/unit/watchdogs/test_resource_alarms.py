@@ -13,7 +13,13 @@ from broker.machine.handlers.alarms import DISK, FULL, MEMORY
 from broker.options.broker import broker_options
 from broker.options.values import OptionError
 from broker.replication.controller import Controller
-from broker.watchdogs.resource_alarms import LEAVE_AFTER_S, Limit, Reading, ResourceAlarms
+from broker.watchdogs.resource_alarms import (
+    LEAVE_AFTER_S,
+    RELIEF_S,
+    Limit,
+    Reading,
+    ResourceAlarms,
+)
 from broker.watchdogs.resource_gauge import memory_allowed, memory_used
 
 MB = 10**6
@@ -106,6 +112,21 @@ def test_a_full_disk_is_left_only_where_the_others_are_a_quorum() -> None:
     assert not bench.alarms.must_leave(bench.controller, 11.0 + LEAVE_AFTER_S)
     del bench.in_force["b", FULL]
     assert "the others go on: no space" in bench.alarms.must_leave(bench.controller, 20.0)
+
+
+def test_a_checkpoint_of_what_was_drained_makes_room_now_and_then() -> None:
+    bench = Bench()
+    rows = [SimpleNamespace(ready=0, unacked=0)]
+    bench.stub.replica.machine.queue_rows = lambda: rows
+    bench.look(1000)
+    assert not bench.alarms.wants_checkpoint(bench.controller, 10.0)  # there is room
+    bench.look(1)
+    assert bench.alarms.wants_checkpoint(bench.controller, 10.0)
+    assert not bench.alarms.wants_checkpoint(bench.controller, 10.0 + RELIEF_S - 1)
+    rows.append(SimpleNamespace(ready=0, unacked=1))
+    assert not bench.alarms.wants_checkpoint(bench.controller, 10.0 + RELIEF_S)  # not drained
+    rows.pop()
+    assert bench.alarms.wants_checkpoint(bench.controller, 10.0 + 2 * RELIEF_S)
 
 
 def test_memory_is_read_and_a_control_group_bounds_it(tmp_path: Path) -> None:
