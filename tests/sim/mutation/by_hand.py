@@ -546,15 +546,14 @@ def installs_before_the_log() -> Patches:
 
     def early(self: Running, replica: Replica, received: Store) -> bool:
         controller = self.controller
-        if self.persister.switching or not controller.takes_state:
-            return False
-        donor, durable, given = controller.transfer_donor, replica.history, replica.machine
+        donor, history, machine = controller.transfer_donor, replica.history, replica.machine
         counts = self.persister.is_covered_by(replica)
-        controller.state_received(replica, counts=counts)
+        self._on_durable(0)
         self.persister.adopt(received, replica, counts=counts)
-        self._log.snapshot(durable, given, donor)
+        self.persister.when_in_force(lambda: self._in_force(history.position if counts else 0))
+        controller.state_received(replica, counts=counts)
+        self._log.snapshot(history, machine, donor)
         replica.log = self._log
-        self._on_durable(durable.position)
         self._host.schedule()
         return True
 
@@ -608,10 +607,10 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     promise_of_another_view,
     confirms_before_durable,
     applied_counts_as_durable,
-    installs_before_the_log,
 )
 """Of the rules of order in `broker.replication.member`: a stack of brokers shows them."""
 SHELL_MUTANTS: tuple[Callable[[], Patches], ...] = (
+    installs_before_the_log,
     promise_forgotten_after_a_transfer,
     half_a_state_votes,
     clients_outlive_the_tail,

@@ -81,6 +81,17 @@ def test_a_received_store_that_may_vote_reports_its_position_at_once() -> None:
     assert rig.reported == position
 
 
+def test_the_log_knows_of_a_received_state_before_it_goes_on() -> None:
+    """What is applied behind it is recorded behind it: a reader of the log follows the chain."""
+    rig = Rig(OWN)
+    order = Mock()
+    member: Any = rig.member
+    member._log.snapshot = order.snapshot
+    rig.controller.state_received = order.goes_on
+    rig.receive()
+    assert [call[0] for call in order.mock_calls] == ["snapshot", "goes_on"]
+
+
 def test_until_a_received_store_is_in_force_nothing_is_reported_of_the_old_one() -> None:
     """The old one may be of another history, and its member level, and counted for confirms, before
     the disk has put the new one in its place: what it confirmed then would be on no disk of it."""

@@ -29,7 +29,6 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "promise_of_another_view": (4, 2, 83),
     "confirms_before_durable": (1, 2, 3),
     "applied_counts_as_durable": (9, 13),
-    "installs_before_the_log": (9, 13, 22),
 }
 
 

@@ -16,7 +16,7 @@ from tests.scenarios.broker_stage import BrokerStage
 from tests.scenarios.engine import compare
 from tests.sim.mutation.by_hand import SHELL_MUTANTS, broken
 from tests.unit.process import test_arbiter
-from tests.unit.replication import test_controller
+from tests.unit.replication import test_controller, test_received_state
 from tests.unit.sim.test_mutants import KILLERS
 
 STORIES = Path(__file__).parents[2] / "scenarios" / "broker"
@@ -29,6 +29,9 @@ def _tell(story: str) -> None:
 CHECKS: dict[str, Callable[[], None]] = {
     "promise_forgotten_after_a_transfer": (
         test_controller.test_a_promise_outlives_the_state_that_takes_the_place_of_ones_own
+    ),
+    "installs_before_the_log": (
+        test_received_state.test_the_log_knows_of_a_received_state_before_it_goes_on
     ),
     "half_a_state_votes": lambda: _tell("half_a_state.txt"),
     "clients_outlive_the_tail": lambda: _tell("half_a_tail.txt"),
