@@ -96,8 +96,8 @@ class _Incoming(Generic[StoreT]):
 class Joiner(Generic[StoreT]):
     """Brings one member to the state of the primary.
 
-    `replica` returns the member's own; `on_verified` puts a received state in its place, at once,
-    or does not want it;
+    `replica` returns the member's own; `may_replace` tells whether a state that has come so far may
+    take its place, and `on_verified` puts it there, at once, or does not want it;
     `on_items` is told when `next_item` has something; `on_failed` when nothing comes of it.
     """
 
@@ -108,6 +108,7 @@ class Joiner(Generic[StoreT]):
         *,
         own: Callable[[], Meta],
         replica: Callable[[], Replica],
+        may_replace: Callable[[History], bool],
         on_verified: Callable[[Replica, StoreT], bool],
         on_items: Callable[[], None],
         on_failed: Callable[[str], None],
@@ -117,7 +118,7 @@ class Joiner(Generic[StoreT]):
             "unexpected": 0, "received_bytes": 0,
         }  # fmt: skip
         self._device, self._quarantine = device, quarantine
-        self._own, self._replica = own, replica
+        self._own, self._replica, self._may_replace = own, replica, may_replace
         self._on_verified, self._on_items, self._on_failed = on_verified, on_items, on_failed
         self._donor: Member | None = None
         self._receiver: Receiver | None = None
@@ -337,17 +338,11 @@ class Joiner(Generic[StoreT]):
         self._device.work(job, done)
 
     def _lead_on(self, receiver: Receiver, verified: Verified[StoreT]) -> None:
-        """Put the received state in force, but not in the place of a store that may hold more.
-
-        A store with a vote stands for all that it ever had durable, up to its position: what takes
-        its place must have come as far, or this member's vote would be lost until it has.
-        """
+        """Put the received state in force, but not in the place of a store that may hold more."""
         if self._verifying:
             return
         replica, store = verified
-        own = self._own()
-        votes = bool(own.cluster_id) and own.marker in (Marker.DIRTY, Marker.CLEAN)
-        if not votes or replica.history.position >= own.position:
+        if self._may_replace(replica.history):
             self._verified = None
             if self._on_verified(replica, store):
                 self._on_items()

@@ -19,6 +19,7 @@ from broker.durability.donor import DonorLibrary
 from broker.durability.joiner import Joiner
 from broker.durability.transfer_protocol import FROM_JOINER, Sender, decode, is_transfer
 from broker.incidents.quarantine import Quarantine
+from broker.replication.chain import History
 from broker.replication.replica import Recorded, Replica
 from store import swap
 from store.api import Meta, Store
@@ -37,6 +38,9 @@ loop's time allows."""
 
 class Joining(Protocol):
     """The member that joins (`broker.replication.member`)."""
+
+    def may_replace(self, history: History) -> bool:
+        """Whether a state at this point may take the place of the own one."""
 
     def state_received(self, replica: Replica, received: LmdbStore) -> bool:
         """A received state is verified: go on from it; False: it is not wanted."""
@@ -114,6 +118,7 @@ class StateTransfer:
         self._sender = Sender(send, DonorLibrary(store, request), work, loop.time)
         self._joiner: Joiner[LmdbStore] = Joiner(
             device, quarantine, own=own, replica=replica,
+            may_replace=lambda history: member().may_replace(history),
             on_verified=lambda state, received: member().state_received(state, received),
             on_items=lambda: member().tail_is_here(),
             on_failed=lambda reason: member().transfer_failed(reason),

@@ -22,6 +22,7 @@ class CatchUp:
 
     def __init__(self, transfer: Transfer, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self.donor, self.epoch, self.base = transfer.donor, transfer.epoch, transfer.base
+        self._whole = transfer.whole
         self.met = False
         self.on_history = False  # the donor has said that this member's state lies on its history
         self.moved = False  # the state is not the one any more that this member's clients knew
@@ -33,6 +34,10 @@ class CatchUp:
         self._held: deque[Ordered | Activated] = deque()
         self._places: dict[bytes, int] = {self._order: 0}  # how many held items lead there
         self._past: list[Activated] = []  # activations that lie before what is held
+
+    def is_behind_all(self, history: History) -> bool:
+        """Whether this point of the primary's history holds all that was confirmed before."""
+        return history.epoch >= self.epoch or (self._whole and history.position >= self.base)
 
     def hold(self, event: Ordered | Activated) -> None:
         """Keep what comes behind the base."""

@@ -158,7 +158,7 @@ class Controller:
                 self.promise = Promise(cluster_id, voters, epoch)
                 self.filled = True
                 self.shell.persist_promise(self.promise, lambda: self._persisted(request))
-            case Transfer(donor, _, base, _):
+            case Transfer(donor=donor, base=base):
                 self.counters["catch_ups"] += 1
                 self._catch_up = CatchUp(event, self._held_bytes_max)
                 self.shell.begin_transfer(donor, base)
@@ -367,6 +367,11 @@ class Controller:
     def transfer_donor(self) -> str:
         """Return who gives this member its state; empty when nobody does."""
         return self._catch_up.donor.name if self._catch_up is not None else ""
+
+    def holds_all_confirmed(self, history: History) -> bool:
+        """Whether a state at this point of the primary's history holds all that was confirmed
+        before the view in which this member waits for it."""
+        return self._catch_up is not None and self._catch_up.is_behind_all(history)
 
     @property
     def takes_state(self) -> bool:

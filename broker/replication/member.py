@@ -225,6 +225,21 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self.controller.tail_is_here()
         self._host.schedule()
 
+    def may_replace(self, history: History) -> bool:
+        """Whether a state at this point of the primary's history may take the place of the own.
+
+        A store with a vote stands for all that was confirmed while it was among the majority: that
+        lies at or before its position, on the history of every later primary.  What takes its place
+        must hold it, or a later primary could do without.  The store's own end need not be reached:
+        it may be of a history that nobody confirmed.
+        """
+        persister = self.persister
+        return (
+            not persister.votes
+            or history.position >= persister.meta.position
+            or self.controller.holds_all_confirmed(history)
+        )
+
     def state_received(self, replica: Replica, received: StoreT) -> bool:
         """Go on from a received and verified state; False: it is not wanted, nor is its store."""
         controller = self.controller
@@ -232,7 +247,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             return False
         donor, position = controller.transfer_donor, replica.history.position
         try:
-            counts = self.persister.is_covered_by(replica)
+            counts = self.persister.votes and self.may_replace(replica.history)
             # What was reported of the old store may lie on another history, and this member may be
             # level, and count, before the new one is in force.
             self._on_durable(0)

@@ -174,14 +174,10 @@ class Persister(Generic[StoreT, WriterT]):
 
             writer.submit_meta(self.meta, done)
 
-    def is_covered_by(self, replica: Replica) -> bool:
-        """Whether a state of the primary's history holds all that this store's vote stands for.
-
-        What was confirmed, this store among the majority, lies at or before its position, and on
-        the history of every later primary.
-        """
-        votes = bool(self.meta.cluster_id) and self.meta.marker in (Marker.DIRTY, Marker.CLEAN)
-        return votes and replica.history.position >= self.meta.position
+    @property
+    def votes(self) -> bool:
+        """Whether this store counts in a state exchange."""
+        return bool(self.meta.cluster_id) and self.meta.marker in (Marker.DIRTY, Marker.CLEAN)
 
     def adopt(self, received: StoreT, replica: Replica, *, counts: bool) -> None:
         """Go on with a store that was received and verified; the old one is set aside.

@@ -196,7 +196,7 @@ async def _adopt(stored: Stored, directory: Path, note: Note) -> None:
     note("receiving 0")
     received = receive(directory, donor, stored.persister.meta)
     replica = recover("a", received)
-    counts = stored.persister.is_covered_by(replica)
+    counts = stored.persister.votes
     stored.persister.adopt(received, replica, counts=counts)
     await stored.persister.settled(60.0)
     donor.replica.cut()

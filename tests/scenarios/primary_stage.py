@@ -183,7 +183,7 @@ def describe(event: PrimaryEvent) -> str:
             return f"inquorate: {reason}"
         case PersistEpoch(epoch):
             return f"persist the promise of epoch {epoch}"
-        case Transfer(donor, _, base, _):
+        case Transfer(donor=donor, base=base):
             return f"fetch the state at {base} from {donor}"
         case NeverJoins(reason):
             return f"never joins: {reason}"

@@ -232,6 +232,15 @@ SEEDS = {
         without=(),
         votes=True,
     ),
+    "a_voter_that_was_further_than_those_who_went_on": FailedSeed(
+        307,
+        False,
+        "L4: a voter whose store reached further than the primary, on a history that nobody"
+        " confirmed, waited to be given a state that reached as far",
+        "broker",
+        without=(),
+        votes=True,
+    ),
     "a_first_start_begun_again_with_an_older_epoch": FailedSeed(
         9107,
         False,

@@ -55,6 +55,7 @@ class SimTransfer:
             self, NoQuarantine(),
             own=lambda: upper.replicated.persister.meta,
             replica=lambda: upper.controller.replica,
+            may_replace=lambda history: upper.replicated.may_replace(history),
             on_verified=self._verified,
             on_items=lambda: upper.replicated.tail_is_here(),
             on_failed=lambda reason: upper.replicated.transfer_failed(reason),

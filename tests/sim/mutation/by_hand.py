@@ -547,7 +547,7 @@ def installs_before_the_log() -> Patches:
     def early(self: Running, replica: Replica, received: Store) -> bool:
         controller = self.controller
         donor, history, machine = controller.transfer_donor, replica.history, replica.machine
-        counts = self.persister.is_covered_by(replica)
+        counts = self.persister.votes and self.may_replace(replica.history)
         self._on_durable(0)
         self.persister.adopt(received, replica, counts=counts)
         self.persister.when_in_force(lambda: self._in_force(history.position if counts else 0))

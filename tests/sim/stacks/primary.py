@@ -138,7 +138,7 @@ class Replica:
                 self.log.cluster_id, self.log.voters = cluster_id, voters
                 self.log.filled = True
                 self._commit(lambda: self._persisted(request))
-            case Transfer(donor, epoch, base, _):
+            case Transfer(donor=donor, epoch=epoch, base=base):
                 self._note("transfer", f"epoch {epoch} from {donor.name} at {base}")
                 self.transfer, self.backlog = event, []
                 self._fetch_later(event)

@@ -64,14 +64,17 @@ class Rig:
         self.failed: list[str] = []
         self.joiner: Joiner[LmdbStore] = Joiner(
             self, Quarantine(Incidents(self.dir), "1.0"),
-            own=lambda: self.own, replica=lambda: self.replica, on_verified=self.take,
-            on_items=self.follow, on_failed=self.failed.append,
+            own=lambda: self.own, replica=lambda: self.replica, may_replace=self.may_replace,
+            on_verified=self.take, on_items=self.follow, on_failed=self.failed.append,
         )  # fmt: skip
 
     def checkpoint(self) -> None:
         replica = self.author.replica
         meta = replace(self.store.meta, position=replica.history.position)
         self.store.write_checkpoint(replica.history.position, checkpoint_of(replica), meta)
+
+    def may_replace(self, history: History) -> bool:
+        return self.own.marker is not Marker.DIRTY or history.position >= self.own.position
 
     def take(self, replica: Replica, store: LmdbStore) -> bool:
         if self.wanted:

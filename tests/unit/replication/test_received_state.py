@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-from broker.replication.chain import Promise
+from broker.replication.catch_up import CatchUp
+from broker.replication.chain import History, Promise
 from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports
 from store.api import Marker, Meta
@@ -15,6 +16,8 @@ from store.memory import MemoryDisk, MemoryStore
 from tests.support.poisoned_store import META, Author, publish
 from tests.support.scripted_views import Bus, formed, hello
 from tests.support.scripted_views import publish as published
+from vsync.primary.events import Transfer
+from vsync.types import Member
 
 OWN = Meta("prod", "b", "5eed")
 
@@ -79,6 +82,21 @@ def test_a_received_store_that_may_vote_reports_its_position_at_once() -> None:
     position = rig.receive()
     assert rig.member.persister.meta.marker is Marker.DIRTY
     assert rig.reported == position
+
+
+def test_a_vote_is_handed_on_to_a_state_that_holds_all_that_was_confirmed() -> None:
+    """After a power loss one voter may have come further than the others, who went on without it:
+    what nobody else had was not confirmed, and waiting for its end may be for ever (seed 307)."""
+    rig = Rig(replace(OWN, marker=Marker.DIRTY, cluster_id=META.cluster_id, position=309))
+    catch_up = CatchUp(Transfer(Member("a", 1, "a:1"), 10, 276, bytes(16), whole=True))
+    rig.controller.holds_all_confirmed = catch_up.is_behind_all
+    for epoch, position, may in ((3, 275, False), (3, 276, True), (1, 309, True)):
+        assert rig.member.may_replace(History(epoch, position)) == may, (epoch, position)
+    # The donor keeps unstable messages: some voter may have them durable, and confirmed.
+    catch_up = CatchUp(Transfer(Member("a", 1, "a:1"), 10, 276, bytes(16), whole=False))
+    rig.controller.holds_all_confirmed = catch_up.is_behind_all
+    for epoch, position, may in ((3, 276, False), (3, 308, False), (10, 277, True)):
+        assert rig.member.may_replace(History(epoch, position)) == may, (epoch, position)
 
 
 def test_the_log_knows_of_a_received_state_before_it_goes_on() -> None:
