@@ -37,7 +37,7 @@ _FIXED: dict[int, struct.Struct] = {
     ord("I"): struct.Struct(">i"),
     ord("i"): struct.Struct(">I"),
     ord("l"): struct.Struct(">q"),
-    ord("L"): struct.Struct(">Q"),
+    ord("L"): struct.Struct(">q"),
     ord("f"): struct.Struct(">f"),
     ord("d"): struct.Struct(">d"),
 }
@@ -158,8 +158,6 @@ def encode_value(value: Value) -> bytes:
         case int():
             if -(1 << 31) <= value < 1 << 31:
                 return b"I" + value.to_bytes(4, "big", signed=True)
-            if value >= 1 << 63:
-                return b"L" + value.to_bytes(8, "big")
             return b"l" + value.to_bytes(8, "big", signed=True)
         case float():
             return b"d" + struct.pack(">d", value)

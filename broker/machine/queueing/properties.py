@@ -217,7 +217,7 @@ _FIXED = {
     ord(kind): struct.Struct(form)
     for kind, form in (
         *(("b", ">b"), ("B", ">B"), ("s", ">h"), ("u", ">H"), ("I", ">i"), ("i", ">I")),
-        *(("l", ">q"), ("L", ">Q"), ("T", ">Q"), ("f", ">f"), ("d", ">d")),
+        *(("l", ">q"), ("L", ">q"), ("T", ">Q"), ("f", ">f"), ("d", ">d")),
     )
 }
 _BOOL, _VOID, _DECIMAL, _STRING, _BYTES, _TABLE, _ARRAY = b"tVDSxFA"
