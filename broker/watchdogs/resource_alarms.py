@@ -46,6 +46,8 @@ class Reading(NamedTuple):
     """Memory that this process holds."""
     memory: int
     """What it may hold: of the machine, or of its control group."""
+    owed: int = 0
+    """What the reserve lacks; publishers must not use it up, so no limit is below it."""
 
 
 class ResourceAlarms:
@@ -86,8 +88,10 @@ class ResourceAlarms:
     def _floor(self, reading: Reading) -> int:
         if self._disk_free is None:
             share = int(reading.disk * ROOM_SHARE)
-            return min(ROOM_BYTES, share) + self._checkpoint_bytes()
-        return _amount(self._disk_free, reading.disk)
+            floor = min(ROOM_BYTES, share) + self._checkpoint_bytes()
+        else:
+            floor = _amount(self._disk_free, reading.disk)
+        return max(floor, reading.owed)
 
     def _set(self, subject: str, on: bool, detail: str) -> None:
         if on and subject not in self.own:

@@ -22,6 +22,7 @@ from pathlib import Path
 from broker.watchdogs.resource_alarms import Reading
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
+from store.space import Reserve
 
 PERIOD_S = 0.2
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -33,14 +34,12 @@ _IN_USE = re.compile(rb"^# bytes in allocated blocks += +([\d,]+)$", re.MULTILIN
 class ResourceGauge:
     """Keeps the last reading; None before the first."""
 
-    def __init__(
-        self, directory: Path, store: Callable[[], LmdbStore], tend: Callable[[int], None]
-    ) -> None:
-        """`tend` is called with the free space, to keep the reserve."""
+    def __init__(self, store: Callable[[], LmdbStore], reserve: Reserve) -> None:
+        """Measures the file system of `reserve`, and keeps it where there is room."""
         self.reading: Reading | None = None
         self.bytes_to_start = 0
         """What a start would read of the store: about what a checkpoint takes."""
-        self._directory, self._store, self._tend = directory, store, tend
+        self._store, self._reserve = store, reserve
         self._memory = memory_allowed()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="resource-gauge", daemon=True)
@@ -57,19 +56,21 @@ class ResourceGauge:
         while not self._over.is_set():
             # A store may be switched or closed at this moment, or its file system be in trouble.
             with contextlib.suppress(OSError, StoreError):
-                self._look()
+                self.look()
             self._over.wait(PERIOD_S)
 
-    def _look(self) -> None:
-        found = os.statvfs(self._directory)
+    def look(self) -> None:
+        """Read now, and keep the reserve where there is room."""
+        found = os.statvfs(self._reserve.path.parent)
         free = found.f_bavail * found.f_frsize
         # Pages that lie scattered cannot hold what is large: half of them count.
         store = self._store()
         room = free + store.reusable_bytes() // 2
         self.bytes_to_start = sum(store.bytes_to_start())
         disk = found.f_blocks * found.f_frsize
-        self.reading = Reading(room, disk, memory_used(), self._memory)
-        self._tend(free)
+        self._reserve.tend(free)
+        owed = 0 if self._reserve.held else self._reserve.bytes
+        self.reading = Reading(room, disk, memory_used(), self._memory, owed)
 
 
 def memory_used() -> int:

@@ -86,9 +86,7 @@ class Watchdogs:
         self._now, self._stop = loop.time, stop
         self._controller, self._disk_lag, self._full = controller, disk_lag, full
         self._persister = persister
-        self.gauge = gauge = ResourceGauge(
-            reserve.path.parent, lambda: persister().store, reserve.tend
-        )
+        self.gauge = gauge = ResourceGauge(lambda: persister().store, reserve)
         self._resources = ResourceAlarms(
             bounds.disk_free, bounds.memory, lambda: gauge.bytes_to_start
         )

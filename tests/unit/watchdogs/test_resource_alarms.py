@@ -40,9 +40,12 @@ class Bench:
         )  # fmt: skip
         self.controller = cast("Controller", self.stub)
 
-    def look(self, room_mb: int = 1000, used_mb: int = 1, full: str = "") -> list[tuple[str, bool]]:
+    def look(
+        self, room_mb: int = 1000, used_mb: int = 1, full: str = "", owed_mb: int = 0
+    ) -> list[tuple[str, bool]]:
         """What is ordered for this reading."""
-        self.alarms.look(Reading(room_mb * MB, 10_000 * MB, used_mb * MB, 1000 * MB), full)
+        reading = Reading(room_mb * MB, 10_000 * MB, used_mb * MB, 1000 * MB, owed_mb * MB)
+        self.alarms.look(reading, full)
         del self.ordered[:]
         self.alarms.order(self.controller)
         return [(one.subject, one.on) for one in self.ordered if isinstance(one, Alarm)]
@@ -58,6 +61,15 @@ def test_an_alarm_is_said_once_and_ends_with_a_tenth_more() -> None:
     assert bench.look(109) == []
     assert bench.look(111) == [(DISK, False)]
     assert bench.look(101) == []
+
+
+def test_publishers_do_not_use_up_a_reserve_that_was_given_up_whatever_the_limit() -> None:
+    """G21: else nothing is left with which the queues could be drained."""
+    bench = Bench(disk_free=0)
+    assert bench.look(1) == []
+    assert bench.look(31, owed_mb=32) == [(DISK, True)]
+    assert bench.look(34, owed_mb=32) == []
+    assert bench.look(34) == [(DISK, False)]
 
 
 def test_other_limits_hold_from_the_next_reading_on() -> None:

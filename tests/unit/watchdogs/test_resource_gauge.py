@@ -1,6 +1,15 @@
-"""Memory of small objects that are gone does not count as used, though the process keeps it."""
+"""What a member reads of its memory and disk.
 
-from broker.watchdogs.resource_gauge import idle_bytes, idle_in, memory_used
+Memory of small objects that are gone does not count as used, though the process keeps it.
+"""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from broker.watchdogs.resource_gauge import ResourceGauge, idle_bytes, idle_in, memory_used
+from store.lmdb_store import LmdbStore
+from store.space import Reserve
 
 BODY_BYTES = 256
 MESSAGES = 100_000
@@ -37,3 +46,17 @@ def test_a_report_that_reads_otherwise_counts_nothing_as_idle() -> None:
 
 def test_this_interpreter_says_how_much_is_idle() -> None:
     assert idle_bytes() > 0
+
+
+def test_a_reserve_that_the_disk_has_no_room_for_is_owed(tmp_path: Path) -> None:
+    """G21."""
+    store = SimpleNamespace(reusable_bytes=lambda: 0, bytes_to_start=lambda: (0, 0))
+    reserve = Reserve(tmp_path)
+    gauge = ResourceGauge(lambda: cast("LmdbStore", store), reserve)
+    gauge.look()
+    assert gauge.reading is not None
+    assert gauge.reading.owed == 0
+    reserve.give_up()
+    reserve.bytes = gauge.reading.disk
+    gauge.look()
+    assert gauge.reading.owed == reserve.bytes
