@@ -103,6 +103,10 @@ class Link(asyncio.Protocol):
         match event:
             case OpenRequested():
                 self.amqp.accept_open()
+                if self.cluster.alarm:
+                    codec.append_method(
+                        self.amqp.out, 0, "connection.blocked", (self.cluster.alarm,)
+                    )
             case ChannelOpened(channel=channel):
                 self.amqp.send(channel, "channel.open-ok")
             case Published():
@@ -179,6 +183,8 @@ class ToyCluster:
         self.kill_at = 0
         """The member that takes this publish (counted over all) dies with it."""
         self.nack: set[int] = set()
+        self.alarm = ""
+        """Told to each client that opens its connection: why it is blocked."""
         self.addresses: list[str] = []
         self._size = size
         self._servers: dict[int, asyncio.Server] = {}
@@ -213,6 +219,13 @@ class ToyCluster:
             action()
 
         asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+
+    def unblock(self) -> None:
+        """The alarm is over, and every client hears of it."""
+        self.alarm = ""
+        for link in self.links:
+            codec.append_method(link.amqp.out, 0, "connection.unblocked")
+            link.flush()
 
     def kill(self, place: int) -> None:
         """A member dies: its listener and its connections are gone at once."""

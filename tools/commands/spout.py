@@ -153,6 +153,7 @@ class Spout:
         self._progress = progress
         self._history = history
         self._session: Session | None = None
+        self._waits_for = ""
         self._pending: dict[int, InputLine] = {}
         """What is unconfirmed, by the number that its confirm will carry, ascending."""
 
@@ -201,11 +202,24 @@ class Spout:
                 self._history.flush()  # before anything is sent that it records as published
             if connection.pump(PUMP_SECONDS, source):
                 self._lines.read()
+            self._tell_blocked(connection.blocked)
             for confirm in connection.acks:
                 self._confirm(confirm)
             connection.acks.clear()
             self._give_up_returned(connection)
             self._progress.show(self.confirmed, f"{len(self._pending)} unconfirmed")
+
+    def _tell_blocked(self, reason: str) -> None:
+        """Say once why nothing is sent, and when it is sent again: else it looks like a hang."""
+        if reason == self._waits_for:
+            return
+        self._waits_for = reason
+        said = (
+            f"the broker takes no messages now: {reason}; waiting"
+            if reason
+            else "it takes them again"
+        )
+        self._progress.note(said)
 
     def _publish(self, connection: AmqpConnection, line: InputLine) -> None:
         destination = self._destination

@@ -98,6 +98,23 @@ def test_refused_and_unroutable_are_failures() -> None:
         assert json.loads(out)["confirmed"] == 2
 
 
+def test_a_publisher_that_is_blocked_says_why_and_goes_on() -> None:
+    with ToyCluster() as toy:
+        toy.alarm = "low on disk at a"
+        process = start("spout", "-b", toy.brokers, "-q", "q", stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        said = process.stderr.readline().decode()
+        assert said == "spout: the broker takes no messages now: low on disk at a; waiting\n"
+        assert bodies(toy) == []
+        toy.do(toy.unblock)
+        _, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (0, b"spout: it takes them again\n")
+        assert bodies(toy) == [b"one"]
+
+
 def test_no_broker_and_wrong_usage(tmp_path: Path) -> None:
     with ToyCluster() as toy:
         gone = toy.brokers
