@@ -318,8 +318,11 @@ class BrokerMember:
         return [*self._supervisor.quarantine.reports()]
 
     def note(self, event: str, text: str) -> None:
-        """Log it."""
-        log.log(NOTED.get(event, logging.DEBUG), "%s", text)
+        """Log it; what only a debugger reads begins with its name, as its text may be a number."""
+        if event in NOTED:
+            log.log(NOTED[event], "%s", text)
+        else:
+            log.debug("%s: %s", event, text)
         if event == "installed":  # the old state, and what a transfer took, are free
             self._watchdogs.memory.soon()
 

@@ -84,6 +84,11 @@ def _unquoted(value: str, name: str, place: str) -> str:
     """Take one pair of quotes off, as the original's manual writes values."""
     quote = value[:1]
     if quote not in ("'", '"'):
+        if " #" in value or "\t#" in value:
+            why = (
+                f"a comment stands on a line of its own; if the value of '{name}' has a #, quote it"
+            )
+            raise ToolError(f"{place}: {why}", Exit.CONFIG)
         return value
     if len(value) < 2 or value[-1] != quote:
         why = f"the value of '{name}' begins with a quote and does not end with it"

@@ -254,6 +254,18 @@ def test_a_quote_that_is_not_closed_is_refused_with_its_line(tmp_path: Path, wri
     assert caught.value.code == Exit.CONFIG
 
 
+def test_a_comment_behind_a_value_is_refused_and_not_part_of_it(tmp_path: Path) -> None:
+    """Else a broker would keep its store in a directory called `/data # ours`."""
+    config = tmp_path / "qpidd.conf"
+    config.write_text("# ours\ndata-dir = /data # ours\n", encoding="utf-8")
+    with pytest.raises(ToolError, match="line 2: a comment stands on a line of its own") as caught:
+        read_option_file(config)
+    assert caught.value.code == Exit.CONFIG
+    config.write_text("data-dir = '/data # ours'\ncluster-name = a#b\n", encoding="utf-8")
+    given = read_option_file(config)
+    assert (given["data-dir"].text, given["cluster-name"].text) == ("/data # ours", "a#b")
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="No such file") as caught:
         read_option_file(tmp_path / "none")
