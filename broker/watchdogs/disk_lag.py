@@ -3,6 +3,8 @@
 Whatever was applied and is not durable yet is held in memory.  Beyond a first bound the member
 keeps each token for a moment, so that all members send less and all publishers wait a little; the
 further behind, the longer.  Beyond the last bound it leaves, and the others go on at their speed.
+Where they do not, because no majority has anything durable either, a member that is late waits with
+them: a storage system that stands still for a minute must not end a whole cluster.
 
 Pure: the lag and the time are handed in.
 Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
@@ -11,6 +13,7 @@ Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from store.commit_queue import CommitLag
 
@@ -21,6 +24,32 @@ HOLD_S_MIN = 0.002
 """How long a token is kept: at the first bound, and from half of the last bound on."""
 PAUSE_S = 0.5
 """When nobody looked for so long this process was stopped: the disk is not to blame."""
+
+
+class PrimaryMark(Protocol):
+    """What is looked at of the primary view."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the view is primary."""
+
+    def durable(self) -> int:
+        """Return the position that a majority has made durable."""
+
+
+class DurableProgress:
+    """Since when a majority has made nothing more durable."""
+
+    def __init__(self) -> None:
+        self._position = -1
+        self._since = 0.0
+
+    def look(self, primary: PrimaryMark, now: float) -> float:
+        """Return for how long; 0 outside of a primary view, where the others wait for this one."""
+        position = primary.durable() if primary.active else -1
+        if position != self._position or position < 0:
+            self._position, self._since = position, now
+        return now - self._since
 
 
 class DiskLag:
@@ -38,8 +67,11 @@ class DiskLag:
         self._looked_at: float | None = None
         self._ran_since = 0.0
 
-    def look(self, lag: CommitLag, now: float) -> str:
-        """Throttle as the lag demands; return why this member must leave, or nothing."""
+    def look(self, lag: CommitLag, now: float, stuck_s: float = 0.0) -> str:
+        """Throttle as the lag demands; return why this member must leave, or nothing.
+
+        `stuck_s`: for so long no majority of the voters has made anything more durable.
+        """
         if self._looked_at is None or now - self._looked_at > PAUSE_S:
             self._ran_since = now
         self._looked_at = now
@@ -49,7 +81,7 @@ class DiskLag:
         part = max(self.age_s / self.seconds_max, lag.bytes / self.bytes_max)
         behind = f"{lag.bytes} bytes wait, the oldest for {self.age_s:.1f} s"
         self._hold(part, behind)
-        if part <= 1:
+        if part <= 1 or (lag.bytes <= self.bytes_max and stuck_s >= self.age_s):
             return ""
         return (
             f"the disk of this member does not keep up: {behind}; allowed are {self.bytes_max} "

@@ -17,7 +17,7 @@ from broker.exit_codes import Exit
 from broker.options.broker import Bounds
 from broker.replication.controller import Controller
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
-from broker.watchdogs.disk_lag import DiskLag
+from broker.watchdogs.disk_lag import DiskLag, DurableProgress
 from broker.watchdogs.freed_memory import FreedMemory
 from broker.watchdogs.process_pauses import ProcessPauses, page_faults
 from broker.watchdogs.resource_alarms import ResourceAlarms, of_all
@@ -95,6 +95,7 @@ class Watchdogs:
             node.me, bounds.clock_s, send_direct, wall_us, lambda: controller().ran
         )
         self.disk = DiskLag(bounds.lag_s, bounds.backlog_bytes, node.set_throttle)
+        self._progress = DurableProgress()
         self.pauses = ProcessPauses(BEAT_S, node.config.lease_ms / 1000)
         self.hang = HangWatchdog(hang_s)
         self.memory = FreedMemory()
@@ -152,7 +153,8 @@ class Watchdogs:
             self._persister().request_checkpoint()
         leave = self._resources.must_leave(self._controller(), now)
         # What waits for space is not late: nobody leaves for it who would leave nobody behind.
-        late = "" if full else self.disk.look(self._disk_lag(), now)
+        stuck_s = self._progress.look(self._controller().primary, now)
+        late = "" if full else self.disk.look(self._disk_lag(), now, stuck_s)
         self._report()
         if leave:
             self._stop(Exit.FULL, leave)

@@ -42,6 +42,8 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
         if (exchange, key) not in found:
             found[exchange, key] = True
             work += route.work
+        if work > COMMIT_WORK_MAX:  # finding the other routes would cost what is refused here
+            return refuse(state, channel, TX_COMMIT, _too_large(work))
     named = _named_tags(channel, settlements)
     if isinstance(named, Refusal):
         return refuse(state, channel, TX_COMMIT, named)

@@ -1,10 +1,12 @@
 """What one command may cost is bounded: refused by all alike, or done in slices (G15)."""
 
 import itertools
+from unittest.mock import Mock
 
 import pytest
 
 from broker.machine import commands as c
+from broker.machine.handlers import publish
 from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
 from tests.support.three_machines import EMPTY, Client, Rig
@@ -99,6 +101,18 @@ def test_a_transaction_that_costs_too_much_does_nothing(
     assert [client.rig.depth(f"q{n}") for n in range(4)] == [
         a + b for a, b in zip(before, returned, strict=True)
     ]
+
+
+def test_no_more_routes_are_found_for_a_transaction_than_it_may_cost(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To find the routes of all its publishes first took longer than a token may be away."""
+    monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 20)
+    found = Mock(wraps=publish.route_or_refusal)
+    monkeypatch.setattr("broker.machine.handlers.transactions.route_or_refusal", found)
+    fan(client, 4)
+    assert client.commit(tx(300)) == 406
+    assert found.call_count <= 5
 
 
 def test_what_a_commit_costs_does_not_depend_on_what_is_cached(

@@ -3,7 +3,7 @@
 Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
 """
 
-from broker.watchdogs.disk_lag import HOLD_S_MAX, HOLD_S_MIN, DiskLag
+from broker.watchdogs.disk_lag import HOLD_S_MAX, HOLD_S_MIN, DiskLag, DurableProgress
 from store.commit_queue import CommitLag
 
 SECONDS, BYTES = 30.0, 1000
@@ -54,6 +54,52 @@ def test_beyond_its_bytes_it_leaves() -> None:
     reason = bench.run(CommitLag(9, BYTES + 1, bench.now), 1)
     assert "1001 bytes wait" in reason
     assert "--disk-backlog-max" in reason
+
+
+class View:
+    """A primary view, and how far a majority has come in it."""
+
+    active = True
+    position = 7
+
+    def durable(self) -> int:
+        return self.position
+
+
+def test_while_no_majority_goes_on_a_disk_that_stands_still_is_waited_for() -> None:
+    """All disks may hang behind one controller: who left would leave nobody behind."""
+    bench, progress, view = Bench(), DurableProgress(), View()
+    assert progress.look(view, bench.now) == 0.0
+    bench.now += 1.0
+    lag = CommitLag(1, 10, bench.now)
+
+    def run(seconds: float) -> str:
+        for _ in range(round(seconds / BEAT_S)):
+            bench.now += BEAT_S
+            if reason := bench.watch.look(lag, bench.now, progress.look(view, bench.now)):
+                return reason
+        return ""
+
+    assert not run(3 * SECONDS)
+    assert "lags" in bench.watch.alarm
+    view.position += 1  # the others go on
+    assert "--disk-lag-max" in run(BEAT_S)
+
+
+def test_outside_of_a_primary_view_the_others_wait_for_this_member() -> None:
+    """It cannot promise: they form a view without it when it has left."""
+    progress, view = DurableProgress(), View()
+    assert progress.look(view, 10.0) == 0.0
+    assert progress.look(view, 15.0) == 5.0
+    view.active = False
+    assert progress.look(view, 20.0) == progress.look(view, 30.0) == 0.0
+    view.active = True
+    assert progress.look(view, 40.0) == 0.0
+
+
+def test_bytes_are_bounded_also_while_nobody_goes_on() -> None:
+    bench = Bench()
+    assert bench.watch.look(CommitLag(9, BYTES + 1, bench.now), bench.now, stuck_s=100.0)
 
 
 def test_a_disk_that_stands_still_is_left_in_time() -> None:
