@@ -338,7 +338,7 @@ def watch_brokers(seconds: float) -> None:
             member.log_path.read_bytes()[start:].decode().splitlines()
             for member, start in zip(cluster.members, begun, strict=True)
         ]
-    views = [line for log in logs for line in log if "qpidd: view " in line]
+    views = [line for log in logs for line in log if ") view " in line]
     causes = [line for log in logs for line in log if any(word in line for word in CAUSES)]
     silent = max(publisher.silent_s for publisher in publishers)
     done = sum(publisher.confirmed for publisher in publishers)

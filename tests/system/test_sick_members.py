@@ -338,7 +338,7 @@ def test_a_frozen_disk_changes_no_view_until_its_member_leaves(two_of_three: Loc
     frozen, other = two_of_three[2], two_of_three[0]
 
     def views() -> int:
-        return other.log_path.read_text().count("qpidd: view ")
+        return other.log_path.read_text().count(") view ")
 
     with (
         sick(frozen, FROZEN, "--disk-lag-max", "3") as process,
