@@ -147,6 +147,11 @@ class Stored:
         while self.persister.checkpoints == made:
             await self._moment()
 
+    async def until_in_force(self) -> None:
+        """Wait until a received store has taken the place of the old one."""
+        while self.persister.switching:
+            await self._moment()
+
     async def _until_written(self) -> None:
         while self.persister.writer.lag().waiting:
             await self._moment()
@@ -198,7 +203,7 @@ async def _adopt(stored: Stored, directory: Path, note: Note) -> None:
     replica = recover("a", received)
     counts = stored.persister.votes
     stored.persister.adopt(received, replica, counts=counts)
-    await stored.persister.settled(60.0)
+    await stored.until_in_force()
     donor.replica.cut()
     stored.member, donor.promise = donor, stored.member.promise
     note(f"position {donor.replica.history.position}")
