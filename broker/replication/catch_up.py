@@ -22,7 +22,6 @@ class CatchUp:
 
     def __init__(self, transfer: Transfer, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self.donor, self.epoch, self.base = transfer.donor, transfer.epoch, transfer.base
-        self._whole = transfer.whole
         self.met = False
         self.on_history = False  # the donor has said that this member's state lies on its history
         self.moved = False  # the state is not the one any more that this member's clients knew
@@ -36,8 +35,12 @@ class CatchUp:
         self._past: list[Activated] = []  # activations that lie before what is held
 
     def is_behind_all(self, history: History) -> bool:
-        """Whether this point of the primary's history holds all that was confirmed before."""
-        return history.epoch >= self.epoch or (self._whole and history.position >= self.base)
+        """Whether this point of the primary's history holds all that the plan of its view rests on.
+
+        What the donor holds unstable beyond the base is in its memory, and is ordered again before
+        the activation, which may need the promise of this member: so it cannot be waited for.
+        """
+        return history.epoch >= self.epoch or history.position >= self.base
 
     def hold(self, event: Ordered | Activated) -> None:
         """Keep what comes behind the base."""

@@ -241,6 +241,15 @@ SEEDS = {
         without=(),
         votes=True,
     ),
+    "voters_ahead_of_a_donor_that_holds_more_unstable": FailedSeed(
+        13,
+        False,
+        "L4: voters whose stores were ahead of the donor's base waited for the activation to replace"
+        " them, and the activation for their promises",
+        "oracle",
+        without=(),
+        votes=True,
+    ),
     "a_first_start_begun_again_with_an_older_epoch": FailedSeed(
         9107,
         False,

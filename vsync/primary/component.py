@@ -353,9 +353,7 @@ class Primary:
         assert plan.donor is not None
         assert plan.donor != self.me
         self._send(BEHIND, (plan.epoch,))
-        self._events.append(
-            Transfer(plan.donor, plan.epoch, plan.position, plan.order, not plan.unstable)
-        )
+        self._events.append(Transfer(plan.donor, plan.epoch, plan.position, plan.order))
 
     def _apply_unstable(self, plan: Plan) -> bool:
         """Apply the unstable messages that the donor has applied, if they lead to its state."""

@@ -154,16 +154,13 @@ class PersistEpoch(NamedTuple):
 class Transfer(NamedTuple):
     """Fetch the state at position >= `base` from `donor`, then call `caught_up`.
 
-    `order` is the order chain at the base; what is Ordered meanwhile follows it.  `whole`: the
-    state at the base holds all that was ever confirmed; else unstable messages of the donor follow,
-    and only the activation of `epoch` is behind all of it.
+    `order` is the order chain at the base; what is Ordered meanwhile follows it.
     """
 
     donor: Member
     epoch: int
     base: int
     order: bytes
-    whole: bool
 
 
 class NeverJoins(NamedTuple):
