@@ -244,8 +244,8 @@ SEEDS = {
     "voters_ahead_of_a_donor_that_holds_more_unstable": FailedSeed(
         13,
         False,
-        "L4: voters whose stores were ahead of the donor's base waited for the activation to replace"
-        " them, and the activation for their promises",
+        "L4: voters whose stores were ahead of the donor's base waited for the activation to"
+        " replace them, and the activation for their promises",
         "oracle",
         without=(),
         votes=True,
