@@ -16,6 +16,7 @@ from broker.amqp.events import Event
 from broker.amqp.fields import Value, clip, encode_short_string
 from broker.amqp.handshake import Authenticate, Limits, ServerIdentity, has_capability
 from broker.frontend.channel import HeldReply, LocalChannel, LocalReply, PendingClose
+from broker.frontend.encryption import Encryption
 from broker.machine.commands import (
     CHANNEL_CLOSE,
     CONNECTION_CLOSE,
@@ -69,9 +70,17 @@ class Port(Protocol):
 class Client:
     """What the shell holds for a socket."""
 
-    def __init__(self, port: Port, peer: str, authenticate: Authenticate, now: float) -> None:
+    def __init__(
+        self,
+        port: Port,
+        peer: str,
+        authenticate: Authenticate,
+        now: float,
+        encryption: Encryption | None = None,
+    ) -> None:
         self.port = port
         self.peer = peer
+        self.encryption = encryption  # None: the connection is not encrypted
         self.connected_at = now
         self.waiting: list[Event] = []  # from its open on, until it is admitted
         self.withheld: list[Event] = []  # publishes, and what follows them, until an alarm ends

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from broker.frontend.client import Client
+from broker.frontend.encryption import Encryption
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
 from broker.machine.commands import Command
@@ -125,9 +126,11 @@ class Connections:
         """Return the position up to which confirms were released."""
         return self.outbox.durable_position
 
-    def connect(self, peer: str, transport: asyncio.Transport) -> ClientLink:
-        """A socket was accepted."""
-        client = self.gateway.connect(peer, is_loopback(peer), time.monotonic())
+    def connect(
+        self, peer: str, transport: asyncio.Transport, encryption: Encryption | None = None
+    ) -> ClientLink:
+        """A socket was accepted, and its TLS handshake is done if there is one."""
+        client = self.gateway.connect(peer, is_loopback(peer), time.monotonic(), encryption)
         link = ClientLink(self, client, transport)
         self._links[client] = link
         return link
@@ -156,6 +159,7 @@ class Connections:
         return {
             client.peer: {
                 "connected_s": round(now - client.connected_at),
+                **(client.encryption.details() if client.encryption else {"ssl": False}),
                 **{
                     name: value
                     for name in ("product", "version", "platform", "connection_name")

@@ -56,6 +56,7 @@ from broker.amqp.errors import reply_text
 from broker.amqp.handshake import Limits, ServerIdentity
 from broker.frontend.client import Client
 from broker.frontend.dispatch import on_events
+from broker.frontend.encryption import Encryption
 from broker.machine.commands import Command
 
 DEFAULT_VHOST = "/"
@@ -117,14 +118,17 @@ class Gateway:
 
     # -- clients ---------------------------------------------------------------------------------
 
-    def connect(self, peer: str, is_local: bool, now: float) -> Client:
-        """A new connection. `is_local`: from this machine's loopback address."""
+    def connect(
+        self, peer: str, is_local: bool, now: float, encryption: Encryption | None = None
+    ) -> Client:
+        """A new connection. `is_local`: from this machine's loopback address; `encryption`: of a
+        TLS connection, with the certificate that the client was verified by."""
         self.counters["connections"] += 1
 
         def authenticate(user: str, password: str) -> bool:
             return self.login(user, password, is_local)
 
-        client = Client(self, peer, authenticate, now)
+        client = Client(self, peer, authenticate, now, encryption)
         self._everyone[client] = None
         return client
 
