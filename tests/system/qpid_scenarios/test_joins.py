@@ -426,35 +426,48 @@ def connect_consistent(clients: Clients) -> Halves:
     members = clients.cluster.members
     for number in range(100):
         clients.channel(number % JOINER).connection.close()
-    stay = [clients.channel(number % JOINER) for number in range(20)]
+    stay = [(number % JOINER, clients.channel(number % JOINER)) for number in range(20)]
     yield
     for number in range(100):
         clients.channel(number % len(members)).connection.close()
-    stay += [clients.channel(JOINER) for _ in range(5)]
-    addresses = {local_address(channel) for channel in stay}
+    stay += [(JOINER, clients.channel(JOINER)) for _ in range(5)]
+    ids = [local_id(member.address) for member in members]
+    here = {(ids[member], local_address(channel)) for member, channel in stay}
 
-    def lists() -> list[list[str]]:
+    def lists() -> list[list[tuple[str, str]]]:
         return [sorted(listed(member.address)) for member in members]
 
     def alike() -> bool:
         first, *others = lists()
-        return addresses <= set(first) and all(one == first for one in others)
+        return here <= set(first) and all(one == first for one in others)
 
     wait_until(alike, 20, "equal lists of clients")
-    for channel in stay:
+    for _, channel in stay:
         channel.connection.close()
 
     def gone() -> bool:
-        return not any(addresses & set(one) for one in lists())
+        return not any(here & set(one) for one in lists())
 
     wait_until(gone, 20, "the lists to forget who left")
 
 
-def listed(broker: Address) -> list[str]:
-    """The addresses of all clients that a member knows of."""
+def listed(broker: Address) -> list[tuple[str, str]]:
+    """Member and address of all clients that a member knows of.
+
+    Clients of two members may have the same address, as the kernel gives a port once for each
+    destination.
+    """
     found = ask(broker, {"op": "connections"})["connections"]
     assert isinstance(found, list)
-    return [str(one["address"]) for one in found if isinstance(one, dict)]
+    return [(str(one["member"]), str(one["address"])) for one in found if isinstance(one, dict)]
+
+
+def local_id(broker: Address) -> str:
+    """The id of the member that listens there."""
+    members = ask(broker, {"op": "status"})["members"]
+    assert isinstance(members, list)
+    [found] = [str(one["id"]) for one in members if isinstance(one, dict) and one["local"]]
+    return found
 
 
 def local_address(channel: BlockingChannel) -> str:

@@ -348,7 +348,7 @@ class TestRetention:
         def full(_path: Path, _dropped: object) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(archive, "_note_dropped", full)
+        monkeypatch.setattr(archive, "replace_file", full)
         policy = Policy(compress=False, keep_s=DAY_S, drop_unverified=True)
         done = tended(tmp_path, policy, paths[1].name, now_s=99 * DAY_S)
         assert [did.what for did in done] == ["failed", "dropped unverified"]
