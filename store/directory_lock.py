@@ -92,6 +92,20 @@ def sync_file(path: Path) -> None:
         os.close(fd)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Give a file other content, durably: after an error the old content or the new one is there.
+
+    Raises OSError.
+    """
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync_directory(path.parent)
+
+
 def _take(fd: int) -> None:
     """Lock, or give up after a tenth of a second: `lock_holder` of another process is shorter."""
     for _ in range(5):

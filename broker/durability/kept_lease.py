@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 from pathlib import Path
 from typing import Final
 
-from store.directory_lock import sync_directory
+from store.directory_lock import replace_file
 from vsync.totem.config import RingConfig
 from vsync.totem.ordering.lease import SLACK
 from vsync.totem.ordering.tempo import Tempo
@@ -38,13 +37,7 @@ def read_kept_lease(data_dir: Path, config: RingConfig) -> int:
 
 def write_kept_lease(data_dir: Path, lease_ms: int) -> None:
     """Make it durable; after an error the old number or the new one is there."""
-    fresh = data_dir / f"{FILE_NAME}.new"
-    with fresh.open("w", encoding="ascii") as file:
-        file.write(f"{lease_ms}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(data_dir / FILE_NAME)
-    sync_directory(data_dir)
+    replace_file(data_dir / FILE_NAME, f"{lease_ms}\n".encode("ascii"))
 
 
 class KeptLease:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgpack
 from xxhash import xxh3_64_digest
@@ -276,20 +276,17 @@ class Receiver:
             self.failed = f"nothing from {self.donor.name} for {GIVE_UP_S:.0f} s"
 
 
-class Library:
+class Library(Protocol):
     """What a donor has to give; a worker thread calls these, one call at a time for each joiner."""
 
     def judge(self, key: str, point: History | None, beyond: int) -> Tail | Offer | None:
         """Return what leads on from `point`; None: not yet, it will be asked again."""
-        raise NotImplementedError
 
     def read(self, key: str, stream: int, cursor: int) -> tuple[int, bytes]:
         """Return the block at a cursor, and the next cursor."""
-        raise NotImplementedError
 
     def close(self, key: str) -> None:
         """Nobody reads under this key any more."""
-        raise NotImplementedError
 
 
 KEPT_S = 60.0

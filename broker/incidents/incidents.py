@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from store.directory_lock import sync_directory, sync_file
+from store.directory_lock import replace_file, sync_directory, sync_file
 
 log = logging.getLogger("qpidd.evidence")
 
@@ -83,10 +83,7 @@ class Incidents:
 
     def amend(self, path: Path, facts: Facts) -> None:
         """Replace the facts of one piece, durably: an operator declared something about it."""
-        fresh = path / (FACTS_NAME + ".new")
-        _write(fresh, json.dumps(facts, indent=2, default=repr).encode())
-        fresh.replace(path / FACTS_NAME)
-        sync_directory(path)
+        replace_file(path / FACTS_NAME, json.dumps(facts, indent=2, default=repr).encode())
 
     def _found(self) -> list[tuple[int, str, Path]]:
         if not self.directory.is_dir():

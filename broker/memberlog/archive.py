@@ -36,7 +36,7 @@ from broker.memberlog.segments import (
     unpack,
 )
 from broker.options.memberlog import Policy
-from store.directory_lock import sync_directory
+from store.directory_lock import replace_file, sync_directory
 
 VERIFIED = "verified"
 DROPPED_NAME = "dropped"
@@ -219,7 +219,7 @@ def _drop(directory: Path, current: str, policy: Policy, now_s: float) -> Iterat
         unverified = dropped.get(incarnation, (0, 0))[1] + (not is_verified)
         dropped[incarnation] = number, unverified
         try:
-            _note_dropped(directory / DROPPED_NAME, dropped)
+            replace_file(directory / DROPPED_NAME, json.dumps(dropped).encode())
         except OSError as error:  # a full disk needs the space all the same
             yield ArchiveResult(FAILED, DROPPED_NAME, 0, 0, str(error))
         path.unlink()
@@ -245,16 +245,6 @@ def dropped_in(path: Path) -> Dropped:
         return {}
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not say what was dropped: {error!r}") from error
-
-
-def _note_dropped(path: Path, dropped: Dropped) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    with fresh.open("w", encoding="utf-8") as file:
-        json.dump(dropped, file)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    sync_directory(path.parent)
 
 
 def _key(ends: Ends) -> tuple[str, int, int, str]:

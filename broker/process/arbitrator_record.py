@@ -9,12 +9,11 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from store.directory_lock import DirectoryLock, explain, sync_directory
+from store.directory_lock import DirectoryLock, explain, replace_file
 from store.errors import StoreError, StoreUnreadable
 
 FILE_NAME = "arbitrator.json"
@@ -72,14 +71,8 @@ class RecordFile:
     def write(self, record: ArbiterRecord) -> None:
         """Make it durable; after an error the old content or the new one is there."""
         content = json.dumps({"format": FORMAT, **asdict(record)}, indent=2)
-        fresh = self._path.with_suffix(".new")
         try:
-            with fresh.open("w", encoding="utf-8") as file:
-                file.write(content + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
-            sync_directory(self._path.parent)
+            replace_file(self._path, f"{content}\n".encode())
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror or error}") from error
         self.record = record
