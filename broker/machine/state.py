@@ -13,6 +13,7 @@ from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.effects import Effect
 from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.move_log import MARK_MASK
+from broker.machine.tally import Tally, Totals
 
 # A message, shared by all queues that hold it: a plain tuple of atomic values, its fields named by
 # index. No NamedTuple: the garbage collector stops tracking a tuple of atomic values, but never
@@ -68,6 +69,8 @@ class Exchange:
     inbound: dict[BindingId, Binding] = field(default_factory=dict)  # from other exchanges to here
     by_key: dict[str, dict[BindingId, Binding]] = field(default_factory=dict)
     patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # with wildcards, in words
+    publish_in: int = 0  # counted like a tally
+    publish_out: int = 0
 
     def __post_init__(self) -> None:
         alternate = self.arguments.get("alternate-exchange")
@@ -115,6 +118,7 @@ class Queue:
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     single_active: bool = False
+    tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
         self.owner_key = self.owner.key if self.owner is not None else None
@@ -129,6 +133,7 @@ class Route(NamedTuple):
     queues: tuple[Queue, ...]  # in the order of their numbers
     durable: bool  # at least one of them is
     work: int  # units to find it (limits.py), whether or not it was kept
+    source: Exchange
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -150,6 +155,7 @@ class ConnectionRecord:
     channels: "dict[int, Channel]" = field(default_factory=dict)
     exclusive: dict[str, Queue] = field(default_factory=dict)
     ended: bool = False  # with its session, but not taken out of the state yet
+    totals: Totals = field(default_factory=Totals)  # shared by those of its member and vhost
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -180,6 +186,8 @@ class Channel:
     key: tuple[int, int, int] = field(init=False)
     local: bool = field(init=False)
     mark: int = field(init=False)  # its name in move rows
+    total: Tally = field(init=False)  # of its member and vhost
+    tally: Tally = field(default_factory=Tally)
     next_tag: int = 1
     open: bool = True  # its connection has not ended: it may be sent more
     limit: int = CHANNEL_HELD_MAX  # shared by the consumers with acknowledgement
@@ -192,6 +200,7 @@ class Channel:
         self.key = (*self.connection.key, number)
         self.local = self.connection.local
         self.mark = self.salt & MARK_MASK
+        self.total = self.connection.totals.messages
 
 
 class Letter(NamedTuple):
@@ -274,6 +283,8 @@ class State:
     # to publish: those of this position, and those that were too many at earlier ones
     dead_letters: list[Letter] = field(default_factory=list)
     late_letters: deque[Letter] = field(default_factory=deque)
+    # by member and vhost; "": no member's doing. No part of the state.
+    totals: dict[tuple[str, str], Totals] = field(default_factory=dict)
     # what a purge took out: nothing refers to it, it is freed in slices (machine.free)
     discarded: "list[deque[Message] | list[Message] | list[tuple[int, bool, Message]]]" = field(
         default_factory=list
@@ -285,3 +296,8 @@ class State:
 
     def remove(self, element: int) -> None:
         self.digest = (self.digest - element) & MASK
+
+    def totals_of(self, session: int, vhost: str) -> Totals:
+        """Where it is counted what clients of this session do there."""
+        found = [name for name, record in self.sessions.items() if record.session == session]
+        return self.totals.setdefault((found[0] if found else "", vhost), Totals())

@@ -40,8 +40,10 @@ def on_connection_open(state: State, session: int, command: ConnectionOpen) -> i
     if key in state.connections or not session_exists(state, session):
         return IGNORED
     connection = ConnectionRecord(
-        key, open_vhost(state, vhost), user, peer, session == state.local_session
-    )
+        key, open_vhost(state, vhost), user, peer, session == state.local_session,
+        totals=state.totals_of(session, vhost),
+    )  # fmt: skip
+    connection.totals.connections_opened += 1
     state.connections[key] = connection
     state.add(connection_element(connection))
     return OK
@@ -71,6 +73,7 @@ def on_channel_open(state: State, session: int, command: ChannelOpen) -> int:
         return refuse(state, old, command[0], second_open())
     channel = Channel(connection, chan, item_hash("next tag", session, conn, chan))
     connection.channels[chan] = channel
+    connection.totals.channels_opened += 1
     state.channels[channel.key] = channel
     state.add(channel_element(channel) + channel.salt)
     return OK
@@ -113,6 +116,7 @@ def end_connections(state: State, connections: list[ConnectionRecord], what: int
     end_channels(state, channels, exclusive_queues, what)
     for connection in connections:
         del state.connections[connection.key]
+        connection.totals.connections_closed += 1
         state.remove(connection_element(connection))
 
 
@@ -140,6 +144,7 @@ def end_channels(
         channel.unacked = {}
         channel.unsent = {}
         del channel.connection.channels[channel.key[2]]
+        channel.connection.totals.channels_closed += 1
         del state.channels[channel.key]
         state.remove(channel_element(channel) + channel.salt * channel.next_tag)
     for queue in affected.values():

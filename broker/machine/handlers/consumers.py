@@ -75,6 +75,7 @@ from broker.machine.state import (
     State,
     rehash,
 )
+from broker.machine.tally import count_get
 
 
 def on_consume(state: State, channel: Channel, command: Consume) -> int:
@@ -141,10 +142,12 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     held_by_tag = channel.unsent if no_ack else channel.unacked
     if len(held_by_tag) >= 2 * CHANNEL_HELD_MAX:
         return refuse(state, channel, GET, _holds_too_much(len(held_by_tag) + 1))
+    tallies = queue.tally, channel.tally, channel.total
     mark_used(state, queue)
     if queue.number in state.expiring:
         expire(state, queue, EXPIRED_PER_GET_MAX)
     if not ready_count(queue):
+        count_get(tallies, False, no_ack, False)
         if channel.local:
             state.effects.append(GetEmpty(conn, chan))
         return OK
@@ -155,6 +158,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     held: Held = (queue, seq, message, None, redelivered)
     held_by_tag[tag] = held
     queue.unacked += 1
+    count_get(tallies, True, no_ack, redelivered)
     what = GOT | FLAG if redelivered else GOT
     state.moves.append(
         row(what, state.position & INDEX_MASK, queue.mark, seq, channel.mark, content)
@@ -196,7 +200,10 @@ def on_ack(state: State, channel: Channel, command: Ack) -> int:
     held = channel.unacked.pop(tag, None)
     if held is None:
         return refuse(state, channel, ACK, unknown_tag(tag))
-    _, _, message, consumer, _ = held
+    queue, _, message, consumer, _ = held
+    queue.tally.ack += 1
+    channel.tally.ack += 1
+    channel.total.ack += 1
     was_full = channel.outstanding >= channel.limit
     release(state, channel, tag, held, rehash(message), ACKED, tag)
     if was_full:
@@ -285,11 +292,15 @@ def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> N
             requeue(state, channel, tag, held, what)
         else:
             release(state, channel, tag, held, rehash(message), what, tag)
+            queue.tally.ack += what != REJECTED
             if what == REJECTED:
                 dead_letter(state, queue, message, "rejected")
         affected[queue.number] = queue
         if consumer is not None:
             credited[consumer.tag] = consumer
+    if not goes_back and what != REJECTED:
+        channel.tally.ack += len(tags)
+        channel.total.ack += len(tags)
     for consumer in credited.values():
         offer(consumer)
     for queue in affected.values():

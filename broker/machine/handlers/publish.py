@@ -50,6 +50,7 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
     accepted = publish_to(
         state, route, flags, ttl_us, properties, body, BY_CLIENT, channel.mark, publish_no
     )
+    count_publish(channel, route, flags, publish_no != 0 and accepted)
     if channel.local:
         if not route.queues and flags & MANDATORY:
             return_unroutable(state, channel, exchange, key, properties, body)
@@ -57,6 +58,23 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
             durable = route.durable and flags & PERSISTENT != 0
             state.effects.append(_new(Confirm, (conn, chan, publish_no, durable, accepted)))
     return OK if route.queues else UNROUTABLE
+
+
+def count_publish(channel: Channel, route: Route, flags: int, confirmed: bool) -> None:
+    tally, total, queues = channel.tally, channel.total, len(route.queues)
+    tally.publish += 1
+    total.publish += 1
+    total.routed += queues
+    if confirmed:
+        tally.confirm += 1
+        total.confirm += 1
+    if not queues:
+        if flags & MANDATORY:
+            tally.return_unroutable += 1
+            total.return_unroutable += 1
+        else:
+            tally.drop_unroutable += 1
+            total.drop_unroutable += 1
 
 
 def ttl_of(properties: bytes) -> int:
@@ -100,7 +118,9 @@ def publish_to(
     `what`, `mark` and `publish_no` go into the recorded move: how it was published, by which
     channel, and its number there.
     """
-    exchange, key, queues, _, _ = route
+    exchange, key, queues, _, _, source = route
+    source.publish_in += 1
+    source.publish_out += len(queues)
     persistent = flags & PERSISTENT
     if persistent:
         what |= FLAG

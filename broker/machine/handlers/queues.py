@@ -51,6 +51,8 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
         owner = connection if exclusive else None
         queue = create_queue(state, vhost, name, durable, auto_delete, owner, arguments)
     mark_used(state, queue)
+    if not passive:
+        connection.totals.queues_declared += 1
     if not nowait:
         counts = (name, ready_count(queue), len(queue.consumers))
         reply(state, channel, "queue.declare-ok", counts, queue.durable)

@@ -17,7 +17,13 @@ from broker.machine.commands import (
 )
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.handlers.consumers import settle_tags, tags_up_to
-from broker.machine.handlers.publish import publish_to, return_unroutable, route_or_refusal, ttl_of
+from broker.machine.handlers.publish import (
+    count_publish,
+    publish_to,
+    return_unroutable,
+    route_or_refusal,
+    ttl_of,
+)
 from broker.machine.limits import COMMIT_WORK_MAX
 from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
 from broker.machine.queueing.refusals import Refusal, too_much, unknown_tag
@@ -58,6 +64,7 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
     for publish, (route, ttl_us) in zip(publishes, routes, strict=True):
         exchange, key, flags, properties, body = publish
         publish_to(state, route, flags, ttl_us, properties, body, BY_TX, channel.mark, 0)
+        count_publish(channel, route, flags, False)
         durable = durable or (route.durable and flags & PERSISTENT != 0)
         if channel.local and not route.queues and flags & MANDATORY:
             return_unroutable(state, channel, exchange, key, properties, body)

@@ -147,8 +147,9 @@ class _Reader:
     def _on_connection(self, key: tuple[int, int], vhost: str, user: str, peer: str) -> None:
         local = key[0] == self.state.local_session
         self.state.connections[key] = ConnectionRecord(
-            key, self.state.vhosts[vhost], user, peer, local
-        )
+            key, self.state.vhosts[vhost], user, peer, local,
+            totals=self.state.totals_of(key[0], vhost),
+        )  # fmt: skip
 
     def _on_messages(
         self,

@@ -34,6 +34,7 @@ from broker.machine.state import (
     Queue,
     State,
 )
+from broker.machine.tally import count_delivery
 
 _new = tuple.__new__  # half the cost of calling the class
 
@@ -104,6 +105,7 @@ def deliver(
     else:
         channel.unacked[tag] = (queue, seq, message, consumer, redelivered)
         channel.outstanding += 1
+    count_delivery(queue.tally, channel.tally, channel.total, consumer.no_ack, redelivered)
     state.add(
         held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
         + channel.salt

@@ -114,6 +114,7 @@ def create_queue(
     state.next_queue += 1
     vhost.queues[name] = queue
     vhost.routes.clear()
+    state.totals_of(-1, vhost.name).queues_created += 1
     if owner is not None:
         owner.exclusive[name] = queue
     state.add(queue_element(queue) + lease_element(queue))
@@ -327,4 +328,5 @@ def delete_queue(state: State, queue: Queue) -> int:
     unlease(state, queue)
     state.remove(queue_element(queue) + lease_element(queue) + queue.salt * queue.next_seq)
     queue.deleted = True
+    state.totals_of(-1, vhost.name).queues_deleted += 1
     return count

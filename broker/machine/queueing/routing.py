@@ -179,7 +179,9 @@ def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) ->
             "spread them over several exchanges, and publish to each",
         )  # fmt: skip
     reached = tuple(sorted(queues.values(), key=lambda queue: queue.number))
-    route = Route(exchange.name, key, reached, any(queue.durable for queue in reached), work)
+    route = Route(
+        exchange.name, key, reached, any(queue.durable for queue in reached), work, exchange
+    )
     if cacheable:
         if len(vhost.routes) >= _ROUTES_MAX:
             vhost.routes.clear()

@@ -1,0 +1,70 @@
+"""What the machine counts for statistics: plain numbers beside the replicated state.
+
+Every member applies every command, so each counts for all queues, exchanges, channels and members.
+It counts from its own start: a tally is neither in the digest nor in a snapshot, and members may
+differ in it.  `broker/statistics` makes rates of it.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Tally:
+    """What happened to the messages of a queue, a channel, or a member's clients."""
+
+    publish: int = 0  # of a queue: see Queue.next_seq
+    routed: int = 0  # copies that came to queues
+    confirm: int = 0  # publishes that were accepted, and are to be confirmed
+    return_unroutable: int = 0
+    drop_unroutable: int = 0
+    deliver: int = 0  # to be acknowledged, like `get`
+    deliver_no_ack: int = 0
+    get: int = 0
+    get_no_ack: int = 0
+    get_empty: int = 0
+    redeliver: int = 0  # among the four above
+    ack: int = 0
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Totals:
+    """What the clients of one member did in one virtual host, those that left included."""
+
+    messages: Tally = field(default_factory=Tally)
+    connections_opened: int = 0
+    connections_closed: int = 0
+    channels_opened: int = 0
+    channels_closed: int = 0
+    queues_declared: int = 0
+    queues_created: int = 0
+    queues_deleted: int = 0
+
+
+def count_delivery(
+    queue: Tally, channel: Tally, total: Tally, no_ack: bool, redelivered: bool
+) -> None:
+    """A message was delivered to a consumer."""
+    if no_ack:
+        queue.deliver_no_ack += 1
+        channel.deliver_no_ack += 1
+        total.deliver_no_ack += 1
+    else:
+        queue.deliver += 1
+        channel.deliver += 1
+        total.deliver += 1
+    if redelivered:
+        queue.redeliver += 1
+        channel.redeliver += 1
+        total.redeliver += 1
+
+
+def count_get(tallies: tuple[Tally, ...], found: bool, no_ack: bool, redelivered: bool) -> None:
+    """A client asked for one message, and there was one or none."""
+    for tally in tallies:
+        if not found:
+            tally.get_empty += 1
+        elif no_ack:
+            tally.get_no_ack += 1
+        else:
+            tally.get += 1
+        tally.redeliver += redelivered
