@@ -83,9 +83,13 @@ class Maintenance:
             )  # fmt: skip
         return sorted(found, key=lambda one: (str(one["member"]), str(one["address"])))
 
-    def disconnect(self, address: str) -> list[str]:
-        """Have the connection from `address` closed; return the members that it is at."""
+    def disconnect(self, address: str, of: str = "") -> list[str]:
+        """Have the connection from `address` closed; return the members that it is at.
+
+        Clients of two members may have the same address; `of` is the member that is meant.
+        """
         at = {str(one["member"]) for one in self.connections() if one["address"] == address}
+        at &= {of} if of else at
         for name in at:
             if name == self._controller.me.name:
                 self._close(address, "here")

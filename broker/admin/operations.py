@@ -70,10 +70,10 @@ class Operations:
         self._demand_active()
         return self._maintenance.connections()
 
-    def disconnect(self, address: str) -> list[str]:
+    def disconnect(self, address: str, of: str) -> list[str]:
         """Close a client's connection; return the members that it was at."""
         self._demand_active()
-        return self._maintenance.disconnect(address)
+        return self._maintenance.disconnect(address, of)
 
     def drain(self, name: str, *, on: bool, force: bool) -> None:
         """Have a member take clients no more, or again."""

@@ -47,8 +47,8 @@ class Managed(Protocol):
     def connections(self) -> list[Json]:
         """Return the clients of all members."""
 
-    def disconnect(self, address: str) -> list[str]:
-        """Close a client's connection; return the members that it was at."""
+    def disconnect(self, address: str, of: str) -> list[str]:
+        """Close a client's connection, at any member or at one; return those that it is at."""
 
     def drain(self, name: str, *, on: bool, force: bool) -> None:
         """Have the member `name` take clients no more, or again."""
@@ -90,10 +90,10 @@ class ManagementSession(QuerySession):
         return {"id": name}
 
     def _disconnect(self, request: Json) -> Json:
-        address = request.get("address")
-        if not isinstance(address, str):
+        address, of = request.get("address"), request.get("id", "")
+        if not (isinstance(address, str) and isinstance(of, str)):
             raise QueryRefused("bad-request", "disconnect needs the address of a client")
-        return {"members": self._member.disconnect(address)}
+        return {"members": self._member.disconnect(address, of)}
 
     def _drain(self, request: Json) -> Json:
         name, on, force = request.get("id"), request.get("on", True), request.get("force", False)

@@ -91,6 +91,35 @@ def disconnect(target: StatusTarget, host: str, port: int) -> str:
     return address
 
 
+def rebalance(target: StatusTarget) -> dict[str, int]:
+    """Close the newest connections of members that have more than their share of all.
+
+    Returns how many were closed at each member.  Where those clients connect next is theirs to
+    choose; none is closed when no member has more clients than another one could take over.
+    """
+    drained = target.status().raw.get("drained")
+    away = drained if isinstance(drained, list) else []
+    members = [member.id for member in running(target) if member.id not in away]
+    found = connected(target)
+    share = -(-len(found) // len(members)) if members else 0
+    surplus: dict[str, set[str]] = {}
+    for member in members:
+        own = [one for one in found if one.get("member") == member]
+        own.sort(key=lambda one: str(one.get("number")).zfill(20))
+        surplus[member] = {str(one.get("address")) for one in own[share:]}
+
+    def left() -> list[tuple[str, str]]:
+        now = {(str(one.get("member")), str(one.get("address"))) for one in connected(target)}
+        return [(name, at) for name, ats in surplus.items() for at in ats if (name, at) in now]
+
+    def ask_all() -> None:
+        for member, address in left():
+            target.ask(op="disconnect", address=address, id=member)
+
+    _until(target, lambda: not left(), ask_all, "some of the connections are still there")
+    return {member: len(closed) for member, closed in surplus.items()}
+
+
 def _addresses_of(host: str) -> set[str]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

@@ -20,7 +20,8 @@ The management protocol, both sides (the broker's is `broker/frontend/management
 | | | `drained`: [id] of members that take no clients |
 | `connections` | | `connections`: [{`member`, `address`, `user`, `vhost`, `channels`}] of all |
 | | | members; of its own clients the asked member also says `connected_s`, `product`, ... |
-| `disconnect` | `address` of a client | `members`: [id] where it is; its connection is closed |
+| `disconnect` | `address` of a client; | `members`: [id] where it is; its connection is closed |
+| | `id` of its member, or none | |
 | `drain` | `id`, `on`, `force` | `id`, `on`; that member sends its clients away and lets none |
 | | | in, or takes clients again (`on` false) |
 | `stop` | `id` of a member | `id`; that member leaves cleanly, its store stays DIRTY |
@@ -83,6 +84,7 @@ from tools.client.member_operations import (
     connections,
     disconnect,
     drain,
+    rebalance,
 )
 from tools.commands.target_options import answered, with_json, with_timeout
 from tools.commands.voter_commands import (
@@ -113,6 +115,7 @@ Examples:
   qpid-cluster -C                       the clients of all members
   qpid-cluster -d 10.0.0.7:41234        close the connection of this client
   qpid-cluster --drain b                send b's clients away; b votes and replicates on
+  qpid-cluster --rebalance              after a rolling restart: even out who has which clients
   qpid-cluster --await b otherhost      wait until b, which was started again, is ACTIVE
   qpid-cluster -s b otherhost           stop the member with ID b
   qpid-cluster -k -f                    stop all members, stores clean, no question
@@ -161,6 +164,9 @@ class Target:
 @click.option("-n", "--numeric", is_flag=True, help="Do not look up the names of clients' hosts.")
 @click.option("--drain", "drained", metavar="ID", help="Send a member's clients away, for now.")
 @click.option("--undrain", "undrained", metavar="ID", help="Let it take clients again.")
+@click.option(
+    "--rebalance", "even_out", is_flag=True, help="Close what a member has beyond its share."
+)
 @click.option("--await", "awaited", metavar="ID", help="Wait until a member is ACTIVE.")
 @click.option("-s", "--stop", metavar="ID", help="Stop one member of the cluster by its ID.")
 @click.option("-k", "--all-stop", is_flag=True, help="Stop the whole cluster, stores clean.")
@@ -176,7 +182,7 @@ class Target:
 @click.argument("broker", default="localhost")
 def qpid_cluster(
     all_connections: bool, of: str | None, client: str | None, numeric: bool,
-    drained: str | None, undrained: str | None, awaited: str | None,
+    drained: str | None, undrained: str | None, even_out: bool, awaited: str | None,
     stop: str | None, all_stop: bool, upgrade: bool, force: bool, timeout: float,
     as_json: bool, broker: str,
     add_voter: str | None, remove_voter: str | None, replace_voter: tuple[str, str] | None,
@@ -185,7 +191,8 @@ def qpid_cluster(
     """Show the cluster that BROKER belongs to, or its clients; or stop it, or change who votes."""
     change = change_of(add_voter, remove_voter, replace_voter, set_votes, expected_votes)
     verbs = (of, client, drained, undrained, awaited, stop, change)
-    if sum(verb is not None for verb in verbs) + all_connections + all_stop + upgrade > 1:
+    flags = all_connections + all_stop + upgrade + even_out
+    if sum(verb is not None for verb in verbs) + flags > 1:
         raise click.UsageError("Only one command option may be supplied")
     target = parse_target(broker, timeout or None)
 
@@ -207,6 +214,9 @@ def qpid_cluster(
             on = drained is not None
             drain(target, member, on=on, force=force)
             return said({"id": member, "drained": on})
+        if even_out:
+            closed_at = rebalance(target)
+            return said({"closed": dict(closed_at)}, rebalanced(closed_at))
         if awaited is not None:
             await_member(target, awaited)
             return said({"id": awaited, "state": "ACTIVE"})
@@ -223,6 +233,14 @@ def qpid_cluster(
             line = change_voters(target, change)
             return said({"voter_set": [*line.partition(": ")[2].split(", ")]}, line)
         return show(target, as_json)
+
+
+def rebalanced(closed_at: dict[str, int]) -> str:
+    """What was closed, in a line."""
+    closed = [f"{count} at {member}" for member, count in closed_at.items() if count]
+    if not closed:
+        return "no member has more clients than its share"
+    return f"closed {', '.join(closed)}; each client connects again to whom its list names next"
 
 
 def parse_client(text: str) -> tuple[str, int]:

@@ -145,8 +145,10 @@ def test_a_connection_is_closed_where_it_is() -> None:
     assert cluster.members["a"].disconnect("127.0.0.1:50003") == ["c"]
     assert cluster.members["a"].disconnect("127.0.0.1:50001") == ["a"]
     assert cluster.members["a"].disconnect("127.0.0.1:1") == []
+    assert cluster.members["a"].disconnect("127.0.0.1:50002", "c") == []
+    assert cluster.members["a"].disconnect("127.0.0.1:50002", "b") == ["b"]
     assert [cluster.clients[name].closed for name in "abc"] == [
-        ["127.0.0.1:50001"], [], ["127.0.0.1:50003"],
+        ["127.0.0.1:50001"], ["127.0.0.1:50002"], ["127.0.0.1:50003"],
     ]  # fmt: skip
 
 

@@ -265,6 +265,32 @@ def test_a_client_is_disconnected_when_it_is_on_no_list_any_more(broker: FakeBro
     assert [request["address"] for request in asked] == ["127.0.0.1:50003"]
 
 
+def test_what_a_member_has_beyond_its_share_is_closed(broker: FakeBroker) -> None:
+    clients = [
+        {"member": "a", "address": f"127.0.0.1:{port}", "number": number}
+        for number, port in enumerate((5009, 5001, 5005, 5003, 5007), 8)
+    ]
+    alone = {"member": "b", "address": "127.0.0.1:5007", "number": 1}
+    full, even = (
+        json.dumps({"ok": True, "connections": found}).encode() + b"\n"
+        for found in ([*clients, alone], [*clients[:2], alone])
+    )
+    broker.answers["connections"] = full
+    broker.after["disconnect"] = {"connections": even}
+    broker.answers["disconnect"] = b'{"ok": true, "members": ["a"]}\n'
+    ended = broker.run("--rebalance")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("closed 3 at a; each client connects again")
+    asked = [request for request in broker.requests if request["op"] == "disconnect"]
+    assert {(one["id"], one["address"]) for one in asked} == {
+        ("a", "127.0.0.1:5005"), ("a", "127.0.0.1:5003"), ("a", "127.0.0.1:5007"),
+    }  # fmt: skip
+    broker.answers["connections"] = (
+        json.dumps({"ok": True, "connections": [alone]}).encode() + b"\n"
+    )
+    assert "no member has more" in broker.run("--rebalance").stdout
+
+
 def test_a_client_that_is_not_there_and_one_that_stays(broker: FakeBroker) -> None:
     lists_clients(broker)
     ended = broker.run("-d", "127.0.0.1:1")
