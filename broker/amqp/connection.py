@@ -63,6 +63,12 @@ class ServerConnection(FrameReader):
 
     # -- the owner's side ------------------------------------------------------------------------
 
+    def trust(self, user: str) -> None:
+        """This is a client within our own process: `user` was authenticated elsewhere, and the
+        client begins with connection.open."""
+        self.user, self.phase = user, ReaderPhase.OPENING
+        self.frame_bytes_max = self.limits.frame_bytes_max
+
     def receive(self, data: bytes, now: float) -> list[Event]:
         """The events that these bytes complete."""
         self._now = self._heartbeat.received_at = now

@@ -135,6 +135,12 @@ class Connections:
         self._links[client] = link
         return link
 
+    def attach(self, peer: str, user: str, transport: asyncio.Transport) -> ClientLink:
+        """A client of this process, without a socket: `user` was authenticated already."""
+        link = self.connect(peer, transport)
+        link.client.connection.trust(user)
+        return link
+
     def forget(self, link: ClientLink) -> None:
         """A socket is gone."""
         self._links.pop(link.client, None)

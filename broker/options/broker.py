@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.options import backups as backup_options
+from broker.options import management as management_options
 from broker.options import memberlog as memberlog_options
 from broker.options import quorum as quorum_options
 from broker.options import security as security_options
 from broker.options.backups import BackupPolicy, read_backup_options
 from broker.options.equality import settings_of
+from broker.options.management import ManagementOptions, read_management_options
 from broker.options.memberlog import MemberlogOptions, read_memberlog_options
 from broker.options.quorum import read_quorum_options
 from broker.options.security import (
@@ -65,6 +67,7 @@ DEFAULTS: Mapping[str, str] = {
     "scrub-rate": "2000",
     "watchdog-interval": "60",
     **backup_options.DEFAULTS,
+    **management_options.DEFAULTS,
     **memberlog_options.DEFAULTS,
     **quorum_options.DEFAULTS,
     **security_options.DEFAULTS,
@@ -141,6 +144,8 @@ class BrokerOptions:
     """How many messages at rest are read again a second; 0: none, and nothing on disk either."""
     backups: BackupPolicy
     """Which stores that were set aside stay."""
+    management: ManagementOptions
+    """Where the management API listens, if anywhere."""
     memberlog: MemberlogOptions
     """When a segment of the member log ends, and what becomes of it then."""
     bounds: Bounds
@@ -211,6 +216,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         watchdog_s=number("watchdog-interval", text["watchdog-interval"], 0, 86_400),
         scrub_rate=number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
         backups=read_backup_options(text),
+        management=read_management_options(text, interface, port),
         memberlog=read_memberlog_options(text),
         bounds=Bounds(
             number("clock-bound", text["clock-bound"], 1, 86_400),

@@ -162,6 +162,11 @@ class BrokerMember:
         self._watchdogs.set_limits(bounds.disk_free, bounds.memory)
 
     @property
+    def controller(self) -> Controller:
+        """What decides here whom this member serves, and holds the replicated state."""
+        return self._controller
+
+    @property
     def stopping(self) -> bool:
         """Whether this member is on its way out."""
         return bool(self._stopping)

@@ -20,6 +20,7 @@ from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
 from broker.process.arbitrator_record import RecordFile
+from broker.process.management_port import ManagementPort, PortTaken
 from broker.process.member import BrokerMember
 from broker.process.member_life import LifeState, prefix
 from broker.process.messages import Messages
@@ -172,6 +173,7 @@ async def _serve(
         reason = f"cannot listen on {options.listen}: {error.strerror or error}"
         raise _Refused(Exit.UNAVAILABLE, reason) from error
     try:
+        await _taken(api := ManagementPort(options.management, options.cluster_name))
         transport = _transport(options)
         if options.clustered:
             log.info("ring on %s, %s", transport.address, transport.security.describe())
@@ -197,7 +199,9 @@ async def _serve(
         member.start()
         await server.start_serving()
         log.info("listening for clients on %s:%d", options.interface, port)
+        await api.serve(member, (options.interface, port))
         code = await member.done
+        await api.close()
         if member.disk_stuck:
             messages.end(MESSAGES_S)
             os._exit(code)  # a thread is in the disk: nothing of this process can be tidied up
@@ -206,6 +210,13 @@ async def _serve(
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(server.wait_closed(), 1.0)
     return code
+
+
+async def _taken(api: ManagementPort) -> None:
+    try:
+        await api.take()
+    except PortTaken as taken:
+        raise _Refused(Exit.UNAVAILABLE, str(taken)) from taken
 
 
 async def _arbitrate(options: BrokerOptions) -> Exit:

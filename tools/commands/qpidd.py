@@ -181,6 +181,23 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     help="The address to listen on for clients. Default 127.0.0.1: only this machine.",
 )
 @click.option(
+    "--management-port",
+    metavar="PORT",
+    help="Where the management API (HTTP) listens; 0 takes any free port, off: there is none. "
+    "Default: the client port + 10000, so 15672.",
+)
+@click.option(
+    "--management-interface",
+    metavar="ADDRESS",
+    help="The address to listen on for the management API. Default: the one of --interface.",
+)
+@click.option(
+    "--load-definitions",
+    metavar="FILE",
+    help="Definitions (users, queues, policies ...) to load when this member serves, as the "
+    "management API exports them. What is there already is kept or brought in line.",
+)
+@click.option(
     "--data-dir",
     metavar="DIR",
     type=str,

@@ -71,6 +71,8 @@ class BrokerProcess:
         self.data_dir = root / label
         self.log_path = root / f"{label}.log"
         self.arguments = tuple(arguments)
+        self.management: Address | None = None
+        """Where its management API listens, if it has one."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def __str__(self) -> str:
@@ -162,10 +164,12 @@ class LocalCluster:
         beacons: bool = False,
         log_level: str = "info",
         arbitrator: bool = False,
+        management: bool = False,
         extra: Mapping[str, str] | None = None,
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        ports = free_ports(2 * size + arbitrator)
+        ports = free_ports((2 + management) * size + arbitrator)
+        apis = [str(ports.pop()) for _ in range(size)] if management else ["off"] * size
         rings = [f"{HOST}:{port}" for port in ports[size:]]
         self.name = name
         self.members: list[BrokerProcess] = []
@@ -180,6 +184,7 @@ class LocalCluster:
                 "cluster-nodes": ",".join(rings),
                 "port": str(port),
                 "interface": HOST,
+                "management-port": apis[index],
                 "log-level": log_level,
             }
             if arbitrator:
@@ -190,6 +195,8 @@ class LocalCluster:
             options |= {"data-dir": str(root / label)} if stores else {"no-data-dir": "yes"}
             arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
             self.members.append(BrokerProcess(label, root, port, arguments))
+            if management:
+                self.members[-1].management = Address(HOST, int(apis[index]))
         if arbitrator:
             arguments = [
                 *self.members[0].arguments, "--cluster-bind", rings[-1],

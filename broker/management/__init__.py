@@ -1,0 +1,1 @@
+"""The management API over HTTP: RabbitMQ's paths and JSON, over the replicated state."""

@@ -1,0 +1,97 @@
+"""Who asks: HTTP's basic authentication against the broker's own users, kept for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Collection
+
+from vsync.types import record
+
+KEPT_S = 5.0
+"""How long a login is believed: a change of the user counts after that at the latest."""
+KEPT_MAX = 1024
+CREDENTIALS_BYTES_MAX = 4096
+
+Check = Callable[[str, str, str], Awaitable[Collection[str] | None]]
+"""The tags of a user with this password, who connects from this address; None: refused."""
+
+
+@record
+class Identity:
+    """A user who was authenticated, and from where."""
+
+    name: str
+    tags: frozenset[str]
+    address: str
+    """HOST:PORT."""
+
+    @property
+    def administers(self) -> bool:
+        return "administrator" in self.tags
+
+    @property
+    def monitors(self) -> bool:
+        return self.administers or "monitoring" in self.tags
+
+    @property
+    def makes_policies(self) -> bool:
+        return self.administers or "policymaker" in self.tags
+
+    @property
+    def manages(self) -> bool:
+        """Whether this user may use the API at all."""
+        return bool(self.tags & {"administrator", "monitoring", "policymaker", "management"})
+
+
+def credentials(header: str) -> tuple[str, str] | None:
+    """Return user and password of an Authorization header; None if it is none of basic's."""
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic" or len(encoded) > CREDENTIALS_BYTES_MAX:
+        return None
+    try:
+        user, colon, password = (
+            base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+        )
+    except (binascii.Error, ValueError):
+        return None
+    return (user, password) if colon else None
+
+
+class Logins:
+    """Logins that were good, so that a page of ten requests asks the back end once."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._secret = secrets.token_bytes(32)
+        self._kept: dict[bytes, tuple[float, frozenset[str]]] = {}
+        self.counters = {"logins": 0, "logins_refused": 0}
+
+    async def login(self, user: str, password: str, address: str) -> Identity | None:
+        """Return who it is; None: these credentials are not good from there."""
+        loop = asyncio.get_running_loop()
+        host = address.rpartition(":")[0]
+        key = hmac.new(
+            self._secret, "\0".join((user, password, host)).encode(), hashlib.sha256
+        ).digest()
+        now = loop.time()
+        until, tags = self._kept.get(key, (0.0, frozenset()))
+        if until <= now:
+            found = await self._check(user, password, address)
+            if found is None:
+                self.counters["logins_refused"] += 1
+                return None
+            self.counters["logins"] += 1
+            tags = frozenset(found)
+            if len(self._kept) >= KEPT_MAX:
+                self._kept.clear()
+            self._kept[key] = (now + KEPT_S, tags)
+        return Identity(user, tags, address)
+
+    def forget(self) -> None:
+        """Users have changed."""
+        self._kept.clear()

@@ -1,0 +1,216 @@
+"""An AMQP client of this process, without a socket: how the API changes queues and moves messages.
+
+It goes through the gateway like any client, as the user whom the API authenticated, so that
+permissions, meanings and error texts are those of AMQP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import NamedTuple, cast
+
+from broker.amqp import codec
+from broker.amqp.errors import CONNECTION_FORCED
+from broker.amqp.fields import Value
+from broker.amqp.spec import decode_method
+from broker.frontend.connections import ClientLink, Connections
+
+CHANNEL = 1
+GONE = "the connection was closed before the reply"
+
+
+class AmqpRefused(Exception):
+    """The broker refused: an AMQP reply code and its text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+class Answer(NamedTuple):
+    """One method of the broker's, with its content if it has any."""
+
+    method: str
+    args: tuple[Value, ...] = ()
+    properties: bytes = b""
+    body: bytes = b""
+
+
+class _Wire(asyncio.Transport):
+    """What the gateway takes for the client's socket."""
+
+    def __init__(self, client: InternalClient) -> None:
+        super().__init__()
+        self._client = client
+        self._closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._closed:
+            self._client.received(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._client.lost()
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        self._client.hold(on=True)
+
+    def resume_reading(self) -> None:
+        self._client.hold(on=False)
+
+
+class InternalClient:
+    """One connection with one channel; `async with` opens and closes it."""
+
+    def __init__(self, connections: Connections, peer: str, user: str, vhost: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._vhost = vhost
+        self._answers: asyncio.Queue[Answer | AmqpRefused] = asyncio.Queue()
+        self._rest = bytearray()
+        self._content: Answer | None = None
+        self._size = 0
+        self._unsent = bytearray()
+        self._held = self._ended = False
+        self._refused: AmqpRefused | None = None
+        self._link: ClientLink | None = connections.attach(peer, user, _Wire(self))
+
+    async def __aenter__(self) -> InternalClient:
+        out = bytearray()
+        codec.append_method(out, 0, "connection.open", (self._vhost,))
+        self._send(out)
+        try:
+            await self._next()
+            await self.call("channel.open")
+        except BaseException:
+            self._drop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None and self._refused is None:
+                # What was settled before is done when this is answered.
+                await self.call("channel.close", (200, "", 0, 0))
+        finally:
+            self._drop()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def call(self, method: str, args: tuple[Value, ...] = ()) -> Answer:
+        """Send a method, and return what the broker answers.  Raises AmqpRefused."""
+        out = bytearray()
+        codec.append_method(out, CHANNEL, method, args)
+        self._send(out)
+        return await self._next()
+
+    def tell(self, method: str, args: tuple[Value, ...]) -> None:
+        """Send a method that has no answer."""
+        out = bytearray()
+        codec.append_method(out, CHANNEL, method, args)
+        self._send(out)
+
+    async def publish(
+        self, exchange: str, key: str, properties: Mapping[str, Value], body: bytes
+    ) -> bool:
+        """Publish, and wait until it is confirmed; whether it reached a queue."""
+        await self.call("confirm.select", (False,))
+        out = bytearray()
+        encoded = codec.encode_properties(dict(properties))
+        codec.append_publish(out, CHANNEL, exchange, key, encoded, body, mandatory=True)
+        self._send(out)
+        routed = True
+        while True:
+            answer = await self._next()
+            if answer.method == "basic.return":
+                routed = False
+            elif answer.method == "basic.ack":
+                return routed
+            elif answer.method == "basic.nack":
+                return False
+
+    # -- the gateway's side ----------------------------------------------------------------------
+
+    def received(self, data: bytes) -> None:
+        """Bytes of the broker."""
+        self._rest += data
+        frames, end = codec.split_frames(self._rest)
+        taken = bytes(self._rest[:end])
+        del self._rest[:end]
+        for kind, _, start, stop in frames:
+            if kind == codec.METHOD:
+                self._on_method(taken, start, stop)
+            elif kind == codec.HEADER and self._content is not None:
+                size, properties = codec.decode_content_header(taken, start, stop)
+                self._size = size
+                self._content = self._content._replace(properties=properties)
+                self._complete(b"")
+            elif kind == codec.BODY:
+                self._complete(taken[start:stop])
+
+    def _on_method(self, data: bytes, start: int, end: int) -> None:
+        method, args = decode_method(data, start, end)
+        if method.name in ("channel.close", "connection.close"):
+            code, text = cast("tuple[int, str]", args[:2])
+            self._refused = AmqpRefused(code, text)
+            self._answers.put_nowait(self._refused)
+        elif method.has_content:
+            self._content = Answer(method.name, args)
+        elif method.name not in ("connection.blocked", "connection.unblocked"):
+            self._answers.put_nowait(Answer(method.name, args))
+
+    def _complete(self, chunk: bytes) -> None:
+        content = self._content
+        if content is None:
+            return
+        content = self._content = content._replace(body=content.body + chunk)
+        if len(content.body) >= self._size:
+            self._content = None
+            self._answers.put_nowait(content)
+
+    def lost(self) -> None:
+        """The broker closed the connection."""
+        if self._refused is None:
+            self._refused = AmqpRefused(CONNECTION_FORCED, GONE)
+            self._answers.put_nowait(self._refused)
+        self._loop.call_soon(self._drop)
+
+    def hold(self, *, on: bool) -> None:
+        """The broker reads this client no more for now, or again."""
+        self._held = on
+        if not on and self._unsent:
+            self._loop.call_soon(self._send, bytearray())
+
+    def _send(self, out: bytearray) -> None:
+        self._unsent += out
+        if not self._held and self._link is not None and not self._ended:
+            data, self._unsent = bytes(self._unsent), bytearray()
+            self._link.data_received(data)
+
+    async def _next(self) -> Answer:
+        if self._refused is not None and self._answers.empty():
+            raise self._refused
+        answer = await self._answers.get()
+        if isinstance(answer, AmqpRefused):
+            raise answer
+        return answer
+
+    def _drop(self) -> None:
+        """What a socket that is gone does."""
+        link, self._link = self._link, None
+        self._ended = True
+        if link is not None:
+            link.transport.close()
+            link.connection_lost()

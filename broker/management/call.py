@@ -1,0 +1,207 @@
+"""One request of the API as its handlers see it, their replies, and their refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from aiohttp.web import BaseRequest, StreamResponse
+
+from broker.admin.operations import Operations
+from broker.frontend.connections import Connections
+from broker.machine.machine import Machine
+from broker.machine.state import Vhost
+from broker.management.access import Identity
+from broker.management.amqp_client import InternalClient
+from broker.management.json_values import BadJson, Json, Object, parse
+from broker.replication.controller import Controller
+from vsync.types import record
+
+HEADERS = {
+    "Server": "qpidd",
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Vary": "accept, accept-encoding, origin",
+}
+"""Of every reply."""
+
+
+class Problem(Exception):
+    """A refusal: an HTTP status, the word that tools look for, and a sentence."""
+
+    def __init__(self, status: int, error: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.error, self.reason = status, error, reason
+
+
+def bad_request(reason: str) -> Problem:
+    return Problem(400, "bad_request", reason)
+
+
+def not_found(reason: str = "Not Found") -> Problem:
+    return Problem(404, "Object Not Found", reason)
+
+
+def unavailable(reason: str) -> Problem:
+    return Problem(503, "service_unavailable", reason)
+
+
+@record
+class Broker:
+    """The member behind the API: what is read, and through what it is changed."""
+
+    controller: Controller
+    clients: Connections
+    operations: Operations
+    cluster: str
+    listeners: tuple[tuple[str, str, int], ...]
+    """Protocol, address and port of each."""
+
+    @property
+    def machine(self) -> Machine:
+        """The replicated state as it is now; a received state takes the place of an older one."""
+        return self.controller.replica.machine
+
+    @property
+    def name(self) -> str:
+        """This member, as a node of the API."""
+        return self.controller.me.name
+
+    def demand_serving(self) -> None:
+        """Refuse what only a member of the primary view may say or do."""
+        if not self.controller.serving:
+            reason = self.controller.halted or self.controller.primary.reason
+            raise unavailable(f"this member does not serve: {reason or 'it is joining'}")
+
+
+class Reply(NamedTuple):
+    """What is sent back: a status, and a body if there is one."""
+
+    status: int = 200
+    body: object = None
+    headers: Mapping[str, str] = {}
+
+
+class Call:
+    """One authenticated request."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        user: Identity,
+        request: BaseRequest,
+        names: Mapping[str, str],
+        query: Mapping[str, str],
+        body: bytes,
+    ) -> None:
+        self.broker, self.user, self.request = broker, user, request
+        self.names, self.query, self._body = names, query, body
+
+    # -- what was asked --------------------------------------------------------------------------
+
+    def json(self) -> Object:
+        """Return the body, an object; an empty body is an empty one."""
+        if not self._body.strip():
+            return {}
+        try:
+            found: Json = parse(self._body)
+        except BadJson as bad:
+            raise Problem(400, "bad_request", str(bad)) from None
+        if not isinstance(found, dict):
+            raise bad_request("the body is no JSON object")
+        return found
+
+    def flag(self, name: str) -> bool:
+        """Whether a parameter of the query says true."""
+        return self.query.get(name, "").lower() == "true"
+
+    # -- the state -------------------------------------------------------------------------------
+
+    def vhost(self) -> Vhost:
+        """The virtual host of the path, if this user may see it."""
+        name = self.names["vhost"]
+        vhost = self.broker.machine.vhosts.get(name)
+        if vhost is None and name in self.broker.clients.gateway.vhosts:
+            vhost = Vhost(name)  # nobody was there yet
+        if vhost is None:
+            raise not_found()
+        self.demand_vhost(name)
+        return vhost
+
+    def vhosts(self) -> list[Vhost]:
+        """Those that this user may see, or the one of the path."""
+        if "vhost" in self.names:
+            return [self.vhost()]
+        return [one for one in self.broker.machine.vhosts.values() if self.sees(one.name)]
+
+    def sees(self, vhost: str) -> bool:
+        """Whether this user may see what is in a virtual host."""
+        return self.user.monitors or bool(vhost)
+
+    def demand_vhost(self, vhost: str) -> None:
+        if not self.sees(vhost):
+            text = f"User '{self.user.name}' has no access to vhost '{vhost}'"
+            raise Problem(401, "not_authorised", text)
+
+    def amqp(self, vhost: str) -> InternalClient:
+        """An AMQP client as this user."""
+        return InternalClient(self.broker.clients, self.user.address, self.user.name, vhost)
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Reply | StreamResponse]]
+
+
+class Route(NamedTuple):
+    """One path, its handlers by method, and the tag that a user needs at least."""
+
+    path: str
+    handlers: Mapping[str, Handler]
+    tag: str = "management"
+
+
+def text_field(body: Object, name: str, default: str | None = None) -> str:
+    """A text of the body.  Raises Problem, as for the next ones."""
+    return _typed(body, name, str, default, "a string")
+
+
+def flag_field(body: Object, name: str, default: bool = False) -> bool:
+    found = body.get(name, default)
+    if found in ("true", "false"):  # as form fields of some tools
+        return found == "true"
+    if not isinstance(found, bool):
+        raise bad_request(f"{name} is not a boolean")
+    return found
+
+
+def number_field(body: Object, name: str, default: int | None = None) -> int:
+    found = body.get(name, default)
+    if isinstance(found, str) and found.lstrip("-").isdigit() and len(found) < 20:
+        return int(found)
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise _wrong(body, name, "a number")
+    return found
+
+
+def table_field(body: Object, name: str) -> Object:
+    found = body.get(name, {})
+    if found == "" or found is None or found == []:
+        return {}
+    if not isinstance(found, dict):
+        raise bad_request(f"{name} is not an object")
+    return found
+
+
+def _typed(body: Object, name: str, kind: type[str], default: str | None, what: str) -> str:
+    found = body.get(name, default)
+    if not isinstance(found, kind):
+        raise _wrong(body, name, what)
+    return found
+
+
+def _wrong(body: Object, name: str, what: str) -> Problem:
+    if name not in body:
+        return bad_request(f'["key_missing","{name}"]')
+    return bad_request(f"{name} is not {what}")

@@ -1,0 +1,106 @@
+"""JSON from requests into values of AMQP, and values of the broker into JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from typing import TypeAlias, cast
+
+from broker.amqp.fields import Value
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Object: TypeAlias = dict[str, Json]
+
+DEPTH_MAX = 32
+INTEGER_MAX = 1 << 63
+
+
+class BadJson(Exception):
+    """A body that is no JSON, or none that is taken here; the text is for whoever sent it."""
+
+
+def _no_constant(name: str) -> float:
+    raise BadJson(f"{name} is no JSON")
+
+
+def parse(text: bytes) -> Json:
+    """Read JSON text."""
+    try:
+        found = cast("Json", json.loads(text.decode(), parse_constant=_no_constant))
+    except UnicodeDecodeError:
+        raise BadJson("the body is no UTF-8") from None
+    except RecursionError:
+        raise BadJson("the body is nested too deeply") from None
+    except ValueError as error:
+        raise BadJson(f"the body is no JSON: {error}") from None
+    check_depth(found, DEPTH_MAX)
+    return found
+
+
+def check_depth(value: Json, depth: int) -> None:
+    """Refuse what is nested deeper."""
+    level: list[Json] = [value]
+    for _ in range(depth):
+        level = [
+            item
+            for one in level
+            if isinstance(one, list | dict)
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, list | dict)
+        ]
+        if not level:
+            return
+    raise BadJson(f"the body is nested deeper than {depth} levels")
+
+
+def to_amqp(value: Json) -> Value:
+    """Return a value of a field table."""
+    match value:
+        case dict():
+            return {name: to_amqp(item) for name, item in value.items()}
+        case list():
+            return tuple(to_amqp(item) for item in value)
+        case int() if not -INTEGER_MAX <= value < INTEGER_MAX:
+            raise BadJson(f"{value} does not fit into 64 bits")
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise BadJson("a text holds half of a surrogate pair") from None
+            return value
+        case _:
+            return value
+
+
+def from_amqp(value: Value) -> Json:
+    """Return what JSON can say of a value of a field table."""
+    match value:
+        case dict():
+            return {name: from_amqp(item) for name, item in value.items()}
+        case tuple():
+            return [from_amqp(item) for item in value]
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return base64.b64encode(value).decode()
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case bool() | str() | None:
+            return value
+        case int():
+            return int(value)
+
+
+def table(values: Mapping[str, Value]) -> Object:
+    """Return a field table as a JSON object."""
+    return {name: from_amqp(item) for name, item in values.items()}
+
+
+def text_of(value: object) -> bytes:
+    """Return JSON text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )

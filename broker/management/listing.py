@@ -1,0 +1,241 @@
+"""Lists of any length: filtered, sorted, paged, and sent in pieces while the ring turns.
+
+The loop belongs to the token: whatever grows with the number of queues is done in slices of
+`SLICE_S`, with a turn of the loop in between.  What changes meanwhile may or may not be in a list.
+Decision: docs/decisions/0032-the-management-api-runs-in-slices.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+import re2
+from aiohttp.web import StreamResponse
+
+from broker.management.call import HEADERS, Call, Problem, Reply, bad_request
+from broker.management.json_values import Json, Object, text_of
+
+SLICE_S = 0.0005
+"""As long as one turn of applying may take."""
+LOOK_ITEMS = 8
+"""How often the clock is read."""
+RUN_ITEMS = 512
+"""So many are sorted at once."""
+PIECE_BYTES = 64 * 1024
+PAGE_DEFAULT, PAGE_MAX = 100, 500
+NAME_BYTES_MAX = 1024
+
+_CASELESS = re2.Options()
+_CASELESS.case_sensitive = False
+_CASELESS.log_errors = False  # whoever asked is told
+
+Item = TypeVar("Item")
+Key: TypeAlias = tuple[object, ...]
+
+
+class Slices:
+    """Gives the loop a turn whenever a slice is over."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._until = time.perf_counter() + SLICE_S
+
+    async def step(self) -> None:
+        """To be called for each item."""
+        self._count += 1
+        if self._count % LOOK_ITEMS == 0 and time.perf_counter() >= self._until:
+            await asyncio.sleep(0)
+            self._until = time.perf_counter() + SLICE_S
+
+
+class Listing(Generic[Item]):
+    """How a kind of thing is listed."""
+
+    def __init__(
+        self,
+        items: Iterable[Item],
+        row: Callable[[Item], Object],
+        order: Callable[[Item], Key],
+        name: Callable[[Item], str] = lambda _: "",
+        gone: Callable[[Item], bool] = lambda _: False,
+    ) -> None:
+        """`order`: of the list when nothing else is asked for; `name`: what a filter looks at."""
+        self.items, self.row, self.order = items, row, order
+        self.name, self.gone = name, gone
+
+    async def reply(self, call: Call) -> Reply | StreamResponse:
+        """Answer the request: all of it, or a page."""
+        slices = Slices()
+        found: list[tuple[Key, int, Item]] = []
+        matches = _filter(call)
+        key = self._key(call)
+        total = 0
+        for item in self.items:
+            total += 1
+            if matches is None or matches(self.name(item)):
+                found.append((key(item), total, item))
+            await slices.step()
+        ordered = await _sorted(found, slices, reverse=call.flag("sort_reverse"))
+        if "page" in call.query:
+            return await self._page(call, ordered, total, slices)
+        return await self._all(call, ordered, slices)
+
+    def _key(self, call: Call) -> Callable[[Item], Key]:
+        path = call.query.get("sort", "")
+        if not path:
+            return self.order
+        steps = path.split(".")
+        return lambda item: _sortable(_at(self.row(item), steps))
+
+    async def _page(self, call: Call, found: Sequence[Item], total: int, slices: Slices) -> Reply:
+        page = _count(call, "page", 1, 1 << 31)
+        size = _count(call, "page_size", PAGE_DEFAULT, PAGE_MAX)
+        pages = max(1, -(-len(found) // size))
+        if page > pages:
+            raise Problem(
+                400, "page_out_of_range",
+                f"Page out of range, page: {page} page size: {size}, len: {len(found)}",
+            )  # fmt: skip
+        columns = _columns(call)
+        items: list[Json] = []
+        for item in found[(page - 1) * size : page * size]:
+            if not self.gone(item):
+                items.append(_only(self.row(item), columns))
+            await slices.step()
+        return Reply(
+            body={
+                "filtered_count": len(found), "item_count": len(items), "items": items,
+                "page": page, "page_count": pages, "page_size": size, "total_count": total,
+            }
+        )  # fmt: skip
+
+    async def _all(
+        self, call: Call, found: Sequence[Item], slices: Slices
+    ) -> Reply | StreamResponse:
+        if len(found) <= RUN_ITEMS:
+            columns = _columns(call)
+            rows: list[Json] = []
+            for item in found:
+                if not self.gone(item):
+                    rows.append(_only(self.row(item), columns))
+                await slices.step()
+            return Reply(body=rows)
+        return await stream(call, self._pieces(call, found, slices))
+
+    async def _pieces(
+        self, call: Call, found: Sequence[Item], slices: Slices
+    ) -> AsyncIterator[bytes]:
+        columns = _columns(call)
+        piece = bytearray(b"[")
+        first = True
+        for item in found:
+            if not self.gone(item):
+                piece += (b"" if first else b",") + text_of(_only(self.row(item), columns))
+                first = False
+            if len(piece) >= PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+            await slices.step()
+        yield bytes(piece) + b"]"
+
+
+async def stream(call: Call, pieces: AsyncIterator[bytes]) -> StreamResponse:
+    """Send a body in pieces; a reader that is slow holds up nobody else."""
+    response = StreamResponse(headers={**HEADERS, "Content-Type": "application/json"})
+    await response.prepare(call.request)
+    async for piece in pieces:
+        await response.write(piece)
+    await response.write_eof()
+    return response
+
+
+async def _sorted(
+    found: list[tuple[Key, int, Item]], slices: Slices, *, reverse: bool
+) -> list[Item]:
+    """Sort in slices: short runs, then all of them merged."""
+    runs: list[Iterator[tuple[Key, int, Item]]] = []
+    for at in range(0, len(found), RUN_ITEMS):
+        # The second item is a number that no two have: what is listed is never compared.
+        runs.append(iter(sorted(found[at : at + RUN_ITEMS], reverse=reverse)))
+        await asyncio.sleep(0)
+    ordered: list[Item] = []
+    for _, _, item in heapq.merge(*runs, reverse=reverse):
+        ordered.append(item)
+        await slices.step()
+    return ordered
+
+
+def _at(value: Json, steps: Sequence[str]) -> Json:
+    for step in steps:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _sortable(value: Json) -> Key:
+    """A key by which values of different types compare: numbers, then texts, then the rest."""
+    match value:
+        case bool() | int() | float():
+            return (0, value)
+        case str():
+            return (1, value)
+        case None:
+            return (-1, 0)
+        case _:
+            return (2, text_of(value))
+
+
+def _filter(call: Call) -> Callable[[str], bool] | None:
+    wanted = call.query.get("name", "")
+    if not wanted:
+        return None
+    if len(wanted.encode()) > NAME_BYTES_MAX:
+        raise bad_request(f"name is longer than {NAME_BYTES_MAX} bytes")
+    if not call.flag("use_regex"):
+        lowered = wanted.lower()
+        return lambda name: lowered in name.lower()
+    try:
+        # Linear in the length of the text, whatever the expression.
+        pattern = re2.compile(wanted, _CASELESS)
+    except re2.error as error:
+        raise bad_request(f"name is no regular expression: {error}") from None
+    return lambda name: pattern.search(name) is not None
+
+
+def _count(call: Call, name: str, default: int, most: int) -> int:
+    text = call.query.get(name, str(default))
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:20]) <= most:
+        raise bad_request(f"{name} is not a whole number from 1 to {most}")
+    return int(text)
+
+
+def _columns(call: Call) -> list[list[str]]:
+    return [one.split(".") for one in call.query.get("columns", "").split(",") if one]
+
+
+def _only(row: Object, columns: Sequence[Sequence[str]]) -> Object:
+    """The columns that were asked for; all, when none were."""
+    if not columns:
+        return row
+    found: Object = {}
+    for steps in columns:
+        value = _at(row, steps)
+        if value is None and steps[0] not in row:
+            continue
+        place = found
+        for step in steps[:-1]:
+            below = place.setdefault(step, {})
+            if not isinstance(below, dict):
+                break
+            place = below
+        else:
+            place[steps[-1]] = value
+    return found
+
+
+def chosen(call: Call, row: Object) -> Reply:
+    """One thing, with the columns that were asked for."""
+    return Reply(body=_only(row, _columns(call)))

@@ -1,0 +1,170 @@
+"""The cluster, its members and whoever asks: what a page begins with."""
+
+from __future__ import annotations
+
+from aiohttp.web import StreamResponse
+
+from broker.machine.queueing.queue import ready_count
+from broker.management.call import Call, Reply, Route, not_found
+from broker.management.json_values import Json, Object
+from broker.management.listing import Listing, Slices, chosen
+from broker.release import version
+
+API_RELEASE = "3.10.8"
+"""The release of RabbitMQ whose API this follows; tools decide by it what they may ask."""
+EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic")
+
+
+async def show_overview(call: Call) -> Reply:
+    broker, machine = call.broker, call.broker.machine
+    slices = Slices()
+    ready = unacked = queues = exchanges = consumers = 0
+    for vhost in call.vhosts():
+        exchanges += len(vhost.exchanges)
+        for queue in list(vhost.queues.values()):
+            queues += 1
+            ready += ready_count(queue)
+            unacked += queue.unacked
+            consumers += len(queue.consumers)
+            await slices.step()
+    row: Object = {
+        "management_version": version(),
+        "product_name": "qpid-cluster-py",
+        "product_version": version(),
+        "rabbitmq_version": API_RELEASE,
+        "cluster_name": broker.cluster or broker.name,
+        "node": broker.name,
+        "rates_mode": "basic",
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "statistics_db_event_queue": 0,
+        "exchange_types": [
+            {"name": name, "description": f"AMQP {name} exchange", "enabled": True}
+            for name in EXCHANGE_TYPES
+        ],
+        "queue_totals": {
+            "messages": ready + unacked,
+            "messages_ready": ready,
+            "messages_unacknowledged": unacked,
+        },
+        "object_totals": {
+            "channels": len(machine.channels),
+            "connections": len(machine.connections),
+            "consumers": consumers,
+            "exchanges": exchanges,
+            "queues": queues,
+        },
+        "message_stats": {},
+        "churn_rates": {},
+        "listeners": _listeners(call),
+        "contexts": [
+            {
+                "node": broker.name, "description": "management", "path": "/",
+                "port": str(port), "ip": host,
+            }
+            for protocol, host, port in broker.listeners
+            if protocol.startswith("http")
+        ],
+    }  # fmt: skip
+    return chosen(call, row)
+
+
+def _listeners(call: Call) -> list[Json]:
+    return [
+        {
+            "node": call.broker.name, "protocol": protocol, "ip_address": host, "port": port,
+            "socket_opts": {},
+        }
+        for protocol, host, port in call.broker.listeners
+    ]  # fmt: skip
+
+
+def node_rows(call: Call) -> list[Object]:
+    """The members as nodes; of this one more is known than of the others."""
+    status = call.broker.operations.status()
+    members = status["members"]
+    assert isinstance(members, list)
+    drained = status["drained"]
+    assert isinstance(drained, list)
+    alarms = call.broker.machine.alarms
+    rows: list[Object] = []
+    for member in members:
+        name = str(member["id"])
+        rows.append(
+            {
+                "name": name,
+                "type": "disc",
+                "running": member["state"] == "ACTIVE",
+                "state": member["state"],
+                "voter": member["voter"],
+                "votes": member["votes"],
+                "arbitrator": member["arbitrator"],
+                "url": member["url"],
+                "position": member["position"],
+                "local": member["local"],
+                "being_drained": name in drained,
+                "mem_alarm": (name, "memory") in alarms,
+                "disk_free_alarm": (name, "disk") in alarms,
+                "partitions": [],
+                "rates_mode": "basic",
+                "applications": [
+                    {"name": "qpid-cluster-py", "version": version(), "description": "broker"}
+                ],
+            }
+        )
+    return rows
+
+
+async def list_nodes(call: Call) -> Reply | StreamResponse:
+    return await Listing(
+        node_rows(call), lambda row: row, lambda row: (str(row["name"]),),
+        lambda row: str(row["name"]),
+    ).reply(call)  # fmt: skip
+
+
+async def show_node(call: Call) -> Reply:
+    for row in node_rows(call):
+        if row["name"] == call.names["node"]:
+            return chosen(call, row)
+    raise not_found()
+
+
+async def show_memory(call: Call) -> Reply:
+    """What processes of the node take; there is one, so this names it and no more."""
+    reply = await show_node(call)
+    assert isinstance(reply.body, dict)
+    return Reply(body={"node": call.names["node"], "processes": []})
+
+
+async def who_am_i(call: Call) -> Reply:
+    return Reply(body={"name": call.user.name, "tags": sorted(call.user.tags)})
+
+
+async def cluster_name(call: Call) -> Reply:
+    return Reply(body={"name": call.broker.cluster or call.broker.name})
+
+
+async def extensions(_call: Call) -> Reply:
+    return Reply(body=[])
+
+
+async def auth_kind(_call: Call) -> Reply:
+    return Reply(body={"oauth_enabled": False, "enable_uaa": False})
+
+
+async def cluster(call: Call) -> Reply:
+    """The members, the votes and the history of this member, as `qpid-cluster --json` has them."""
+    return Reply(body=call.broker.operations.status())
+
+
+ROUTES = (
+    Route("overview", {"GET": show_overview}),
+    Route("whoami", {"GET": who_am_i}),
+    Route("cluster-name", {"GET": cluster_name}),
+    Route("extensions", {"GET": extensions}),
+    Route("auth", {"GET": auth_kind}),
+    Route("nodes", {"GET": list_nodes}, "monitoring"),
+    Route("nodes/{node}", {"GET": show_node}, "monitoring"),
+    Route("top/{node}", {"GET": show_memory}, "monitoring"),
+    Route("qpid/cluster", {"GET": cluster}, "monitoring"),
+)

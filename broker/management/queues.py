@@ -1,0 +1,145 @@
+"""Queues over HTTP: listed from the replicated state, changed through AMQP."""
+
+from __future__ import annotations
+
+from aiohttp.web import StreamResponse
+
+from broker.amqp.fields import Value
+from broker.machine.queueing.queue import ready_count
+from broker.machine.state import ConnectionRecord, Queue
+from broker.management.call import (
+    Call,
+    Reply,
+    Route,
+    bad_request,
+    flag_field,
+    not_found,
+    table_field,
+)
+from broker.management.json_values import Object, table, to_amqp
+from broker.management.listing import Listing, chosen
+
+KEY_BYTES_MAX = 255
+
+
+def queue_row(call: Call, queue: Queue) -> Object:
+    """A queue as tools know it; what is not known here is left out, never made up."""
+    ready, unacked = ready_count(queue), queue.unacked
+    primary = call.broker.controller.primary
+    others = sorted(primary.caught_up_names - primary.mark.without_data - {call.broker.name})
+    exclusive = next(iter(queue.consumers.values())) if queue.exclusive_consumer else None
+    row: Object = {
+        "arguments": table(queue.arguments),
+        "auto_delete": queue.auto_delete,
+        "consumers": len(queue.consumers),
+        "consumer_capacity": 1.0 if queue.service else 0.0,
+        "consumer_utilisation": 1.0 if queue.service else 0.0,
+        "durable": queue.durable,
+        "exclusive": queue.owner is not None,
+        "exclusive_consumer_tag": exclusive.tag if exclusive is not None else None,
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+        "name": queue.name,
+        "node": call.broker.name,
+        "slave_nodes": list(others),
+        "synchronised_slave_nodes": list(others),
+        "recoverable_slaves": list(others),
+        "state": "running",
+        "type": "classic",
+        "vhost": queue.vhost.name,
+    }
+    if queue.max_bytes >= 0:
+        row["message_bytes_ready"] = queue.ready_bytes
+    if queue.owner is not None:
+        row["owner_pid_details"] = owner_of(call, queue.owner)
+    if queue.single_active:
+        active = next(iter(queue.consumers.values()), None)
+        row["single_active_consumer_tag"] = active.tag if active is not None else None
+    return row
+
+
+def owner_of(call: Call, owner: ConnectionRecord) -> Object:
+    """The connection of an exclusive queue."""
+    host, _, port = owner.peer.rpartition(":")
+    return {"name": owner.peer, "peer_host": host, "peer_port": int(port) if port.isdigit() else 0}
+
+
+async def list_queues(call: Call) -> Reply | StreamResponse:
+    call.broker.demand_serving()
+    queues = [queue for vhost in call.vhosts() for queue in vhost.queues.values()]
+    return await Listing(
+        queues,
+        lambda queue: queue_row(call, queue),
+        lambda queue: (queue.vhost.name, queue.name),
+        lambda queue: queue.name,
+        lambda queue: queue.deleted,
+    ).reply(call)
+
+
+def queue_of(call: Call) -> Queue:
+    """The queue of the path."""
+    call.broker.demand_serving()
+    queue = call.vhost().queues.get(call.names["queue"])
+    if queue is None:
+        raise not_found()
+    return queue
+
+
+async def show_queue(call: Call) -> Reply:
+    return chosen(call, queue_row(call, queue_of(call)))
+
+
+async def put_queue(call: Call) -> Reply:
+    """Declare; the same again is no error, another one is."""
+    call.broker.demand_serving()
+    vhost, name = call.vhost(), call.names["queue"]
+    body = call.json()
+    arguments = to_amqp(table_field(body, "arguments"))
+    args: tuple[Value, ...] = (
+        short(name, "the queue's name"), False, flag_field(body, "durable", True),
+        flag_field(body, "exclusive"), flag_field(body, "auto_delete"), False, arguments,
+    )  # fmt: skip
+    there = name in vhost.queues
+    async with call.amqp(vhost.name) as client:
+        await client.call("queue.declare", args)
+    return Reply(204 if there else 201)
+
+
+async def delete_queue(call: Call) -> Reply:
+    queue = queue_of(call)
+    args = (queue.name, call.flag("if-unused"), call.flag("if-empty"), False)
+    async with call.amqp(queue.vhost.name) as client:
+        await client.call("queue.delete", args)
+    return Reply(204)
+
+
+async def purge_queue(call: Call) -> Reply:
+    queue = queue_of(call)
+    async with call.amqp(queue.vhost.name) as client:
+        await client.call("queue.purge", (queue.name, False))
+    return Reply(204)
+
+
+async def act_on_queue(call: Call) -> Reply:
+    """Synchronising has nothing to do here: every member that serves has every queue."""
+    queue_of(call)
+    if call.json().get("action") not in ("sync", "cancel_sync"):
+        raise bad_request("action is neither sync nor cancel_sync")
+    return Reply(204)
+
+
+def short(text: str, what: str) -> str:
+    """A name that AMQP can carry."""
+    if len(text.encode()) > KEY_BYTES_MAX:
+        raise bad_request(f"{what} is longer than {KEY_BYTES_MAX} bytes")
+    return text
+
+
+ROUTES = (
+    Route("queues", {"GET": list_queues}),
+    Route("queues/{vhost}", {"GET": list_queues}),
+    Route("queues/{vhost}/{queue}", {"GET": show_queue, "PUT": put_queue, "DELETE": delete_queue}),
+    Route("queues/{vhost}/{queue}/contents", {"DELETE": purge_queue}),
+    Route("queues/{vhost}/{queue}/actions", {"POST": act_on_queue}),
+)

@@ -1,0 +1,277 @@
+"""The HTTP listener of a member: limits, logins, one reply or one clear error for each request.
+
+It runs on the member's own loop, so every limit is one on what a request may cost the ring: bytes
+of a head and a body, time, connections.  What a handler raises that is not a `Problem` is ours: it
+is logged with a number, and the caller is told the number and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from broker.amqp.errors import ProtocolFault
+from broker.management.access import Identity, Logins, credentials
+from broker.management.amqp_client import AmqpRefused
+from broker.management.call import HEADERS, Broker, Call, Problem, Reply, bad_request
+from broker.management.json_values import BadJson, text_of
+from broker.management.routes import ROUTES, Router, permits
+
+log = logging.getLogger("qpidd.management")
+
+HEAD_BYTES_MAX = 16 * 1024
+BODY_BYTES_MAX = 24 * 1024 * 1024
+"""A message of the largest size in base64, and the definitions of some ten thousand queues."""
+REQUEST_S = 30.0
+LIST_S = 300.0
+"""A list of many queues to a slow reader."""
+IDLE_S = 30.0
+"""Between connecting or a reply and the next request's head, whole."""
+CONNECTIONS_MAX = 512
+BACKLOG = 128
+REAP_S = 1.0
+API = "/api/"
+REALM = 'Basic realm="qpidd management"'
+STATIC = Path(__file__).parent / "static"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".ico": "image/x-icon",
+    ".json": "application/json",
+}
+AMQP_STATUS = {403: 401, 404: 404, 530: 401, 320: 503, 405: 400, 506: 503, 541: 503}
+"""What an AMQP reply code is over HTTP; any other is a bad request, as RabbitMQ has it."""
+
+
+class ManagementServer:
+    """The listener and its connections.  It listens before it knows whose state it shows."""
+
+    def __init__(self) -> None:
+        self._broker: Broker | None = None
+        self._logins: Logins | None = None
+        self._router = Router(ROUTES)
+        self._files = _static_files(STATIC)
+        self._server = web.Server(
+            self._handle,
+            access_log=None,
+            keepalive_timeout=IDLE_S,
+            max_line_size=HEAD_BYTES_MAX,
+            max_field_size=HEAD_BYTES_MAX,
+            lingering_time=2.0,
+        )
+        self._idle: dict[RequestHandler, float] = {}  # until when each may wait for a head
+        self._listener: asyncio.Server | None = None
+        self._reaper: asyncio.TimerHandle | None = None
+        self.counters = dict.fromkeys(("requests", "refused", "failed", "too_many", "reaped"), 0)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Take the port, and return it.  Raises OSError when it is taken."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            self._protocol, host, port, backlog=BACKLOG, start_serving=False
+        )
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def serve(self, broker: Broker, logins: Logins) -> None:
+        """Begin to answer."""
+        assert self._listener is not None
+        self._broker, self._logins = broker, logins
+        await self._listener.start_serving()
+        self._reap()
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        await self._server.shutdown(0.5)
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def _protocol(self) -> asyncio.Protocol:
+        if len(self._server.connections) >= CONNECTIONS_MAX:
+            self.counters["too_many"] += 1
+            return _Refusing()
+        handler = self._server()
+        self._idle[handler] = asyncio.get_running_loop().time() + IDLE_S
+        return handler
+
+    def _reap(self) -> None:
+        """Close connections whose next request does not come whole in time."""
+        loop = asyncio.get_running_loop()
+        self._reaper = loop.call_later(REAP_S, self._reap)
+        now, known = loop.time(), set(self._server.connections)
+        for handler, until in list(self._idle.items()):
+            if handler not in known and until - now < IDLE_S - REAP_S:
+                del self._idle[handler]
+            elif until < now:
+                self.counters["reaped"] += 1
+                del self._idle[handler]
+                handler.force_close()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        handler = request.protocol
+        self._idle.pop(handler, None)
+        self.counters["requests"] += 1
+        try:
+            path = request.path_qs.partition("?")[0]
+            if not path.startswith(API):
+                return self._file(request, path)
+            async with asyncio.timeout(LIST_S if request.method == "GET" else REQUEST_S):
+                return await self._api(request)
+        except Problem as problem:
+            return self._refuse(problem)
+        except AmqpRefused as refused:
+            return self._refuse(_of_amqp(refused))
+        except (BadJson, ProtocolFault) as bad:
+            return self._refuse(bad_request(str(bad)))
+        except TimeoutError:
+            text = f"there was no answer within {REQUEST_S:g} s; look whether it was done"
+            return self._refuse(Problem(503, "timeout", text))
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception:
+            number = secrets.token_hex(4)
+            self.counters["failed"] += 1
+            log.exception("request %s failed: %s %s", number, request.method, request.path)
+            text = f"this is a fault of the broker; its log has it under number {number}"
+            return self._refuse(Problem(500, "internal_error", text))
+        finally:
+            self._idle[handler] = asyncio.get_running_loop().time() + IDLE_S
+
+    async def _api(self, request: web.BaseRequest) -> web.StreamResponse:
+        raw = request.raw_path.partition("?")[0]
+        found = self._router.find(raw[len(API) :])
+        user = await self._user(request)
+        if found is None:
+            raise Problem(404, "Object Not Found", "Not Found")
+        route, names = found
+        if not permits(route, user):
+            raise Problem(401, "not_authorised", f"Not {route.tag} user")
+        method = "GET" if request.method == "HEAD" else request.method
+        handler = route.handlers.get(method)
+        if handler is None:
+            allowed = ", ".join(route.handlers)
+            raise Problem(405, "method_not_allowed", f"{request.method} is not among {allowed}")
+        body = b""
+        if method != "GET":
+            _demand_own_page(request)
+            body = await _body(request)
+        assert self._broker is not None
+        call = Call(self._broker, user, request, names, dict(request.query), body)
+        answer = await handler(call)
+        if isinstance(answer, Reply):
+            return _response(answer)
+        return answer
+
+    async def _user(self, request: web.BaseRequest) -> Identity:
+        header = request.headers.get("Authorization", "")
+        if not header:
+            raise _Unauthenticated("the request has no credentials")
+        given = credentials(header)
+        peer = request.transport.get_extra_info("peername") if request.transport else None
+        address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unknown:0"
+        assert self._logins is not None
+        user = None if given is None else await self._logins.login(*given, address)
+        if user is None:
+            raise Problem(401, "not_authorised", "Login failed")
+        return user
+
+    def _refuse(self, problem: Problem) -> web.Response:
+        self.counters["refused"] += 1
+        headers: Mapping[str, str] = {}
+        if isinstance(problem, _Unauthenticated):
+            headers = {"WWW-Authenticate": REALM}
+        return _response(
+            Reply(problem.status, {"error": problem.error, "reason": problem.reason}, headers)
+        )
+
+    def _file(self, request: web.BaseRequest, path: str) -> web.Response:
+        """A file of the dashboard: those that were there at the start, by their names."""
+        found = self._files.get(path if path != "/" else "/index.html")
+        if found is None or request.method not in ("GET", "HEAD"):
+            raise Problem(404, "Object Not Found", "Not Found")
+        kind, content = found
+        return web.Response(body=content, headers={**HEADERS, "Content-Type": kind})
+
+
+class _Unauthenticated(Problem):
+    """No credentials at all: a browser may ask its user."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(401, "not_authorised", reason)
+
+
+class _Refusing(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _response(reply: Reply) -> web.Response:
+    headers = {**HEADERS, **reply.headers}
+    if reply.body is None:
+        return web.Response(status=reply.status, headers=headers)
+    return web.Response(
+        status=reply.status, body=text_of(reply.body), headers=headers,
+        content_type="application/json",
+    )  # fmt: skip
+
+
+def _of_amqp(refused: AmqpRefused) -> Problem:
+    status = AMQP_STATUS.get(refused.code, 400)
+    word = {401: "not_authorised", 404: "Object Not Found", 503: "service_unavailable"}
+    reason = refused.text.partition(" - ")[2] or refused.text
+    return Problem(status, word.get(status, "bad_request"), reason)
+
+
+def _demand_own_page(request: web.BaseRequest) -> None:
+    """No other site's page changes anything here with what a browser remembers of its user."""
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+        raise Problem(403, "forbidden", f"a page of {origin[:200]} may not change anything here")
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    """Return the body, which is JSON if there is one: forms of other sites' pages are none."""
+    announced = request.content_length
+    if announced is not None and announced > BODY_BYTES_MAX:
+        raise _too_large()
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.content.iter_chunked(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            raise _too_large()
+    if size and request.content_type != "application/json":
+        raise Problem(
+            415, "unsupported_media_type",
+            "the body is taken as JSON only: send it with Content-Type: application/json",
+        )  # fmt: skip
+    return b"".join(parts)
+
+
+def _too_large() -> Problem:
+    return Problem(413, "payload_too_large", f"the body is larger than {BODY_BYTES_MAX} bytes")
+
+
+def _static_files(root: Path) -> dict[str, tuple[str, bytes]]:
+    return {
+        f"/{path.relative_to(root).as_posix()}": (TYPES[path.suffix], path.read_bytes())
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.suffix in TYPES
+    }

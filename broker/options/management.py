@@ -1,0 +1,54 @@
+"""The options of the management API over HTTP: where it listens, and what it loads at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.options.values import OptionError, number
+
+DEFAULTS: Mapping[str, str] = {
+    "management-port": "auto",
+    "management-interface": "",
+    "load-definitions": "",
+}
+OFFSET = 10_000
+"""The API listens this far above the client port unless told otherwise: 15672 beside 5672."""
+PORT_MAX = 65_535
+
+
+class ManagementOptions(NamedTuple):
+    """Where the management API listens."""
+
+    interface: str
+    port: int | None
+    """0: any free one, logged at start.  None: there is no API."""
+    chosen: bool
+    """By the operator: then a port that is taken ends the start; else it is only a warning."""
+    definitions: Path | None
+    """Loaded once this member serves, before the API reports ready."""
+
+
+def read_management_options(
+    text: Mapping[str, str], interface: str, client_port: int
+) -> ManagementOptions:
+    """Read the options.  Raises OptionError."""
+    host = text["management-interface"].removeprefix("[").removesuffix("]") or interface
+    if any(c.isspace() or c in ",/@" for c in host) or not host.isprintable():
+        raise OptionError("management-interface", f"{host!r} is not a host name or an IP address")
+    given = text["management-port"].lower()
+    port: int | None
+    if given in ("off", "no"):
+        port = None
+    elif given == "auto":
+        port = client_port + OFFSET if client_port else 0
+        if port > PORT_MAX:
+            port = client_port - OFFSET
+    else:
+        port = number("management-port", given, 0, PORT_MAX)
+    if port and port == client_port and host == interface:
+        raise OptionError("management-port", f"{port} is the client port; take another one")
+    file = text["load-definitions"]
+    path = Path(file).expanduser().absolute() if file else None
+    return ManagementOptions(host, port, given != "auto", path)

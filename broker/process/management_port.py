@@ -1,0 +1,67 @@
+"""The management API of one member: its port, taken early, and what it shows, given later."""
+
+from __future__ import annotations
+
+import logging
+
+from broker.management.access import Logins
+from broker.management.call import Broker
+from broker.management.server import ManagementServer
+from broker.options.management import ManagementOptions
+from broker.process.member import BrokerMember
+
+log = logging.getLogger("qpidd")
+
+
+class PortTaken(Exception):
+    """The port that an operator chose cannot be had; the text says what to do."""
+
+
+class ManagementPort:
+    """A listener that may be none: the API is off, or another program has the default port."""
+
+    def __init__(self, options: ManagementOptions, cluster: str) -> None:
+        self._options, self._cluster = options, cluster
+        self._server: ManagementServer | None = None
+        self._port = 0
+
+    async def take(self) -> None:
+        """Take the port.  Raises PortTaken; a port that nobody chose is no reason not to start."""
+        options = self._options
+        if options.port is None:
+            return
+        server = ManagementServer()
+        try:
+            self._port = await server.listen(options.interface, options.port)
+        except OSError as error:
+            why = (
+                f"the management API cannot listen on {options.interface}:{options.port}: "
+                f"{error.strerror or error}"
+            )
+            if options.chosen:
+                raise PortTaken(f"{why}; give another --management-port, or off") from error
+            log.warning("%s; it is off, give --management-port", why)
+            return
+        self._server = server
+
+    async def serve(self, member: BrokerMember, amqp: tuple[str, int]) -> None:
+        """Show this member, whose clients come to `amqp`, from here on."""
+        if self._server is None:
+            return
+        where = self._options.interface
+        listeners = (("amqp", *amqp), ("http", where, self._port))
+        broker = Broker(
+            member.controller, member.clients, member.operations, self._cluster, listeners
+        )
+
+        async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
+            good = member.clients.login(user, password, address)
+            return ("administrator",) if good else None
+
+        await self._server.serve(broker, Logins(check))
+        log.info("management API on http://%s:%d/", where, self._port)
+
+    async def close(self) -> None:
+        """End it."""
+        if self._server is not None:
+            await self._server.close()

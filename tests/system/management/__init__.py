@@ -1,0 +1,1 @@
+"""The management API of real brokers, asked as tools ask it."""

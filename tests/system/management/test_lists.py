@@ -1,0 +1,82 @@
+"""What all lists can: columns, an order, filters, pages; and many queues in one list."""
+
+from __future__ import annotations
+
+import pika
+import pytest
+
+from tests.system.management.http import Api
+
+pytestmark = pytest.mark.system
+
+NAMES = [f"listed-{number:04}" for number in range(700)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def queues(broker: object) -> None:
+    host, port = broker[0].address  # type: ignore[index]
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, port))
+    channel = connection.channel()
+    for name in reversed(NAMES):
+        channel.queue_declare(name, durable=True)
+    channel.queue_declare("LISTED-capital")
+    connection.close()
+
+
+def names(rows: object) -> list[str]:
+    assert isinstance(rows, list)
+    return [row["name"] for row in rows if row["name"].lower().startswith("listed")]
+
+
+def test_a_list_is_in_the_order_of_names(api: Api) -> None:
+    found = names(api.get("queues"))
+    assert found == ["LISTED-capital", *NAMES]
+    assert names(api.get("queues/%2F?sort=name&sort_reverse=true")) == found[::-1]
+
+
+def test_columns_are_what_was_asked_for(api: Api) -> None:
+    row = api.row("queues/%2F/listed-0001?columns=name,messages,arguments.none")
+    assert row == {"name": "listed-0001", "messages": 0, "arguments": {"none": None}}
+
+
+def test_pages(api: Api) -> None:
+    page = api.row("queues/%2F?page=2&page_size=300&name=LISTED-0&columns=name")
+    items = page.pop("items")
+    assert names(items) == NAMES[300:600]
+    total = page.pop("total_count")
+    assert isinstance(total, int)
+    assert total >= 701
+    assert page == {
+        "filtered_count": 700, "item_count": 300, "page": 2, "page_count": 3, "page_size": 300,
+    }  # fmt: skip
+
+
+def test_a_page_that_is_not_there(api: Api) -> None:
+    answered = api.ask("GET", "queues?page=9&page_size=100&name=listed-")
+    assert answered.status == 400
+    assert answered.body == {
+        "error": "page_out_of_range",
+        "reason": "Page out of range, page: 9 page size: 100, len: 701",
+    }
+
+
+@pytest.mark.parametrize("query", ["page=0", "page=x", "page=1&page_size=501", "page=-1"])
+def test_a_page_that_cannot_be(api: Api, query: str) -> None:
+    assert api.ask("GET", f"queues?{query}").status == 400
+
+
+def test_names_by_regular_expression(api: Api) -> None:
+    found = api.row("queues/%2F?page=1&pagination=false&use_regex=true&name=^listed-000[12]$")
+    assert names(found["items"]) == ["listed-0001", "listed-0002"]
+    answered = api.ask("GET", "queues?page=1&use_regex=true&name=(")
+    assert answered.status == 400
+    assert isinstance(answered.body, dict)
+    assert "regular expression" in answered.body["reason"]
+
+
+def test_a_regular_expression_that_explodes_elsewhere(api: Api) -> None:
+    """A matcher that tries again and again would be at it for ever: all others would wait."""
+    assert api.ask("PUT", "queues/%2F/" + "l" * 200, {}).status == 201
+    found = api.row("queues?page=1&use_regex=true&name=(l%2Bl%2B)%2By")
+    assert found["filtered_count"] == 0
+    assert api.ask("DELETE", "queues/%2F/" + "l" * 200).status == 204

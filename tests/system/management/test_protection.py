@@ -1,0 +1,111 @@
+"""What the API refuses before it looks at what is asked: strangers, other sites, too much."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tests.system.management.http import Api
+
+pytestmark = pytest.mark.system
+
+
+def test_without_credentials(api: Api) -> None:
+    answered = Api(api.address).ask("GET", "overview", headers={"Authorization": ""})
+    assert answered.status == 401
+    assert answered.headers["WWW-Authenticate"].startswith("Basic ")
+
+
+@pytest.mark.parametrize(
+    "header", ["Basic !!!", "Basic Z3Vlc3Q=", "Bearer x", "Basic " + "A" * 5000]
+)
+def test_credentials_that_are_none(api: Api, header: str) -> None:
+    answered = api.ask("GET", "overview", headers={"Authorization": header})
+    assert answered.status == 401
+    assert answered.body == {"error": "not_authorised", "reason": "Login failed"}
+
+
+@pytest.mark.parametrize(("user", "password"), [("guest", "wrong"), ("nobody", "guest"), ("", "")])
+def test_a_wrong_login(api: Api, user: str, password: str) -> None:
+    stranger = Api(api.address, user, password)
+    assert stranger.ask("GET", "overview").status == 401
+    assert stranger.ask("PUT", "queues/%2F/stolen", {}).status == 401
+    assert api.ask("GET", "queues/%2F/stolen").status == 404
+
+
+def test_a_page_of_another_site_changes_nothing(api: Api) -> None:
+    for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}):
+        answered = api.ask("PUT", "queues/%2F/forged", {}, headers=headers)
+        assert answered.status == 403
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        answered = api.ask("PUT", "queues/%2F/forged", {}, headers={"Content-Type": kind})
+        assert answered.status == 415
+    assert api.ask("GET", "queues/%2F/forged").status == 404
+    own = {"Origin": f"http://{api.address}"}
+    assert api.ask("PUT", "queues/%2F/forged", {}, headers=own).status == 201
+    assert api.ask("DELETE", "queues/%2F/forged", headers=own).status == 204
+    assert "Access-Control-Allow-Origin" not in api.ask("GET", "overview", headers=own).headers
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"[]", b'"x"', b"\xff\xfe", b'{"durable": 1}', b'{"arguments": "x"}', b"NaN",
+     b'{"arguments": {"x": NaN}}', b'{"a":' * 50 + b"1" + b"}" * 50, b"[" * 100_000,
+     b'{"arguments": {"x": 9223372036854775808}}', b'{"arguments": {"x": "\\ud800"}}',
+     b'{"arguments": {"x": ' + b"9" * 5000 + b"}}"],
+)  # fmt: skip
+def test_bodies_that_are_refused(api: Api, body: bytes) -> None:
+    answered = api.ask("PUT", "queues/%2F/never", raw=body)
+    assert answered.status == 400
+    assert isinstance(answered.body, dict)
+    assert answered.body["error"] == "bad_request"
+    assert "Traceback" not in str(answered.body)
+    assert api.ask("GET", "queues/%2F/never").status == 404
+
+
+def test_names_that_amqp_cannot_carry(api: Api) -> None:
+    for name in ("x" * 256, "%FF", "x" * 5000):
+        assert api.ask("PUT", f"queues/%2F/{name}", {}).status == 400
+
+
+def test_a_body_that_is_too_large(api: Api) -> None:
+    answered = api.ask("PUT", "queues/%2F/never", headers={"Content-Length": str(1 << 40)}, raw=b"")
+    assert answered.status == 413
+
+
+def test_heads_that_are_too_large_or_wrong(api: Api) -> None:
+    for head in (
+        b"GET /api/overview HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"POST /api/overview HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /api/overview HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n12345",
+        b"NONSENSE\r\n\r\n",
+    ):
+        with socket.create_connection(api.address, timeout=10) as link:
+            link.sendall(head)
+            assert link.recv(100).split()[1] == b"400"
+    assert api.ask("GET", "overview").status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/static/../server.py",
+             "//etc/passwd", "/server.py", "/..%2fserver.py"],
+)  # fmt: skip
+def test_no_path_leads_out_of_the_dashboard(api: Api, path: str) -> None:
+    answered = api.ask("GET", path)
+    assert answered.status == 404
+    assert answered.body == {"error": "Object Not Found", "reason": "Not Found"}
+
+
+def test_replies_forbid_what_browsers_should_not_do(api: Api) -> None:
+    headers = api.ask("GET", "overview").headers
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-cache"
+    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    assert headers["Server"] == "qpidd"
+
+
+def test_a_method_that_a_path_has_not(api: Api) -> None:
+    answered = api.ask("DELETE", "overview")
+    assert answered.status == 405

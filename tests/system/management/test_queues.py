@@ -1,0 +1,85 @@
+"""Queues over HTTP: what is declared here is there for AMQP, and the other way round."""
+
+from __future__ import annotations
+
+import pika
+import pytest
+
+from tests.system.management.http import Api, seg
+
+pytestmark = pytest.mark.system
+
+HOSTILE = ["a/b", "../..", "..", "%2F", "<script>alert(1)</script>", "ä ö", "a?b#c", "x" * 255]
+
+
+def test_whoever_asks_is_told_who_it_is(api: Api) -> None:
+    assert api.get("whoami") == {"name": "guest", "tags": ["administrator"]}
+
+
+def test_a_queue_declared_over_http_is_there_for_amqp(
+    api: Api, amqp: pika.BlockingConnection
+) -> None:
+    assert api.ask("PUT", "queues/%2F/made-here", {"durable": True}).status == 201
+    assert api.ask("PUT", "queues/%2F/made-here", {"durable": True}).status == 204
+    found = amqp.channel().queue_declare("made-here", passive=True)
+    assert found.method.message_count == 0
+
+
+def test_another_declaration_is_refused_in_the_words_of_amqp(api: Api) -> None:
+    api.ask("PUT", "queues/%2F/kept", {"durable": True})
+    answered = api.ask("PUT", "queues/%2F/kept", {"durable": False})
+    assert answered.status == 400
+    assert answered.body == {
+        "error": "bad_request",
+        "reason": "inequivalent arg 'durable' for queue 'kept' in vhost '/': received 'false' but "
+        "current is 'true'",
+    }
+    assert api.row("queues/%2F/kept")["durable"] is True
+
+
+def test_counts_are_those_of_amqp(api: Api, amqp: pika.BlockingConnection) -> None:
+    channel = amqp.channel()
+    channel.queue_declare("counted", durable=True)
+    channel.confirm_delivery()
+    for _ in range(3):
+        channel.basic_publish("", "counted", b"x")
+    channel.basic_get("counted")
+    row = api.row("queues/%2F/counted")
+    assert (row["messages"], row["messages_ready"], row["messages_unacknowledged"]) == (3, 2, 1)
+    channel.close()
+    assert api.ask("DELETE", "queues/%2F/counted/contents").status == 204
+    assert api.row("queues/%2F/counted")["messages"] == 0
+
+
+def test_what_is_not_there_is_not_found(api: Api) -> None:
+    for method, path in (
+        ("GET", "queues/%2F/none"), ("DELETE", "queues/%2F/none"),
+        ("DELETE", "queues/%2F/none/contents"), ("GET", "queues/nowhere"),
+        ("PUT", "queues/nowhere/q"), ("GET", "no/such/path"),
+    ):  # fmt: skip
+        answered = api.ask(method, path, {} if method == "PUT" else None)
+        assert answered.status == 404, (path, answered)
+        assert answered.body == {"error": "Object Not Found", "reason": "Not Found"}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_name_is_one_name(api: Api, name: str) -> None:
+    path = f"queues/%2F/{seg(name).replace('.', '%2E')}"
+    assert api.ask("PUT", path, {}).status == 201
+    assert api.row(path)["name"] == name
+    assert name in api.rows("queues/%2F")
+    assert api.ask("DELETE", path).status == 204
+    assert api.ask("GET", path).status == 404
+
+
+def test_conditions_of_a_delete(api: Api, amqp: pika.BlockingConnection) -> None:
+    channel = amqp.channel()
+    channel.queue_declare("filled", durable=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", "filled", b"x")
+    answered = api.ask("DELETE", "queues/%2F/filled?if-empty=true")
+    assert answered.status == 400
+    assert answered.body == {
+        "error": "bad_request", "reason": "queue 'filled' in vhost '/' not empty"
+    }  # fmt: skip
+    assert api.ask("DELETE", "queues/%2F/filled").status == 204
