@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.admin.definitions import Definitions
 from broker.admin.maintenance import Clients, Maintenance
 from broker.admin.status import groups_of, primary_fact, quorum_of, status_of
 from broker.exit_codes import Exit
@@ -57,6 +58,8 @@ class Operations:
         self._maintenance = Maintenance(controller, clients, send_direct, log.warning)
         self._later, self._send_direct, self._stop = later, send_direct, stop
         self._progress, self._watchdogs = progress, watchdogs
+        self.definitions = Definitions(controller)
+        self.defined = self.definitions.done
         self.login, self.all_counters = clients.login, counters
         tracer.watch(lambda: primary_fact(controller))
 
@@ -83,6 +86,7 @@ class Operations:
     def wake(self, now: float) -> None:
         """Do what is due, a few times a second."""
         self._maintenance.wake(now)
+        self.definitions.wake(now)
 
     def takes(self, direct: Direct) -> bool:
         """Whether this datagram is a request that an operator put to another member."""

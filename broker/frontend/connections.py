@@ -16,7 +16,7 @@ from broker.frontend.encryption import Encryption
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
 from broker.machine.commands import Command
-from broker.machine.effects import Effect
+from broker.machine.effects import Defined, Effect
 
 DRAIN_S = 30.0
 """How long a client whose connection was closed may take to read why."""
@@ -108,9 +108,10 @@ class Connections:
         on_work: Callable[[], None],
         later: Callable[[float, Callable[[], object]], object],
         log: Callable[[str], None],
+        on_defined: Callable[[Defined], None] | None = None,
     ) -> None:
         self.on_work, self.later = on_work, later
-        self.gateway = Gateway(member, cluster=cluster, log=log)
+        self.gateway = Gateway(member, cluster=cluster, log=log, on_defined=on_defined)
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}
         self._paused = False

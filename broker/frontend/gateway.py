@@ -58,6 +58,7 @@ from broker.frontend.client import Client
 from broker.frontend.dispatch import on_events
 from broker.frontend.encryption import Encryption
 from broker.machine.commands import Command
+from broker.machine.effects import Defined
 
 DEFAULT_VHOST = "/"
 LOCAL_USERS = {"guest": "guest"}
@@ -86,6 +87,7 @@ class Gateway:
         limits: Limits | None = None,
         new_name: Callable[[str], str] = random_name,
         log: Callable[[str], None] | None = None,
+        on_defined: Callable[[Defined], None] | None = None,
     ) -> None:
         self.member = member
         self.session = 0
@@ -106,6 +108,7 @@ class Gateway:
         self.new_name = new_name
         self.vhosts = vhosts
         self.limits = limits or Limits()
+        self.on_defined = on_defined or (lambda _: None)
         self.identity = ServerIdentity(member=member, cluster=cluster)
 
         self._users = dict(users or {})

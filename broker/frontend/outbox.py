@@ -36,6 +36,7 @@ from broker.machine.effects import (
     ChannelError,
     Confirm,
     ConnectionError_,
+    Defined,
     DeliverEffect,
     Effect,
     GetEmpty,
@@ -58,7 +59,7 @@ class Outbox:
         self._gateway = gateway
         self._clients = gateway.clients
         self._backlog: list[tuple[int, Effect]] = []
-        self._gate: DurableGate[_Confirm] = DurableGate()
+        self._gate: DurableGate[_Confirm | Defined] = DurableGate()
         self._with_held: dict[LocalChannel, tuple[Client, int]] = {}  # channels with `held`
         self._fresh: dict[LocalChannel, tuple[Client, int]] = {}  # channels with fresh confirms
         self._confirmed: list[int] = []
@@ -136,8 +137,11 @@ class Outbox:
                 self._backlog.append((position, effect))
 
     def _release(self) -> None:
-        for position, confirm in self._gate.take():
-            self._confirm_due(position, confirm)
+        for position, due in self._gate.take():
+            if isinstance(due, Defined):
+                self._gateway.on_defined(due)
+            else:
+                self._confirm_due(position, due)
         for channel, (client, number) in list(self._with_held.items()):
             self._write_held(client, number, channel)
 
@@ -302,6 +306,13 @@ class Outbox:
         if has_capability(client.connection.client_properties, "consumer_cancel_notify"):
             client.send(effect.chan, "basic.cancel", (effect.consumer_tag, True))
 
+    def _on_defined(self, position: int, effect: Defined) -> None:
+        """Not for a client: for whoever defined it, when it is durable."""
+        if self._gate.is_open(position):
+            self._gateway.on_defined(effect)
+        else:
+            self._gate.hold(position, effect)
+
     def _on_session(self, _position: int, effect: SessionStarted) -> None:
         self.session_started(effect.session)
 
@@ -371,4 +382,5 @@ _HANDLERS: dict[type[Effect], _Handler] = {
     ConnectionError_: cast("_Handler", Outbox._on_connection_error),
     CancelNotify: cast("_Handler", Outbox._on_cancel),
     SessionStarted: cast("_Handler", Outbox._on_session),
+    Defined: cast("_Handler", Outbox._on_defined),
 }

@@ -7,11 +7,12 @@ clock. Nothing in it is trusted: bytes that do not have exactly the shape of `co
 gives such a blob one position and the outcome MALFORMED.
 """
 
-from typing import NamedTuple, cast, get_type_hints
+import types
+from typing import NamedTuple, cast, get_args, get_type_hints
 
 import msgpack
 
-from broker.machine.commands import ACTIVATE, CLASSES, TX_COMMIT, VOTERS, Command
+from broker.machine.commands import ACTIVATE, CLASSES, DEFINE, TX_COMMIT, VOTERS, Command
 
 BLOB_VERSION = 1
 BLOB_COMMANDS_MAX = 65_535
@@ -69,7 +70,8 @@ def unpack_blob(data: bytes) -> Blob:
             msg = f"command {index} has no kind"
             raise BlobMalformed(msg)
         kind = command[0]
-        if shapes.get(kind) != tuple(map(type, command)):
+        shape = tuple(map(type, command))
+        if shapes.get(kind) != shape and not (shape == _DELETION and kind == DEFINE):
             msg = f"command {index} of kind {kind} has another shape"
             raise BlobMalformed(msg)
         check = _CHECKS.get(kind)
@@ -83,11 +85,16 @@ _ENVELOPE = (int, int, int, int, tuple)
 
 
 def _shape(record: type[Command]) -> tuple[type, ...]:
-    hints = get_type_hints(record).values()
+    """A type per item; of one that may be None, the other type."""
+    hints = [
+        get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+        for hint in get_type_hints(record).values()
+    ]
     return tuple(cast("type", getattr(hint, "__origin__", hint)) for hint in hints)
 
 
 _SHAPES = {kind: _shape(record) for kind, record in CLASSES.items()}
+_DELETION = (*_SHAPES[DEFINE][:-1], type(None))
 
 
 def _has_good_table(command: tuple[object, ...]) -> bool:

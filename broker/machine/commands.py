@@ -55,7 +55,8 @@ REEXECUTED = 69
 VOTERS = 70
 UPGRADE = 71
 ALARM = 72
-KINDS_MAX = 73
+DEFINE = 73
+KINDS_MAX = 74
 
 # Bits of Publish.flags and TxPublish.flags.
 MANDATORY = 1
@@ -415,6 +416,19 @@ class Alarm(NamedTuple):
     detail: str  # for people
 
 
+class Define(NamedTuple):
+    """An operator sets something for the whole cluster: a user, a virtual host, a policy. The
+    member at which it was asked for gets a `Defined`; the others just have it, too."""
+
+    kind: int
+    request: int  # of the sender; comes back in its `Defined`
+    by: str  # the operator's user, for people
+    what: str  # one of handlers/definitions.KINDS
+    vhost: str  # empty: of the whole cluster
+    name: str
+    body: Table | None  # None deletes it
+
+
 Command: TypeAlias = (
     ConnectionOpen
     | ConnectionClose
@@ -448,6 +462,7 @@ Command: TypeAlias = (
     | Voters
     | Upgrade
     | Alarm
+    | Define
 )
 
 CLASSES: dict[int, type[Command]] = {
@@ -483,4 +498,5 @@ CLASSES: dict[int, type[Command]] = {
     VOTERS: Voters,
     UPGRADE: Upgrade,
     ALARM: Alarm,
+    DEFINE: Define,
 }

@@ -110,6 +110,15 @@ class SessionStarted(NamedTuple):
     session: int
 
 
+class Defined(NamedTuple):
+    """What became of this member's own `Define`; `code` as HTTP has it (handlers/definitions.py).
+    It does not concern a client: the outbox hands it on when its position is durable."""
+
+    request: int
+    code: int
+    text: str
+
+
 Effect: TypeAlias = (
     Reply
     | DeliverEffect
@@ -121,4 +130,5 @@ Effect: TypeAlias = (
     | ConnectionError_
     | CancelNotify
     | SessionStarted
+    | Defined
 )

@@ -31,6 +31,13 @@ LETTERS_WORK_MAX = 10_000
 SESSION_WORK_MAX = 10_000
 """Units of ending the connections of a member that is gone, at one position; the others follow at
 the next ones. A connection is not divided."""
+DEFINITIONS_MAX = 20_000
+"""Users, permissions, policies and what else operators define, together."""
+DEFINITION_BYTES_MAX = 64 * 1024
+"""Of one of them."""
+LEAVING_WORK_MAX = 10_000
+"""Units of deleting the queues and exchanges of virtual hosts that were deleted, at one position;
+the others follow at the next ones."""
 EXPIRED_PER_TICK_MAX = 2_048
 LEASES_PER_TICK_MAX = 512
 """Messages and unused queues that expire at one tick; the next tick goes on."""

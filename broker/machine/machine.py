@@ -18,6 +18,7 @@ from broker.machine.handlers import (
     alarms,
     connections,
     consumers,
+    definitions,
     exchanges,
     poison,
     publish,
@@ -29,7 +30,7 @@ from broker.machine.handlers.transactions import on_tx_commit
 from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
 from broker.machine.image import snapshot as snapshots
-from broker.machine.limits import SESSION_WORK_MAX
+from broker.machine.limits import LEAVING_WORK_MAX, SESSION_WORK_MAX
 from broker.machine.queueing.queue import ready_count
 from broker.machine.queueing.refusals import poisonous
 from broker.machine.state import Channel, Queue, QueueRow, State
@@ -46,6 +47,7 @@ class Machine(State):
 
     def __init__(self, local: str) -> None:
         super().__init__(local)
+        self.definitions = {what: {} for what in definitions.KINDS}
         self.digest = cluster_element(self)
         self.horizon_us = cluster_time.horizon(self)
 
@@ -69,6 +71,8 @@ class Machine(State):
                 outcome = on_channel(self, channel, command)
         if self.ending:
             sessions.end_gone_connections(self, SESSION_WORK_MAX)
+        if self.leaving:
+            definitions.end_leaving_vhosts(self, LEAVING_WORK_MAX)
         if self.dead_letters or self.late_letters:
             publish.publish_dead_letters(self)
         return outcome
@@ -97,12 +101,16 @@ class Machine(State):
     def wants_tick(self) -> bool:
         """Some message or queue may expire, or something goes on at the next position: the members
         should tick."""
-        return cluster_time.pending(self) or bool(self.late_letters or self.ending)
+        return cluster_time.pending(self) or self._goes_on
+
+    @property
+    def _goes_on(self) -> bool:
+        return bool(self.late_letters or self.ending or self.leaving)
 
     @property
     def due_in_us(self) -> int:
         """Nothing can expire within this time: how often to tick may depend on it."""
-        return 0 if self.late_letters or self.ending else self.due_us - self.now_us
+        return 0 if self._goes_on else self.due_us - self.now_us
 
     def free(self, count: int) -> int:
         """Free up to so many of the messages that were purged; return how many. It takes time, and
@@ -186,6 +194,7 @@ for _kind, _handler in (
     (c.VOTERS, sessions.on_voters),
     (c.UPGRADE, sessions.on_upgrade),
     (c.ALARM, alarms.on_alarm),
+    (c.DEFINE, definitions.on_define),
 ):
     _ON_SESSION[_kind] = cast("SessionHandler", _handler)
 

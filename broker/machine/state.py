@@ -143,6 +143,9 @@ class Vhost:
     queues: dict[str, Queue] = field(default_factory=dict)
     # A cache: empty after any topology change.
     routes: dict[tuple[str, str], Route] = field(default_factory=dict)
+    max_queues: int = -1  # from its limits (handlers/definitions.py)
+    connections: int = 0  # follows from the state
+    leaving: bool = False  # it was deleted, and what is in it goes; follows from the state
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -278,6 +281,13 @@ class State:
     poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)
     # (member, subject) to the detail: what members run out of
     alarms: dict[tuple[str, str], str] = field(default_factory=dict)
+    # what operators set: what it is, then virtual host and name (handlers/definitions.py)
+    definitions: dict[str, dict[tuple[str, str], Table]] = field(default_factory=dict)
+    defined: int = 0  # changes of `definitions` in this process; no part of the state
+    # virtual hosts that were deleted, in the order of `vhosts`; follows from the state
+    leaving: list[Vhost] = field(default_factory=list)
+    # connections of each user; follows from the state
+    connected: dict[str, int] = field(default_factory=dict)
     # connections of sessions that ended, in the order of `connections`; follows from the state
     ending: deque[ConnectionRecord] = field(default_factory=deque)
     # to publish: those of this position, and those that were too many at earlier ones

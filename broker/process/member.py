@@ -105,7 +105,7 @@ class BrokerMember:
         memberlog.recorder.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
             identity.name, options.cluster_name, self.schedule, loop.call_later,
-            logging.getLogger("qpidd.client").info,
+            logging.getLogger("qpidd.client").info, lambda done: self.operations.defined(done),
         )  # fmt: skip
         self._watchdogs = Watchdogs(
             ring.node, options.bounds, loop, identity.reserve, hang_s=options.watchdog_s,

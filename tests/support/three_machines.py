@@ -12,6 +12,7 @@ from broker.machine.effects import (
     ChannelError,
     Confirm,
     ConnectionError_,
+    Defined,
     DeliverEffect,
     Effect,
     GetEmpty,
@@ -91,11 +92,23 @@ class Rig:
 
     def client(self, member: str = "a", vhost: str = "/") -> "Client":
         session = self.machine.sessions[member].session
+        if vhost not in self.machine.vhosts:
+            self.define("vhost", "", vhost, {"description": "", "tags": ()}, member)
         conn = 1 + sum(1 for key in self.machine.connections if key[0] == session)
         opened = c.ConnectionOpen(c.CONNECTION_OPEN, conn, vhost, "guest", f"{member}:1")
         assert self.apply(session, opened) == c.OK
         client = Client(self, session, conn, 0)
         return client.channel(1)
+
+    def define(
+        self, what: str, vhost: str, name: str, body: Table | None, member: str = "a"
+    ) -> tuple[int, str]:
+        """Code and text, as the member gets them at which it is asked for."""
+        session = self.machine.sessions[member].session
+        self.apply(session, c.Define(c.DEFINE, 7, "guest", what, vhost, name, body))
+        (told,) = [one for one in self.effects if isinstance(one, Defined)]
+        assert told.request == 7
+        return told.code, told.text
 
     def depth(self, queue: str, vhost: str = "/") -> int:
         found = self.machine.vhosts[vhost].queues[queue]

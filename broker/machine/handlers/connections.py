@@ -19,8 +19,7 @@ from broker.machine.effects import ChannelError, ConnectionError_, Reply
 from broker.machine.move_log import CLOSED
 from broker.machine.queueing.dispatch import dispatch, offer, requeue
 from broker.machine.queueing.queue import consumer_element, delete_queue, mark_used
-from broker.machine.queueing.refusals import METHODS, Refusal, second_open
-from broker.machine.queueing.routing import open_vhost
+from broker.machine.queueing.refusals import METHODS, Refusal, no_vhost, second_open
 from broker.machine.state import Channel, ConnectionRecord, Consumer, Queue, State
 
 
@@ -39,14 +38,30 @@ def on_connection_open(state: State, session: int, command: ConnectionOpen) -> i
     key = (session, conn)
     if key in state.connections or not session_exists(state, session):
         return IGNORED
+    at, local = state.vhosts.get(vhost), session == state.local_session
+    if at is None or at.leaving:  # it was there when the origin let the client in
+        refusal = no_vhost(vhost)
+        if local:
+            state.effects.append(ConnectionError_(conn, refusal.code, refusal.text, 10, 40))
+        return refusal.code
     connection = ConnectionRecord(
-        key, open_vhost(state, vhost), user, peer, session == state.local_session,
-        totals=state.totals_of(session, vhost),
-    )  # fmt: skip
+        key, at, user, peer, local, totals=state.totals_of(session, vhost)
+    )
     connection.totals.connections_opened += 1
     state.connections[key] = connection
+    count_connection(state, connection, 1)
     state.add(connection_element(connection))
     return OK
+
+
+def count_connection(state: State, connection: ConnectionRecord, more: int) -> None:
+    """How many there are of its user, and in its virtual host: what limits go by."""
+    connection.vhost.connections += more
+    count = state.connected.get(connection.user, 0) + more
+    if count:
+        state.connected[connection.user] = count
+    else:
+        del state.connected[connection.user]
 
 
 def session_exists(state: State, session: int) -> bool:
@@ -117,6 +132,7 @@ def end_connections(state: State, connections: list[ConnectionRecord], what: int
     for connection in connections:
         del state.connections[connection.key]
         connection.totals.connections_closed += 1
+        count_connection(state, connection, -1)
         state.remove(connection_element(connection))
 
 

@@ -20,6 +20,7 @@ from broker.machine.queueing.refusals import (
     no_queue,
     not_empty,
     reserved_name,
+    too_many_queues,
 )
 from broker.machine.state import Channel, Queue, State
 
@@ -43,6 +44,8 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
         refusal = _difference(queue, durable, exclusive, auto_delete, arguments)
     elif name == "" or (name.startswith("amq.") and not name.startswith(GENERATED_PREFIX)):
         refusal = reserved_name("queue", name)
+    elif 0 <= vhost.max_queues <= len(vhost.queues):
+        refusal = too_many_queues(name, vhost.name, vhost.max_queues)
     else:
         refusal = check_queue(name, vhost.name, arguments)
     if refusal is not None:

@@ -33,6 +33,7 @@ from broker.machine.digest import MASK, item_hash, ready_element
 from broker.machine.effects import SessionStarted
 from broker.machine.handlers.alarms import forget_alarms
 from broker.machine.handlers.connections import end_connections
+from broker.machine.handlers.definitions import define_first
 from broker.machine.handlers.poison import forget_poison
 from broker.machine.handlers.publish import letter_element
 from broker.machine.limits import EXPIRED_PER_TICK_MAX, LEASES_PER_TICK_MAX
@@ -98,6 +99,8 @@ def on_activate(state: State, session: int, command: Activate) -> int:
         end_gone_connections(state, sys.maxsize)  # nobody is served yet
         _forget_volatile(state)
         forget_poison(state)
+    if not state.epoch:
+        define_first(state)
     state.remove(cluster_element(state))
     state.epoch = epoch
     state.version = state.version or version

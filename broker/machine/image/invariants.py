@@ -6,6 +6,7 @@ from broker.machine.clock.cluster_time import clock_element, horizon
 from broker.machine.digest import MASK, held_element, ready_element, ready_elements
 from broker.machine.handlers.alarms import alarm_element
 from broker.machine.handlers.connections import channel_element, connection_element
+from broker.machine.handlers.definitions import definition_element
 from broker.machine.handlers.poison import poison_element
 from broker.machine.handlers.publish import letter_element
 from broker.machine.handlers.sessions import cluster_element, session_element
@@ -43,6 +44,8 @@ def recompute_root(state: State, fresh: bool = False) -> int:
         content = rehash(letter.message)
         total += letter_element(letter._replace(message=(content, *letter.message[1:])))
     total += sum(alarm_element(*key, detail) for key, detail in state.alarms.items())
+    for what, defined in state.definitions.items():
+        total += sum(definition_element(what, *key, body) for key, body in defined.items())
     for vhost in state.vhosts.values():
         for exchange in vhost.exchanges.values():
             total += exchange_element(vhost, exchange)
@@ -102,6 +105,7 @@ def check(state: State) -> None:
     gone = [one for key, one in state.connections.items() if key[0] not in live]
     assert gone == list(state.ending), "each connection has a session, or is about to end"
     assert all(one.ended and not one.local for one in gone)
+    _check_definitions(state)
     for vhost in state.vhosts.values():
         for name, queue in vhost.queues.items():
             assert queue.name == name
@@ -117,6 +121,23 @@ def check(state: State) -> None:
                     else (vhost.exchanges[binding.destination].inbound)
                 )
                 assert identity in ends, "a binding is known at both ends"
+
+
+def _check_definitions(state: State) -> None:
+    defined = {name: True for _, name in state.definitions["vhost"]}
+    assert [vhost for vhost in state.vhosts.values() if vhost.name not in defined] == state.leaving
+    assert all(name in state.vhosts for name in defined)
+    counts: dict[str, int] = {}
+    for connection in state.connections.values():
+        counts[connection.user] = counts.get(connection.user, 0) + 1
+    assert counts == state.connected, "connections of users are counted"
+    for vhost in state.vhosts.values():
+        held = sum(one.vhost is vhost for one in state.connections.values())
+        assert held == vhost.connections, "connections of virtual hosts are counted"
+        assert vhost.leaving == (vhost in state.leaving)
+    for what, found in state.definitions.items():
+        for vhost_name, _ in found:
+            assert not vhost_name or vhost_name in defined, f"a {what} of no virtual host"
 
 
 def _check_channel(channel: Channel, held_of_queue: dict[int, int]) -> None:

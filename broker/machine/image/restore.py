@@ -14,6 +14,8 @@ import msgpack
 from broker.machine.clock.cluster_time import horizon
 from broker.machine.commands import Table
 from broker.machine.digest import ALGORITHM, canonical, item_hash, message_hashes
+from broker.machine.handlers import definitions
+from broker.machine.handlers.connections import count_connection
 from broker.machine.handlers.sessions import find_ended
 from broker.machine.image.invariants import ready_sum, recompute_root
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
@@ -99,6 +101,7 @@ class _Reader:
                 state.leased[queue.number] = queue
         state.horizon_us = horizon(state)
         find_ended(state)
+        definitions.follow(state)
         state.digest = recompute_root(state, fresh=True)
         if state.digest != self.claimed_root:
             msg = f"the snapshot has root {state.digest:016x}, not {self.claimed_root:016x}"
@@ -146,10 +149,12 @@ class _Reader:
 
     def _on_connection(self, key: tuple[int, int], vhost: str, user: str, peer: str) -> None:
         local = key[0] == self.state.local_session
-        self.state.connections[key] = ConnectionRecord(
+        connection = ConnectionRecord(
             key, self.state.vhosts[vhost], user, peer, local,
             totals=self.state.totals_of(key[0], vhost),
         )  # fmt: skip
+        self.state.connections[key] = connection
+        count_connection(self.state, connection, 1)
 
     def _on_messages(
         self,
@@ -181,6 +186,9 @@ class _Reader:
 
     def _on_vhost(self, name: str) -> None:
         self.state.vhosts[name] = Vhost(name)
+
+    def _on_definition(self, what: str, vhost: str, name: str, body: Table) -> None:
+        self.state.definitions[what][vhost, name] = body
 
     def _on_queue(
         self,

@@ -22,7 +22,7 @@ from broker.machine.digest import ALGORITHM
 from broker.machine.state import BODY, NUMBER, Channel, Consumer, Held, Message, Queue, State, Vhost
 
 CHUNK_BYTES = 256 * 1024
-VERSION = 5
+VERSION = 6
 _BATCH_BYTES = 64 * 1024
 _BATCH_ITEMS = 8192
 _PAGE = 4096
@@ -176,6 +176,9 @@ def _first_items(state: State) -> Iterator[_Item]:
         yield ("alarm", name, subject, detail)
     for name in state.vhosts:
         yield ("vhost", name)
+    for what, defined in state.definitions.items():
+        for (vhost, name), body in defined.items():
+            yield ("definition", what, vhost, name, body)
     for connection in state.connections.values():
         yield (
             "connection",

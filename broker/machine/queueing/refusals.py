@@ -58,6 +58,18 @@ def no_queue(name: str, vhost: str) -> Refusal:
     return Refusal(NOT_FOUND, f"NOT_FOUND - no queue '{name}' in vhost '{vhost}'")
 
 
+def no_vhost(name: str) -> Refusal:
+    return Refusal(NOT_ALLOWED, f"NOT_ALLOWED - vhost {name} not found", True)
+
+
+def too_many_queues(name: str, vhost: str, limit: int) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED,
+        f"PRECONDITION_FAILED - cannot declare queue '{name}': queue limit in vhost '{vhost}' "
+        f"({limit}) is reached",
+    )
+
+
 def default_exchange() -> Refusal:
     return Refusal(
         ACCESS_REFUSED, "ACCESS_REFUSED - operation not permitted on the default exchange"

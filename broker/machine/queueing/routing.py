@@ -30,14 +30,11 @@ _PREDECLARED = (
 _ROUTES_MAX = 16_384
 
 
-def open_vhost(state: State, name: str) -> Vhost:
-    """Virtual hosts appear when first used: whether one may is the gateway's to decide."""
-    vhost = state.vhosts.get(name)
-    if vhost is None:
-        vhost = state.vhosts[name] = Vhost(name)
-        for exchange, kind in _PREDECLARED:
-            add_exchange(state, vhost, Exchange(exchange, kind, True, False, False, {}))
-    return vhost
+def add_vhost(state: State, name: str) -> None:
+    """With the exchanges that AMQP demands."""
+    vhost = state.vhosts[name] = Vhost(name)
+    for exchange, kind in _PREDECLARED:
+        add_exchange(state, vhost, Exchange(exchange, kind, True, False, False, {}))
 
 
 def exchange_element(vhost: Vhost, exchange: Exchange) -> int:

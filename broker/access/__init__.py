@@ -1,0 +1,1 @@
+"""Who may log in, and who may do what: passwords, permissions, limits (pure)."""

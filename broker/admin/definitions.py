@@ -1,0 +1,186 @@
+"""What operators define for the whole cluster, on the way in: prepared here, then ordered.
+
+    outcome = await definitions.define("vhost", "", "orders", {}, by="admin")
+
+What depends on nothing that is ordered is decided here, at the origin: a password becomes a salted
+hash, a regular expression must compile. The rest the machine decides at the command's position
+(broker/machine/handlers/definitions.py, where the kinds are); its outcome comes back when it is
+durable, with a code as HTTP has it: 201 new, 204 replaced or deleted, 400 bad, 404 absent, 409 in
+the way, 503 not now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, cast
+
+from broker.access import passwords, patterns
+from broker.machine.command_codec import BlobMalformed, pack_blob, unpack_blob
+from broker.machine.commands import DEFINE, Define, Table, Value
+from broker.machine.effects import Defined
+from broker.machine.handlers.definitions import BAD
+from broker.machine.limits import DEFINITION_BYTES_MAX
+from broker.replication.controller import Controller
+
+NOT_NOW = 503
+PATIENCE_S = 30.0
+GONE_S = 10.0
+"""How long the deletion of a virtual host waits for its name to be free again."""
+
+
+class Outcome(NamedTuple):
+    """What became of a definition; `code` as HTTP has it, `text` for people where it is no good."""
+
+    code: int
+    text: str
+
+    @property
+    def good(self) -> bool:
+        """Whether it is as the operator wants it."""
+        return self.code < BAD
+
+
+class _Waiting(NamedTuple):
+    session: int
+    since: float
+    outcome: asyncio.Future[Outcome]
+
+
+class Definitions:
+    """The definitions that were asked for at this member."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller, self._now = controller, 0.0
+        self._requests = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._leaving: list[tuple[str, float, asyncio.Future[None]]] = []
+
+    async def define(
+        self, what: str, vhost: str, name: str, body: Mapping[str, Value] | None, by: str
+    ) -> Outcome:
+        """Define it for the whole cluster, or delete it (no body); return when it is durable."""
+        prepared = _prepared(what, body) if body is not None else None
+        if isinstance(prepared, Outcome):
+            return prepared
+        controller = self._controller
+        if not controller.serving:
+            reason = controller.halted or controller.primary.reason
+            return Outcome(NOT_NOW, f"this member is not in the primary view: {reason}")
+        self._requests += 1
+        define = Define(DEFINE, self._requests, by, what, vhost, name, prepared)
+        if refusal := _misfit(define):
+            return refusal
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(controller.submissions.session, self._now, future)
+        self._waiting[define.request] = waiting
+        try:
+            controller.submit([define])
+            outcome = await future
+        finally:
+            self._waiting.pop(define.request, None)
+        if outcome.good and what == "vhost" and body is None:
+            await self._gone(name)
+        return outcome
+
+    async def _gone(self, vhost: str) -> None:
+        """Wait until all is gone that was in it, so that its name can be used again."""
+        if vhost in self._controller.replica.machine.vhosts:
+            gone = asyncio.get_running_loop().create_future()
+            self._leaving.append((vhost, self._now + GONE_S, gone))
+            await gone
+
+    def done(self, defined: Defined) -> None:
+        """The machine's outcome of an own request is durable."""
+        waiting = self._waiting.get(defined.request)
+        if waiting is not None and not waiting.outcome.done():
+            waiting.outcome.set_result(Outcome(defined.code, defined.text))
+
+    def wake(self, now: float) -> None:
+        """A few times a second: give up what will not be answered."""
+        self._now, session = now, self._controller.submissions.session
+        for waiting in self._waiting.values():
+            lost = waiting.session != session or now - waiting.since > PATIENCE_S
+            if lost and not waiting.outcome.done():
+                text = "the member lost the primary view: look whether it took effect"
+                waiting.outcome.set_result(Outcome(NOT_NOW, text))
+        vhosts = self._controller.replica.machine.vhosts
+        for one in [one for one in self._leaving if one[0] not in vhosts or now > one[1]]:
+            self._leaving.remove(one)
+            if not one[2].done():
+                one[2].set_result(None)
+
+
+def _misfit(define: Define) -> Outcome | None:
+    """What no member would take: it would take the other commands of its blob along."""
+    try:
+        packed = pack_blob(0, 1, 0, [define])
+        unpack_blob(packed)
+    except (BlobMalformed, OverflowError, TypeError, ValueError):
+        return Outcome(BAD, "its values are nested too deep, too many, or no text and numbers")
+    if len(packed) > DEFINITION_BYTES_MAX:
+        return Outcome(BAD, f"it has more than {DEFINITION_BYTES_MAX} bytes")
+    return None
+
+
+# -- decided at the origin -----------------------------------------------------------------------
+
+
+def _prepared(what: str, body: Mapping[str, Value]) -> Table | Outcome:
+    prepare = _PREPARE.get(what)
+    return dict(body) if prepare is None else prepare(dict(body))
+
+
+def _user(body: Table) -> Table | Outcome:
+    """From `password`, or `password_hash` and `hashing_algorithm`; `tags` as words or list."""
+    first = {"first": True} if body.get("first") is True else {}
+    algorithm = body.get("hashing_algorithm", passwords.DEFAULT_ALGORITHM)
+    password, password_hash = body.get("password"), body.get("password_hash", "")
+    if not (isinstance(algorithm, str) and isinstance(password_hash, str)):
+        return Outcome(BAD, "password_hash and hashing_algorithm must be text")
+    if fault := passwords.fault_of(password_hash, algorithm):
+        return Outcome(BAD, fault)
+    if password is not None and not isinstance(password, str):
+        return Outcome(BAD, "password must be text")
+    if password:
+        try:
+            salt = secrets.token_bytes(passwords.SALT_BYTES)
+            password_hash = passwords.hashed(password, salt, algorithm)
+        except UnicodeEncodeError:
+            return Outcome(BAD, "password must be text")
+    tags = _words(body.get("tags", ()))
+    kept: Table = {"password_hash": password_hash, "hashing_algorithm": algorithm, "tags": tags}
+    return kept | first
+
+
+def _vhost(body: Table) -> Table | Outcome:
+    return {"description": "", **body, "tags": _words(body.get("tags", ()))}
+
+
+def _words(tags: Value) -> Value:
+    """A list, from a list or from words with commas; anything else is for the machine to refuse."""
+    if isinstance(tags, str):
+        return tuple(word.strip() for word in tags.split(",") if word.strip())
+    return tuple(cast("list[Value]", tags)) if isinstance(tags, list | tuple) else tags
+
+
+def _with_patterns(*keys: str) -> Callable[[Table], Table | Outcome]:
+    def prepare(body: Table) -> Table | Outcome:
+        for key in keys:
+            pattern = body.get(key)
+            if isinstance(pattern, str) and (fault := patterns.fault_of(pattern)):
+                return Outcome(BAD, f"{key}: invalid regular expression '{pattern}': {fault}")
+        return body
+
+    return prepare
+
+
+_PREPARE: dict[str, Callable[[Table], Table | Outcome]] = {
+    "user": _user,
+    "vhost": _vhost,
+    "permission": _with_patterns("configure", "write", "read"),
+    "topic_permission": _with_patterns("write", "read"),
+    "policy": _with_patterns("pattern"),
+    "operator_policy": _with_patterns("pattern"),
+}

@@ -1,0 +1,280 @@
+"""What operators define for the whole cluster: virtual hosts, users, permissions, limits, policies.
+
+Each is a table under its kind, its virtual host (empty: the cluster's) and its name. A `Define`
+makes, replaces or deletes one at its position, and with it what depends on it: the permissions of a
+user, all that is defined in a virtual host. Whether an operator may, and whether a password or a
+regular expression is any good, its member has decided before (broker/admin/definitions.py); here
+only the shape is checked, and whether what it refers to exists.
+
+A virtual host that is deleted takes no connection from there on. Its queues and exchanges go in
+slices at the positions that follow, and itself when no connection is left in it: the members close
+them. Its name is free then.
+Decision: docs/decisions/0030-what-operators-define-is-ordered.md.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple
+
+from broker.machine.commands import IGNORED, OK, Define, Table, Value
+from broker.machine.digest import canonical, item_hash
+from broker.machine.effects import Defined
+from broker.machine.handlers.connections import session_exists
+from broker.machine.limits import DEFINITION_BYTES_MAX, DEFINITIONS_MAX
+from broker.machine.queueing.queue import delete_queue
+from broker.machine.queueing.routing import add_vhost, remove_exchange
+from broker.machine.state import State, Vhost
+
+CREATED, REPLACED, BAD, ABSENT, CONFLICT = 201, 204, 400, 404, 409
+"""The codes of `Defined`, as HTTP has them; a deletion is 204."""
+NAME_BYTES_MAX = 255
+DEFAULT_VHOST, DEFAULT_USER = "/", "guest"
+FIRST_ADMINISTRATOR = "first_administrator"
+"""The global parameter that says which administrator came with the cluster."""
+_GUEST: Table = {
+    "password_hash": "cXBpZJ873THijXLl//7s2zQUmXWlRQNBOFnwiWGMiI7mScqS",  # of "guest"
+    "hashing_algorithm": "rabbit_password_hashing_sha256",
+    "tags": ("administrator",),
+}
+_VHOST: Table = {"description": "Default virtual host", "tags": ()}
+_ALL: Table = {"configure": ".*", "write": ".*", "read": ".*"}
+
+Check = Callable[[Table], str]
+
+
+def definition_element(what: str, vhost: str, name: str, body: Table) -> int:
+    return item_hash("definition", what, vhost, name, canonical(body))
+
+
+class Kind(NamedTuple):
+    """What may be defined. `check` returns what is wrong with the shape of a body, or nothing."""
+
+    check: Check
+    in_vhost: bool
+    of_user: bool = False
+    """Its name is a user's, and it goes with the user."""
+
+
+# -- shapes --------------------------------------------------------------------------------------
+
+
+def _are_texts(body: Table, *keys: str) -> str:
+    for key in keys:
+        if not isinstance(body.get(key), str):
+            return f"'{key}' must be text"
+    return ""
+
+
+def _vhost(body: Table) -> str:
+    return _are_texts(body, "description") or _tags(body)
+
+
+def _tags(body: Table) -> str:
+    tags = body.get("tags")
+    good = isinstance(tags, tuple) and all(isinstance(tag, str) for tag in tags)
+    return "" if good else "'tags' must be a list of words"
+
+
+def _user(body: Table) -> str:
+    return _are_texts(body, "password_hash", "hashing_algorithm") or _tags(body)
+
+
+def _permission(body: Table) -> str:
+    return _are_texts(body, "configure", "write", "read")
+
+
+def _topic_permission(body: Table) -> str:
+    return _are_texts(body, "exchange", "write", "read")
+
+
+def _limits(*names: str) -> Check:
+    def check(body: Table) -> str:
+        for name, value in body.items():
+            if name not in names:
+                return f"there is no limit '{name}', but {', '.join(names)}"
+            if type(value) is not int or not -1 <= value < 1 << 32:
+                return f"'{name}' must be a whole number from -1, which means none, to 4294967295"
+        return ""
+
+    return check
+
+
+def _policy(body: Table) -> str:
+    if type(body.get("priority")) is not int:
+        return "'priority' must be a whole number"
+    if not isinstance(body.get("definition"), dict):
+        return "'definition' must be a table"
+    return _are_texts(body, "pattern", "apply-to")
+
+
+def _parameter(body: Table) -> str:
+    return "" if list(body) == ["value"] else "a parameter is a 'value'"
+
+
+KINDS: dict[str, Kind] = {
+    "vhost": Kind(_vhost, False),
+    "user": Kind(_user, False),
+    "permission": Kind(_permission, True, True),
+    "topic_permission": Kind(_topic_permission, True, True),
+    "policy": Kind(_policy, True),
+    "operator_policy": Kind(_policy, True),
+    "parameter": Kind(_parameter, True),
+    "global_parameter": Kind(_parameter, False),
+    "vhost_limit": Kind(_limits("max-connections", "max-queues"), True),
+    "user_limit": Kind(_limits("max-connections", "max-channels"), False, True),
+}
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def on_define(state: State, session: int, command: Define) -> int:
+    _, request, _, what, vhost, name, body = command
+    if not session_exists(state, session):
+        return IGNORED
+    code, text = _define(state, what, vhost, name, body)
+    if session == state.local_session:
+        state.effects.append(Defined(request, code, text))
+    return OK if code < BAD else code
+
+
+def _define(state: State, what: str, vhost: str, name: str, body: Table | None) -> tuple[int, str]:
+    kind = KINDS.get(what)
+    if kind is None:
+        return BAD, f"nothing is called a {what}"
+    if kind.in_vhost != bool(vhost):
+        return BAD, f"a {what} {'needs a' if kind.in_vhost else 'has no'} virtual host"
+    defined, key = state.definitions[what], (vhost, name)
+    if body is None:
+        if key not in defined:
+            return ABSENT, f"there is no {what} '{name}'" + (
+                f" in vhost '{vhost}'" if vhost else ""
+            )
+        _delete(state, what, key)
+        follow(state)
+        return REPLACED, ""
+    code, text = _refusal(state, kind, what, vhost, name, body)
+    if code:
+        return code, text
+    first = body.get("first") is True
+    if first:
+        key_of_first = ("", FIRST_ADMINISTRATOR)
+        if key_of_first in state.definitions["global_parameter"]:
+            return CONFLICT, "the cluster has had its first administrator"
+        _put(state, "global_parameter", key_of_first, {"value": name})
+        body = {one: value for one, value in body.items() if one != "first"}
+    if what == "topic_permission":
+        exchange = body["exchange"]
+        assert isinstance(exchange, str)
+        one: Value = {"write": body["write"], "read": body["read"]}
+        body = {**defined.get(key, {}), exchange: one}
+    new = key not in defined
+    _put(state, what, key, body)
+    if what == "vhost" and new:
+        add_vhost(state, name)
+    follow(state)
+    return (CREATED if new else REPLACED), ""
+
+
+def _refusal(
+    state: State, kind: Kind, what: str, vhost: str, name: str, body: Table
+) -> tuple[int, str]:
+    if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+        return BAD, f"the name of a {what} has 1 to {NAME_BYTES_MAX} bytes"
+    if wrong := kind.check(body):
+        return BAD, f"{what} '{name}': {wrong}"
+    if len(canonical(body)) > DEFINITION_BYTES_MAX:
+        return BAD, f"{what} '{name}' has more than {DEFINITION_BYTES_MAX} bytes"
+    if vhost and ("", vhost) not in state.definitions["vhost"]:
+        return ABSENT, f"there is no vhost '{vhost}'"
+    if kind.of_user and ("", name) not in state.definitions["user"]:
+        return ABSENT, f"there is no user '{name}'"
+    if (vhost, name) not in state.definitions[what]:
+        if sum(map(len, state.definitions.values())) >= DEFINITIONS_MAX:
+            return BAD, f"there are {DEFINITIONS_MAX} definitions; delete some that nobody needs"
+        if what == "vhost" and name in state.vhosts:
+            return CONFLICT, f"vhost '{name}' was deleted and is not gone yet; try again"
+    return 0, ""
+
+
+def _put(state: State, what: str, key: tuple[str, str], body: Table) -> None:
+    defined = state.definitions[what]
+    if key in defined:
+        state.remove(definition_element(what, *key, defined[key]))
+    defined[key] = body
+    state.add(definition_element(what, *key, body))
+    state.defined += 1
+
+
+def _delete(state: State, what: str, key: tuple[str, str]) -> None:
+    """With what depends on it."""
+    _, name = key
+    _take_out(state, what, key)
+    if what == "user":
+        for other, kind in KINDS.items():
+            if kind.of_user:
+                for one in [one for one in state.definitions[other] if one[1] == name]:
+                    _take_out(state, other, one)
+    elif what == "vhost":
+        for other, kind in KINDS.items():
+            if kind.in_vhost:
+                for one in [one for one in state.definitions[other] if one[0] == name]:
+                    _take_out(state, other, one)
+
+
+def _take_out(state: State, what: str, key: tuple[str, str]) -> None:
+    state.remove(definition_element(what, *key, state.definitions[what].pop(key)))
+    state.defined += 1
+
+
+def follow(state: State) -> None:
+    """Bring what follows from the definitions up to date: after a change, and after a restore."""
+    limits = state.definitions["vhost_limit"]
+    for vhost in state.vhosts.values():
+        limit = limits.get((vhost.name, "limits"), {}).get("max-queues", -1)
+        assert isinstance(limit, int)
+        vhost.max_queues = limit
+        vhost.leaving = ("", vhost.name) not in state.definitions["vhost"]
+    state.leaving = [vhost for vhost in state.vhosts.values() if vhost.leaving]
+
+
+def define_first(state: State) -> None:
+    """In a new cluster: the default virtual host, and `guest` (from the member's own machine)."""
+    for what, vhost, name, body in (
+        ("vhost", "", DEFAULT_VHOST, _VHOST),
+        ("user", "", DEFAULT_USER, _GUEST),
+        ("permission", DEFAULT_VHOST, DEFAULT_USER, _ALL),
+    ):
+        code, _ = _define(state, what, vhost, name, body)
+        assert code == CREATED
+
+
+# -- virtual hosts that were deleted -------------------------------------------------------------
+
+
+def end_leaving_vhosts(state: State, work_max: int) -> None:
+    """Delete what is in the first of them, as much as one position may cost."""
+    vhost = state.leaving[0]
+    work = 0
+    for queue in list(islice(vhost.queues.values(), work_max // 8)):
+        if work >= work_max:
+            return
+        work += 8 + len(queue.bindings) + len(queue.consumers)
+        delete_queue(state, queue)
+    if vhost.queues or vhost.connections or work >= work_max:
+        return
+    if any(letter.vhost is vhost for letter in state.late_letters):
+        return
+    _end_exchanges(state, vhost, work_max - work)
+    if not vhost.exchanges:
+        del state.vhosts[vhost.name]
+        state.leaving.remove(vhost)
+
+
+def _end_exchanges(state: State, vhost: Vhost, work: int) -> None:
+    for exchange in list(islice(vhost.exchanges.values(), max(1, work // 8))):
+        if vhost.exchanges.get(exchange.name) is exchange:  # not gone with an earlier one
+            work -= 8 + len(exchange.bindings) + len(exchange.inbound)
+            remove_exchange(state, vhost, exchange)
+        if work <= 0:
+            return

@@ -1,0 +1,29 @@
+"""Regular expressions of operators."""
+
+from __future__ import annotations
+
+from broker.access import patterns
+
+
+def test_a_pattern_is_searched_for_as_rabbitmq_does() -> None:
+    assert patterns.matches(".*", "any")
+    assert patterns.matches("^amq\\.", "amq.topic")
+    assert patterns.matches("b", "abc")
+    assert not patterns.matches("^b", "abc")
+
+
+def test_an_empty_pattern_gives_nothing() -> None:
+    assert not patterns.matches("", "q")
+    assert patterns.matches("", "")
+
+
+def test_what_is_wrong_is_said_in_the_words_of_re2() -> None:
+    assert patterns.fault_of("(") == "missing ): ("
+    assert patterns.fault_of("a(?=b)") == "invalid perl operator: (?="
+    assert patterns.fault_of("\ud800")
+    assert patterns.fault_of("^(a|b)$") == ""
+
+
+def test_no_pattern_takes_more_than_linear_time() -> None:
+    """A backtracking matcher would not end within the test's time limit."""
+    assert not patterns.matches("^(a+)+$", "a" * 5000 + "b")

@@ -1,0 +1,169 @@
+"""What operators define, from the request to the outcome that is durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.access import passwords
+from broker.admin.definitions import PATIENCE_S, Definitions, Outcome
+from broker.machine.commands import TICK, Command, Tick, Value
+from broker.replication.controller import Controller
+from tests.support.gateway_loop import Loop
+
+
+class Member:
+    """A member without a ring: what is submitted is ordered when a test says so."""
+
+    def __init__(self) -> None:
+        self.loop, self.now = Loop(), 0.0
+        self.controller = SimpleNamespace(
+            serving=True, halted="", primary=SimpleNamespace(reason="no quorum"),
+            submissions=SimpleNamespace(session=self.loop.gateway.session),
+            replica=SimpleNamespace(machine=self.loop.machine), submit=self._submit,
+        )  # fmt: skip
+        self.definitions = Definitions(cast("Controller", self.controller))
+        self.loop.gateway.on_defined = self.definitions.done
+
+    def _submit(self, commands: list[Command]) -> None:
+        self.loop.gateway.commands += commands
+
+    def define(
+        self, what: str, name: str, body: Mapping[str, Value] | None, vhost: str = ""
+    ) -> Outcome:
+        async def run() -> Outcome:
+            task = asyncio.ensure_future(self.definitions.define(what, vhost, name, body, "admin"))
+            await asyncio.sleep(0)
+            self.loop.turn()
+            self.definitions.wake(self.now)
+            return await task
+
+        return asyncio.run(run())
+
+
+def test_a_password_is_kept_as_a_salted_hash() -> None:
+    member = Member()
+    assert member.define("user", "u", {"password": "secret", "tags": "administrator, x"}) == (
+        201,
+        "",
+    )
+    kept = member.loop.machine.definitions["user"]["", "u"]
+    assert kept["tags"] == ("administrator", "x")
+    assert "secret" not in str(kept)
+    password_hash = cast("str", kept["password_hash"])
+    assert passwords.matches("secret", password_hash, passwords.DEFAULT_ALGORITHM)
+    assert member.define("user", "v", {"password": "secret"}) == (201, "")
+    other = member.loop.machine.definitions["user"]["", "v"]
+    assert other["password_hash"] != password_hash
+
+
+def test_a_virtual_host_is_gone_when_its_deletion_returns() -> None:
+    member = Member()
+    assert member.define("vhost", "v", {"tags": "a"}) == (201, "")
+    assert member.loop.machine.definitions["vhost"]["", "v"] == {"description": "", "tags": ("a",)}
+    assert member.define("vhost", "v", None) == (204, "")
+    assert list(member.loop.machine.vhosts) == ["/"]
+
+
+def test_the_deletion_of_a_virtual_host_waits_for_its_last_connection() -> None:
+    member = Member()
+    member.loop.machine.vhosts["/"].connections += 1
+
+    async def run() -> None:
+        task = asyncio.ensure_future(member.definitions.define("vhost", "", "/", None, "admin"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+            member.loop.turn()
+            member.definitions.wake(member.now)
+        assert not task.done()
+        member.loop.machine.vhosts["/"].connections -= 1
+        member.loop.apply(0, Tick(TICK, 0, 0))
+        member.definitions.wake(member.now)
+        assert await task == (204, "")
+        assert not member.loop.machine.vhosts
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("what", "body", "text"),
+    [
+        ("permission", {"configure": "(", "write": "", "read": ""},
+            "configure: invalid regular expression '(': missing ): ("),
+        ("policy", {"pattern": "a(?=b)"},
+            "pattern: invalid regular expression 'a(?=b)': invalid perl operator: (?="),
+        ("user", {"password": 7}, "password must be text"),
+        ("user", {"password": "\ud800"}, "password must be text"),
+        ("user", {"password_hash": "x"},
+            "password_hash is not base64 of a salt of 4 bytes and a hash of that algorithm"),
+        ("parameter", {"value": 1 << 80},
+            "its values are nested too deep, too many, or no text and numbers"),
+        ("parameter", {"value": "\ud800"},
+            "its values are nested too deep, too many, or no text and numbers"),
+        ("parameter", {"value": [0] * 5000},
+            "its values are nested too deep, too many, or no text and numbers"),
+        ("parameter", {"value": "x" * 70_000}, "it has more than 65536 bytes"),
+    ],
+)  # fmt: skip
+def test_what_can_be_told_at_once_is_not_ordered(
+    what: str, body: dict[str, Value], text: str
+) -> None:
+    member = Member()
+    before = len(member.loop.applied)
+    assert member.define(what, "x", body, "" if what == "user" else "/") == (400, text)
+    assert len(member.loop.applied) == before
+
+
+def test_the_machine_has_the_last_word() -> None:
+    assert Member().define("permission", "x", {"configure": "", "write": "", "read": ""}, "/") == (
+        404, "there is no user 'x'",
+    )  # fmt: skip
+
+
+def test_a_member_outside_the_primary_view_takes_none() -> None:
+    member = Member()
+    member.controller.serving = False
+    assert member.define("vhost", "v", {}) == (
+        503, "this member is not in the primary view: no quorum",
+    )  # fmt: skip
+
+
+def test_what_is_not_durable_is_not_reported() -> None:
+    member = Member()
+    member.loop.durable = False
+
+    async def run() -> None:
+        task = asyncio.ensure_future(member.definitions.define("vhost", "", "v", {}, "admin"))
+        await asyncio.sleep(0)
+        member.loop.turn()
+        member.definitions.wake(member.now)
+        await asyncio.sleep(0)
+        assert "v" in member.loop.machine.vhosts
+        assert not task.done()
+        member.loop.settle()
+        assert await task == (201, "")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("lost", ["session", "patience"])
+def test_what_nobody_answers_is_given_up(lost: str) -> None:
+    member = Member()
+
+    async def run() -> None:
+        task = asyncio.ensure_future(member.definitions.define("vhost", "", "v", {}, "admin"))
+        await asyncio.sleep(0)
+        if lost == "session":
+            member.controller.submissions.session += 1
+        else:
+            member.now += PATIENCE_S + 1
+        member.definitions.wake(member.now)
+        code, text = await task
+        assert code == 503
+        assert "look whether it took effect" in text
+
+    asyncio.run(run())

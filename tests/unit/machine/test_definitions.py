@@ -1,0 +1,210 @@
+"""What operators define: ordered, part of the state; and the end of a virtual host."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.command_codec import BlobMalformed, pack_blob, unpack_blob
+from broker.machine.commands import Table
+from broker.machine.effects import CancelNotify
+from broker.machine.handlers import definitions
+from broker.machine.limits import DEFINITIONS_MAX
+from broker.machine.machine import Machine
+from tests.support.three_machines import Rig
+
+VHOST: Table = {"description": "", "tags": ()}
+USER: Table = {"password_hash": "", "hashing_algorithm": "", "tags": ()}
+NONE: Table = {"configure": "", "write": "", "read": ""}
+
+
+def test_a_new_cluster_has_a_virtual_host_and_guest() -> None:
+    machine = Rig().machine
+    assert list(machine.vhosts) == ["/"]
+    assert machine.definitions["permission"]["/", "guest"] == {
+        "configure": ".*", "write": ".*", "read": ".*",
+    }  # fmt: skip
+    guest = machine.definitions["user"]["", "guest"]
+    assert guest["tags"] == ("administrator",)
+    packed = base64.b64decode(str(guest["password_hash"]))
+    assert packed[4:] == hashlib.sha256(packed[:4] + b"guest").digest()
+
+
+def test_a_later_view_defines_nothing_anew() -> None:
+    rig = Rig()
+    assert rig.define("user", "", "guest", None) == (204, "")
+    rig.activate("a", cold=True)
+    assert not rig.machine.definitions["user"]
+
+
+def test_the_asking_member_hears_what_became_of_it() -> None:
+    rig = Rig()
+    assert rig.define("vhost", "", "v", VHOST, "b") == (201, "")
+    assert rig.define("vhost", "", "v", VHOST, "c") == (204, "")
+    assert rig.define("user", "", "u", USER) == (201, "")
+    assert rig.define("permission", "v", "u", NONE) == (201, "")
+    assert rig.define("user", "", "u", None) == (204, "")
+    assert not rig.machine.definitions["permission"].get(("v", "u"))
+    assert rig.define("user", "", "u", None) == (404, "there is no user 'u'")
+
+
+@pytest.mark.parametrize(
+    ("what", "vhost", "name", "body", "told"),
+    [
+        ("weather", "", "x", {}, (400, "nothing is called a weather")),
+        ("user", "/", "x", USER, (400, "a user has no virtual host")),
+        ("permission", "", "guest", NONE, (400, "a permission needs a virtual host")),
+        ("permission", "v", "guest", NONE, (404, "there is no vhost 'v'")),
+        ("permission", "/", "u", NONE, (404, "there is no user 'u'")),
+        ("permission", "/", "guest", {"read": ""}, (400,
+            "permission 'guest': 'configure' must be text")),
+        ("vhost", "", "", VHOST, (400, "the name of a vhost has 1 to 255 bytes")),
+        ("vhost", "", "v" * 256, VHOST, (400, "the name of a vhost has 1 to 255 bytes")),
+        ("user", "", "u", {**USER, "tags": "x"}, (400, "user 'u': 'tags' must be a list of words")),
+        ("user_limit", "", "guest", {"max-channels": True}, (400,
+            "user_limit 'guest': 'max-channels' must be a whole number from -1, which means none, "
+            "to 4294967295")),
+        ("vhost_limit", "/", "limits", {"x": 1}, (400,
+            "vhost_limit 'limits': there is no limit 'x', but max-connections, max-queues")),
+        ("policy", "/", "p", {"pattern": "", "apply-to": "queues", "priority": 0}, (400,
+            "policy 'p': 'definition' must be a table")),
+        ("parameter", "/", "c/n", {"value": "x" * 70_000}, (400,
+            "parameter 'c/n' has more than 65536 bytes")),
+        ("policy", "/", "p", None, (404, "there is no policy 'p' in vhost '/'")),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_changes_nothing(
+    what: str, vhost: str, name: str, body: Table | None, told: tuple[int, str]
+) -> None:
+    rig = Rig()
+    root = rig.machine.root()
+    assert rig.define(what, vhost, name, body) == told
+    assert rig.machine.root() == root
+
+
+def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definitions, "DEFINITIONS_MAX", 4)
+    assert DEFINITIONS_MAX > 4
+    rig = Rig()
+    assert rig.define("user", "", "u", USER)[0] == 201
+    assert rig.define("user", "", "u2", USER)[0] == 400
+    assert rig.define("user", "", "u", USER)[0] == 204
+
+
+def test_topic_permissions_of_a_user_are_one_for_each_exchange() -> None:
+    rig = Rig()
+    for exchange in ("x", "y"):
+        body: Table = {"exchange": exchange, "write": "w", "read": "r"}
+        rig.define("topic_permission", "/", "guest", body)
+    assert list(rig.machine.definitions["topic_permission"]["/", "guest"]) == ["x", "y"]
+
+
+def test_the_first_administrator_is_exactly_one() -> None:
+    rig = Rig()
+    assert rig.define("user", "", "admin", {**USER, "first": True}, "b") == (201, "")
+    told = rig.define("user", "", "boss", {**USER, "first": True}, "c")
+    assert told == (409, "the cluster has had its first administrator")
+    assert list(rig.machine.definitions["user"]) == [("", "guest"), ("", "admin")]
+    assert "first" not in rig.machine.definitions["user"]["", "admin"]
+
+
+def test_a_definition_travels_and_its_deletion_too() -> None:
+    for body in (VHOST, None):
+        define = c.Define(c.DEFINE, 1, "me", "vhost", "", "v", body)
+        assert unpack_blob(pack_blob(1, 1, 1, [define])).commands == (tuple(define),)
+    alarm = (c.ALARM, "disk", True, None)
+    with pytest.raises(BlobMalformed):
+        unpack_blob(pack_blob(1, 1, 1, [alarm]))  # type: ignore[list-item]
+
+
+def test_it_is_in_a_snapshot() -> None:
+    """G14."""
+    rig = Rig()
+    rig.define("vhost", "", "v", VHOST)
+    rig.define("vhost_limit", "v", "limits", {"max-queues": 1})
+    client = rig.client(vhost="v")
+    client.queue("q")
+    rig.define("vhost", "", "v", None)
+    copy = Machine.restore("c", rig.machine.snapshot())
+    copy.invariants()
+    assert copy.definitions == rig.machine.definitions
+    assert copy.root() == rig.machine.root()
+    assert [vhost.name for vhost in copy.leaving] == ["v"]
+    assert copy.connected == {"guest": 1}
+
+
+def test_a_limit_of_queues_holds_at_its_position() -> None:
+    rig = Rig()
+    client = rig.client()
+    client.queue("q")
+    rig.define("vhost_limit", "/", "limits", {"max-queues": 1})
+    assert client.queue("q") == c.OK
+    assert client.queue("r") == 406
+    assert client.error() == (
+        "PRECONDITION_FAILED - cannot declare queue 'r': queue limit in vhost '/' (1) is reached"
+    )
+
+
+def test_a_deleted_vhost_takes_no_connection_and_leaves_when_the_last_is_gone() -> None:
+    rig = Rig()
+    client = rig.client(vhost="v")
+    client.queue("q")
+    rig.define("permission", "v", "guest", NONE)
+    assert rig.define("vhost", "", "v", None) == (204, "")
+    assert not rig.machine.definitions["permission"].get(("v", "guest"))
+    rig.pass_time(1_000_000)
+    assert not rig.machine.vhosts["v"].queues
+    opened = c.ConnectionOpen(c.CONNECTION_OPEN, 77, "v", "guest", "a:1")
+    assert rig.apply(client.session, opened) == 530
+    assert rig.define("vhost", "", "v", VHOST) == (
+        409, "vhost 'v' was deleted and is not gone yet; try again",
+    )  # fmt: skip
+    assert rig.machine.wants_tick
+    client.close()
+    assert list(rig.machine.vhosts) == ["/"]
+    assert not rig.machine.wants_tick
+    assert rig.define("vhost", "", "v", VHOST) == (201, "")
+
+
+def test_nothing_is_left_of_a_deleted_vhost() -> None:
+    rig = Rig()
+    root = rig.machine.root()
+    client = rig.client(vhost="v")
+    client.queue("q", {"x-expires": 60_000, "x-message-ttl": 1000})
+    client.exchange("x")
+    client.bind("q", "x")
+    client.publish("q", b"m")
+    client.consume("q")
+    client.close()
+    rig.define("vhost", "", "v", None)
+    assert list(rig.machine.vhosts) == ["/"]
+    assert rig.machine.root() == root
+
+
+def test_consumers_of_a_deleted_vhost_are_told() -> None:
+    rig = Rig()
+    client = rig.client(vhost="v")
+    client.queue("q")
+    client.consume("q")
+    rig.define("vhost", "", "v", None)
+    assert [type(one) for one in rig.effects if isinstance(one, CancelNotify)] == [CancelNotify]
+
+
+def test_a_large_vhost_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.machine.machine.LEAVING_WORK_MAX", 16)
+    rig = Rig()
+    client = rig.client(vhost="v")
+    for number in range(5):
+        client.queue(f"q{number}")
+    client.close()
+    rig.define("vhost", "", "v", None)
+    depths = [len(rig.machine.vhosts["v"].queues)]
+    while "v" in rig.machine.vhosts:
+        rig.tick("a", 0)
+        if "v" in rig.machine.vhosts:
+            depths.append(len(rig.machine.vhosts["v"].queues))
+    assert depths[:4] == [3, 1, 0, 0]
+    assert len(depths) == 5, "its exchanges go in slices, too"
