@@ -1,0 +1,1 @@
+"""The dashboard as an operator uses it, in a real browser."""

@@ -1,0 +1,316 @@
+"""The dashboard in a real browser: click paths, keys, hostile names, what a screen reader needs.
+
+The pages run in a headless Chromium against prepared answers; every request that changes something
+is asserted, and nothing may be said on the console.  Skipped, with the reason, where no Chromium
+is: on Debian, `apt-get install chromium-headless-shell`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from broker.management.server import STATIC
+from tests.support.dashboard import chromium
+from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
+from tests.support.dashboard.chromium import Browser, browser, executable
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(
+        executable() is None, reason="no Chromium: apt-get install chromium-headless-shell"
+    ),
+]
+
+PAGES = (
+    "overview", "members", "queues", "queue/%2F/orders", "exchanges", "exchange/%2F/amq.topic",
+    "connections", "channels", "policies", "users", "vhosts", "health",
+)  # fmt: skip
+HOSTILE_PATH = quote(HOSTILE, safe="")
+
+FAULTS = Path(chromium.__file__).with_name("page_faults.js").read_text(encoding="utf-8")
+"""What is wrong with the page as it stands, by the rules of WCAG that a program can check."""
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests of this file."""
+    with browser(tmp_path_factory.mktemp("chromium") / "profile") as found:
+        yield found
+
+
+@pytest.fixture
+def api() -> Iterator[CannedApi]:
+    """Prepared answers, and a record of what was changed."""
+    canned = CannedApi()
+    yield canned
+    canned.close()
+
+
+@pytest.fixture
+def page(started: Browser, api: CannedApi) -> Browser:
+    """The page, logged in; another port is another origin, so no test knows another's login."""
+    started.complaints.clear()
+    started.screen()
+    started.open(f"{api.url}/")
+    log_in(started)
+    started.wait_text("Messages in queues")
+    return started
+
+
+def log_in(page: Browser, password: str = "pw") -> None:
+    """Fill in the form and send it by the keyboard."""
+    page.wait("document.querySelector('form.login')")
+    page.fill("User", "ada")
+    page.fill("Password", password)
+    page.press("Enter")
+
+
+def go(page: Browser, place: str) -> None:
+    """Go to a page by its address and wait until it was filled."""
+    page.evaluate(f"location.hash = '#/{place}'")
+    page.wait(f"decodeURIComponent(location.hash) === decodeURIComponent('#/{place}')")
+    page.wait("!document.querySelector('.list') || document.querySelector('.counted').textContent")
+
+
+def test_every_page_is_clean_in_light_and_dark_and_on_a_phone(page: Browser) -> None:
+    faults: list[str] = []
+    for width, height, dark in ((1280, 900, False), (360, 780, True)):
+        page.screen(width, height, dark=dark)
+        for place in PAGES:
+            go(page, place)
+            page.evaluate(
+                "for (const fold of document.querySelectorAll('details')) fold.open = true"
+            )
+            faults += [f"{place} at {width}: {one}" for one in page.evaluate(FAULTS)]
+    assert faults == []
+    assert page.complaints == []
+
+
+def test_the_login_says_no_and_forgets_on_logout(started: Browser, api: CannedApi) -> None:
+    started.screen()
+    started.open(f"{api.url}/")
+    log_in(started, "wrong")
+    started.wait_text("does not let this user in")
+    assert started.evaluate("sessionStorage.length") == 0
+    assert started.evaluate(FAULTS) == []
+    log_in(started)
+    started.wait_text("Messages in queues")
+    started.open(f"{api.url}/#/queues")
+    started.evaluate("location.reload()")
+    started.wait_text("orders")  # the login outlives a reload, in this tab
+    started.click("button", "Log out")
+    started.wait("document.querySelector('form.login')")
+    assert started.evaluate("sessionStorage.length + localStorage.length") == 0
+    assert not started.evaluate("document.cookie")
+
+
+def test_hostile_names_are_text(page: Browser, api: CannedApi) -> None:
+    for place in ("queues", "exchanges", "connections", "users"):
+        go(page, place)
+        page.wait_text("onerror=alert(1)")
+    go(page, "queues")
+    page.click("a", "onerror=alert(1)")
+    page.wait("document.querySelector('h1').textContent.startsWith('Queue <img')")
+    page.wait("[...document.querySelectorAll('dd')].some((one) => one.textContent === '3')")
+    page.click("button", "Get")
+    page.wait_text("<b>one</b>")
+    assert page.evaluate("document.querySelectorAll('img[src=x], pre b').length") == 0
+    assert page.dialogs == 0
+    assert api.changes[-1][:2] == ("POST", f"queues/%2F/{HOSTILE_PATH}/get")
+    assert page.complaints == []
+
+
+def test_a_name_that_a_browser_would_take_for_a_path_is_not_asked_for(
+    page: Browser, api: CannedApi
+) -> None:
+    page.evaluate("location.hash = '#/queue/%2F/..'")
+    page.wait_text('a browser cannot address the name ".."')
+    assert api.changes == []
+
+
+def test_messages_are_published_looked_at_moved_and_purged(page: Browser, api: CannedApi) -> None:
+    go(page, "queue/%2F/orders")
+    page.click("summary", "Publish a message")
+    page.fill("Payload", "héllo")
+    page.fill("Properties", '{"headers": {"k": 1}}')
+    page.click("button", "Publish")
+    page.wait_text("The message is in the queue.")
+    page.click("summary", "Move messages")
+    page.fill("To queue", "bulk.001")
+    page.fill("Messages at most", "2")
+    page.click("button", "Move")
+    page.wait_text("2 messages moved to bulk.001")
+    page.click("button", "Purge")
+    page.wait("document.querySelector('dialog')?.open")
+    page.press("Enter")  # the focus is on Cancel
+    page.wait("!document.querySelector('dialog')")
+    page.click("button", "Purge")
+    page.click("dialog button", "Purge")
+    page.wait_text("Queue orders is purged.")
+    page.click("button", "Delete")
+    page.click("dialog button", "Delete")
+    page.wait("location.hash === '#/queues'")
+    properties = {"delivery_mode": 2, "headers": {"k": 1}}
+    assert api.changes == [
+        ("POST", "exchanges/%2F/amq.default/publish",
+         {"routing_key": "orders", "payload": "héllo", "payload_encoding": "string",
+          "properties": properties}),
+        ("POST", "queues/%2F/orders/move", {"to": "bulk.001", "count": 2}),
+        ("DELETE", "queues/%2F/orders/contents", None),
+        ("DELETE", "queues/%2F/orders", None),
+    ]  # fmt: skip
+    assert page.complaints == []
+
+
+def test_things_are_declared_bound_and_unbound(page: Browser, api: CannedApi) -> None:
+    go(page, "queues")
+    page.click("summary", "Declare a queue")
+    page.fill("Name", "new/one")
+    page.fill("Arguments", '{"x-max-length": 5}')
+    page.click("button", "Declare")
+    page.wait_text("Queue new/one is declared.")
+    go(page, "queue/%2F/orders")
+    page.click("summary", "Add a binding")
+    page.fill("From exchange", "amq.topic")
+    page.fill("Routing key", "a.#")
+    page.click("button", "Bind")
+    page.wait_text("The binding is there.")
+    page.click("button", "Unbind")
+    page.click("dialog button", "Unbind")
+    page.wait_text("The binding is removed.")
+    declared = {"durable": True, "auto_delete": False, "arguments": {"x-max-length": 5}}
+    assert api.changes == [
+        ("PUT", "queues/%2F/new%2Fone", declared),
+        ("POST", "bindings/%2F/e/amq.topic/q/orders", {"routing_key": "a.#", "arguments": {}}),
+        ("DELETE", "bindings/%2F/e/amq.topic/q/orders/o.%2523", None),
+    ]
+
+
+def test_what_an_operator_sets(page: Browser, api: CannedApi) -> None:
+    go(page, "users")
+    page.click("summary", "Add or change a user")
+    page.fill("Name", "bob")
+    page.fill("Password", "pw2")
+    page.fill("Tags", "monitoring, management")
+    page.click("button", "Save")
+    page.wait_text("User bob is saved.")
+    go(page, "policies")
+    page.click("summary", "Set a policy")
+    page.fill("Name", "p")
+    page.fill("Pattern", "^a")
+    page.fill("Definition", '{"max-length": 9}')
+    page.click("button", "Set")
+    page.wait_text("Policy p is set.")
+    go(page, "connections")
+    page.click("button", "Close")
+    page.click("dialog button", "Close")
+    page.wait_text("The connection is closed.")
+    go(page, "members")
+    page.click("tr[data-id=b] button", "Force out")
+    page.click("dialog button", "Force out")
+    page.wait_text("b was told to leave.")
+    assert api.changes == [
+        ("PUT", "users/bob", {"password": "pw2", "tags": "monitoring,management"}),
+        ("PUT", "policies/%2F/p",
+         {"pattern": "^a", "definition": {"max-length": 9}, "priority": 0, "apply-to": "all"}),
+        ("DELETE", f"connections/{quote(CONNECTION, safe='')}", None),
+        ("POST", "cluster/members/b/stop", {}),
+    ]  # fmt: skip
+    assert page.complaints == []
+
+
+def test_a_refusal_is_shown_and_what_was_typed_is_kept(page: Browser, api: CannedApi) -> None:
+    go(page, "queues")
+    api.refusals["queues/%2F/orders"] = (400, "inequivalent arg 'durable' for queue 'orders'")
+    page.click("summary", "Declare a queue")
+    page.fill("Name", "orders")
+    page.fill("Arguments", "not json")
+    page.click("button", "Declare")
+    page.wait_text("this is not JSON: not json")
+    page.fill("Arguments", "")
+    page.press("Backspace")
+    page.click("button", "Declare")
+    page.wait_text("inequivalent arg 'durable' for queue 'orders'")
+    assert page.evaluate("document.querySelector('details input[name=name]').value") == "orders"
+
+
+def test_the_keyboard_reaches_everything_in_order(page: Browser) -> None:
+    go(page, "queues")
+    page.evaluate("document.activeElement.blur(); window.getSelection().removeAllRanges()")
+    page.evaluate("document.querySelector('.skip').focus()")
+    page.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.press("Tab")
+    assert page.evaluate("document.activeElement.type") == "search"
+    page.type("bulk.11")
+    page.wait_text("10 of 122")
+    page.press("Tab", "Tab", "Tab")  # the regular expression, the table that scrolls, its heads
+    assert page.evaluate("document.activeElement.textContent") == "Name"
+    page.press("Enter")
+    page.wait("document.querySelector('th[aria-sort=ascending]')")
+    assert page.evaluate("document.activeElement.textContent.startsWith('Name')")
+    order = page.evaluate("""[...document.querySelectorAll('a[href], button, input, summary')]
+        .filter((one) => one.checkVisibility() && one.tabIndex >= 0).map((one) => {
+            const box = one.closest('tr, nav, .bar, .filter, summary, .pages, .skip')
+                .getBoundingClientRect();
+            return Math.round(box.top);
+        }).slice(1)""")
+    assert order == sorted(order), "the order of the keyboard is that of the eye"
+
+
+def test_a_page_that_is_refreshed_keeps_the_focus(page: Browser) -> None:
+    go(page, "queues")
+    page.wait("document.querySelector('tr[data-id=\"//orders\"] a')")
+    page.evaluate("document.querySelector('tr[data-id=\"//orders\"] a').focus()")
+    page.evaluate("document.querySelector('tr[data-id=\"//orders\"]').dataset.old = 'yes'")
+    page.wait("!document.querySelector('tr[data-old]')")
+    assert page.evaluate("document.activeElement.textContent") == "orders"
+
+
+def test_a_list_of_many_is_paged(page: Browser) -> None:
+    go(page, "queues")
+    page.wait_text("page 1 of 3")
+    page.click("button", "Next")
+    page.wait_text("page 2 of 3")
+    page.wait_text("bulk.048")
+    assert page.evaluate("document.querySelectorAll('tbody tr').length") == 50
+
+
+def test_alarms_and_lost_quorum_are_seen_at_a_glance(page: Browser, api: CannedApi) -> None:
+    cluster = api.answers["cluster"]
+    assert isinstance(cluster, dict)
+    quorum = {"expected_votes": 3, "total_votes": 1, "quorum": 2, "quorate": False}
+    api.answers["cluster"] = {
+        **cluster, "status": "INQUORATE", "reason": "1 of 3 votes", "quorum": {**quorum},
+        "alarms": ["b: disk_free 12 MB is below 50 MB"],
+    }  # fmt: skip
+    page.wait_text("not quorate")
+    page.wait_text("INQUORATE")
+    go(page, "health")
+    page.wait_text("b: disk_free 12 MB is below 50 MB")
+
+
+def test_a_member_that_went_away_is_said_to_be_away(started: Browser) -> None:
+    api = CannedApi()
+    started.screen()
+    started.open(f"{api.url}/")
+    log_in(started)
+    started.wait_text("Messages in queues")
+    api.close()
+    started.wait_text("no answer from this member")
+    assert started.evaluate("document.querySelectorAll('polyline').length") > 0
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    files: list[Path] = sorted(STATIC.rglob("*.*"))
+    assert len(files) > 15
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        foreign = text.replace("http://www.w3.org/2000/svg", "")
+        assert "://" not in foreign, file
+        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+            assert way not in text, f"{file} sets markup by {way}"
