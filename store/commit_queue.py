@@ -22,6 +22,7 @@ from store.errors import NoSpace, StoreError, StoreFailed
 
 CHECKPOINT_SLICE_BYTES = 1 << 20
 SPACE_RETRY_S = 0.25
+DURATIONS = 4096
 
 Call = Callable[[], object]
 
@@ -82,7 +83,9 @@ class _Commit:
         queue = self.queue
         calls: list[Call] = []
         if self.entries:
+            began = queue.now()
             queue.store.commit(b"".join(self.entries), self.first, self.last, self.meta)
+            queue.commit_took_s.append(queue.now() - began)
             queue.counters["commits"] += 1
             queue.counters["entries"] += len(self.entries)
             calls.append(lambda: queue.on_durable(self.last))
@@ -193,7 +196,9 @@ class CommitQueue:
         self.store, self.on_durable, self.on_failed = store, on_durable, on_failed
         self.give_up_reserve = give_up_reserve
         self.full = ""  # why a commit waits for space; empty: none does
-        self._wake, self._now = wake, now
+        self.commit_took_s: deque[float] = deque(maxlen=DURATIONS)
+        """Of the latest commits, for whoever takes them out."""
+        self._wake, self.now = wake, now
         self._entries: list[bytes] = []
         self._first = 0
         self._last = store.meta.position
@@ -258,7 +263,7 @@ class CommitQueue:
 
     def _count_submission(self, size: int) -> None:
         self._submitted += 1
-        self._waiting.append((self._submitted, self._now(), size))
+        self._waiting.append((self._submitted, self.now(), size))
         self._waiting_bytes += size
 
     def committed(self, submitted: int) -> None:

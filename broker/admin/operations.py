@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from broker.admin.definitions import Definitions
 from broker.admin.maintenance import Clients, Maintenance
-from broker.admin.status import groups_of, primary_fact, quorum_of, status_of
+from broker.admin.status import counters_of, groups_of, primary_fact, quorum_of, status_of
 from broker.exit_codes import Exit
 from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Upgrade
 from broker.replication.controller import Controller
@@ -49,7 +49,7 @@ class Operations:
         later: Callable[[float, Callable[[], None]], object],
         send_direct: Callable[[Member, bytes], None],
         stop: Callable[[Exit, str], None],
-        counters: Callable[[], dict[str, int]],
+        counters: Callable[[], Mapping[str, Mapping[str, int]]],
         progress: Callable[[], str],
         watchdogs: Callable[[], Json],
     ) -> None:
@@ -60,7 +60,8 @@ class Operations:
         self._progress, self._watchdogs = progress, watchdogs
         self.definitions = Definitions(controller)
         self.defined = self.definitions.done
-        self.login, self.all_counters = clients.login, counters
+        self.login = clients.login
+        self.all_counters = lambda: counters_of(**counters())
         tracer.watch(lambda: primary_fact(controller))
 
     def status(self) -> Json:

@@ -69,6 +69,11 @@ class ServerConnection(FrameReader):
         self.user, self.phase = user, ReaderPhase.OPENING
         self.frame_bytes_max = self.limits.frame_bytes_max
 
+    @property
+    def now(self) -> float:
+        """When it was called last with a time."""
+        return self._now
+
     def receive(self, data: bytes, now: float) -> list[Event]:
         """The events that these bytes complete."""
         self._now = self._heartbeat.received_at = now

@@ -398,6 +398,19 @@ class Joiner(Generic[StoreT]):
     # -- for people ------------------------------------------------------------------------------
 
     @property
+    def share(self) -> float:
+        """Return the part of the checkpoint or the tail that is here; 1: nothing is fetched."""
+        if self._donor is None or self._verifying:
+            return 1.0
+        answer = None if self._receiver is None else self._receiver.answer
+        if self._receiver is None or answer is None:
+            return 0.0
+        if isinstance(answer, Offer):
+            return self._receiver.counters["bytes"] / max(answer.size, 1)
+        position = self._replica().history.position
+        return (position - self._begun_position) / max(answer.end - self._begun_position, 1)
+
+    @property
     def progress(self) -> str:
         """Return how far the transfer is; empty when there is none."""
         if self._donor is None:

@@ -139,6 +139,11 @@ class StateTransfer:
         return self._joiner.progress
 
     @property
+    def share(self) -> float:
+        """Return the part of what is fetched that is here; 1 where nothing is."""
+        return min(max(self._joiner.share, 0.0), 1.0)
+
+    @property
     def counters(self) -> dict[str, int]:
         """Return what both sides did."""
         sent = {f"donor_{name}": value for name, value in self._sender.counters.items()}

@@ -115,6 +115,8 @@ class LocalChannel:
     prefetch: int = 0
     wants_confirms: bool = False
     publish_no: int = 0
+    probe_no: int = 0  # the publish whose confirm is timed; 0: none is under way
+    probed_at: float = 0.0
     transaction: Transaction | None = None
     pending_close: PendingClose | None = None
     # Replies: how many were requested of the machine, how many came, which ones are our own.

@@ -15,6 +15,7 @@ from broker.frontend.client import Client
 from broker.frontend.encryption import Encryption
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
+from broker.histogram import Histogram
 from broker.machine.commands import Command
 from broker.machine.effects import Defined, Effect
 
@@ -37,11 +38,18 @@ class ClientLink:
         self.client, self.transport = client, transport
         self.full = False  # the transport takes no more for now
         self.reading = True
+        self.received = self.sent = 0  # bytes
         self.unsent = b""  # output from before this member might not reply any more
         self._owner = owner
 
+    @property
+    def conn(self) -> int:
+        """The machine's number of the connection; 0: it has none."""
+        return self.client.conn
+
     def data_received(self, data: bytes) -> None:
         """Bytes of the client."""
+        self.received += len(data)
         self._owner.gateway.data_received(self.client, data, time.monotonic())
         self._owner.on_work()
 
@@ -70,6 +78,8 @@ class ClientLink:
         if ending or not self.full:
             data = self._take()
             if data:
+                self.sent += len(data)
+                self._owner.bytes_out += len(data)
                 self.transport.write(data)
         if ending:
             self.transport.close()
@@ -116,11 +126,19 @@ class Connections:
         self._links: dict[Client, ClientLink] = {}
         self._paused = False
         self.may_reply = False
+        self.bytes_out = self.confirmed = 0
+        self.confirm_took = Histogram()
 
     @property
     def counters(self) -> dict[str, int]:
         """Return what the gateway counted."""
-        return {**self.gateway.counters, "connected": len(self._links)}
+        own = {"connected": len(self._links), "confirmed": self.confirmed,
+               "bytes_out": self.bytes_out}  # fmt: skip
+        return {**self.gateway.counters, **own}
+
+    def links(self) -> list[ClientLink]:
+        """Return the sockets of all clients."""
+        return list(self._links.values())
 
     @property
     def durable_mark(self) -> int:
@@ -214,6 +232,12 @@ class Connections:
             self.outbox.fence()
         self.gateway.admit_waiting(soon=soon)
         confirmed = self.outbox.flush()
+        self.confirmed += len(confirmed)
+        if self.outbox.probed:
+            now = time.monotonic()
+            for at in self.outbox.probed:
+                self.confirm_took.observe(now - at)
+            self.outbox.probed.clear()
         for client in self.gateway.take_writable():
             link = self._links.get(client)
             if link is not None:

@@ -60,6 +60,8 @@ def on_events(client: Client, events: list[Event]) -> None:
             publish_no = 0
             if channel.wants_confirms:
                 publish_no = channel.publish_no = channel.publish_no + 1
+                if not channel.probe_no:
+                    channel.probe_no, channel.probed_at = publish_no, client.connection.now
             published += 1
             commands.append(
                 Publish(

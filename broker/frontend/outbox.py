@@ -63,6 +63,7 @@ class Outbox:
         self._with_held: dict[LocalChannel, tuple[Client, int]] = {}  # channels with `held`
         self._fresh: dict[LocalChannel, tuple[Client, int]] = {}  # channels with fresh confirms
         self._confirmed: list[int] = []
+        self.probed: list[float] = []  # when publishes came whose confirms are due now
 
     # -- the shell's side ------------------------------------------------------------------------
 
@@ -228,6 +229,9 @@ class Outbox:
         if not fresh:
             self._fresh[channel] = client, number
         fresh.append((publish_no, ack))
+        if publish_no == channel.probe_no:
+            channel.probe_no = 0
+            self.probed.append(channel.probed_at)
         if ack and client.channels.get(number) is channel:
             self._confirmed.append(position)
 

@@ -69,8 +69,7 @@ class Exchange:
     inbound: dict[BindingId, Binding] = field(default_factory=dict)  # from other exchanges to here
     by_key: dict[str, dict[BindingId, Binding]] = field(default_factory=dict)
     patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # with wildcards, in words
-    publish_in: int = 0  # counted like a tally
-    publish_out: int = 0
+    tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
         alternate = self.arguments.get("alternate-exchange")

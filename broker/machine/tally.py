@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False, repr=False)
 class Tally:
-    """What happened to the messages of a queue, a channel, or a member's clients."""
+    """What happened to the messages of a queue, an exchange, a channel, or a member's clients."""
 
-    publish: int = 0  # of a queue: see Queue.next_seq
-    routed: int = 0  # copies that came to queues
+    sampled: tuple[int, ...] = ()  # kept by whoever samples it; empty: not yet
+
+    publish: int = 0  # of a queue, what came into it
+    routed: int = 0  # copies that went on to queues
     confirm: int = 0  # publishes that were accepted, and are to be confirmed
     return_unroutable: int = 0
     drop_unroutable: int = 0

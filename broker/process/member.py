@@ -13,11 +13,10 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 
 from broker.admin.operations import Operations
-from broker.admin.status import counters_of
 from broker.divergence.digest_vote import DigestVerdict
 from broker.durability.data_directory import DataDirectory
 from broker.durability.startup import resume
@@ -37,6 +36,7 @@ from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports
 from broker.replication.timers import Timers
 from broker.selfcheck.supervisor import Supervisor
+from broker.statistics.observation import Observation
 from broker.watchdogs.reply_lease import ReplyLease
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
 from store.errors import NoSpace, StoreError, StoreStuck
@@ -148,6 +148,14 @@ class BrokerMember:
             watchdogs=lambda: {**self._watchdogs.status(), **self.life.status()},
         )  # fmt: skip
 
+    @cached_property
+    def observation(self) -> Observation:
+        """The statistics of this member."""
+        return Observation(
+            self._member, self.clients, self._ring.node, self._ring.transport,
+            self._transfer, self._watchdogs, self._loop, self._ring.driver.send_direct,
+        )  # fmt: skip
+
     # -- start and stop --------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -155,6 +163,7 @@ class BrokerMember:
         self._ring.start(self.stop)
         self._log.tend()
         self._watchdogs.gauge.start()
+        self.observation.start()
         self._beat()
 
     def set_limits(self, bounds: Bounds) -> None:
@@ -203,6 +212,7 @@ class BrokerMember:
         if self._beat_handle is not None:
             self._beat_handle.cancel()
         self._watchdogs.hang.end()
+        self.observation.stop()
         if code is Exit.OK and self._controller.shutdown_position:
             await asyncio.sleep(LINGER_S)
             self.operations.stop_members_without_state()
@@ -297,7 +307,11 @@ class BrokerMember:
     def _on_direct(self, direct: Direct) -> None:
         if direct.sender not in self._ring.node.members:
             self._counters["datagrams_of_strangers"] += 1
-        elif not (self.operations.takes(direct) or self._watchdogs.takes(direct)):
+        elif not (
+            self.operations.takes(direct)
+            or self._watchdogs.takes(direct)
+            or self.observation.members.takes(direct)
+        ):
             self._transfer.takes(direct)
 
     # -- called back by the replicated member (`ports.Host`) -------------------------------------
@@ -331,10 +345,10 @@ class BrokerMember:
         if event == "installed":  # the old state, and what a transfer took, are free
             self._watchdogs.memory.soon()
 
-    def _all_counters(self) -> dict[str, int]:
-        """Return the counters of all parts; their prefixes are a format that operators see."""
+    def _all_counters(self) -> dict[str, Mapping[str, int]]:
+        """Return the counters of all parts; the parts' names are a format that operators see."""
         controller = self._controller
-        return counters_of(
+        return dict(
             member=self._counters, ring=self._ring.node.counters,
             transport=self._ring.transport.counters,
             core=controller.counters, primary=controller.primary.counters,
@@ -343,7 +357,8 @@ class BrokerMember:
             votes=controller.judgement.counters,
             clients=self.clients.counters, memberlog=self._log.counters,
             transfer=self._transfer.counters,
-            care=self._supervisor.all_counters(), **self._watchdogs.counters,
+            care=self._supervisor.all_counters(),
+            statistics=self.observation.members.counters, **self._watchdogs.counters,
         )  # fmt: skip
 
 

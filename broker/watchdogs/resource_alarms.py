@@ -85,6 +85,10 @@ class ResourceAlarms:
             self._set(MEMORY, bool(bound) and reading.used > bound - less, text)
         self._set(FULL, bool(full), full)
 
+    def bounds(self, reading: Reading) -> tuple[int, int]:
+        """Return the room and the memory at which an alarm begins; 0: never."""
+        return self._floor(reading), _amount(self._memory, reading.memory)
+
     def _floor(self, reading: Reading) -> int:
         if self._disk_free is None:
             share = int(reading.disk * ROOM_SHARE)

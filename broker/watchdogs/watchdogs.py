@@ -87,10 +87,10 @@ class Watchdogs:
         self._controller, self._disk_lag, self._full = controller, disk_lag, full
         self._persister = persister
         self.gauge = gauge = ResourceGauge(lambda: persister().store, reserve)
-        self._resources = ResourceAlarms(
+        self.resources = ResourceAlarms(
             bounds.disk_free, bounds.memory, lambda: gauge.bytes_to_start
         )
-        self.set_limits = self._resources.set_limits
+        self.set_limits = self.resources.set_limits
         self.clocks = ClockSkew(
             node.me, bounds.clock_s, send_direct, wall_us, lambda: controller().ran
         )
@@ -107,7 +107,7 @@ class Watchdogs:
         """Return the counters by part."""
         return {"clock": self.clocks.counters, "disk": self.disk.counters,
                 "loop": self.pauses.counters, "memory": self.memory.counters,
-                "alarms": self._resources.counters}  # fmt: skip
+                "alarms": self.resources.counters}  # fmt: skip
 
     def on_view(self, members: tuple[Member, ...]) -> None:
         """The ring has a new view."""
@@ -147,11 +147,11 @@ class Watchdogs:
         self.clocks.wake(now)
         self._go_on()
         full = self._full()
-        self._resources.look(self.gauge.reading, full)
-        self._resources.order(self._controller())
-        if not full and self._resources.wants_checkpoint(self._controller(), now):
+        self.resources.look(self.gauge.reading, full)
+        self.resources.order(self._controller())
+        if not full and self.resources.wants_checkpoint(self._controller(), now):
             self._persister().request_checkpoint()
-        leave = self._resources.must_leave(self._controller(), now)
+        leave = self.resources.must_leave(self._controller(), now)
         # What waits for space is not late: nobody leaves for it who would leave nobody behind.
         stuck_s = self._progress.look(self._controller().primary, now)
         late = "" if full else self.disk.look(self._disk_lag(), now, stuck_s)

@@ -119,8 +119,8 @@ def publish_to(
     channel, and its number there.
     """
     exchange, key, queues, _, _, source = route
-    source.publish_in += 1
-    source.publish_out += len(queues)
+    source.tally.publish += 1
+    source.tally.routed += len(queues)
     persistent = flags & PERSISTENT
     if persistent:
         what |= FLAG

@@ -146,6 +146,7 @@ def next_seq(queue: Queue, message: Message) -> int:
     service: priority downwards, then arrival; the lowest bit is kept free for `seq_at`."""
     seq = queue.next_seq
     queue.next_seq = seq + 1
+    queue.tally.publish += 1
     if queue.max_priority < 0:
         return seq
     rank = queue.max_priority - min(priority_of(message[PROPERTIES]), queue.max_priority)

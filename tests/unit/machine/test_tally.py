@@ -31,7 +31,8 @@ def test_every_member_counts_for_the_clients_of_all() -> None:
         assert counted(at_channel(publisher, machine).tally) == {"publish": 2, "confirm": 1}
         expected = {"deliver": 3, "redeliver": 1, "ack": 1}
         assert counted(at_channel(consumer, machine).tally) == expected
-        assert counted(machine.vhosts["/"].queues["q"].tally) == expected
+        queue = machine.vhosts["/"].queues["q"]
+        assert counted(queue.tally) == expected | {"publish": 2}
         assert counted(machine.totals["b", "/"].messages) == expected
         at_a = counted(machine.totals["a", "/"].messages)
         assert at_a == {"publish": 2, "confirm": 1, "routed": 2}
@@ -48,6 +49,7 @@ def test_each_way_to_get_a_message_counts_by_itself() -> None:
     client.consume("q", no_ack=True)
     client.get("q")
     found = counted(client.rig.machine.vhosts["/"].queues["q"].tally)
+    assert found.pop("publish") == 4
     assert found == {"get": 1, "ack": 1, "get_no_ack": 1, "deliver_no_ack": 2, "get_empty": 1}
 
 
@@ -97,7 +99,7 @@ def test_an_exchange_counts_what_comes_in_and_the_copies_that_go_out() -> None:
         client.bind(name, "amq.fanout")
     client.publish("", exchange="amq.fanout")
     fanout = client.rig.machine.vhosts["/"].exchanges["amq.fanout"]
-    assert (fanout.publish_in, fanout.publish_out) == (1, 2)
+    assert counted(fanout.tally) == {"publish": 1, "routed": 2}
 
 
 def test_totals_outlive_connections_channels_and_queues() -> None:

@@ -41,7 +41,9 @@ class Tempo:
         self.lease_ms = config.lease_ms  # as this member would have it
         self.timeout_ms = config.token_timeout_ms
         self._config = config
-        self._smoothed = 0.0
+        self.smoothed_s = 0.0  # rotation
+        self.rotations = 0
+        self.rotations_s = 0.0  # what they took together
         self._slowest = [0.0, 0.0]  # smoothed rotation: of the window before, and of this one
         self._longest = [0.0, 0.0]  # rotation, the same way
         self._window_ends = 0.0
@@ -63,16 +65,18 @@ class Tempo:
 
     def rotation(self, seconds: float, now: float) -> None:
         """The token came again after `seconds`."""
-        self._smoothed += (seconds - self._smoothed) * SMOOTHING
+        self.smoothed_s += (seconds - self.smoothed_s) * SMOOTHING
+        self.rotations += 1
+        self.rotations_s += seconds
         slowest, longest = self._slowest, self._longest
         if now >= self._window_ends:
             calm = now >= self._window_ends + WINDOW_S
             for measure in (slowest, longest):
                 measure[0], measure[1] = 0.0 if calm else measure[1], 0.0
             self._window_ends = now + WINDOW_S
-        elif self._smoothed <= slowest[1] and seconds <= longest[1]:
+        elif self.smoothed_s <= slowest[1] and seconds <= longest[1]:
             return
-        slowest[1] = max(slowest[1], self._smoothed)
+        slowest[1] = max(slowest[1], self.smoothed_s)
         longest[1] = max(longest[1], seconds)
         self._derive()
 

@@ -1,0 +1,189 @@
+"""What members tell one another of themselves, in datagrams outside the order.
+
+Each member sends its figures every few seconds, and the bytes of those of its connections on which
+something moved.  A datagram may be lost: the next one says it again, and figures that were not
+repeated for a while are not shown any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+import msgpack
+
+from broker.machine.state import ConnectionRecord
+from broker.statistics.figures import FIGURES, Figures
+from vsync.totem.events import Direct
+from vsync.types import Member
+
+FIGURES_ARE, TRAFFIC_IS = b"Of", b"Ot"
+"""How datagrams begin."""
+TELL_S = 2.0
+HEARD_S = 10.0
+ROWS = 100
+"""Connections looked at in one step, so in one datagram."""
+
+
+class Link(Protocol):
+    """One client's socket."""
+
+    received: int
+    sent: int
+
+    @property
+    def conn(self) -> int:
+        """The machine's number of the connection; 0: it has none."""
+
+
+class View(Protocol):
+    """What is looked at of the primary layer."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members of the present view."""
+
+
+class Traffic(NamedTuple):
+    """Bytes of one connection."""
+
+    received: int
+    sent: int
+    received_rate: float
+    sent_rate: float
+    at: float
+
+    def next(self, received: int, sent: int, now: float) -> Traffic:
+        """Return it with newer counts."""
+        interval = max(now - self.at, 0.1)
+        more, out = (received - self.received) / interval, (sent - self.sent) / interval
+        return Traffic(received, sent, max(more, 0.0), max(out, 0.0), now)
+
+
+class MemberFigures:
+    """The figures of all members, as far as they were heard."""
+
+    def __init__(
+        self,
+        me: Member,
+        view: View,
+        session: Callable[[], int],
+        connections: Callable[[], Mapping[tuple[int, int], ConnectionRecord]],
+        read: Callable[[], Figures],
+        links: Callable[[], list[Link]],
+        send: Callable[[Member, bytes], None],
+    ) -> None:
+        self.counters = {"told": 0, "malformed": 0}
+        self._me, self._view, self._session, self._connections = me, view, session, connections
+        self._read, self._links, self._send = read, links, send
+        self._heard: dict[str, tuple[float, Figures]] = {}
+        self._traffic: dict[tuple[int, int], Traffic] = {}
+        self._round: Iterator[None] = iter(())
+        self._now = self._told_at = 0.0
+
+    def of(self, name: str) -> Figures | None:
+        """Return the figures of a member; None where they were not heard lately."""
+        if name == self._me.name:
+            return self._read()
+        found = self._heard.get(name)
+        return found[1] if found is not None and self._now - found[0] <= HEARD_S else None
+
+    def traffic(self, connection: tuple[int, int]) -> Traffic | None:
+        """Return the bytes of a connection; None where its member has told nothing of it."""
+        found = self._traffic.get(connection)
+        if found is not None and self._now - found.at > HEARD_S:
+            return found._replace(received_rate=0.0, sent_rate=0.0)
+        return found
+
+    def step(self, now: float) -> None:
+        """Tell the others what is due, and look at some of the connections."""
+        self._now = now
+        if now - self._told_at >= TELL_S:
+            self._told_at = now
+            self._tell(FIGURES_ARE + bytes(msgpack.packb(self._read())))
+        if next(self._round, self) is self:
+            self._round = self._look_at_all()
+            next(self._round, None)
+
+    def takes(self, direct: Direct) -> bool:
+        """Whether this datagram was of here; then it is dealt with."""
+        kind, content = direct.payload[:2], direct.payload[2:]
+        if kind not in (FIGURES_ARE, TRAFFIC_IS):
+            return False
+        try:
+            told = msgpack.unpackb(content, strict_map_key=True)
+            if kind == FIGURES_ARE:
+                self._heard[direct.sender.name] = self._now, _figures(told)
+            else:
+                self._hear_traffic(told)
+        except (ValueError, TypeError, msgpack.UnpackException):
+            self.counters["malformed"] += 1
+        return True
+
+    def _hear_traffic(self, told: object) -> None:
+        session, rows = _traffic(told)
+        connections = self._connections()
+        for conn, received, sent in rows:
+            if (session, conn) in connections:
+                self._take((session, conn), received, sent)
+
+    def _take(self, key: tuple[int, int], received: int, sent: int) -> None:
+        before = self._traffic.get(key)
+        if before is None:
+            self._traffic[key] = Traffic(received, sent, 0.0, 0.0, self._now)
+        else:
+            self._traffic[key] = before.next(received, sent, self._now)
+
+    def _tell(self, datagram: bytes) -> None:
+        self.counters["told"] += 1
+        for member in self._view.members:
+            if member != self._me:
+                self._send(member, datagram)
+
+    def _look_at_all(self) -> Iterator[None]:
+        """One step for so many connections of this member; then forget those that ended."""
+        session = self._session()
+        links = self._links()
+        began = self._now
+        for place in range(0, len(links), ROWS):
+            rows: list[tuple[int, int, int]] = []
+            for link in links[place : place + ROWS]:
+                conn = link.conn
+                if not conn:
+                    continue
+                before = self._traffic.get((session, conn))
+                told = None if before is None else (before.received, before.sent)
+                if told != (link.received, link.sent):
+                    rows.append((conn, link.received, link.sent))
+                    self._take((session, conn), link.received, link.sent)
+                elif before is not None and before.received_rate + before.sent_rate:
+                    self._take((session, conn), link.received, link.sent)
+            if rows:
+                self._tell(TRAFFIC_IS + bytes(msgpack.packb((session, rows))))
+            yield
+        keys = list(self._traffic)
+        for place in range(0, len(keys), ROWS):
+            connections = self._connections()
+            for key in keys[place : place + ROWS]:
+                if key not in connections:
+                    self._traffic.pop(key, None)
+            yield
+        while self._now - began < TELL_S:
+            yield
+
+
+def _traffic(told: object) -> tuple[int, list[tuple[int, int, int]]]:
+    if not isinstance(told, list) or len(told) != 2 or not isinstance(told[1], list):
+        raise ValueError("no traffic")
+    rows = [(int(conn), int(received), int(sent)) for conn, received, sent in told[1]]
+    return int(told[0]), rows
+
+
+def _figures(told: object) -> Figures:
+    if not isinstance(told, dict):
+        raise ValueError("no figures")
+    found = {name: float(value) for name, value in told.items() if name in FIGURES}
+    if len(found) != len(FIGURES) or not all(map(math.isfinite, found.values())):
+        raise ValueError("other figures")
+    return found

@@ -1,0 +1,193 @@
+"""What a member measures of itself, and the timer on which its statistics go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import Callable
+
+from broker.durability.store_writer import StoreWriter
+from broker.durability.transfer import StateTransfer
+from broker.frontend.connections import Connections
+from broker.histogram import Histogram
+from broker.replication.member import ReplicatedMember
+from broker.statistics.figures import Figures
+from broker.statistics.members import MemberFigures
+from broker.statistics.statistics import Statistics
+from broker.watchdogs.watchdogs import Watchdogs
+from store.lmdb_store import LmdbStore
+from vsync.io.redundant_transport import RedundantTransport
+from vsync.quorum.voter_set import parse
+from vsync.totem.node import Node
+from vsync.types import Member
+
+STEP_S = 0.1
+SLICE_S = 0.0005
+"""So much of each step goes into the sweep at most, so half a per cent of the loop's time."""
+PROCESS_S = 5.0
+"""How often the system is asked about this process, on a thread."""
+
+
+class Observation:
+    """The statistics of one member, and what keeps them going."""
+
+    def __init__(
+        self,
+        member: ReplicatedMember[LmdbStore, StoreWriter],
+        clients: Connections,
+        node: Node,
+        transport: RedundantTransport,
+        transfer: StateTransfer,
+        watchdogs: Watchdogs,
+        loop: asyncio.AbstractEventLoop,
+        send_direct: Callable[[Member, bytes], None],
+    ) -> None:
+        self._controller = controller = member.controller
+        self._member, self._clients = member, clients
+        self._node, self._transport = node, transport
+        self._transfer, self._watchdogs = transfer, watchdogs
+        self._loop = loop
+        self._began = loop.time()
+        self._max_fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._open_fds = 0
+        self._asked_at = -PROCESS_S
+        self._asking: asyncio.Future[int] | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        self.commit_took = Histogram()
+        self.members = MemberFigures(
+            controller.me,
+            controller.primary,
+            lambda: controller.submissions.session,
+            lambda: controller.replica.machine.connections,
+            self.figures,
+            lambda: [*clients.links()],
+            send_direct,
+        )
+        self.statistics = Statistics(controller, self.members, lambda: time.time_ns() // 1_000_000)
+
+    def start(self) -> None:
+        """Begin."""
+        self._step()
+
+    def stop(self) -> None:
+        """End; the numbers stay."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _step(self) -> None:
+        self._handle = self._loop.call_later(STEP_S, self._step)
+        now = self._loop.time()
+        took = self._member.persister.writer.commit_took_s
+        while took:
+            self.commit_took.observe(took.popleft())
+        if self._asking is None and now - self._asked_at >= PROCESS_S:
+            self._asked_at = now
+            self._asking = self._loop.run_in_executor(None, _open_fds)
+            self._asking.add_done_callback(self._told)
+        clock = time.perf_counter
+        deadline = clock() + SLICE_S
+        self.statistics.step(now, lambda: clock() < deadline)
+        self.members.step(now)
+
+    def _told(self, open_fds: asyncio.Future[int]) -> None:
+        self._asking = None
+        if not open_fds.cancelled() and open_fds.exception() is None:
+            self._open_fds = open_fds.result()
+
+    def figures(self) -> Figures:
+        """Return the figures of this member now."""
+        return {
+            **self._of_process(), **self._of_clients(), **self._of_ring(), **self._of_quorum(),
+            **self._of_store(),
+        }  # fmt: skip
+
+    def _of_process(self) -> Figures:
+        reading = self._watchdogs.gauge.reading
+        room, used, floor, bound = 0, 0, 0, 0
+        if reading is not None:
+            room, used = reading.room, reading.used
+            floor, bound = self._watchdogs.resources.bounds(reading)
+        return {
+            "uptime_s": self._loop.time() - self._began,
+            "pid": os.getpid(),
+            "processors": len(os.sched_getaffinity(0)),
+            "cpu_s_total": time.process_time(),
+            "open_fds": self._open_fds,
+            "max_fds": self._max_fds,
+            "memory_bytes": used,
+            "memory_limit_bytes": bound,
+            "disk_free_bytes": room,
+            "disk_free_limit_bytes": floor,
+        }
+
+    def _of_clients(self) -> Figures:
+        clients = self._clients
+        counters = clients.counters
+        return {
+            "client_sockets": counters["connected"],
+            "client_received_bytes_total": counters["bytes_in"],
+            "client_sent_bytes_total": counters["bytes_out"],
+            "client_blocked_total": counters["blocked"],
+            "messages_confirmed_total": counters["confirmed"],
+            "confirm_p50_s": clients.confirm_took.quantile(0.5),
+            "confirm_p99_s": clients.confirm_took.quantile(0.99),
+        }
+
+    def _of_ring(self) -> Figures:
+        node, transport = self._node, self._transport.counters
+        counted, tempo = node.counters.get, node.tempo
+        return {
+            "ring_members": len(node.members),
+            "ring_view_changes_total": counted("phase_operational", 0),
+            "ring_rotations_total": tempo.rotations,
+            "ring_rotation_s_total": tempo.rotations_s,
+            "ring_rotation_s": tempo.smoothed_s if len(node.members) > 1 else 0.0,
+            "ring_retransmitted_total": counted("retransmitted", 0),
+            "ring_asked_total": counted("asked", 0),
+            "ring_token_lost_total": counted("token_lost", 0),
+            "ring_suspected_falsely_total": counted("suspected_falsely", 0),
+            "ring_frames_sent_total": transport.get("frames_sent", 0),
+            "ring_frames_received_total": transport.get("frames_received", 0),
+            "ring_sent_bytes_total": transport.get("bytes_sent", 0),
+            "ring_received_bytes_total": transport.get("bytes_received", 0),
+            "ring_backlog_bytes": self._controller.submissions.bytes_outstanding,
+        }
+
+    def _of_quorum(self) -> Figures:
+        controller = self._controller
+        primary, electorate = controller.primary, parse(controller.promise.voters)
+        votes = needed = expected = 0
+        if electorate.sets:
+            latest = electorate.latest
+            votes = latest.votes_of(primary.caught_up_names) if primary.active else 0
+            needed, expected = latest.quorum, latest.total
+        return {
+            "quorum_quorate": primary.active,
+            "quorum_serving": controller.serving,
+            "quorum_votes": votes,
+            "quorum_needed": needed,
+            "quorum_expected": expected,
+            "quorum_epoch": controller.replica.history.epoch,
+            "quorum_position": controller.replica.history.position,
+            "quorum_durable": primary.durable(),
+            "quorum_halted": bool(controller.halted),
+            "transfer_share": self._transfer.share,
+        }
+
+    def _of_store(self) -> Figures:
+        counters = self._member.persister.writer.all_counters()
+        return {
+            "store_commits_total": counters["commits"],
+            "store_entries_total": counters["entries"],
+            "store_checkpoints_total": counters["checkpoints"],
+            "store_commit_p50_s": self.commit_took.quantile(0.5),
+            "store_commit_p99_s": self.commit_took.quantile(0.99),
+            "store_waiting_bytes": counters["waiting_bytes"],
+            "store_full": bool(self._member.persister.writer.full),
+        }
+
+
+def _open_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,188 @@
+"""Rates of what the machine counts: a sweep over all tallies, about once a second, in slices.
+
+A sweep reads each tally once.  What changed since the sweep before gets a track, which lives while
+there is something to tell: an object at rest costs a comparison, and no memory beyond its last
+sample.  With very many objects a sweep takes longer than its period, never more of the loop: its
+rates are then those of a longer window.
+
+Pure: time, and when to pause, are handed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
+
+from broker.machine.machine import Machine
+from broker.machine.state import Queue
+from broker.machine.tally import Tally, Totals
+
+COUNTS = tuple(field.name for field in fields(Tally) if field.name != "sampled")
+CHURN = tuple(field.name for field in fields(Totals) if field.name != "messages")
+_counts_of: Callable[[Tally], tuple[int, ...]] = attrgetter(*COUNTS)
+_churn_of: Callable[[Totals], tuple[int, ...]] = attrgetter(*CHURN)
+READY, UNACKED = len(COUNTS), len(COUNTS) + 1
+"""Where a queue's depth stands in its sample, behind the counts."""
+
+PERIOD_S = 1.0
+MINUTE_S = 60.0
+STEP_S = 10.0
+"""The rates over a minute are measured from a sample that is so much older or younger."""
+LOOK_EVERY = 16
+"""Objects between two looks at the clock."""
+
+Sample: TypeAlias = tuple[int, ...]
+
+
+class Depths(NamedTuple):
+    """Sums over queues."""
+
+    ready: int = 0
+    unacked: int = 0
+    queues: int = 0
+    consumers: int = 0
+
+
+class Track:
+    """What changed lately in one tally."""
+
+    __slots__ = ("changed_at", "older", "rates")
+
+    def __init__(self, at: float, before: Sample) -> None:
+        self.changed_at = at
+        self.rates: tuple[float, ...] = ()
+        self.older: deque[tuple[float, Sample]] = deque([(at, before)])
+
+    def take(self, began: float, at: float, before: Sample, now: Sample) -> None:
+        """The sample of the sweep that began at `at`; the one before began at `began`."""
+        interval = max(at - began, 1e-6)
+        self.rates = tuple([(b - a) / interval for a, b in zip(before, now, strict=True)])
+        if before != now:
+            self.changed_at = at
+        older = self.older
+        if at - older[-1][0] >= STEP_S:
+            older.append((at, now))
+        while len(older) > 1 and at - older[1][0] >= MINUTE_S:
+            older.popleft()
+
+    def minute(self, at: float, now: Sample) -> tuple[float, ...]:
+        """Return the rates over the last minute, or since there is something to tell."""
+        began, before = self.older[0]
+        interval = max(at - began, PERIOD_S)
+        return tuple([(b - a) / interval for a, b in zip(before, now, strict=True)])
+
+
+class Rates(NamedTuple):
+    """A second, per item of a sample."""
+
+    last: tuple[float, ...]
+    """Between the last two sweeps."""
+    minute: tuple[float, ...]
+
+
+class Sampler:
+    """Sweeps one machine, and the next one when a received state takes its place."""
+
+    def __init__(self) -> None:
+        self.sweeps = 0
+        self.depths = Depths()
+        self.by_vhost: dict[str, Depths] = {}
+        self.share = Depths()
+        """Of the queues that this member reports to a collector which sums over members."""
+        self.depth_rates = (0.0, 0.0)
+        """Of ready and unacked messages, a second."""
+        self.at = 0.0
+        """When the last whole sweep began."""
+        self._tracks: dict[Tally, Track] = {}
+        self._machine: Machine | None = None
+        self._began = 0.0  # the sweep before
+        self._sweep: Iterator[None] | None = None
+        self._started = -PERIOD_S
+
+    def step(
+        self, now: float, machine: Machine, mine: Callable[[Queue], bool],
+        more: Callable[[], bool],
+    ) -> bool:  # fmt: skip
+        """Go on while there is `more` time; whether a sweep came to its end.  `mine`: whether a
+        queue is in this member's share."""
+        if machine is not self._machine:
+            self._machine, self._sweep, self._tracks, self.sweeps = machine, None, {}, 0
+        if self._sweep is None:
+            if now - self._started < PERIOD_S:
+                return False
+            self._began, self._started = self._started, now
+            self._sweep = self._all(machine, mine, now)
+        for count, _ in enumerate(self._sweep):
+            if count % LOOK_EVERY == 0 and not more():
+                return False
+        self._sweep = None
+        self.sweeps += 1
+        return True
+
+    def rates(self, tally: Tally) -> Rates | None:
+        """Return its rates, None where nothing changed for a minute."""
+        track = self._tracks.get(tally)
+        if track is None or not track.rates:
+            return None
+        return Rates(track.rates, track.minute(self.at, tally.sampled))
+
+    def _all(self, machine: Machine, mine: Callable[[Queue], bool], at: float) -> Iterator[None]:
+        tracks: dict[Tally, Track] = {}
+        by_vhost: dict[str, Depths] = {}
+        own = [0, 0, 0, 0]
+        for totals in list(machine.totals.values()):
+            counts = _counts_of(totals.messages) + _churn_of(totals)
+            self._take(tracks, at, totals.messages, counts)
+            yield
+        for vhost in list(machine.vhosts.values()):
+            inside = [0, 0, 0, 0]
+            for queue in list(vhost.queues.values()):
+                ready, unacked = len(queue.ready) + len(queue.returned), queue.unacked
+                counts = (*_counts_of(queue.tally), ready, unacked)
+                self._take(tracks, at, queue.tally, counts)
+                for sums in (inside, own) if mine(queue) else (inside,):
+                    sums[0] += ready
+                    sums[1] += unacked
+                    sums[2] += 1
+                    sums[3] += len(queue.consumers)
+                yield
+            by_vhost[vhost.name] = Depths(*inside)
+            for exchange in list(vhost.exchanges.values()):
+                self._take(tracks, at, exchange.tally, _counts_of(exchange.tally))
+                yield
+        for channel in list(machine.channels.values()):
+            self._take(tracks, at, channel.tally, _counts_of(channel.tally))
+            yield
+        depths = Depths(*map(sum, zip(Depths(), *by_vhost.values(), strict=True)))
+        interval = max(at - self._began, 1e-6)
+        if self.sweeps:
+            before = self.depths
+            self.depth_rates = (
+                (depths.ready - before.ready) / interval,
+                (depths.unacked - before.unacked) / interval,
+            )
+        self._tracks, self.at = tracks, at
+        self.depths, self.by_vhost, self.share = depths, by_vhost, Depths(*own)
+
+    def _take(self, tracks: dict[Tally, Track], at: float, tally: Tally, now: Sample) -> None:
+        before = tally.sampled
+        track = self._tracks.get(tally)
+        if track is None:
+            if now == before:
+                return
+            tally.sampled = now
+            if not before:
+                if not self.sweeps:
+                    return  # of this machine nothing is known yet
+                before = (0,) * len(now)
+                if now == before:
+                    return
+            track = Track(self._began, before)
+        elif at - track.changed_at > MINUTE_S + STEP_S and now == before:
+            return
+        tally.sampled = now
+        track.take(self._began, at, before, now)
+        tracks[tally] = track

@@ -1,0 +1,49 @@
+"""Three members' machines in lockstep, seen by one member's statistics on a clock of their own."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+from broker.replication.controller import Controller
+from broker.statistics.figures import FIGURES, Figures
+from broker.statistics.members import Link, MemberFigures
+from broker.statistics.statistics import Statistics
+from tests.support.three_machines import Rig
+from vsync.types import Member
+
+MEMBERS = tuple(Member(name, 1, f"127.0.0.1:{port}") for port, name in enumerate("abc", 1))
+
+
+class Observed:
+    """What member `name` says of the rig's cluster; `sent` are its datagrams."""
+
+    def __init__(self, name: str = "a", rig: Rig | None = None) -> None:
+        self.rig = rig or Rig()
+        self.now = 1000.0
+        self.sent: list[tuple[Member, bytes]] = []
+        self.links: list[Link] = []
+        self.figures: Figures = dict.fromkeys(FIGURES, 1.0)
+        self.me = next(member for member in MEMBERS if member.name == name)
+        machine = self.rig.machines[name]
+        primary = SimpleNamespace(
+            caught_up_names=frozenset("abc"), mark=SimpleNamespace(without_data=frozenset()),
+            members=MEMBERS, active=True,
+        )  # fmt: skip
+        self.fake = SimpleNamespace(
+            me=self.me, serving=True, primary=primary, replica=SimpleNamespace(machine=machine),
+            submissions=SimpleNamespace(session=machine.sessions[name].session),
+        )  # fmt: skip
+        controller = cast("Controller", self.fake)
+        self.members = MemberFigures(
+            self.me, primary, lambda: self.fake.submissions.session,
+            lambda: self.fake.replica.machine.connections, lambda: dict(self.figures),
+            lambda: list(self.links),
+            lambda to, payload: self.sent.append((to, payload)),
+        )  # fmt: skip
+        self.statistics = Statistics(controller, self.members, lambda: round(self.now * 1000))
+
+    def sweep(self, seconds: float = 1.0, more: Callable[[], bool] = lambda: True) -> None:
+        """Let time pass, and sweep once."""
+        self.now += seconds
+        self.statistics.step(self.now, more)
+        self.members.step(self.now)

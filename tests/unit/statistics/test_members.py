@@ -1,0 +1,93 @@
+"""What members tell one another: heard, outdated, malformed."""
+
+from dataclasses import dataclass
+
+import msgpack
+import pytest
+
+from broker.statistics.members import FIGURES_ARE, HEARD_S, ROWS, TRAFFIC_IS
+from tests.unit.statistics.observed import MEMBERS, Observed
+from vsync.totem.events import Direct
+
+
+@dataclass
+class FakeLink:
+    conn: int
+    received: int = 0
+    sent: int = 0
+
+
+def hear(listener: Observed, speaker: Observed) -> None:
+    for to, payload in speaker.sent:
+        if to == listener.me:
+            assert listener.members.takes(Direct(speaker.me, payload))
+    speaker.sent.clear()
+
+
+def test_figures_reach_the_others_and_are_forgotten_when_not_repeated() -> None:
+    ours = Observed("a")
+    theirs = Observed("b", ours.rig)
+    theirs.figures["open_fds"] = 7.0
+    assert ours.statistics.node("b") == {}
+    theirs.sweep()
+    ours.sweep()
+    hear(ours, theirs)
+    assert ours.statistics.node("b")["fd_used"] == 7
+    ours.sweep(HEARD_S + 1)
+    assert ours.statistics.node("b") == {}
+    assert ours.statistics.node("a")["fd_used"] == 1
+
+
+def test_bytes_of_connections_are_known_at_other_members() -> None:
+    ours = Observed("a")
+    theirs = Observed("b", ours.rig)
+    client = ours.rig.client("b")
+    connection = ours.rig.machine.connections[client.session, client.conn]
+    link = FakeLink(client.conn, 100, 10)
+    theirs.links = [link]
+    for received in (100, 400):
+        link.received = received
+        for _ in range(4):
+            theirs.sweep()
+            ours.sweep()
+            hear(ours, theirs)
+    found = ours.statistics.connection(connection)
+    assert (found["recv_oct"], found["send_oct"]) == (400, 10)
+    rate = found["recv_oct_details"]
+    assert isinstance(rate, dict)
+    assert 50 <= rate["rate"] <= 150  # 300 bytes in two to six seconds
+    ours.sweep(HEARD_S + 1)
+    assert ours.statistics.connection(connection)["recv_oct_details"] == {"rate": 0.0}
+    client.close()
+    for _ in range(10):
+        ours.sweep()
+    assert ours.members.traffic(connection.key) is None
+
+
+def test_many_connections_are_told_in_small_pieces() -> None:
+    seen = Observed()
+    seen.links = [FakeLink(number, 1, 1) for number in range(1, 2 * ROWS + 2)]
+    seen.members.step(seen.now)
+    seen.members.step(seen.now)
+    told = [payload for to, payload in seen.sent if payload[:2] == TRAFFIC_IS]
+    assert len(told) == 2 * (len(MEMBERS) - 1)
+    assert all(len(payload) < 4096 for payload in told)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\xc1", msgpack.packb(3), msgpack.packb({}), msgpack.packb({"pid": "x"}),
+        msgpack.packb([1]), msgpack.packb([1, [[1, 2]]]), msgpack.packb(["x", [["y", 1, 2]]]),
+        msgpack.packb([1, 7]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [FIGURES_ARE, TRAFFIC_IS])
+def test_a_malformed_datagram_is_counted_and_dropped(kind: bytes, content: bytes) -> None:
+    seen = Observed()
+    assert seen.members.takes(Direct(MEMBERS[1], kind + content))
+    assert seen.members.counters["malformed"] == 1
+
+
+def test_other_datagrams_are_for_others() -> None:
+    assert not Observed().members.takes(Direct(MEMBERS[1], b"Oc127.0.0.1:1"))

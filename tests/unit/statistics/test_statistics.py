@@ -1,0 +1,218 @@
+"""Rates and totals of the machine's counts, in the shape that RabbitMQ's tools read."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from broker.machine.machine import Machine
+from broker.machine.state import Channel, Queue
+from tests.support.three_machines import Client
+from tests.unit.statistics.observed import Observed
+
+
+def queue_of(seen: Observed, name: str = "q") -> Queue:
+    machine: Machine = seen.fake.replica.machine
+    return machine.vhosts["/"].queues[name]
+
+
+def channel_of(seen: Observed, client: Client) -> Channel:
+    machine: Machine = seen.fake.replica.machine
+    return machine.channels[client.session, client.conn, client.chan]
+
+
+Json: TypeAlias = Any
+
+
+def stats(fragment: dict[str, object]) -> Json:
+    return fragment["message_stats"]
+
+
+def publishing(seen: Observed, member: str = "b") -> Client:
+    client = seen.rig.client(member)
+    client.queue("q")
+    seen.sweep()
+    return client
+
+
+def test_a_rate_is_what_happened_between_two_sweeps() -> None:
+    seen = Observed()
+    client = publishing(seen)
+    for _ in range(6):
+        client.publish("q", no=0)
+    seen.sweep(2.0)
+    found = stats(seen.statistics.queue(queue_of(seen)))
+    assert found["publish"] == 6
+    assert found["publish_details"]["rate"] == 3.0
+    assert stats(seen.statistics.channel(channel_of(seen, client)))["publish_details"]["rate"] == 3
+    assert seen.statistics.queue(queue_of(seen))["messages_ready_details"] == {"rate": 3.0}
+
+
+def test_the_rate_of_a_minute_lasts_longer_than_that_of_a_second() -> None:
+    seen = Observed()
+    client = publishing(seen)
+    for _ in range(30):
+        client.publish("q")
+    seen.sweep()
+    for _ in range(29):
+        seen.sweep()
+    details = stats(seen.statistics.queue(queue_of(seen)))["publish_details"]
+    assert (details["rate"], details["avg_rate"]) == (0.0, 1.0)
+    for _ in range(90):
+        seen.sweep()
+    assert seen.statistics.sampler.rates(queue_of(seen).tally) is None
+    assert stats(seen.statistics.queue(queue_of(seen)))["publish_details"]["avg_rate"] == 0
+
+
+def test_the_rate_of_a_minute_forgets_what_is_older() -> None:
+    seen = Observed()
+    client = publishing(seen)
+    for second in range(150):
+        if second < 50:
+            client.publish("q")
+        client.get("q", no_ack=True)
+        seen.sweep()
+    details = stats(seen.statistics.queue(queue_of(seen)))
+    assert details["publish_details"]["avg_rate"] == 0.0
+    assert details["get_empty_details"]["avg_rate"] == 1.0
+
+
+def test_what_was_counted_before_the_first_sweep_is_no_rate() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    client.queue("q")
+    client.publish("q")
+    seen.sweep()
+    seen.sweep()
+    assert stats(seen.statistics.queue(queue_of(seen)))["publish_details"]["rate"] == 0.0
+
+
+def test_a_queue_that_is_new_has_a_rate_at_once() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    seen.sweep()
+    client.queue("q")
+    client.publish("q")
+    seen.sweep()
+    assert stats(seen.statistics.queue(queue_of(seen)))["publish_details"]["rate"] == 1.0
+
+
+def test_another_machine_is_counted_anew() -> None:
+    seen = Observed()
+    client = publishing(seen)
+    client.publish("q")
+    seen.sweep()
+    before = seen.fake.replica.machine
+    seen.fake.replica.machine = Machine.restore("a", before.snapshot())
+    seen.sweep()
+    assert seen.statistics.overview()["message_stats"] == {}
+    assert seen.statistics.sampler.depths.ready == 1
+
+
+def slices(seconds: int) -> Callable[[], bool]:
+    looks = iter([True] * seconds)
+    return lambda: next(looks, False)
+
+
+def test_a_sweep_over_many_objects_goes_on_in_later_steps() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    for number in range(100):
+        client.queue(f"q{number}")
+    steps = 0
+    while not seen.statistics.sampler.sweeps:
+        seen.sweep(0.1, slices(2))
+        steps += 1
+        if steps == 2:
+            client.delete("q99")  # while its sweep is under way
+    assert steps > 3
+    seen.sweep()
+    assert seen.statistics.sampler.depths.queues == 99
+
+
+def test_an_idle_object_keeps_no_track() -> None:
+    seen = Observed()
+    publishing(seen)
+    seen.sweep()
+    assert seen.statistics.sampler.rates(queue_of(seen).tally) is None
+    assert "message_stats" not in seen.statistics.queue(queue_of(seen))
+
+
+def test_deliveries_and_gets_are_shown_together_as_well() -> None:
+    seen = Observed()
+    client = publishing(seen)
+    for _ in range(3):
+        client.publish("q")
+    client.get("q", no_ack=True)
+    client.get("q")
+    client.consume("q")
+    seen.sweep()
+    found = stats(seen.statistics.queue(queue_of(seen)))
+    assert (found["deliver_get"], found["deliver_get_details"]["rate"]) == (3, 3.0)
+
+
+def test_an_exchange_shows_what_comes_in_and_goes_out() -> None:
+    seen = Observed()
+    client = publishing(seen)
+    client.bind("q", "amq.fanout")
+    client.publish("", exchange="amq.fanout")
+    seen.sweep()
+    fanout = seen.fake.replica.machine.vhosts["/"].exchanges["amq.fanout"]
+    found = stats(seen.statistics.exchange(fanout))
+    assert (found["publish_in"], found["publish_out"]) == (1, 1)
+    assert found["publish_out_details"]["rate"] == 1.0
+
+
+def test_the_overview_is_that_of_all_members_at_each_of_them() -> None:
+    ours = Observed("a")
+    theirs = Observed("c", ours.rig)
+    client = publishing(ours)
+    theirs.sweep()
+    client.publish("q")
+    client.publish("q")
+    client.get("q")
+    ours.sweep()
+    theirs.sweep()
+    found = ours.statistics.overview()
+    assert found == theirs.statistics.overview()
+    assert stats(found)["publish_details"]["rate"] == 2.0
+    assert found["queue_totals"] == {
+        "messages": 2, "messages_ready": 1, "messages_unacknowledged": 1,
+        "messages_details": {"rate": 2.0}, "messages_ready_details": {"rate": 1.0},
+        "messages_unacknowledged_details": {"rate": 1.0},
+    }  # fmt: skip
+    churn: Any = found["churn_rates"]
+    assert (churn["connection_created"], churn["queue_created"]) == (1, 1)
+    assert ours.statistics.vhost("/")["messages"] == 2
+    assert ours.statistics.vhost("elsewhere") == {}
+
+
+def test_the_overview_has_samples_where_they_are_asked_for() -> None:
+    seen = Observed()
+    client = publishing(seen)
+    for _ in range(20):
+        client.publish("q")
+        seen.sweep()
+    found: Any = seen.statistics.overview(10, 5)
+    samples = found["message_stats"]["publish_details"]["samples"]
+    assert [one["sample"] for one in samples] == [20, 15, 10]
+    assert samples[0]["timestamp"] - samples[1]["timestamp"] == 5000
+    assert [one["sample"] for one in found["queue_totals"]["messages_details"]["samples"]] == [
+        20, 15, 10,
+    ]  # fmt: skip
+    assert "samples" not in stats(seen.statistics.overview())["publish_details"]
+
+
+def test_each_queue_is_reported_by_one_member() -> None:
+    ours = Observed("a")
+    all_three = [ours, Observed("b", ours.rig), Observed("c", ours.rig)]
+    client = ours.rig.client()
+    for number in range(9):
+        client.queue(f"q{number}")
+    for seen in all_three:
+        seen.sweep()
+    shares = [seen.statistics.sampler.share.queues for seen in all_three]
+    assert shares == [3, 3, 3]
+    assert [seen.statistics.is_first for seen in all_three] == [True, False, False]
+    ours.fake.serving = False
+    ours.sweep()
+    assert ours.statistics.sampler.share.queues == 0
+    assert ours.statistics.home(queue_of(ours, "q0")) == ""
