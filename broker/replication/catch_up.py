@@ -35,10 +35,11 @@ class CatchUp:
         self._past: list[Activated] = []  # activations that lie before what is held
 
     def is_behind_all(self, history: History) -> bool:
-        """Whether this point of the primary's history holds all that the plan of its view rests on.
+        """Whether this point of the primary's history holds all that was ever confirmed.
 
-        What the donor holds unstable beyond the base is in its memory, and is ordered again before
-        the activation, which may need the promise of this member: so it cannot be waited for.
+        The base of the plan does, and what the donor holds unstable beyond it was confirmed by
+        nobody: a mark is seen when all members of its view have delivered what it covers.
+        Decision: docs/decisions/0021-rejoin-by-the-tail.md.
         """
         return history.epoch >= self.epoch or history.position >= self.base
 

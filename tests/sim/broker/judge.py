@@ -22,7 +22,7 @@ from store.memory import MemoryDisk
 from tests.sim.broker.clients import MessageId
 from tests.sim.checkers.violation import Violation
 from vsync.primary.events import Activated
-from vsync.primary.state_exchange import ZERO_CHAIN
+from vsync.primary.state_exchange import ZERO_CHAIN, Plan
 from vsync.quorum.voter_set import VoterSet, parse
 from vsync.types import RingId
 
@@ -163,6 +163,17 @@ class BrokerJudge:
             if there is None or there.chain != sure.chain:
                 text = f"{name} activates {epoch} at {base}; {sure.position} was confirmed"
                 self.broken("G8", f"{text} in epoch {sure.epoch} and is not in it")
+
+    def planned(self, name: str, plan: Plan) -> None:
+        """A member follows a plan: its base holds all that was confirmed, whatever its members hold
+        unstable.  So who brings less or other than the base may be brought there at once."""
+        sure = self.confirmed
+        if sure is None:
+            return
+        there = self.at(plan.chain, sure.position)
+        if there is None or there.chain != sure.chain:
+            text = f"{name} plans {plan.epoch} from {plan.position}; {sure.position} was confirmed"
+            self.broken("G8", f"{text} in epoch {sure.epoch} and is not in it")
 
     def written(self, name: str, epoch: int, position: int, chain: bytes) -> None:
         """A member that is in the view of `epoch` writes to a client what `position` made for it.

@@ -235,7 +235,10 @@ class BrokerUpper:
         if isinstance(output, Direct):
             self.transfer.takes(output)
         else:
+            before = self.primary.plan
             self.replicated.on_output(output)
+            if self.primary.plan is not before and self.primary.plan is not None:
+                self.judge.planned(self.name, self.primary.plan)
 
     def _turn(self) -> None:
         if self.dead or self.stopping:

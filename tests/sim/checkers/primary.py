@@ -13,7 +13,7 @@ from tests.sim.checkers.violation import Violation
 from tests.sim.stacks.toy_log import ToyLog
 from vsync.primary.component import Primary
 from vsync.primary.events import Activated
-from vsync.primary.state_exchange import ZERO_CHAIN
+from vsync.primary.state_exchange import ZERO_CHAIN, Plan
 from vsync.types import RingId
 
 if TYPE_CHECKING:
@@ -72,6 +72,20 @@ class Judge:
             # Whoever applied it may have told its clients, and somebody who received it is up.
             text = f"{name} activates epoch {epoch} at {log.position} without {position}"
             self._broken("G11", f"{text}, which was applied in epoch {log.epoch}")
+
+    def planned(self, name: str, plan: Plan) -> None:
+        """A member follows a plan, whose base holds all that was confirmed (see
+        `tests.sim.broker.judge`)."""
+        donor = self.replicas.get(plan.donor.name) if plan.donor is not None else None
+        if donor is None or donor.log.order_at(plan.position) != plan.order:
+            return  # it has gone on meanwhile
+        position = self.confirmed_position
+        if position and (
+            position > plan.position
+            or donor.log.order_at(position) != self.confirmed_orders[position]
+        ):
+            text = f"{name} plans {plan.epoch} from {plan.position}; {position} was confirmed"
+            self._broken("G8", f"{text} and is not in it")
 
     def _contains_confirmed(self, name: str, log: ToyLog, what: str) -> None:
         position = self.confirmed_position

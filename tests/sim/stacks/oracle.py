@@ -52,6 +52,7 @@ class OracleCore:
     def __init__(self, oracle: Oracle, me: Member) -> None:
         self.oracle, self.me = oracle, me
         self.mark = 0
+        self.mark_covers = 0  # of the present ring: what was delivered here when it was set
         self.phase = Phase.GATHER
         self.current: Ring | None = None
         self.counters: dict[str, int] = {}
@@ -93,7 +94,8 @@ class OracleCore:
         return True
 
     def set_mark(self, mark: int, now: float) -> None:
-        self.mark = mark
+        if mark != self.mark:
+            self.mark, self.mark_covers = mark, self.delivered
 
     def send_direct(self, to: Member, payload: bytes) -> None:
         self.oracle.send_direct(self.me, to, payload)
@@ -130,6 +132,7 @@ class OracleCore:
         joined = tuple(m for m in ring.members if m not in companions)
         left = tuple(m for m in before if m not in companions)
         self.current, self.delivered, self.shown = ring, 0, {}
+        self.mark_covers = 0  # marks are known in a ring from its begin
         self.phase = Phase.OPERATIONAL
         self.out.append(View(ring.id, ring.members, joined, left))
 
@@ -184,9 +187,11 @@ class Oracle:
         ready = ring.safe() - core.delivered
         if ready > 0:
             core.deliver(ring, core.delivered + tape.number(0, ready), transitional=False)
-        # Who has left it sends nothing more in this ring.
+        # A mark goes round on the token, behind what it covers: nobody sees it before all have
+        # delivered that.  Who has left the ring delivers and sends nothing more in it.
         here = [one for m in ring.members if (one := self.core_of(m)) and one.current is ring]
-        ring.marks |= {one.me.name: one.mark for one in here}
+        everywhere = min(one.delivered for one in here) if len(here) == len(ring.members) else 0
+        ring.marks |= {one.me.name: one.mark for one in here if one.mark_covers <= everywhere}
         if ring.marks != core.shown and tape.chance(0.5):
             core.shown = dict(ring.marks)
             core.out.append(Marks(core.shown))

@@ -97,7 +97,10 @@ class Replica:
     # -- from the ring and from clients ----------------------------------------------------------
 
     def on_output(self, output: Output, now: float) -> None:
+        before = self.primary.plan
         self.primary.on_output(output)
+        if self.primary.plan is not before and self.primary.plan is not None:
+            self.judge.planned(self.member.name, self.primary.plan)
         self._work()
 
     def _work(self) -> None:

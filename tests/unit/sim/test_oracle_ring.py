@@ -9,7 +9,7 @@ from tests.sim.run.plan import make_plan
 from tests.sim.stacks.oracle import Oracle, OracleCore
 from tests.sim.world.world import World
 from vsync.totem.events import Marks
-from vsync.types import Member
+from vsync.types import Guarantee, Member
 
 A, B = Member("a", 1, "1"), Member("b", 1, "2")
 
@@ -44,3 +44,20 @@ def test_marks_are_those_of_the_members_of_a_ring_in_it() -> None:
     a.set_mark(6, 0.0)
     b.set_mark(7, 0.0)
     assert shown_to(a, oracle) == {"a": 6, "b": 4}
+
+
+def test_a_mark_is_seen_when_all_have_delivered_what_it_covers() -> None:
+    """As on a token (`tests/unit/vsync/quorum/test_marks.py`)."""
+    oracle, a, b = ring_of_two()
+    ring = a.current
+    assert ring is not None
+    assert a.submit(b"x", 0.0, Guarantee.SAFE)
+    while not a.delivered:
+        oracle.visit(a, 1.0)
+        oracle.visit(b, 1.0)
+        b.delivered = 0  # it is slow
+    a.set_mark(5, 0.0)
+    assert shown_to(a, oracle).get("a", 0) == 0
+    while not b.delivered:
+        oracle.visit(b, 1.0)
+    assert shown_to(a, oracle)["a"] == 5

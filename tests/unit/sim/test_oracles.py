@@ -21,6 +21,7 @@ from tests.sim.checkers.primary import Judge
 from tests.sim.run.plan import make_plan
 from tests.sim.run.runner import Result, Runner
 from tests.sim.stacks.groups import Conf, GroupJudge, Passed, Place
+from tests.sim.stacks.primary import Replica
 from tests.sim.stacks.ring import Plain
 from tests.sim.stacks.stack import PlainStack
 from tests.sim.stacks.toy_log import Image, ToyLog
@@ -31,7 +32,7 @@ from tests.sim.world.trace import Trace
 from vsync.cpg.events import GroupView, Level
 from vsync.primary.component import Primary
 from vsync.primary.events import Activated, Activation
-from vsync.primary.state_exchange import ZERO_CHAIN
+from vsync.primary.state_exchange import ZERO_CHAIN, Plan
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member, RingId
 
@@ -192,6 +193,26 @@ def test_a_confirmed_entry_that_the_next_primary_lacks_is_found() -> None:
     assert "G8" in rules(other)
 
 
+def plan_from(position: int, chain: bytes) -> Plan:
+    """As much of a plan as the judges ask."""
+    donor = Member("a", 1, "a:1")
+    facts = SimpleNamespace(donor=donor, epoch=2, position=position, order=chain, chain=chain)
+    return cast("Plan", facts)
+
+
+def test_a_plan_whose_base_lacks_what_was_confirmed_is_found() -> None:
+    """P2 (G8): before anybody is brought to that base, or dies on the way."""
+    for confirmed, wrong in ((1, False), (2, True)):
+        log = log_of(b"x", b"y")
+        judge = Judge()
+        judge.replicas["a"] = cast("Replica", SimpleNamespace(log=log))
+        judge.confirmed("c", confirmed, log)
+        order = log.order_at(1)
+        assert order is not None
+        judge.planned("b", plan_from(1, order))
+        assert rules(judge) == ({"G8"} if wrong else set())
+
+
 def test_an_entry_that_was_applied_and_is_forgotten_is_found() -> None:
     """The undecided suffix (G11): whoever applied it may have spoken about it."""
     judge = Judge()
@@ -246,6 +267,16 @@ def test_a_broker_that_forgets_what_was_confirmed_is_found() -> None:
     judge = BrokerJudge()
     judge.confirmed = applied(judge, "a", b"x")
     applied(judge, "b", b"y", epoch=2)
+    assert "G8" in rules(judge)
+
+
+def test_a_broker_that_plans_without_what_was_confirmed_is_found() -> None:
+    """G8: the base of a plan holds it, whatever somebody holds unstable."""
+    judge = BrokerJudge()
+    judge.confirmed = applied(judge, "a", b"x")
+    judge.planned("b", plan_from(1, b"x"))
+    assert not rules(judge)
+    judge.planned("b", plan_from(0, ZERO_CHAIN))
     assert "G8" in rules(judge)
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.sim.explore import abstract_view
 from tests.sim.explore.__main__ import CASES
-from tests.sim.explore.abstract_state import ACTIVATION, COMMAND, PARTIAL
-from tests.sim.explore.exhaustive import Broken, Search
+from tests.sim.explore.abstract_state import ACTIVATION, COMMAND, PARTIAL, Log, Part, dark
+from tests.sim.explore.exhaustive import Broken, Search, State
 from tests.sim.explore.world import Case
 from tests.unit.vsync.quorum import test_voter_sets_explored as known
 from vsync.primary import state_exchange
@@ -49,6 +49,27 @@ def test_every_state_up_to_a_depth(name: str) -> None:
         done = Search(CASES[name], closely).run(depth)
         print(f"{name}, looked at with closeness {closely}: {done}")
         assert done.ended or done.depth == depth
+
+
+def from_a_donor_that_holds_a_command_unstable(confirmed: Log) -> Search:
+    """Two disks have the command that the donor holds unstable, and one of the two lost power."""
+    search = Search(CASES["three"], COMMAND, lost_disks=False)
+    serving = Part(filled=True, log=((1, 0, 0),), promised=1, complete=True, ran=True)
+    applied = serving._replace(log=((1, 0, 0), (1, 1, 0)))
+    members = serving._replace(unstable=((1, 1, 0),)), applied, dark(applied, waits=False)
+    state = State((tuple(sorted(map(search.model.number, members))),), confirmed, 1)
+    with patch.object(search, "starts", lambda: [state]):
+        search.run(2)
+    return search
+
+
+def test_what_a_donor_holds_unstable_must_not_have_been_confirmed() -> None:
+    """G8: it may be given up although a majority of the disks has it (a store is replaced by the
+    donor's state, and the donor dies before the activation).  So no mark may come early: see
+    `test_marks.py`."""
+    assert len(from_a_donor_that_holds_a_command_unstable(((1, 0, 0),)).came) > 1000
+    with pytest.raises(Broken, match="G8: epoch 3 is entered without what was confirmed"):
+        from_a_donor_that_holds_a_command_unstable(((1, 0, 0), (1, 1, 0)))
 
 
 FIVE = CASES["five"]
