@@ -32,6 +32,10 @@ HEADERS = {
 """Of every reply."""
 
 
+NAME_BYTES_MAX = 255
+"""What AMQP can carry."""
+
+
 class Problem(Exception):
     """A refusal: an HTTP status, the word that tools look for, and a sentence."""
 
@@ -208,3 +212,10 @@ def _wrong(body: Object, name: str, what: str) -> Problem:
     if name not in body:
         return bad_request(f'["key_missing","{name}"]')
     return bad_request(f"{name} is not {what}")
+
+
+def short(text: str, what: str) -> str:
+    """A name that AMQP can carry."""
+    if len(text.encode()) > NAME_BYTES_MAX:
+        raise bad_request(f"{what} is longer than {NAME_BYTES_MAX} bytes")
+    return text

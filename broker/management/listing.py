@@ -158,9 +158,10 @@ async def _sorted(
 ) -> list[Item]:
     """Sort in slices: short runs, then all of them merged."""
     runs: list[Iterator[tuple[Key, int, Item]]] = []
-    for at in range(0, len(found), RUN_ITEMS):
+    while found:  # emptied bit by bit: to free it at once takes milliseconds
         # The second item is a number that no two have: what is listed is never compared.
-        runs.append(iter(sorted(found[at : at + RUN_ITEMS], reverse=reverse)))
+        runs.append(iter(sorted(found[-RUN_ITEMS:], reverse=reverse)))
+        del found[-RUN_ITEMS:]
         await asyncio.sleep(0)
     ordered: list[Item] = []
     for _, _, item in heapq.merge(*runs, reverse=reverse):

@@ -9,14 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from urllib.parse import unquote_to_bytes
 
-from broker.management import overview, queues
 from broker.management.access import Identity
 from broker.management.call import Route, bad_request
+from broker.management.resources import (
+    bindings,
+    connections,
+    exchanges,
+    health,
+    messages,
+    overview,
+    queues,
+)
 
 NAME_BYTES_MAX = 4096
 
 
-ROUTES: tuple[Route, ...] = (*overview.ROUTES, *queues.ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *overview.ROUTES, *queues.ROUTES, *exchanges.ROUTES, *bindings.ROUTES, *messages.ROUTES,
+    *connections.ROUTES, *health.ROUTES,
+)  # fmt: skip
 
 
 class _Node:
@@ -90,5 +101,7 @@ def permits(route: Route, user: Identity) -> bool:
             return user.monitors
         case "policymaker":
             return user.makes_policies
+        case "":
+            return True
         case _:
             return user.manages

@@ -23,6 +23,7 @@ from broker.management.amqp_client import AmqpRefused
 from broker.management.call import HEADERS, Broker, Call, Problem, Reply, bad_request
 from broker.management.json_values import BadJson, text_of
 from broker.management.routes import ROUTES, Router, permits
+from vsync.admin.protocol import QueryRefused
 
 log = logging.getLogger("qpidd.management")
 
@@ -50,6 +51,9 @@ TYPES = {
 }
 AMQP_STATUS = {403: 401, 404: 404, 530: 401, 320: 503, 405: 400, 506: 503, 541: 503}
 """What an AMQP reply code is over HTTP; any other is a bad request, as RabbitMQ has it."""
+
+
+STRANGER = Identity("", frozenset(), "unknown:0")
 
 
 class ManagementServer:
@@ -135,6 +139,8 @@ class ManagementServer:
             return self._refuse(problem)
         except AmqpRefused as refused:
             return self._refuse(_of_amqp(refused))
+        except QueryRefused as refused:
+            return self._refuse(_of_query(refused))
         except (BadJson, ProtocolFault) as bad:
             return self._refuse(bad_request(str(bad)))
         except TimeoutError:
@@ -154,7 +160,10 @@ class ManagementServer:
     async def _api(self, request: web.BaseRequest) -> web.StreamResponse:
         raw = request.raw_path.partition("?")[0]
         found = self._router.find(raw[len(API) :])
-        user = await self._user(request)
+        open_to_all = (
+            found is not None and found[0].tag == "" and not request.headers.get("Authorization")
+        )
+        user = STRANGER if open_to_all else await self._user(request)
         if found is None:
             raise Problem(404, "Object Not Found", "Not Found")
         route, names = found
@@ -236,6 +245,16 @@ def _of_amqp(refused: AmqpRefused) -> Problem:
     word = {401: "not_authorised", 404: "Object Not Found", 503: "service_unavailable"}
     reason = refused.text.partition(" - ")[2] or refused.text
     return Problem(status, word.get(status, "bad_request"), reason)
+
+
+def _of_query(refused: QueryRefused) -> Problem:
+    match refused.code:
+        case "not-active":
+            return Problem(503, "service_unavailable", refused.reason)
+        case "no-such-member":
+            return Problem(404, "Object Not Found", refused.reason)
+        case _:
+            return bad_request(refused.reason)
 
 
 def _demand_own_page(request: web.BaseRequest) -> None:

@@ -157,6 +157,29 @@ async def cluster(call: Call) -> Reply:
     return Reply(body=call.broker.operations.status())
 
 
+async def force_out(call: Call) -> Reply:
+    """Make a member leave."""
+    call.broker.operations.stop_member(call.names["node"])
+    return Reply(204)
+
+
+async def drain(call: Call) -> Reply:
+    """Have a member take no clients, until it is undrained or restarted."""
+    force = call.flag("force")
+    call.broker.operations.drain(call.names["node"], on=True, force=force)
+    return Reply(204)
+
+
+async def undrain(call: Call) -> Reply:
+    call.broker.operations.drain(call.names["node"], on=False, force=False)
+    return Reply(204)
+
+
+async def rebalance(_call: Call) -> Reply:
+    """There is nothing to move: no queue has a leader."""
+    return Reply(204)
+
+
 ROUTES = (
     Route("overview", {"GET": show_overview}),
     Route("whoami", {"GET": who_am_i}),
@@ -167,4 +190,7 @@ ROUTES = (
     Route("nodes/{node}", {"GET": show_node}, "monitoring"),
     Route("top/{node}", {"GET": show_memory}, "monitoring"),
     Route("qpid/cluster", {"GET": cluster}, "monitoring"),
+    Route("qpid/members/{node}", {"DELETE": force_out}, "administrator"),
+    Route("qpid/members/{node}/drain", {"PUT": drain, "DELETE": undrain}, "administrator"),
+    Route("rebalance/queues", {"POST": rebalance}, "administrator"),
 )

@@ -14,12 +14,11 @@ from broker.management.call import (
     bad_request,
     flag_field,
     not_found,
+    short,
     table_field,
 )
 from broker.management.json_values import Object, table, to_amqp
 from broker.management.listing import Listing, chosen
-
-KEY_BYTES_MAX = 255
 
 
 def queue_row(call: Call, queue: Queue) -> Object:
@@ -67,9 +66,8 @@ def owner_of(call: Call, owner: ConnectionRecord) -> Object:
 
 async def list_queues(call: Call) -> Reply | StreamResponse:
     call.broker.demand_serving()
-    queues = [queue for vhost in call.vhosts() for queue in vhost.queues.values()]
     return await Listing(
-        queues,
+        (queue for vhost in call.vhosts() for queue in list(vhost.queues.values())),
         lambda queue: queue_row(call, queue),
         lambda queue: (queue.vhost.name, queue.name),
         lambda queue: queue.name,
@@ -127,13 +125,6 @@ async def act_on_queue(call: Call) -> Reply:
     if call.json().get("action") not in ("sync", "cancel_sync"):
         raise bad_request("action is neither sync nor cancel_sync")
     return Reply(204)
-
-
-def short(text: str, what: str) -> str:
-    """A name that AMQP can carry."""
-    if len(text.encode()) > KEY_BYTES_MAX:
-        raise bad_request(f"{what} is longer than {KEY_BYTES_MAX} bytes")
-    return text
 
 
 ROUTES = (

@@ -1,0 +1,1 @@
+"""What the API shows and changes: a module for each kind of thing."""

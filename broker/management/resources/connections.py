@@ -1,0 +1,263 @@
+"""Connections, channels and consumers of all members over HTTP.
+
+Who is connected where is replicated; what only the client's own member knows (its product, its
+properties, since when) is shown there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aiohttp.web import StreamResponse
+
+from broker.machine.state import Channel, ConnectionRecord, Consumer
+from broker.management.call import Call, Reply, Route, not_found
+from broker.management.json_values import Json, Object
+from broker.management.listing import Listing, chosen
+
+PROTOCOL = "AMQP 0-9-1"
+
+
+def _member_of(call: Call, session: int) -> str:
+    for name, record in call.broker.machine.sessions.items():
+        if record.session == session:
+            return name
+    return ""
+
+
+def _server_address(call: Call, member: str) -> tuple[str, int]:
+    """Where clients connect to this member, as it told the others."""
+    controller = call.broker.controller
+    own = member == call.broker.name
+    label = controller.label if own else controller.primary.labels().get(member, "")
+    first = label.removeprefix("amqp:").partition(",")[0].removeprefix("tcp:")
+    host, _, port = first.rpartition(":")
+    return host.strip("[]"), int(port) if port.isdigit() else 0
+
+
+def connection_name(call: Call, one: ConnectionRecord) -> str:
+    """`CLIENT -> SERVER`, as RabbitMQ names connections; the same at every member."""
+    host, port = _server_address(call, _member_of(call, one.key[0]))
+    shown = f"[{host}]" if ":" in host else host
+    return f"{one.peer} -> {shown}:{port}"
+
+
+def _split(peer: str) -> tuple[str, int]:
+    host, _, port = peer.rpartition(":")
+    return host.strip("[]"), int(port) if port.isdigit() else 0
+
+
+def connection_row(
+    call: Call, one: ConnectionRecord, known: dict[str, dict[str, object]]
+) -> Object:
+    member = _member_of(call, one.key[0])
+    host, port = _server_address(call, member)
+    peer_host, peer_port = _split(one.peer)
+    row: Object = {
+        "name": connection_name(call, one),
+        "node": member,
+        "user": one.user,
+        "user_who_performed_action": one.user,
+        "vhost": one.vhost.name,
+        "channels": len(one.channels),
+        "number": one.key[1],
+        "host": host,
+        "port": port,
+        "peer_host": peer_host,
+        "peer_port": peer_port,
+        "protocol": PROTOCOL,
+        "state": "running",
+        "type": "network",
+        "client_properties": {},
+    }
+    here = known.get(one.peer) if member == call.broker.name else None
+    if here:
+        properties: Object = {
+            name: str(here[name])
+            for name in ("product", "version", "platform", "connection_name")
+            if name in here
+        }
+        row["client_properties"] = properties
+        if "connection_name" in properties:
+            row["user_provided_name"] = properties["connection_name"]
+        row["connected_s"] = _json(here.get("connected_s"))
+    return row
+
+
+def _json(value: object) -> Json:
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _connections(call: Call) -> Iterator[ConnectionRecord]:
+    """Those that this user may see: its own, or all."""
+    vhost = call.vhost().name if "vhost" in call.names else None
+    user = call.names.get("user")
+    for one in list(call.broker.machine.connections.values()):
+        if (
+            (vhost is None or one.vhost.name == vhost)
+            and (user is None or one.user == user)
+            and (call.user.monitors or one.user == call.user.name)
+        ):
+            yield one
+
+
+async def list_connections(call: Call) -> Reply | StreamResponse:
+    call.broker.demand_serving()
+    known = call.broker.clients.details()
+    return await Listing(
+        _connections(call),
+        lambda one: connection_row(call, one, known),
+        lambda one: (one.vhost.name, one.peer, one.key),
+        lambda one: connection_name(call, one),
+        lambda one: one.ended,
+    ).reply(call)
+
+
+def _connection(call: Call) -> ConnectionRecord:
+    call.broker.demand_serving()
+    wanted = call.names["name"]
+    for one in _connections(call):
+        if wanted in (connection_name(call, one), one.peer):
+            return one
+    raise not_found()
+
+
+async def show_connection(call: Call) -> Reply:
+    one = _connection(call)
+    return chosen(call, connection_row(call, one, call.broker.clients.details()))
+
+
+async def close_connection(call: Call) -> Reply:
+    """Close it, wherever it is; a reason may stand in the header X-Reason."""
+    _close(call, _connection(call))
+    return Reply(204)
+
+
+async def close_of_user(call: Call) -> Reply:
+    call.broker.demand_serving()
+    for one in list(_connections(call)):
+        _close(call, one)
+    return Reply(204)
+
+
+def _close(call: Call, one: ConnectionRecord) -> None:
+    call.broker.operations.disconnect(one.peer, _member_of(call, one.key[0]))
+
+
+# -- channels and consumers ----------------------------------------------------------------------
+
+
+def _channel_name(call: Call, one: Channel) -> str:
+    return f"{connection_name(call, one.connection)} ({one.key[2]})"
+
+
+def connection_details(call: Call, one: ConnectionRecord) -> Object:
+    host, port = _split(one.peer)
+    return {"name": connection_name(call, one), "peer_host": host, "peer_port": port}
+
+
+def channel_row(call: Call, one: Channel) -> Object:
+    connection = one.connection
+    return {
+        "name": _channel_name(call, one),
+        "number": one.key[2],
+        "node": _member_of(call, one.key[0]),
+        "user": connection.user,
+        "user_who_performed_action": connection.user,
+        "vhost": connection.vhost.name,
+        "connection_details": connection_details(call, connection),
+        "consumer_count": len(one.consumers),
+        "messages_unacknowledged": len(one.unacked),
+        "state": "running",
+    }
+
+
+def _channels(call: Call) -> Iterator[Channel]:
+    if "name" in call.names:
+        yield from list(_connection(call).channels.values())
+        return
+    for connection in _connections(call):
+        yield from list(connection.channels.values())
+
+
+async def list_channels(call: Call) -> Reply | StreamResponse:
+    call.broker.demand_serving()
+    return await Listing(
+        _channels(call),
+        lambda one: channel_row(call, one),
+        lambda one: (one.connection.vhost.name, one.connection.peer, one.key),
+        lambda one: _channel_name(call, one),
+        lambda one: one.connection.ended,
+    ).reply(call)
+
+
+async def show_channel(call: Call) -> Reply:
+    call.broker.demand_serving()
+    for one in _channels_of(call):
+        if _channel_name(call, one) == call.names["channel"]:
+            row = channel_row(call, one)
+            row["consumer_details"] = [consumer_row(call, two) for two in one.consumers.values()]
+            return chosen(call, row)
+    raise not_found()
+
+
+def _channels_of(call: Call) -> Iterator[Channel]:
+    """Those of the connection that the channel's name begins with."""
+    wanted = call.names["channel"].partition(" -> ")[0]
+    for connection in _connections(call):
+        if connection.peer == wanted:
+            yield from list(connection.channels.values())
+
+
+def consumer_row(call: Call, one: Consumer) -> Object:
+    channel, queue = one.channel, one.queue
+    return {
+        "ack_required": not one.no_ack,
+        "active": one.active,
+        "activity_status": "up" if one.active else "waiting",
+        "arguments": {"x-priority": one.priority} if one.priority else {},
+        "channel_details": {
+            "name": _channel_name(call, channel),
+            "number": channel.key[2],
+            "node": _member_of(call, channel.key[0]),
+            "user": channel.connection.user,
+            "connection_name": connection_name(call, channel.connection),
+            "peer_host": _split(channel.connection.peer)[0],
+            "peer_port": _split(channel.connection.peer)[1],
+        },
+        "consumer_tag": one.tag,
+        "exclusive": one.exclusive,
+        "prefetch_count": one.prefetch,
+        "queue": {"name": queue.name, "vhost": queue.vhost.name},
+    }
+
+
+def _consumers(call: Call) -> Iterator[Consumer]:
+    for vhost in call.vhosts():
+        for queue in list(vhost.queues.values()):
+            yield from list(queue.consumers.values())
+
+
+async def list_consumers(call: Call) -> Reply | StreamResponse:
+    call.broker.demand_serving()
+    return await Listing(
+        _consumers(call),
+        lambda one: consumer_row(call, one),
+        lambda one: (one.queue.vhost.name, one.queue.name, one.tag, one.channel.key),
+        lambda one: one.tag,
+        lambda one: one.queue.deleted,
+    ).reply(call)
+
+
+ROUTES = (
+    Route("connections", {"GET": list_connections}),
+    Route("connections/{name}", {"GET": show_connection, "DELETE": close_connection}),
+    Route("connections/username/{user}", {"GET": list_connections, "DELETE": close_of_user}),
+    Route("connections/{name}/channels", {"GET": list_channels}),
+    Route("vhosts/{vhost}/connections", {"GET": list_connections}),
+    Route("vhosts/{vhost}/channels", {"GET": list_channels}),
+    Route("channels", {"GET": list_channels}),
+    Route("channels/{channel}", {"GET": show_channel}),
+    Route("consumers", {"GET": list_consumers}),
+    Route("consumers/{vhost}", {"GET": list_consumers}),
+)

@@ -1,0 +1,158 @@
+"""Health checks over HTTP: 200 when it is well, 503 with a reason when it is not.
+
+Alive, ready and safe to stop are different questions with a path each.  The two that an
+orchestrator asks need no login, as a member that is still joining knows no users, and say nothing
+but yes or no to strangers.
+"""
+
+from __future__ import annotations
+
+from broker.management.call import Call, Reply, Route, bad_request
+from broker.management.json_values import Json, Object
+from vsync.quorum.voter_set import parse
+
+PROTOCOLS = {"amqp091": "amqp", "amqp": "amqp", "amqp/ssl": "amqp/ssl", "amqps": "amqp/ssl",
+             "http": "http", "https": "https"}  # fmt: skip
+
+
+def _well(**more: Json) -> Reply:
+    return Reply(body={"status": "ok", **more})
+
+
+def _ill(reason: str, **more: Json) -> Reply:
+    return Reply(503, {"status": "failed", "reason": reason, **more})
+
+
+def _alarms(call: Call, member: str | None = None) -> list[Json]:
+    return [
+        {"node": name, "resource": subject}
+        for name, subject in call.broker.machine.alarms
+        if member in (None, name)
+    ]
+
+
+async def alarms(call: Call) -> Reply:
+    found = _alarms(call)
+    text = "There are alarms in effect in the cluster"
+    return _ill(text, alarms=found) if found else _well()
+
+
+async def local_alarms(call: Call) -> Reply:
+    found = _alarms(call, call.broker.name)
+    text = "There are alarms in effect on the node"
+    return _ill(text, alarms=found) if found else _well()
+
+
+async def virtual_hosts(call: Call) -> Reply:
+    """All of them run where this member serves."""
+    serving = call.broker.controller.serving
+    return _well() if serving else _ill("Some virtual hosts are down", **_why(call))
+
+
+async def port_listener(call: Call) -> Reply:
+    text = call.names["port"]
+    if not (text.isascii() and text.isdigit()) or len(text) > 5:
+        raise bad_request("Invalid port")
+    ports: list[Json] = [port for _, _, port in call.broker.listeners]
+    if int(text) in ports:
+        return _well(port=int(text))
+    return _ill("No active listener", missing=int(text), ports=ports)
+
+
+async def protocol_listener(call: Call) -> Reply:
+    wanted = call.names["protocol"].lower()
+    protocols: list[Json] = [protocol for protocol, _, _ in call.broker.listeners]
+    if PROTOCOLS.get(wanted, wanted) in protocols:
+        return _well(protocol=wanted)
+    return _ill("No active listener", missing=wanted, protocols=protocols)
+
+
+async def quorum_critical(call: Call) -> Reply:
+    """Whether the cluster would stop serving without this member."""
+    controller, me = call.broker.controller, call.broker.name
+    electorate = parse(controller.promise.voters)
+    others = controller.primary.caught_up_names - {me}
+    if len(electorate.names) < 2 or me not in electorate.names or electorate.quorate(others):
+        return _well()
+    return _ill(
+        "The cluster would lose its quorum if the target node is shut down",
+        quorum=electorate.latest.quorum, votes=electorate.latest.votes_of(others),
+    )  # fmt: skip
+
+
+async def mirror_critical(call: Call) -> Reply:
+    """Whether some member of the view has not got the whole state yet."""
+    controller = call.broker.controller
+    primary = controller.primary
+    joining = {member.name for member in primary.members} - primary.caught_up_names
+    if len(primary.caught_up_names - {call.broker.name}) or not joining:
+        return _well()
+    return _ill("No other member has the whole state yet", joining=[*sorted(joining)])
+
+
+async def certificates(_call: Call) -> Reply:
+    return _well()
+
+
+async def ready(call: Call) -> Reply:
+    """Whether clients that connect here are served."""
+    if not call.broker.controller.serving:
+        return _ill("This member does not serve clients now", **_why(call))
+    return _ill("This member is drained", **_why(call)) if _is_drained(call) else _well()
+
+
+async def in_service(call: Call) -> Reply:
+    """Whether this member takes part and no operator has drained it."""
+    if call.broker.controller.halted:
+        return _ill("This member is not in service", **_why(call))
+    return _ill("This member is drained", **_why(call)) if _is_drained(call) else _well()
+
+
+async def target_size(call: Call) -> Reply:
+    """Whether all voters are there and have the state."""
+    controller = call.broker.controller
+    voters = set(parse(controller.promise.voters).data_names)
+    missing = sorted(voters - controller.primary.caught_up_names)
+    if voters and not missing:
+        return _well()
+    return _ill("The cluster has not reached its size", missing=[*missing])
+
+
+async def node(call: Call) -> Reply:
+    """Of releases before the checks above: this member serves, and has no alarm."""
+    if call.names.get("node", call.broker.name) != call.broker.name:
+        return _ill("only the node that is asked can be checked")
+    if not call.broker.controller.serving:
+        return _ill("not serving", **_why(call))
+    return await local_alarms(call)
+
+
+def _is_drained(call: Call) -> bool:
+    return bool(call.broker.clients.gateway.drained)
+
+
+def _why(call: Call) -> Object:
+    """The reason, for those who may see it."""
+    controller = call.broker.controller
+    if not call.user.manages:
+        return {}
+    return {"detail": controller.halted or controller.primary.reason or "it is joining"}
+
+
+ANYBODY = ""
+CHECK = "health/checks"
+ROUTES = (
+    Route(f"{CHECK}/alarms", {"GET": alarms}),
+    Route(f"{CHECK}/local-alarms", {"GET": local_alarms}),
+    Route(f"{CHECK}/virtual-hosts", {"GET": virtual_hosts}),
+    Route(f"{CHECK}/port-listener/{{port}}", {"GET": port_listener}),
+    Route(f"{CHECK}/protocol-listener/{{protocol}}", {"GET": protocol_listener}),
+    Route(f"{CHECK}/node-is-quorum-critical", {"GET": quorum_critical}),
+    Route(f"{CHECK}/node-is-mirror-sync-critical", {"GET": mirror_critical}),
+    Route(f"{CHECK}/certificate-expiration/{{within}}/{{unit}}", {"GET": certificates}),
+    Route(f"{CHECK}/reached-target-cluster-size", {"GET": target_size}),
+    Route(f"{CHECK}/ready-to-serve-clients", {"GET": ready}, ANYBODY),
+    Route(f"{CHECK}/is-in-service", {"GET": in_service}, ANYBODY),
+    Route("healthchecks/node", {"GET": node}),
+    Route("healthchecks/node/{node}", {"GET": node}),
+)

@@ -1,0 +1,181 @@
+"""Messages over HTTP: publish one, look at some, and whether a member moves any at all.
+
+For people and checks, not for programs that move many: each call is a connection of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+
+from broker.amqp import codec
+from broker.amqp.fields import Table
+from broker.management.amqp_client import Answer, InternalClient
+from broker.management.call import (
+    Call,
+    Reply,
+    Route,
+    bad_request,
+    number_field,
+    short,
+    table_field,
+    text_field,
+    unavailable,
+)
+from broker.management.json_values import Json, Object, table, to_amqp
+from broker.management.resources.exchanges import exchange_of
+from broker.management.resources.queues import queue_of
+
+GET_MAX = 5000
+GET_BYTES_MAX = 32 * 1024 * 1024
+"""A reply with more bytes of messages ends there: fewer than asked for is allowed."""
+TRUNCATE_DEFAULT = 1 << 31
+MODES = {
+    "ack_requeue_true": (True, True), "reject_requeue_true": (True, True),
+    "ack_requeue_false": (False, False), "reject_requeue_false": (False, True),
+}  # fmt: skip
+"""Ack mode to: requeue, and reject instead of acknowledge."""
+TEXTS = (
+    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id",
+    "type", "user_id", "app_id", "cluster_id",
+)  # fmt: skip
+NUMBERS = {"delivery_mode": 255, "priority": 255, "timestamp": (1 << 64) - 1}
+
+
+async def publish(call: Call) -> Reply:
+    vhost, exchange = exchange_of(call)
+    body = call.json()
+    payload = _payload(body)
+    key = short(text_field(body, "routing_key"), "routing_key")
+    properties = _properties(table_field(body, "properties"))
+    if alarm := call.broker.machine.alarm:
+        raise unavailable(f"publishers are blocked: {alarm}")
+    async with call.amqp(vhost.name) as client:
+        routed = await client.publish(exchange.name, key, properties, payload)
+    return Reply(body={"routed": routed})
+
+
+def _payload(body: Object) -> bytes:
+    text = text_field(body, "payload")
+    encoding = text_field(body, "payload_encoding", "string")
+    if encoding == "string":
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            raise bad_request("payload holds half of a surrogate pair") from None
+    if encoding != "base64":
+        raise bad_request(f"unsupported encoding {encoding[:50]!r}: string or base64")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_request("payload is no base64") from None
+
+
+def _properties(given: Object) -> Table:
+    found: Table = {}
+    for name, value in given.items():
+        if name == "headers" and isinstance(value, dict):
+            found[name] = to_amqp(value)
+        elif name in TEXTS and isinstance(value, str | int):
+            found[name] = short(str(value), name)
+        elif name in NUMBERS and type(value) is int and 0 <= value <= NUMBERS[name]:
+            found[name] = value
+        else:
+            raise bad_request(f"properties: {name[:50]!r} is unknown, or its value does not fit")
+    return found
+
+
+async def get(call: Call) -> Reply:
+    """Take some messages, and settle or return them as was asked."""
+    queue = queue_of(call)
+    body = call.json()
+    count = number_field(body, "count")
+    if not 0 <= count <= GET_MAX:
+        raise bad_request(f"count is not a number from 0 to {GET_MAX}")
+    mode = text_field(body, "ackmode", _mode_before(body))
+    if mode not in MODES:
+        raise bad_request(f"ackmode is none of {', '.join(MODES)}")
+    requeue, reject = MODES[mode]
+    encoding = text_field(body, "encoding", "auto")
+    if encoding not in ("auto", "base64"):
+        raise bad_request("encoding is neither auto nor base64")
+    truncate = max(0, number_field(body, "truncate", TRUNCATE_DEFAULT))
+    found: list[Json] = []
+    size, last = 0, 0
+    async with call.amqp(queue.vhost.name) as client:
+        while len(found) < count and size < GET_BYTES_MAX:
+            answer = await client.call("basic.get", (queue.name, False))
+            if answer.method == "basic.get-empty":
+                break
+            last = _number(answer.args[0])
+            size += len(answer.body)
+            found.append(_message(answer, encoding, truncate))
+        if last and reject:
+            client.tell("basic.nack", (last, True, requeue))
+        elif last:
+            client.tell("basic.ack", (last, True))
+    return Reply(body=found)
+
+
+def _mode_before(body: Object) -> str | None:
+    """What releases before ack modes had: `requeue`."""
+    if "ackmode" in body or "requeue" not in body:
+        return None
+    return "ack_requeue_true" if body["requeue"] in (True, "true") else "ack_requeue_false"
+
+
+def _message(answer: Answer, encoding: str, truncate: int) -> Object:
+    _, redelivered, exchange, key, left = answer.args
+    body = answer.body[:truncate]
+    text, kind = "", "base64"
+    if encoding == "auto":
+        try:
+            text, kind = body.decode(), "string"
+        except UnicodeDecodeError:
+            kind = "base64"
+    if kind == "base64":
+        text = base64.b64encode(body).decode()
+    return {
+        "payload_bytes": len(answer.body),
+        "redelivered": bool(redelivered),
+        "exchange": str(exchange),
+        "routing_key": str(key),
+        "message_count": _number(left),
+        "properties": table(codec.decode_properties(answer.properties)),
+        "payload": text,
+        "payload_encoding": kind,
+    }
+
+
+def _number(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+async def aliveness(call: Call) -> Reply:
+    """Declare a queue, publish to it and get the message back."""
+    call.broker.demand_serving()
+    vhost = call.vhost()
+    name = "aliveness-test"
+    async with call.amqp(vhost.name) as client:
+        await client.call("queue.declare", (name, False, False, False, False, False, {}))
+        await _there_and_back(client, name)
+        await client.call("queue.delete", (name, False, False, False))
+    return Reply(body={"status": "ok"})
+
+
+async def _there_and_back(client: InternalClient, queue: str) -> None:
+    body = secrets.token_hex(8).encode()
+    if not await client.publish("", queue, {}, body):
+        raise unavailable("the message was not routed")
+    answer = await client.call("basic.get", (queue, True))
+    if answer.method != "basic.get-ok":
+        raise unavailable("the message did not come back")
+
+
+ROUTES = (
+    Route("exchanges/{vhost}/{exchange}/publish", {"POST": publish}),
+    Route("queues/{vhost}/{queue}/get", {"POST": get}),
+    Route("aliveness-test/{vhost}", {"GET": aliveness}),
+)

@@ -1,0 +1,110 @@
+"""Connections, channels and consumers as they are listed and closed; members and their health."""
+
+from __future__ import annotations
+
+import pika
+import pytest
+
+from tests.system.management.http import Api, seg
+from tests.system.support.clusters import wait_until
+from tools.demo.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.system
+
+
+def name_of(amqp: pika.BlockingConnection) -> str:
+    socket = amqp._impl._transport._sock
+    (host, port), (peer_host, peer_port) = socket.getpeername(), socket.getsockname()
+    return f"{peer_host}:{peer_port} -> {host}:{port}"
+
+
+def test_a_connection_its_channel_and_its_consumer(api: Api, amqp: pika.BlockingConnection) -> None:
+    name = name_of(amqp)
+    row = api.row(f"connections/{seg(name)}")
+    assert (row["name"], row["user"], row["vhost"], row["channels"]) == (name, "guest", "/", 0)
+    assert (row["protocol"], row["state"]) == ("AMQP 0-9-1", "running")
+    assert row["client_properties"]["product"] == "Pika Python Client Library"  # type: ignore[index]
+    channel = amqp.channel()
+    channel.basic_qos(prefetch_count=7)
+    channel.queue_declare("watched")
+    tag = channel.basic_consume("watched", lambda *_: None)
+    channel_name = f"{name} (1)"
+    assert channel_name in api.rows("channels")
+    assert api.get(f"connections/{seg(name)}/channels") == [api.rows("channels")[channel_name]]
+    shown = api.row(f"channels/{seg(channel_name)}")
+    consumers = shown["consumer_details"]
+    assert isinstance(consumers, list)
+    (consumer,) = consumers
+    assert consumer["consumer_tag"] == tag
+    assert consumer["prefetch_count"] == 7
+    assert consumer["queue"] == {"name": "watched", "vhost": "/"}
+    assert consumer["channel_details"]["connection_name"] == name
+    listed = api.get("consumers/%2F")
+    assert isinstance(listed, list)
+    assert consumer in listed
+    assert api.row("queues/%2F/watched")["consumers"] == 1
+    totals = api.row("overview")["object_totals"]
+    assert isinstance(totals, dict)
+    assert totals["consumers"] >= 1
+    assert totals["channels"] >= 1
+
+
+def test_a_connection_is_closed(api: Api, amqp: pika.BlockingConnection) -> None:
+    name = name_of(amqp)
+    assert api.ask("DELETE", f"connections/{seg(name)}").status == 204
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320"):
+        amqp.process_data_events(time_limit=10)
+    wait_until(lambda: name not in api.rows("connections"), 10, "the end of the connection")
+    assert api.ask("DELETE", f"connections/{seg(name)}").status == 404
+
+
+def test_the_members_are_the_nodes(api: Api, broker: LocalCluster) -> None:
+    (node,) = api.rows("nodes").values()
+    assert node["running"] is True
+    assert (node["mem_alarm"], node["disk_free_alarm"]) == (False, False)
+    assert api.row(f"nodes/{seg(str(node['name']))}") == node
+    assert api.ask("GET", "nodes/nobody").status == 404
+    overview = api.row("overview")
+    assert overview["node"] == node["name"]
+    assert overview["cluster_name"] == "api"
+    assert {"protocol": "amqp", "port": broker[0].address.port}.items() <= (
+        overview["listeners"][0].items()  # type: ignore[index]
+    )
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["alarms", "local-alarms", "virtual-hosts", "node-is-quorum-critical",
+     "node-is-mirror-sync-critical", "protocol-listener/amqp091", "ready-to-serve-clients",
+     "is-in-service", "reached-target-cluster-size", "certificate-expiration/1/months"],
+)  # fmt: skip
+def test_all_is_well(api: Api, check: str) -> None:
+    body = api.row(f"health/checks/{check}")
+    assert body["status"] == "ok"
+
+
+def test_a_listener_that_is_not_there(api: Api, broker: LocalCluster) -> None:
+    port = broker[0].address.port
+    assert api.get(f"health/checks/port-listener/{port}") == {"status": "ok", "port": port}
+    answered = api.ask("GET", "health/checks/port-listener/1")
+    assert answered.status == 503
+    assert isinstance(answered.body, dict)
+    assert (answered.body["status"], answered.body["missing"]) == ("failed", 1)
+    assert api.ask("GET", "health/checks/port-listener/x").status == 400
+    assert api.ask("GET", "health/checks/protocol-listener/mqtt").status == 503
+
+
+def test_an_orchestrator_needs_no_login(api: Api) -> None:
+    stranger = {"Authorization": ""}
+    for check, status in (("ready-to-serve-clients", 200), ("is-in-service", 200), ("alarms", 401)):
+        assert api.ask("GET", f"health/checks/{check}", headers=stranger).status == status
+
+
+def test_a_drained_member_is_not_ready(api: Api) -> None:
+    (name,) = api.rows("nodes")
+    path = f"qpid/members/{seg(name)}/drain"
+    assert api.ask("PUT", f"{path}?force=true").status == 204
+    answered = api.ask("GET", "health/checks/ready-to-serve-clients")
+    assert answered.status == 503
+    assert api.ask("DELETE", path).status == 204
+    assert api.ask("GET", "health/checks/ready-to-serve-clients").status == 200
