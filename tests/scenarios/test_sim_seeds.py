@@ -250,6 +250,15 @@ SEEDS = {
         without=(),
         votes=True,
     ),
+    "a_long_tail_in_small_blocks": FailedSeed(
+        92,
+        False,
+        "L4, the simulator's own: a member that lacked hundreds of positions got them in blocks of"
+        " one or two, each a round trip, and the time for it did not count them",
+        "oracle",
+        without=(),
+        votes=True,
+    ),
     "a_first_start_begun_again_with_an_older_epoch": FailedSeed(
         9107,
         False,

@@ -100,6 +100,13 @@ class BrokerStack:
         enough = len(set(here) & set(home.voters)) >= majority(len(home.voters))
         return enough and any(metas[n].position for n in here)
 
+    def blocks_to_fetch(self, live: Sequence[SimMember]) -> int:
+        """How many blocks may lead the last of these to the state of the first: one for each
+        position, from the beginning where it takes a checkpoint."""
+        replicas = [self.uppers[m.name].controller.replica for m in live if m.name in self.uppers]
+        ends = [replica.history.position for replica in replicas]
+        return max(ends, default=0) if len(set(ends)) > 1 else 0
+
     def wipe(self, name: str, names: Sequence[str]) -> None:
         """Empty a disk, if all others are filled and without it are a majority."""
         if self.unusual:

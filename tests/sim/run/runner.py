@@ -32,6 +32,9 @@ REST_S = 2.0
 CATCH_UP_S = 60.0
 """Clocks that jump ahead by hours are followed a step of 10 s a tick; messages expire only then."""
 RESUME_S = 5.0
+BLOCK_S = 0.05
+"""For a block of what a member lacks: two datagrams and a read, late and now and then lost.  The
+next is asked for when the first piece of one is here, so small ones come one in a round trip."""
 DRAIN_S = 60.0
 """For what was accepted before the last fault: the longest queue over the slowest ring."""
 
@@ -258,6 +261,7 @@ class Runner:
             world.now + settle_bound_s(self.plan) + DRAIN_S,
         )
         bound = RESUME_S + 50 * self.plan.fsync_s + 20 * self.plan.transfer_s
+        bound += BLOCK_S * self.stack.blocks_to_fetch(live)
         if self.plan.has("clock_jump"):
             bound += CATCH_UP_S
         if self.plan.has("disk_slow"):

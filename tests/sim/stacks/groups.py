@@ -259,6 +259,9 @@ class GroupStack:
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
         return True
 
+    def blocks_to_fetch(self, live: Sequence[SimMember]) -> int:
+        return 0
+
     def finish(self, live: Sequence[SimMember]) -> list[Violation]:
         uppers = [m.upper for m in live if isinstance(m.upper, GroupUpper)]
         seen = {(u.groups.position, tuple(u.groups.views().items())) for u in uppers}

@@ -20,6 +20,7 @@ class Stack(Protocol):
 
     def make(self, member: SimMember, tap: Tap) -> Upper: ...
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool: ...
+    def blocks_to_fetch(self, live: Sequence[SimMember]) -> int: ...
     def finish(self, live: Sequence[SimMember]) -> list[Violation]: ...
     def describe(self) -> str: ...
 
@@ -47,6 +48,9 @@ class PlainStack:
 
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
         return True
+
+    def blocks_to_fetch(self, live: Sequence[SimMember]) -> int:
+        return 0
 
     def finish(self, live: Sequence[SimMember]) -> list[Violation]:
         return []
@@ -79,6 +83,10 @@ class ReplicaStack:
         voters = next(iter(stores.values())).voters
         here = [name for name in voters if name in stores and name not in dead]
         return len(here) >= majority(len(voters)) and any(stores[n].entries for n in here)
+
+    def blocks_to_fetch(self, live: Sequence[SimMember]) -> int:
+        """A copy comes as a whole."""
+        return 0
 
     def wipe(self, name: str, names: Sequence[str]) -> None:
         """Empty a disk, if all others are filled and without it are a majority."""
