@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.architecture import (
@@ -19,7 +21,8 @@ from tests.architecture import (
     renewed,
 )
 
-PAGE_LINES = 250
+PAGE_LINES = 140
+"""By hand: the picture and the table grow with the rooms, and one more is no more to read."""
 
 
 def test_arrows_between_rooms_go_one_way() -> None:
@@ -61,7 +64,10 @@ def test_the_picture_is_up_to_date() -> None:
 
 
 def test_the_page_stays_short() -> None:
-    assert len(PAGE.read_text(encoding="utf-8").splitlines()) <= PAGE_LINES
+    by_hand = re.sub(
+        r"<!-- generated: .*?<!-- end -->", "", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    assert len(by_hand.splitlines()) <= PAGE_LINES
 
 
 @pytest.mark.parametrize("what", ["a publish", "a view change", "a join"])
