@@ -43,7 +43,12 @@ LEASES_PER_TICK_MAX = 512
 """Messages and unused queues that expire at one tick; the next tick goes on."""
 EXPIRED_PER_GET_MAX = 256
 TRIMMED_MAX = 1_024
-"""Messages that one more drops from a queue that is limited by bytes; the next one goes on."""
+"""Messages that are dropped at one position because a queue holds more than it may; the next one
+goes on."""
+POLICIES_MAX = 200
+"""Policies of one virtual host, and as many of the operator."""
+POLICIES_WORK_MAX = 10_000
+"""Units of looking which policies apply to the queues after a change; the next position goes on."""
 
 WORDS_PER_UNIT = 16
 """Words of topic patterns, or bytes of headers, that are looked at for one unit."""

@@ -30,7 +30,7 @@ from broker.machine.handlers.transactions import on_tx_commit
 from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
 from broker.machine.image import snapshot as snapshots
-from broker.machine.limits import LEAVING_WORK_MAX, SESSION_WORK_MAX
+from broker.machine.limits import SESSION_WORK_MAX
 from broker.machine.queueing.queue import ready_count
 from broker.machine.queueing.refusals import poisonous
 from broker.machine.state import Channel, Queue, QueueRow, State
@@ -71,8 +71,8 @@ class Machine(State):
                 outcome = on_channel(self, channel, command)
         if self.ending:
             sessions.end_gone_connections(self, SESSION_WORK_MAX)
-        if self.leaving:
-            definitions.end_leaving_vhosts(self, LEAVING_WORK_MAX)
+        if self.leaving or self.stale or self.trimming:
+            definitions.go_on(self)
         if self.dead_letters or self.late_letters:
             publish.publish_dead_letters(self)
         return outcome
@@ -105,7 +105,7 @@ class Machine(State):
 
     @property
     def _goes_on(self) -> bool:
-        return bool(self.late_letters or self.ending or self.leaving)
+        return bool(self.late_letters or self.ending or self.leaving or self.stale or self.trimming)
 
     @property
     def due_in_us(self) -> int:

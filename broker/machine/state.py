@@ -56,6 +56,24 @@ class Binding(NamedTuple):
 BindingId: TypeAlias = tuple[str, bool, str, str, bytes]
 
 
+class Policy(NamedTuple):
+    """What an operator sets for all queues or exchanges whose names match."""
+
+    content: int  # a hash of all that follows: two with the same one are the same
+    vhost: str
+    name: str
+    operator: bool  # an operator's policy: it only limits
+    pattern: str
+    definition: Table
+    priority: int
+    apply_to: str
+    body: Table  # as it was defined
+
+
+Applied: TypeAlias = tuple[Policy | None, Policy | None]  # a policy, an operator's policy
+Ranked: TypeAlias = tuple[tuple[Policy, ...], tuple[Policy, ...]]  # of each, the strongest first
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Exchange:
     name: str
@@ -70,6 +88,9 @@ class Exchange:
     by_key: dict[str, dict[BindingId, Binding]] = field(default_factory=dict)
     patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # with wildcards, in words
     tally: Tally = field(default_factory=Tally)
+    # A cache: which policies apply, and among which they were looked for.
+    applied: Applied = (None, None)
+    looked_in: Ranked | None = None
 
     def __post_init__(self) -> None:
         alternate = self.arguments.get("alternate-exchange")
@@ -99,14 +120,18 @@ class Queue:
     returned_order: list[int] = field(default_factory=list)  # heap of the keys of `returned`
     recovered_seq: int = 0  # below: recovered after a cold start, so flagged redelivered
     ready_sum: int = 0  # additive hash of the ready messages
-    ready_bytes: int = 0  # of bodies; kept only if max_bytes is set
-    deadlines: int = 0  # how many of the ready messages can expire
+    ready_bytes: int = 0  # of bodies
+    timed: int = 0  # how many of the ready messages have a time to live of their own
+    expiring: bool = False  # some ready message can expire: is in state.expiring
     unacked: int = 0
     # Consumers in the order in which they came; `service` those with credit, next one first.
     consumers: "dict[tuple[int, int, int, str], Consumer]" = field(default_factory=dict)
     service: "deque[Consumer]" = field(default_factory=deque)
     exclusive_consumer: bool = False
-    # From the arguments (queueing/arguments.py).
+    policy: Policy | None = None
+    operator_policy: Policy | None = None
+    stale: bool = False  # is in state.stale
+    # From the arguments and the policies (queueing/arguments.py).
     max_length: int = -1
     max_bytes: int = -1
     max_priority: int = -1
@@ -114,6 +139,11 @@ class Queue:
     ttl_us: int = NO_TTL
     expires_us: int = -1  # the queue itself, unused for so long
     used_us: int = 0  # kept only if it expires
+    delivery_limit: int = -1  # so often a message may come back; then it is dead-lettered
+    # How often they came back, by sequence number, and the sum of the elements; kept only while
+    # there is a limit.
+    returns: dict[int, int] = field(default_factory=dict)
+    returns_sum: int = 0
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     single_active: bool = False
@@ -145,6 +175,7 @@ class Vhost:
     max_queues: int = -1  # from its limits (handlers/definitions.py)
     connections: int = 0  # follows from the state
     leaving: bool = False  # it was deleted, and what is in it goes; follows from the state
+    policies: Ranked = ((), ())  # follows from the definitions
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -289,6 +320,10 @@ class State:
     connected: dict[str, int] = field(default_factory=dict)
     # connections of sessions that ended, in the order of `connections`; follows from the state
     ending: deque[ConnectionRecord] = field(default_factory=deque)
+    # queues that a change of policies may concern, not looked at yet
+    stale: deque[Queue] = field(default_factory=deque)
+    # queues that hold more than they may, and drop it as positions go by
+    trimming: dict[int, Queue] = field(default_factory=dict)
     # to publish: those of this position, and those that were too many at earlier ones
     dead_letters: list[Letter] = field(default_factory=list)
     late_letters: deque[Letter] = field(default_factory=deque)

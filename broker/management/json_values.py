@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import TypeAlias, cast
 
-from broker.machine.commands import Value
+from broker.amqp.fields import Value
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Object: TypeAlias = dict[str, Json]

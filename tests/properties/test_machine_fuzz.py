@@ -33,17 +33,46 @@ ARGUMENTS = st.sampled_from(
     [
         *("x-max-length", "x-message-ttl", "x-expires", "x-dead-letter-exchange", "x-overflow"),
         *("x-queue-type", "x-single-active-consumer", "alternate-exchange", "x-match", "note"),
-        *("x-max-priority", "x-priority", "x-max-length-bytes"),
+        *("x-max-priority", "x-priority", "x-max-length-bytes", "x-delivery-limit"),
     ]
 )
 TABLES = st.one_of(
     st.just({}),
     st.just({"x-dead-letter-exchange": "", "x-max-length": 1}),
+    st.just({"x-dead-letter-exchange": "", "x-delivery-limit": 1}),
     st.dictionaries(ARGUMENTS, VALUES, max_size=2),
 )
 
 
+POLICIES = st.fixed_dictionaries(
+    {
+        "pattern": st.sampled_from(["", "^(?!amq\\.)", "q$", "("]),
+        "definition": st.dictionaries(
+            st.sampled_from([
+                *("max-length", "message-ttl", "expires", "delivery-limit", "max-length-bytes"),
+                *("alternate-exchange", "dead-letter-exchange", "overflow", "ha-mode", "note"),
+            ]),
+            st.sampled_from([0, 1, 2, "q", "amq.topic", "reject-publish", "all"]),
+            max_size=2,
+        ),
+    },
+    optional={"priority": INTS, "apply-to": st.sampled_from(["all", "queues", "exchanges", "q"])},
+)  # fmt: skip
+DEFINES = st.builds(
+    c.Define,
+    st.just(c.DEFINE),
+    INTS,
+    NAMES,
+    st.sampled_from(["vhost", "policy", "policy", "operator_policy", "vhost_limit", "user", "no"]),
+    st.sampled_from(["/", "/", "", "q"]),
+    NAMES,
+    st.one_of(POLICIES, POLICIES, st.none(), TABLES),
+).map(tuple)
+
+
 def command_of(kind: int) -> st.SearchStrategy[Command]:
+    if kind == c.DEFINE:
+        return cast("st.SearchStrategy[Command]", DEFINES)
     by_type = {
         int: INTS,
         str: NAMES,

@@ -97,15 +97,21 @@ def deadline(queue: Queue, message: Message) -> int:
 
 def add_deadline(state: State, queue: Queue, message: Message) -> None:
     """A message that can expire is ready."""
-    queue.deadlines += 1
+    if message[TTL_US] != NO_TTL:
+        queue.timed += 1
+    queue.expiring = True
     state.expiring[queue.number] = queue
     state.due_us = min(state.due_us, deadline(queue, message))
 
 
-def remove_deadlines(state: State, queue: Queue, count: int) -> None:
-    """So many of them are not ready any more."""
-    queue.deadlines -= count
-    if not queue.deadlines:
+def recheck_deadlines(state: State, queue: Queue) -> None:
+    """Messages left the queue, or its time to live is another one."""
+    waits = bool(queue.ready or queue.returned)
+    queue.expiring = queue.timed > 0 or (waits and queue.ttl_us != NO_TTL)
+    if queue.expiring:
+        state.expiring[queue.number] = queue
+        state.due_us = 0  # what is at the head now may have expired long ago
+    else:
         state.expiring.pop(queue.number, None)
 
 

@@ -47,7 +47,14 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.queueing.arguments import check_consume
-from broker.machine.queueing.dispatch import dispatch, offer, offer_all, release, requeue
+from broker.machine.queueing.dispatch import (
+    dispatch,
+    offer,
+    offer_all,
+    properties_for,
+    release,
+    requeue,
+)
 from broker.machine.queueing.queue import (
     accessible_queue,
     consumer_element,
@@ -166,7 +173,8 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     element = held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
     state.add(element + channel.salt)
     if channel.local:
-        _, _, exchange, key, _, _, _, properties, body = message
+        _, _, exchange, key, _, _, _, _, body = message
+        properties = properties_for(queue, seq, message)
         count = ready_count(queue)
         state.effects.append(
             GetOk(conn, chan, tag, redelivered, exchange, key, count, properties, body, no_ack)

@@ -20,7 +20,14 @@ from broker.machine.commands import IGNORED, OK, Define, Table, Value
 from broker.machine.digest import canonical, item_hash
 from broker.machine.effects import Defined
 from broker.machine.handlers.connections import session_exists
-from broker.machine.limits import DEFINITION_BYTES_MAX, DEFINITIONS_MAX
+from broker.machine.handlers.policies import POLICIES, follow_policies, go_on_with_policies
+from broker.machine.limits import (
+    DEFINITION_BYTES_MAX,
+    DEFINITIONS_MAX,
+    LEAVING_WORK_MAX,
+    POLICIES_MAX,
+)
+from broker.machine.policies.settings import operator_policy_fault, policy_fault
 from broker.machine.queueing.queue import delete_queue
 from broker.machine.queueing.routing import add_vhost, remove_exchange
 from broker.machine.state import State, Vhost
@@ -99,14 +106,6 @@ def _limits(*names: str) -> Check:
     return check
 
 
-def _policy(body: Table) -> str:
-    if type(body.get("priority")) is not int:
-        return "'priority' must be a whole number"
-    if not isinstance(body.get("definition"), dict):
-        return "'definition' must be a table"
-    return _are_texts(body, "pattern", "apply-to")
-
-
 def _parameter(body: Table) -> str:
     return "" if list(body) == ["value"] else "a parameter is a 'value'"
 
@@ -116,8 +115,8 @@ KINDS: dict[str, Kind] = {
     "user": Kind(_user, False),
     "permission": Kind(_permission, True, True),
     "topic_permission": Kind(_topic_permission, True, True),
-    "policy": Kind(_policy, True),
-    "operator_policy": Kind(_policy, True),
+    "policy": Kind(policy_fault, True),
+    "operator_policy": Kind(operator_policy_fault, True),
     "parameter": Kind(_parameter, True),
     "global_parameter": Kind(_parameter, False),
     "vhost_limit": Kind(_limits("max-connections", "max-queues"), True),
@@ -152,6 +151,7 @@ def _define(state: State, what: str, vhost: str, name: str, body: Table | None) 
             )
         _delete(state, what, key)
         follow(state)
+        _follow_policies(state, what, vhost or name)
         return REPLACED, ""
     code, text = _refusal(state, kind, what, vhost, name, body)
     if code:
@@ -173,6 +173,7 @@ def _define(state: State, what: str, vhost: str, name: str, body: Table | None) 
     if what == "vhost" and new:
         add_vhost(state, name)
     follow(state)
+    _follow_policies(state, what, vhost or name)
     return (CREATED if new else REPLACED), ""
 
 
@@ -181,7 +182,9 @@ def _refusal(
 ) -> tuple[int, str]:
     if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         return BAD, f"the name of a {what} has 1 to {NAME_BYTES_MAX} bytes"
-    if wrong := kind.check(body):
+    if (wrong := kind.check(body)) and what in POLICIES:
+        return BAD, f"Validation failed\n\n{wrong}\n"  # as RabbitMQ has it
+    if wrong:
         return BAD, f"{what} '{name}': {wrong}"
     if len(canonical(body)) > DEFINITION_BYTES_MAX:
         return BAD, f"{what} '{name}' has more than {DEFINITION_BYTES_MAX} bytes"
@@ -192,9 +195,18 @@ def _refusal(
     if (vhost, name) not in state.definitions[what]:
         if sum(map(len, state.definitions.values())) >= DEFINITIONS_MAX:
             return BAD, f"there are {DEFINITIONS_MAX} definitions; delete some that nobody needs"
+        of_vhost = sum(1 for at, _ in state.definitions[what] if at == vhost)
+        if what in POLICIES and of_vhost >= POLICIES_MAX:
+            return BAD, f"there are {POLICIES_MAX} of them in vhost '{vhost}'; delete some"
         if what == "vhost" and name in state.vhosts:
             return CONFLICT, f"vhost '{name}' was deleted and is not gone yet; try again"
     return 0, ""
+
+
+def _follow_policies(state: State, what: str, vhost: str) -> None:
+    """A policy was defined or deleted; or a virtual host, with those in it."""
+    if what in POLICIES or what == "vhost":
+        follow_policies(state, state.vhosts[vhost])
 
 
 def _put(state: State, what: str, key: tuple[str, str], body: Table) -> None:
@@ -247,6 +259,14 @@ def define_first(state: State) -> None:
     ):
         code, _ = _define(state, what, vhost, name, body)
         assert code == CREATED
+
+
+def go_on(state: State) -> None:
+    """With what a definition changed, and one position was too short for."""
+    if state.leaving:
+        end_leaving_vhosts(state, LEAVING_WORK_MAX)
+    if state.stale or state.trimming:
+        go_on_with_policies(state)
 
 
 # -- virtual hosts that were deleted -------------------------------------------------------------

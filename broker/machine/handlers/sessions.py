@@ -16,7 +16,7 @@ from broker.machine.clock.cluster_time import (
     horizon,
     lease_end,
     read_clock,
-    remove_deadlines,
+    recheck_deadlines,
 )
 from broker.machine.commands import (
     IGNORED,
@@ -41,6 +41,7 @@ from broker.machine.move_log import FORGOTTEN, INDEX_MASK, MARK_MASK, MEMBER_LOS
 from broker.machine.queueing.queue import (
     delete_queue,
     expire,
+    forget_all_returns,
     head,
     mark_used,
     purge,
@@ -179,6 +180,7 @@ def _forget_volatile(state: State) -> None:
 
 
 def _keep_persistent(state: State, queue: Queue) -> None:
+    forget_all_returns(state, queue)  # messages are numbered anew
     if queue.max_priority >= 0:
         persistent_at = {place | 1: m for place, m in queue.returned.items() if m[IS_PERSISTENT]}
         purge(state, queue, FORGOTTEN)
@@ -204,11 +206,9 @@ def _keep_persistent(state: State, queue: Queue) -> None:
     )
     state.add(total - queue.ready_sum + queue.salt * len(persistent))
     queue.ready_sum = total & MASK
-    if queue.max_bytes >= 0:
-        queue.ready_bytes = sum(len(message[BODY]) for message in persistent)
-    expiring = sum(message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL for message in persistent)
-    remove_deadlines(state, queue, queue.deadlines - expiring)
-    state.due_us = 0
+    queue.ready_bytes = sum(len(message[BODY]) for message in persistent)
+    queue.timed = sum(message[TTL_US] != NO_TTL for message in persistent)
+    recheck_deadlines(state, queue)
     _log_recovered(state, queue, len(persistent), first)
 
 

@@ -8,14 +8,18 @@ from broker.machine.handlers.alarms import alarm_element
 from broker.machine.handlers.connections import channel_element, connection_element
 from broker.machine.handlers.definitions import definition_element
 from broker.machine.handlers.poison import poison_element
+from broker.machine.handlers.policies import policies_defined
 from broker.machine.handlers.publish import letter_element
 from broker.machine.handlers.sessions import cluster_element, session_element
+from broker.machine.policies.choice import NOTHING, policies_element, policies_of_queue
 from broker.machine.queueing.dispatch import has_room
 from broker.machine.queueing.queue import (
     consumer_element,
+    is_over,
     lease_element,
     queue_element,
     ready_count,
+    returns_element,
     seq_at,
 )
 from broker.machine.queueing.routing import binding_element, exchange_element
@@ -51,7 +55,9 @@ def recompute_root(state: State, fresh: bool = False) -> int:
             total += exchange_element(vhost, exchange)
             total += sum(binding_element(vhost, one) for one in exchange.bindings.values())
         for queue in vhost.queues.values():
-            total += queue_element(queue) + lease_element(queue) + queue.salt * queue.next_seq
+            total += queue_element(queue) + policies_element(queue) + lease_element(queue)
+            total += returns_sum(queue)
+            total += queue.salt * queue.next_seq
             total += queue.ready_sum if fresh else ready_sum(queue, False)
             total += sum(consumer_element(one) for one in queue.consumers.values())
     for connection in state.connections.values():
@@ -76,6 +82,10 @@ def ready_sum(queue: Queue, fresh: bool) -> int:
     total += ready_elements(islice(contents, recovered), number, first, True)
     total += ready_elements(contents, number, first + recovered, False)
     return total & MASK
+
+
+def returns_sum(queue: Queue) -> int:
+    return sum(returns_element(queue, seq, count) for seq, count in queue.returns.items()) & MASK
 
 
 def _held_sum(channel: Channel) -> int:
@@ -106,6 +116,7 @@ def check(state: State) -> None:
     assert gone == list(state.ending), "each connection has a session, or is about to end"
     assert all(one.ended and not one.local for one in gone)
     _check_definitions(state)
+    _check_policies(state)
     for vhost in state.vhosts.values():
         for name, queue in vhost.queues.items():
             assert queue.name == name
@@ -163,6 +174,19 @@ def _check_channel(channel: Channel, held_of_queue: dict[int, int]) -> None:
         assert consumer.queue.consumers[(*channel.key, tag)] is consumer
 
 
+def _check_policies(state: State) -> None:
+    """Each queue has what was chosen for it, unless it is still to be looked at."""
+    defined = policies_defined(state)
+    assert all(queue.stale for queue in state.stale)
+    waiting = {queue.number: True for queue in state.stale if not queue.deleted}
+    for vhost in state.vhosts.values():
+        assert vhost.policies == defined.get(vhost.name, NOTHING)
+        for queue in vhost.queues.values():
+            assert queue.stale == (queue.number in waiting)
+            applied = policies_of_queue(vhost, queue.name, queue.arguments)
+            assert queue.stale or applied == (queue.policy, queue.operator_policy)
+
+
 def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> None:
     assert not queue.deleted
     assert queue.unacked == held_of_queue.get(queue.number, 0), "unacked is counted"
@@ -183,18 +207,17 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> N
             channel = consumer.channel
             assert not has_room(channel, consumer), "credit and a ready message"
     assert all(consumer.active for consumer in queue.service)
-    if queue.max_length >= 0:
-        assert ready_count(queue) <= queue.max_length
-    if queue.max_bytes >= 0:
-        held = (*queue.ready, *queue.returned.values())
-        assert queue.ready_bytes == sum(len(message[BODY]) for message in held)
-        # Bytes may be beyond the limit for a while: see `queue.trim`.
+    waiting = (*queue.ready, *queue.returned.values())
+    assert queue.ready_bytes == sum(len(message[BODY]) for message in waiting)
+    over = is_over(queue) and queue.overflow == "drop-head"
+    assert not over or queue.number in state.trimming, "what is too much is about to be dropped"
     unused = queue.expires_us >= 0 and not queue.consumers
     assert unused == (queue.number in state.leased)
-    waiting = (*queue.ready, *queue.returned.values())
-    expiring = sum(message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL for message in waiting)
-    assert queue.deadlines == expiring, "what can expire is counted"
-    assert (expiring > 0) == (queue.number in state.expiring)
+    assert queue.returns_sum == returns_sum(queue)
+    assert queue.delivery_limit >= 0 or not queue.returns, "nobody counts"
+    assert queue.timed == sum(message[TTL_US] != NO_TTL for message in waiting)
+    expiring = queue.timed > 0 or (queue.ttl_us != NO_TTL and bool(waiting))
+    assert expiring == queue.expiring == (queue.number in state.expiring)
     if queue.owner is not None:
         assert queue.owner.exclusive[queue.name] is queue
         assert state.connections[queue.owner.key] is queue.owner

@@ -16,10 +16,12 @@ from broker.machine.commands import Table
 from broker.machine.digest import ALGORITHM, canonical, item_hash, message_hashes
 from broker.machine.handlers import definitions
 from broker.machine.handlers.connections import count_connection
+from broker.machine.handlers.policies import policies_defined
 from broker.machine.handlers.sessions import find_ended
-from broker.machine.image.invariants import ready_sum, recompute_root
+from broker.machine.image.invariants import ready_sum, recompute_root, returns_sum
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
-from broker.machine.queueing.arguments import apply_arguments
+from broker.machine.policies.choice import policy_of
+from broker.machine.queueing.arguments import apply_settings
 from broker.machine.queueing.routing import index_binding
 from broker.machine.state import (
     BODY,
@@ -34,6 +36,7 @@ from broker.machine.state import (
     Held,
     Letter,
     Message,
+    Policy,
     Queue,
     SessionRecord,
     State,
@@ -79,6 +82,8 @@ class _Reader:
         self.messages: dict[int, Message] = {}
         self.queues: dict[int, Queue] = {}
         self.strings: dict[str, str] = {}
+        self.policies: dict[int, Policy] = {}  # by content
+        self.applied: dict[int, tuple[int, int]] = {}  # to the queue of this number
         self.started = False
         self.claimed_root: int | None = None
 
@@ -97,6 +102,7 @@ class _Reader:
         for queue in self.queues.values():
             if not queue.deleted:
                 queue.ready_sum = ready_sum(queue, fresh=True)
+                queue.returns_sum = returns_sum(queue)
             if queue.expires_us >= 0 and not queue.consumers:
                 state.leased[queue.number] = queue
         state.horizon_us = horizon(state)
@@ -106,6 +112,21 @@ class _Reader:
         if state.digest != self.claimed_root:
             msg = f"the snapshot has root {state.digest:016x}, not {self.claimed_root:016x}"
             raise SnapshotError(msg)
+
+    def _apply_policies(self) -> None:
+        state = self.state
+        for vhost, policies in policies_defined(state).items():
+            state.vhosts[vhost].policies = policies
+            for policy in (*policies[0], *policies[1]):
+                self.policies[policy.content] = policy
+        for number, (own, operators) in self.applied.items():
+            if any(one and one not in self.policies for one in (own, operators)):
+                msg = f"the snapshot has no policy that applies to queue {number}"
+                raise SnapshotError(msg)
+            queue = self.queues[number]
+            queue.policy = self.policies.get(own)
+            queue.operator_policy = self.policies.get(operators)
+            apply_settings(queue)
 
     def _on_snapshot(self, version: int, algorithm: str) -> None:
         if (version, algorithm) != (VERSION, ALGORITHM):
@@ -202,6 +223,8 @@ class _Reader:
         next_seq: int,
         recovered_seq: int,
         used_us: int,
+        policy: int,
+        operator_policy: int,
     ) -> None:
         owner = None if owner_key is None else self.state.connections[owner_key]
         at = self.state.vhosts[vhost]
@@ -210,7 +233,7 @@ class _Reader:
         queue.next_seq = next_seq
         queue.recovered_seq = recovered_seq
         queue.used_us = used_us
-        apply_arguments(queue)
+        self.applied[number] = (policy, operator_policy)
         at.queues[name] = self.queues[number] = queue
         if owner is not None:
             owner.exclusive[name] = queue
@@ -220,6 +243,9 @@ class _Reader:
         queue.ready.extend(map(self.messages.__getitem__, messages))
         self._count(queue, messages)
 
+    def _on_returns(self, number: int, counts: tuple[tuple[int, int], ...]) -> None:
+        self.queues[number].returns.update(counts)
+
     def _on_returned(self, number: int, seqs: tuple[int, ...], messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
         found = map(self.messages.__getitem__, messages)
@@ -228,12 +254,9 @@ class _Reader:
         self._count(queue, messages)
 
     def _count(self, queue: Queue, messages: tuple[int, ...]) -> None:
-        if queue.max_bytes >= 0:
-            queue.ready_bytes += sum(len(self.messages[one][BODY]) for one in messages)
-        if queue.ttl_us != NO_TTL:
-            queue.deadlines += len(messages)
-        else:
-            queue.deadlines += sum(self.messages[one][TTL_US] != NO_TTL for one in messages)
+        found = [self.messages[one] for one in messages]
+        queue.ready_bytes += sum([len(one[BODY]) for one in found])
+        queue.timed += sum([one[TTL_US] != NO_TTL for one in found])
 
     def _on_exchange(
         self,
@@ -344,6 +367,21 @@ class _Reader:
     def _on_expiring(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:
             self.state.expiring[number] = self.queues[number]
+            self.queues[number].expiring = True
+
+    def _on_former(self, vhost: str, name: str, body: Table, operator: bool) -> None:
+        policy = policy_of(vhost, name, body, operator)
+        self.policies[policy.content] = policy
+
+    def _on_stale(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            self.queues[number].stale = True
+            self.state.stale.append(self.queues[number])
+
+    def _on_trimming(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            self.state.trimming[number] = self.queues[number]
 
     def _on_end(self, root: int) -> None:
+        self._apply_policies()
         self.claimed_root = root

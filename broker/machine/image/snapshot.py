@@ -19,7 +19,18 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import msgpack
 
 from broker.machine.digest import ALGORITHM
-from broker.machine.state import BODY, NUMBER, Channel, Consumer, Held, Message, Queue, State, Vhost
+from broker.machine.state import (
+    BODY,
+    NUMBER,
+    Channel,
+    Consumer,
+    Held,
+    Message,
+    Policy,
+    Queue,
+    State,
+    Vhost,
+)
 
 CHUNK_BYTES = 256 * 1024
 VERSION = 6
@@ -39,6 +50,7 @@ class _QueueCut(NamedTuple):
     number: int
     ready: list[Message]
     returned: dict[int, Message]
+    returns: dict[int, int]
 
 
 class _ChannelCut(NamedTuple):
@@ -179,6 +191,8 @@ def _first_items(state: State) -> Iterator[_Item]:
     for what, defined in state.definitions.items():
         for (vhost, name), body in defined.items():
             yield ("definition", what, vhost, name, body)
+    for policy in _former_policies(state):
+        yield ("former", policy.vhost, policy.name, policy.body, policy.operator)
     for connection in state.connections.values():
         yield (
             "connection",
@@ -187,6 +201,16 @@ def _first_items(state: State) -> Iterator[_Item]:
             connection.user,
             connection.peer,
         )
+
+
+def _former_policies(state: State) -> Iterable[Policy]:
+    """Those that queues have still, and that may be defined no more."""
+    found: dict[int, Policy] = {}
+    for queue in state.stale:
+        for policy in (queue.policy, queue.operator_policy):
+            if policy is not None and not queue.deleted:
+                found[policy.content] = policy
+    return found.values()
 
 
 def _last_items(state: State) -> Iterator[_Item]:
@@ -199,6 +223,8 @@ def _last_items(state: State) -> Iterator[_Item]:
                 [(*consumer.channel.key, consumer.tag) for consumer in queue.service],
             )
     yield ("expiring", list(state.expiring))
+    yield ("stale", [queue.number for queue in state.stale if not queue.deleted])
+    yield ("trimming", list(state.trimming))
     yield ("end", state.digest)
 
 
@@ -215,8 +241,12 @@ def _cut_queue(vhost: Vhost, queue: Queue) -> _QueueCut:
         queue.next_seq,
         queue.recovered_seq,
         queue.used_us,
+        queue.policy.content if queue.policy is not None else 0,
+        queue.operator_policy.content if queue.operator_policy is not None else 0,
     )
-    return _QueueCut(item, queue.number, list(queue.ready), queue.returned.copy())
+    return _QueueCut(
+        item, queue.number, list(queue.ready), queue.returned.copy(), queue.returns.copy()
+    )
 
 
 def _places(queue: _QueueCut) -> Iterator[_Item | None]:
@@ -226,6 +256,9 @@ def _places(queue: _QueueCut) -> Iterator[_Item | None]:
         yield None
     for part in _parts(sorted(queue.returned)):
         yield ("returned", queue.number, part, [queue.returned[seq][NUMBER] for seq in part])
+        yield None
+    for counts in _parts(sorted(queue.returns.items())):
+        yield ("returns", queue.number, counts)
         yield None
 
 

@@ -6,6 +6,7 @@ let a client believe in a limit or a priority that does not exist.
 
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical
+from broker.machine.policies.choice import effective_definition
 from broker.machine.queueing.refusals import (
     Refusal,
     inequivalent_table,
@@ -29,6 +30,7 @@ _NUMBERS = {
     "x-message-ttl": (0, _NUMBER_MAX),
     "x-expires": (1, _NUMBER_MAX),
     "x-max-priority": (0, 255),
+    "x-delivery-limit": (0, _NUMBER_MAX),
 }
 _NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
@@ -82,29 +84,33 @@ def _fault_of(arg: str, value: Value) -> str | None:
     return fault
 
 
-def apply_arguments(queue: Queue) -> None:
-    """Set the queue's limits and policies from its arguments, which were checked."""
+def apply_settings(queue: Queue) -> None:
+    """Set the queue's limits from its arguments and its policies, which were checked. Of two
+    numbers the lower one counts; of two words the queue's own."""
     arguments = queue.arguments
-    queue.max_length = _number(arguments, "x-max-length")
-    queue.max_bytes = _number(arguments, "x-max-length-bytes")
-    ttl_ms = _number(arguments, "x-message-ttl")
+    definition = effective_definition(queue.policy, queue.operator_policy)
+    queue.max_length = _number(arguments, definition, "max-length")
+    queue.max_bytes = _number(arguments, definition, "max-length-bytes")
+    ttl_ms = _number(arguments, definition, "message-ttl")
     queue.ttl_us = ttl_ms * 1000 if ttl_ms >= 0 else -1
-    expires_ms = _number(arguments, "x-expires")
+    expires_ms = _number(arguments, definition, "expires")
     queue.expires_us = expires_ms * 1000 if expires_ms >= 0 else -1
-    queue.max_priority = _number(arguments, "x-max-priority")
-    queue.overflow = _name(arguments, "x-overflow") or "drop-head"
-    queue.dead_letter_exchange = _name(arguments, "x-dead-letter-exchange")
-    queue.dead_letter_key = _name(arguments, "x-dead-letter-routing-key")
+    queue.delivery_limit = _number(arguments, definition, "delivery-limit")
+    queue.overflow = _name(arguments, definition, "overflow") or "drop-head"
+    queue.dead_letter_exchange = _name(arguments, definition, "dead-letter-exchange")
+    queue.dead_letter_key = _name(arguments, definition, "dead-letter-routing-key")
+    queue.max_priority = _number(arguments, {}, "max-priority")
     queue.single_active = arguments.get("x-single-active-consumer") is True
 
 
-def _number(arguments: Table, arg: str) -> int:
-    value = arguments.get(arg)
-    return value if isinstance(value, int) else -1
+def _number(arguments: Table, definition: Table, key: str) -> int:
+    """-1: neither sets it."""
+    values = (arguments.get("x-" + key), definition.get(key))
+    return min((value for value in values if isinstance(value, int)), default=-1)
 
 
-def _name(arguments: Table, arg: str) -> str | None:
-    value = arguments.get(arg)
+def _name(arguments: Table, definition: Table, key: str) -> str | None:
+    value = arguments.get("x-" + key, definition.get(key))
     return value if isinstance(value, str) else None
 
 

@@ -9,11 +9,24 @@ Between commands a queue never has both a ready message and a consumer with cred
 
 from broker.machine.digest import held_element
 from broker.machine.effects import DeliverEffect
-from broker.machine.limits import CHANNEL_HELD_MAX
-from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, LAPSED, PASSED, row
+from broker.machine.limits import CHANNEL_HELD_MAX, TRIMMED_MAX
+from broker.machine.move_log import (
+    DELIVERED,
+    FLAG,
+    GIVEN_UP,
+    INDEX_MASK,
+    LAPSED,
+    MEMBER_LOST,
+    PASSED,
+    is_return,
+    row,
+)
+from broker.machine.queueing.properties import with_header
 from broker.machine.queueing.queue import (
     append,
+    count_return,
     dead_letter,
+    forget_returns,
     is_full,
     next_seq,
     put_back,
@@ -33,6 +46,7 @@ from broker.machine.state import (
     Message,
     Queue,
     State,
+    rehash,
 )
 from broker.machine.tally import count_delivery
 
@@ -55,7 +69,7 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
                 dead_letter(state, queue, message, "maxlen")
             return False
         append(state, queue, message)
-        trim(state, queue)
+        trim(state, queue, TRIMMED_MAX)
     else:
         append(state, queue, message)
     return True
@@ -127,12 +141,20 @@ def deliver(
                     redelivered,
                     message[EXCHANGE],
                     message[KEY],
-                    message[PROPERTIES],
+                    properties_for(queue, seq, message),
                     message[BODY],
                     consumer.no_ack,
                 ),
             )
         )
+
+
+def properties_for(queue: Queue, seq: int, message: Message) -> bytes:
+    """With how often it came back, as RabbitMQ's quorum queues tell it."""
+    count = queue.returns.get(seq, 0) if queue.returns else 0
+    if not count:
+        return message[PROPERTIES]
+    return with_header(message[PROPERTIES], "x-delivery-count", count)
 
 
 def has_room(channel: Channel, consumer: Consumer) -> bool:
@@ -192,9 +214,20 @@ def requeue(state: State, channel: Channel, tag: int, held: Held, what: int) -> 
     if queue.deleted:
         release(state, channel, tag, held, content, LAPSED, tag)
         return
+    if _came_back_too_often(state, queue, seq, what):
+        release(state, channel, tag, held, rehash(message), GIVEN_UP, tag)
+        dead_letter(state, queue, message, "delivery_limit")
+        return
     release(state, channel, tag, held, content, what, content)
     put_back(state, queue, seq, message)
-    trim(state, queue)
+    trim(state, queue, TRIMMED_MAX)
+
+
+def _came_back_too_often(state: State, queue: Queue, seq: int, what: int) -> bool:
+    """That the broker lost a member is no fault of the message's, and does not count."""
+    if queue.delivery_limit < 0 or what == MEMBER_LOST:
+        return False
+    return count_return(state, queue, seq) > queue.delivery_limit
 
 
 def release(
@@ -218,6 +251,8 @@ def release(
     )
     state.remove(held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered))
     queue.unacked -= 1
+    if queue.returns and not is_return(what):
+        forget_returns(state, queue, seq)
     if consumer is not None:
         consumer.outstanding -= 1
         if not consumer.no_ack:

@@ -129,6 +129,13 @@ def with_headers(properties: bytes, entries: list[Entry], keep_expiration: bool)
     )
 
 
+def with_header(properties: bytes, name: str, value: Value) -> bytes:
+    """The same properties with this header, in the place of one of this name."""
+    kept = [one for one in raw_headers(properties) if one[0] != name]
+    kept.append(entry(name, encode_value(value)))
+    return with_headers(properties, kept, keep_expiration=True)
+
+
 def entry(name: str, value: bytes) -> Entry:
     return (name, short_string(name), value)
 

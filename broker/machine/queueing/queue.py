@@ -13,13 +13,12 @@ from broker.machine.clock.cluster_time import (
     add_deadline,
     deadline,
     lease,
-    remove_deadlines,
+    recheck_deadlines,
     unlease,
 )
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, canonical, item_hash, ready_element
 from broker.machine.effects import CancelNotify
-from broker.machine.limits import TRIMMED_MAX
 from broker.machine.move_log import (
     DECLARED,
     ENQUEUED,
@@ -31,7 +30,8 @@ from broker.machine.move_log import (
     QUEUE_DELETED,
     row,
 )
-from broker.machine.queueing.arguments import apply_arguments
+from broker.machine.policies.choice import policies_element, policies_of_queue
+from broker.machine.queueing.arguments import apply_settings
 from broker.machine.queueing.properties import priority_of
 from broker.machine.queueing.refusals import Refusal, locked, no_queue
 from broker.machine.queueing.routing import remove_bindings
@@ -109,7 +109,8 @@ def create_queue(
     arguments: Table,
 ) -> Queue:
     queue = Queue(vhost, name, state.next_queue, durable, auto_delete, owner, arguments)
-    apply_arguments(queue)
+    queue.policy, queue.operator_policy = policies_of_queue(vhost, name, arguments)
+    apply_settings(queue)
     queue.salt = item_hash("next seq", queue.number)
     state.next_queue += 1
     vhost.queues[name] = queue
@@ -117,7 +118,7 @@ def create_queue(
     state.totals_of(-1, vhost.name).queues_created += 1
     if owner is not None:
         owner.exclusive[name] = queue
-    state.add(queue_element(queue) + lease_element(queue))
+    state.add(queue_element(queue) + policies_element(queue) + lease_element(queue))
     what = DECLARED | FLAG if durable else DECLARED
     state.moves.append(
         row(what, state.position & INDEX_MASK, queue.mark, 0, queue.max_priority + 1, 0)
@@ -174,12 +175,11 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
     element = ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
     queue.ready_sum = (queue.ready_sum - element) & MASK
     state.remove(element)
-    if queue.max_bytes >= 0:
-        queue.ready_bytes -= len(message[BODY])
-    if queue.deadlines:
-        state.due_us = 0  # what is at the head now may have expired long ago
-        if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
-            remove_deadlines(state, queue, 1)
+    queue.ready_bytes -= len(message[BODY])
+    if queue.expiring:
+        if message[TTL_US] != NO_TTL:
+            queue.timed -= 1
+        recheck_deadlines(state, queue)
     return seq, message, redelivered
 
 
@@ -216,11 +216,42 @@ def _count_ready(state: State, queue: Queue, seq: int, message: Message, redeliv
     """Count a message that is ready now; return its element."""
     element = ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
     queue.ready_sum = (queue.ready_sum + element) & MASK
-    if queue.max_bytes >= 0:
-        queue.ready_bytes += len(message[BODY])
+    queue.ready_bytes += len(message[BODY])
     if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
         add_deadline(state, queue, message)
     return element
+
+
+def count_return(state: State, queue: Queue, seq: int) -> int:
+    """A message came back to a queue with a delivery limit: how often by now."""
+    count = queue.returns.get(seq, 0) + 1
+    forget_returns(state, queue, seq)
+    queue.returns[seq] = count
+    _add_returns(state, queue, returns_element(queue, seq, count))
+    return count
+
+
+def forget_returns(state: State, queue: Queue, seq: int) -> None:
+    """The message left the queue for good."""
+    count = queue.returns.pop(seq, 0)
+    if count:
+        _add_returns(state, queue, -returns_element(queue, seq, count))
+
+
+def forget_all_returns(state: State, queue: Queue) -> None:
+    """Nobody counts any more, or from nothing again."""
+    if queue.returns:
+        queue.returns = {}
+        _add_returns(state, queue, -queue.returns_sum)
+
+
+def _add_returns(state: State, queue: Queue, element: int) -> None:
+    queue.returns_sum = (queue.returns_sum + element) & MASK
+    state.add(element)
+
+
+def returns_element(queue: Queue, seq: int, count: int) -> int:
+    return item_hash("returns", queue.number, seq, count)
 
 
 def is_full(queue: Queue, bytes_more: int) -> bool:
@@ -230,14 +261,51 @@ def is_full(queue: Queue, bytes_more: int) -> bool:
     )
 
 
-def trim(state: State, queue: Queue) -> None:
-    """Drop messages from the head until the limits hold; of very small ones for a large one not all
-    at once, so that one position stays cheap."""
-    for _ in range(TRIMMED_MAX):
-        over = ready_count(queue) > queue.max_length >= 0
-        if not over and not queue.ready_bytes > queue.max_bytes >= 0:
-            return
+def is_over(queue: Queue) -> bool:
+    """It holds more than it may."""
+    return (ready_count(queue) > queue.max_length >= 0) or (
+        queue.ready_bytes > queue.max_bytes >= 0
+    )
+
+
+def trim(state: State, queue: Queue, count_max: int) -> int:
+    """Drop messages from the head until the limits hold, at most `count_max`, so that one position
+    stays cheap: the others follow at the next ones. Return how many. A queue that refuses
+    publishes instead drops nothing."""
+    count = 0
+    while queue.overflow == "drop-head" and is_over(queue):
+        if count == count_max:
+            state.trimming[queue.number] = queue
+            return count
         drop_head(state, queue, "maxlen")
+        count += 1
+    state.trimming.pop(queue.number, None)
+    return count
+
+
+def apply_policies(state: State, queue: Queue) -> bool:
+    """The policies that apply may be others now. Return whether they are."""
+    applied = policies_of_queue(queue.vhost, queue.name, queue.arguments)
+    if applied == (queue.policy, queue.operator_policy):
+        return False
+    ttl_us, expires_us = queue.ttl_us, queue.expires_us
+    state.remove(policies_element(queue) + lease_element(queue))
+    queue.policy, queue.operator_policy = applied
+    apply_settings(queue)
+    if queue.expires_us != expires_us:  # what was unused before counts from now
+        queue.used_us = state.horizon_us
+        if queue.expires_us >= 0 and not queue.consumers:
+            lease(state, queue)
+        else:
+            unlease(state, queue)
+    state.add(policies_element(queue) + lease_element(queue))
+    if queue.ttl_us != ttl_us:
+        recheck_deadlines(state, queue)
+    if queue.delivery_limit < 0:
+        forget_all_returns(state, queue)
+    if is_over(queue):
+        state.trimming[queue.number] = queue
+    return True
 
 
 def drop_head(state: State, queue: Queue, reason: str) -> None:
@@ -255,6 +323,8 @@ def drop_head(state: State, queue: Queue, reason: str) -> None:
         )
     )
     _audit(state, queue, seq, message, redelivered)
+    if queue.returns:
+        forget_returns(state, queue, seq)
     dead_letter(state, queue, message, reason)
 
 
@@ -279,7 +349,7 @@ def expire(state: State, queue: Queue, count_max: int) -> int:
     return how many. Others wait behind the first, as AMQP brokers do it."""
     now_us = state.now_us
     count = 0
-    while count < count_max and queue.deadlines and deadline(queue, head(queue)) <= now_us:
+    while count < count_max and queue.expiring and deadline(queue, head(queue)) <= now_us:
         drop_head(state, queue, "expired")
         count += 1
     return count
@@ -299,16 +369,20 @@ def purge(state: State, queue: Queue, what: int) -> int:
     state.remove(queue.ready_sum)
     queue.ready_sum = 0
     queue.ready_bytes = 0
+    for place in queue.returned if queue.returns else ():
+        forget_returns(state, queue, seq_at(queue, place)[0])
     # To free a million messages takes too long for one position: the member does it in slices.
     state.discarded += (queue.ready, list(queue.returned.values()))
     queue.ready, queue.returned, queue.returned_order = deque(), {}, []
-    if queue.deadlines:
-        remove_deadlines(state, queue, queue.deadlines)
+    queue.timed = 0
+    if queue.expiring:
+        recheck_deadlines(state, queue)
     return count
 
 
 def delete_queue(state: State, queue: Queue) -> int:
     """With its consumers, bindings and ready messages; unacked ones stay with their channels."""
+    forget_all_returns(state, queue)
     count = purge(state, queue, QUEUE_DELETED)
     for consumer in queue.consumers.values():
         channel = consumer.channel
@@ -327,7 +401,9 @@ def delete_queue(state: State, queue: Queue) -> int:
         queue.owner.exclusive.pop(queue.name, None)
     remove_bindings(state, vhost, list(queue.bindings.values()))
     unlease(state, queue)
-    state.remove(queue_element(queue) + lease_element(queue) + queue.salt * queue.next_seq)
+    state.remove(queue_element(queue) + policies_element(queue) + lease_element(queue))
+    state.remove(queue.salt * queue.next_seq)
+    state.trimming.pop(queue.number, None)
     queue.deleted = True
     state.totals_of(-1, vhost.name).queues_deleted += 1
     return count

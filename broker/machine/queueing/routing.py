@@ -14,6 +14,7 @@ from broker.machine.limits import (
     ROUTE_WORK_MAX,
     WORDS_PER_UNIT,
 )
+from broker.machine.policies.choice import effective_definition, policies_of_exchange
 from broker.machine.queueing.properties import headers_of
 from broker.machine.queueing.refusals import Refusal, too_much
 from broker.machine.state import Binding, BindingId, Exchange, Queue, Route, State, Vhost
@@ -168,8 +169,13 @@ def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) ->
                 queues[binding.destination] = vhost.queues[binding.destination]
             elif binding.destination not in seen:
                 _visit(vhost, binding.destination, seen, pending)
-        if not bindings and source.alternate is not None and source.alternate not in seen:
-            _visit(vhost, source.alternate, seen, pending)
+        if not bindings:
+            alternate = source.alternate
+            if alternate is None and vhost.policies[0]:
+                alternate = alternate_by_policy(vhost, source)
+                work += len(vhost.policies[0])
+            if alternate is not None and alternate not in seen:
+                _visit(vhost, alternate, seen, pending)
     if len(queues) > FANOUT_MAX:
         return too_much(
             f"queues that a message to exchange '{exchange.name}' reaches", len(queues), FANOUT_MAX,
@@ -184,6 +190,13 @@ def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) ->
             vhost.routes.clear()
         vhost.routes[exchange.name, key] = route
     return route
+
+
+def alternate_by_policy(vhost: Vhost, exchange: Exchange) -> str | None:
+    alternate = effective_definition(*policies_of_exchange(vhost, exchange)).get(
+        "alternate-exchange"
+    )
+    return alternate if isinstance(alternate, str) else None
 
 
 def _visit(vhost: Vhost, name: str, seen: dict[str, Exchange], pending: list[Exchange]) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import quote, quote_plus
 
 from aiohttp.web import StreamResponse
 
-from broker.machine.commands import Table
+from broker.amqp.fields import Table
 from broker.machine.digest import canonical
 from broker.machine.state import Binding, Exchange, Queue, Vhost
 from broker.management.call import (

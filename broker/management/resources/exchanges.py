@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aiohttp.web import StreamResponse
 
-from broker.machine.commands import Value
+from broker.amqp.fields import Value
 from broker.machine.state import Exchange, Vhost
 from broker.management.call import (
     Call,

@@ -10,7 +10,7 @@ import binascii
 import secrets
 
 from broker.amqp import codec
-from broker.machine.commands import Table
+from broker.amqp.fields import Table
 from broker.management.amqp_client import Answer, InternalClient
 from broker.management.call import (
     Call,

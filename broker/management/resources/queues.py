@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp.web import StreamResponse
 
-from broker.machine.commands import Value
+from broker.amqp.fields import Value
 from broker.machine.queueing.queue import ready_count
 from broker.machine.state import ConnectionRecord, Queue
 from broker.management.call import (

@@ -70,7 +70,7 @@ def test_the_asking_member_hears_what_became_of_it() -> None:
         ("vhost_limit", "/", "limits", {"x": 1}, (400,
             "vhost_limit 'limits': there is no limit 'x', but max-connections, max-queues")),
         ("policy", "/", "p", {"pattern": "", "apply-to": "queues", "priority": 0}, (400,
-            "policy 'p': 'definition' must be a table")),
+            'Validation failed\n\nKey "definition" not found\n')),
         ("parameter", "/", "c/n", {"value": "x" * 70_000}, (400,
             "parameter 'c/n' has more than 65536 bytes")),
         ("policy", "/", "p", None, (404, "there is no policy 'p' in vhost '/'")),

@@ -48,7 +48,7 @@ SMALL_LINES = 60
 SMALL_FILES = {
     "vsync/totem/ordering/flow_control.py": "arithmetic with a section of the paper to itself",
     "broker/access/passwords.py": "a format of others",
-    "broker/access/patterns.py": "the one place that knows the matcher",
+    "broker/access/patterns.py": "what an empty pattern means to a permission",
     "broker/amqp/heartbeat.py": "a value that the connection polls; its file is long enough",
     "broker/replication/durable_gate.py": "a rule of order; the simulator's clients ask it as well",
     "broker/selfcheck/reexecution.py": "runs on a worker thread, the supervisor on the loop",

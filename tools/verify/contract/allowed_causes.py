@@ -13,9 +13,10 @@ ERRORS_FROM = 300  # outcomes from here on are reply codes that close a channel 
 
 _CLOSES = (c.CONNECTION_CLOSE, c.CHANNEL_CLOSE)
 _OF_CLIENTS = range(c.CONNECTION_OPEN, c.TX_COMMIT + 1)
-_ANY = (*_OF_CLIENTS, c.ACTIVATE, c.TICK)
+_ANY = tuple(c.CLASSES)
 """Whatever closes a channel returns what it held, which may then be delivered, dropped by limits or
-dead-lettered. An ACTIVATE closes the channels of lost members, a TICK expires messages."""
+dead-lettered. An ACTIVATE closes the channels of lost members, a TICK expires messages. And what is
+too much for one position goes on at the next ones, whatever is ordered there."""
 
 _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.PUBLISHED, 0): (c.PUBLISH,),
@@ -29,6 +30,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.SETTLED, 2): (c.NACK, c.TX_COMMIT),
     (Op.SETTLED, 3): _ANY,
     (Op.SETTLED, 4): (c.TX_COMMIT,),
+    (Op.SETTLED, 5): tuple(_OF_CLIENTS),
     (Op.RETURNED, 0): (c.NACK,),
     (Op.RETURNED, 1): (c.RECOVER,),
     (Op.RETURNED, 2): tuple(_OF_CLIENTS),

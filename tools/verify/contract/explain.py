@@ -25,7 +25,8 @@ CAUSES = {
     Op.PUBLISHED: ("by a client", "by a transaction", "dead-lettered"),
     Op.ENQUEUED: ("",),
     Op.DELIVERED: ("to a consumer", "to a get"),
-    Op.SETTLED: ("acknowledged", "sent", "rejected", "of a deleted queue", "by a transaction"),
+    Op.SETTLED: ("acknowledged", "sent", "rejected", "of a deleted queue", "by a transaction",
+                 "came back too often"),
     Op.RETURNED: (
         "by a nack or reject", "by a recover", "as its channel closed", "as its member was lost",
         "by a transaction",

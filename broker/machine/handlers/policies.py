@@ -1,0 +1,62 @@
+"""Policies taking effect: which queues a change concerns, and what they hold too much.
+
+Finding out what a change of policies means for 100,000 queues takes longer than one position may.
+So a change marks the queues of its virtual host as stale, and they are looked at in the order of
+their declaration, as many as one position may cost, beginning at that of the change. A queue that
+is declared meanwhile has the new policies at once, and so has every exchange. What a lowered limit
+makes too much is dropped in the same way.
+"""
+
+from itertools import islice
+
+from broker.machine.limits import POLICIES_WORK_MAX, TRIMMED_MAX
+from broker.machine.policies.choice import NOTHING, policy_of, ranked
+from broker.machine.queueing.queue import apply_policies, trim
+from broker.machine.state import Policy, Ranked, State, Vhost
+
+POLICIES = ("policy", "operator_policy")
+"""As what they are defined (handlers/definitions.py)."""
+
+
+def policies_defined(state: State, only: str = "") -> dict[str, Ranked]:
+    """By virtual host; or those of one."""
+    found: dict[str, tuple[list[Policy], list[Policy]]] = {}
+    for operator, what in enumerate(POLICIES):
+        for (vhost, name), body in state.definitions[what].items():
+            if not only or vhost == only:
+                of_vhost = found.setdefault(vhost, ([], []))
+                of_vhost[operator].append(policy_of(vhost, name, body, bool(operator)))
+    return {
+        vhost: (ranked(own), ranked(of_operator)) for vhost, (own, of_operator) in found.items()
+    }
+
+
+def follow_policies(state: State, vhost: Vhost) -> None:
+    """The definitions of policies in this virtual host may have changed."""
+    policies = policies_defined(state, vhost.name).get(vhost.name, NOTHING)
+    if policies == vhost.policies:
+        return
+    vhost.policies = policies
+    vhost.routes.clear()  # the alternate exchange of an exchange may be another one
+    for queue in vhost.queues.values():
+        if not queue.stale:
+            queue.stale = True
+            state.stale.append(queue)
+
+
+def go_on_with_policies(state: State) -> None:
+    """As much as one position may cost."""
+    work = 0
+    while state.stale and work < POLICIES_WORK_MAX:
+        queue = state.stale.popleft()
+        queue.stale = False
+        if not queue.deleted:
+            policies, operators = queue.vhost.policies
+            work += 2 + 2 * len(policies) + 2 * len(operators)
+            if apply_policies(state, queue):
+                work += 8
+    dropped = 0
+    for queue in list(islice(state.trimming.values(), TRIMMED_MAX)):
+        dropped += max(1, trim(state, queue, TRIMMED_MAX - dropped))
+        if dropped >= TRIMMED_MAX:
+            return

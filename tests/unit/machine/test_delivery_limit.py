@@ -1,0 +1,105 @@
+"""How often a message may come back before it is dead-lettered."""
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.effects import DeliverEffect, GetOk
+from broker.machine.machine import Machine
+from broker.machine.move_log import GIVEN_UP, MOVE
+from broker.machine.queueing.properties import headers_of
+from tests.support.three_machines import Client, Rig
+
+ARGUMENTS: c.Table = {
+    "x-delivery-limit": 2,
+    "x-dead-letter-exchange": "",
+    "x-dead-letter-routing-key": "grave",
+}
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Rig().client()
+    client.queue("grave")
+    client.queue("q", ARGUMENTS)
+    client.publish("q", b"m")
+    return client
+
+
+def get_and_return(client: Client) -> c.Value:
+    """The count that the client was told with the message."""
+    client.get("q")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    assert client.nack(got.delivery_tag) == c.OK
+    return headers_of(got.properties).get("x-delivery-count")
+
+
+def test_the_limit_counts_returns_and_the_client_is_told(client: Client) -> None:
+    assert [get_and_return(client) for _ in range(2)] == [None, 1]
+    client.consume("q", "t", 1)
+    (delivery,) = [one for one in client.rig.effects if isinstance(one, DeliverEffect)]
+    assert headers_of(delivery.properties) == {"x-delivery-count": 2}
+    client.nack(delivery.delivery_tag)
+    assert not client.deliveries()
+    assert GIVEN_UP in [row[0] for row in MOVE.iter_unpack(client.rig.moves)]
+    client.get("grave")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    assert headers_of(got.properties)["x-first-death-reason"] == "delivery_limit"
+
+
+def test_what_a_closed_channel_held_counts_too(client: Client) -> None:
+    for chan in range(2, 5):
+        other = client.channel(chan)
+        other.get("q")
+        other.close_channel()
+    assert (client.rig.depth("q"), client.rig.depth("grave")) == (0, 1)
+
+
+def test_that_a_member_was_lost_does_not_count(client: Client) -> None:
+    rig = client.rig
+    watcher = rig.client("b")
+    for _ in range(4):
+        lost = rig.client("c")
+        lost.get("q")
+        rig.activate("c")
+    assert (rig.depth("q"), rig.depth("grave")) == (1, 0)
+    assert get_and_return(watcher) is None
+
+
+def test_counts_go_with_what_they_count(client: Client) -> None:
+    """And into a snapshot, and not over a cold start, where messages are numbered anew."""
+    rig = client.rig
+    queue = rig.machine.vhosts["/"].queues["q"]
+    get_and_return(client)
+    assert list(queue.returns.values()) == [1]
+    rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
+    client.get("q")
+    rig.machines["c"] = Machine.restore("c", rig.machine.snapshot())
+    assert list(rig.machines["c"].vhosts["/"].queues["q"].returns.values()) == [1]
+    client.ack(2)
+    assert not queue.returns
+    for end in ("purge", "delete", "cold"):
+        client.queue("q", ARGUMENTS)
+        client.publish("q", b"m")
+        get_and_return(client)
+        assert rig.machine.vhosts["/"].queues["q"].returns
+        if end == "cold":
+            rig.activate(cold=True)
+        else:
+            assert getattr(client, end)("q") == c.OK
+    queue = rig.machine.vhosts["/"].queues["q"]
+    assert not queue.returns
+    assert len(queue.ready) == 1
+
+
+def test_without_a_limit_nothing_is_counted(client: Client) -> None:
+    client.queue("free")
+    client.publish("free", b"m")
+    client.get("free")
+    client.nack(1)
+    assert not client.rig.machine.vhosts["/"].queues["free"].returns
+    client.get("free")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    assert headers_of(got.properties) == {}

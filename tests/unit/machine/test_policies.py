@@ -1,0 +1,286 @@
+"""Policies: which one applies, what it changes at once, and what goes on at later positions."""
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.clock.cluster_time import LEAD_US
+from broker.machine.commands import Table, Value
+from broker.machine.machine import Machine
+from broker.machine.policies.choice import effective_definition, policies_of_exchange
+from broker.machine.state import Queue
+from tests.support.three_machines import Client, Rig
+
+LATER_US = LEAD_US + 1
+
+
+@pytest.fixture
+def client() -> Client:
+    return Rig().client()
+
+
+def set_policy(
+    client: Client, name: str, pattern: str = "", *, operator: bool = False, priority: int = 0,
+    apply_to: str = "all", **settings: Value,
+) -> tuple[int, str]:  # fmt: skip
+    body: Table = {
+        "pattern": pattern,
+        "definition": {key.replace("_", "-"): value for key, value in settings.items()},
+        "priority": priority,
+        "apply-to": apply_to,
+    }
+    what = "operator_policy" if operator else "policy"
+    return client.rig.define(what, "/", name, body)
+
+
+def clear_policy(client: Client, name: str) -> tuple[int, str]:
+    return client.rig.define("policy", "/", name, None)
+
+
+def queue(client: Client, name: str = "q") -> Queue:
+    return client.rig.machine.vhosts["/"].queues[name]
+
+
+def names(client: Client, name: str = "q") -> tuple[str | None, str | None]:
+    found = queue(client, name)
+    return (
+        found.policy.name if found.policy else None,
+        found.operator_policy.name if found.operator_policy else None,
+    )
+
+
+def fill(client: Client, count: int, name: str = "q") -> None:
+    for number in range(count):
+        client.publish(name, b"%d" % number)
+
+
+def restored(client: Client) -> None:
+    """Another member goes on from a snapshot of here; the rig compares it from now on."""
+    rig = client.rig
+    rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
+    rig.machines["b"].invariants()
+    assert list(rig.machines["b"].snapshot()) == list(rig.machine.snapshot())
+
+
+def test_the_highest_priority_applies_then_the_first_name(client: Client) -> None:
+    client.queue("q")
+    client.queue("other")
+    assert set_policy(client, "b", "q", max_length=2) == (201, "")
+    assert set_policy(client, "a", "q", max_length=3) == (201, "")
+    assert names(client) == ("a", None)
+    set_policy(client, "high", "q", priority=1, max_length=4)
+    set_policy(client, "higher", "^x", priority=2, max_length=5)
+    assert names(client) == ("high", None)
+    assert names(client, "other") == (None, None)
+    assert set_policy(client, "high", "q", priority=-1, max_length=4) == (204, "")
+    assert names(client) == ("a", None)
+    assert clear_policy(client, "a") == (204, "")
+    assert clear_policy(client, "a")[0] == 404
+    assert names(client) == ("b", None)
+    restored(client)
+
+
+def test_a_queue_that_is_declared_later_has_it(client: Client) -> None:
+    set_policy(client, "p", "^q", max_length=1)
+    client.queue("q")
+    fill(client, 3)
+    assert client.rig.depth("q") == 1
+    assert client.queue("q") == c.OK, "its arguments are what it was declared with"
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "applies"),
+    [("all", "cq"), ("queues", "cq"), ("exchanges", ""), ("classic_queues", "c"),
+     ("quorum_queues", "q"), ("streams", "")],
+)  # fmt: skip
+def test_apply_to(client: Client, apply_to: str, applies: str) -> None:
+    client.queue("c")
+    client.queue("q", {"x-queue-type": "quorum"})
+    set_policy(client, "p", apply_to=apply_to, max_length=1)
+    assert "".join(name for name in "cq" if names(client, name)[0]) == applies
+    exchange = client.rig.machine.vhosts["/"].exchanges["amq.direct"]
+    found = policies_of_exchange(client.rig.machine.vhosts["/"], exchange)[0]
+    assert (found is not None) == (apply_to in ("all", "exchanges"))
+
+
+def test_of_two_numbers_the_lower_one_counts_and_of_two_words_the_queues_own(
+    client: Client,
+) -> None:
+    own: Table = {"x-max-length": 5, "x-overflow": "reject-publish", "x-delivery-limit": 9}
+    client.queue("q", own)
+    set_policy(client, "p", max_length=7, message_ttl=8, overflow="drop-head", delivery_limit=8)
+    set_policy(client, "o", operator=True, message_ttl=6, expires=9, delivery_limit=3)
+    found = queue(client)
+    assert names(client) == ("p", "o")
+    assert (found.max_length, found.ttl_us, found.expires_us) == (5, 6_000, 9_000)
+    assert (found.overflow, found.delivery_limit) == ("reject-publish", 3)
+    assert effective_definition(found.policy, found.operator_policy) == {
+        "max-length": 7,
+        "message-ttl": 6,
+        "overflow": "drop-head",
+        "delivery-limit": 3,
+        "expires": 9,
+    }
+    restored(client)
+    client.rig.define("operator_policy", "/", "o", None)
+    assert (found.ttl_us, found.expires_us, found.delivery_limit) == (8_000, -1, 8)
+
+
+def test_of_mirrors_the_larger_number_counts(client: Client) -> None:
+    client.queue("q")
+    set_policy(client, "p", ha_mode="exactly", ha_params=2, ha_sync_mode="automatic")
+    set_policy(client, "o", operator=True, ha_mode="exactly", ha_params=3, ha_sync_mode="manual")
+    found = queue(client)
+    assert effective_definition(found.policy, found.operator_policy) == {
+        "ha-mode": "exactly",
+        "ha-params": 3,
+        "ha-sync-mode": "manual",
+    }
+
+
+def test_a_bad_policy_changes_nothing(client: Client) -> None:
+    client.queue("q")
+    root = client.rig.machine.root()
+    code, text = set_policy(client, "p", nonsense=1)
+    assert code == 400
+    assert text == 'Validation failed\n\n[{<<"nonsense">>,1}] are not recognised policy settings\n'
+    assert client.rig.define("policy", "none", "p", {})[0] in (400, 404)
+    assert client.rig.machine.root() == root
+
+
+def test_a_pattern_that_no_origin_lets_pass_matches_nothing(client: Client) -> None:
+    client.queue("q(")
+    assert set_policy(client, "p", "q(", max_length=1) == (201, "")
+    assert names(client, "q(") == (None, None)
+
+
+def test_a_lower_limit_drops_in_slices(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.machine.handlers.policies.TRIMMED_MAX", 3)
+    client.queue("grave")
+    client.queue("q")
+    fill(client, 10)
+    set_policy(
+        client, "p", "^q$", max_length=2, dead_letter_exchange="", dead_letter_routing_key="grave"
+    )
+    assert (client.rig.depth("q"), client.rig.depth("grave")) == (7, 3)
+    assert client.rig.machine.wants_tick
+    restored(client)
+    client.rig.pass_time(LEAD_US)
+    assert (client.rig.depth("q"), client.rig.depth("grave")) == (2, 8)
+    assert not client.rig.machine.wants_tick
+
+
+def test_a_queue_that_refuses_publishes_drops_nothing(client: Client) -> None:
+    client.queue("q")
+    fill(client, 5)
+    set_policy(client, "p", max_length=2, overflow="reject-publish")
+    assert client.rig.depth("q") == 5
+    client.publish("q", b"x", no=1)
+    assert [one.ack for one in client.confirms()] == [False]
+    client.get("q")
+    client.nack(1)
+    assert client.rig.depth("q") == 5, "what comes back is not dropped, either"
+    assert not client.rig.machine.wants_tick
+
+
+def test_a_time_to_live_counts_for_what_waits(client: Client) -> None:
+    client.queue("q")
+    fill(client, 3)
+    assert not client.rig.machine.wants_tick
+    set_policy(client, "p", message_ttl=1000)
+    restored(client)
+    client.rig.pass_time(900_000)
+    assert client.rig.depth("q") == 3
+    client.rig.pass_time(LATER_US + 100_000)
+    assert client.rig.depth("q") == 0
+    fill(client, 1)
+    clear_policy(client, "p")
+    assert not client.rig.machine.wants_tick, "without the policy it lives for ever"
+
+
+def test_expires_counts_from_the_change(client: Client) -> None:
+    client.queue("q")
+    client.queue("clock", {"x-message-ttl": 60_000})
+    client.publish("clock", b"")
+    client.rig.pass_time(5_000_000)
+    set_policy(client, "p", "^q", expires=1000)
+    restored(client)
+    client.rig.pass_time(900_000)
+    assert client.rig.has_queue("q")
+    set_policy(client, "p", "^q", expires=2000)
+    client.rig.pass_time(1_500_000)
+    assert client.rig.has_queue("q")
+    client.rig.pass_time(500_000 + LATER_US)
+    assert not client.rig.has_queue("q")
+
+
+def test_expires_spares_a_queue_with_a_consumer(client: Client) -> None:
+    client.queue("q")
+    client.consume("q")
+    set_policy(client, "p", expires=1000)
+    assert not client.rig.machine.wants_tick
+    client.cancel()
+    clear_policy(client, "p")
+    assert not client.rig.machine.wants_tick
+
+
+def test_an_alternate_exchange_by_policy(client: Client) -> None:
+    client.queue("rest")
+    client.exchange("orders")
+    client.exchange("own", arguments={"alternate-exchange": "amq.direct"})
+    client.exchange("spill", "fanout")
+    client.bind("rest", "spill")
+    assert client.publish("k", exchange="orders") == c.UNROUTABLE
+    set_policy(client, "p", "orders|own", apply_to="exchanges", alternate_exchange="spill")
+    assert client.publish("k", exchange="orders") == c.OK
+    assert client.publish("k", exchange="own") == c.UNROUTABLE
+    restored(client)
+    assert client.publish("k", exchange="orders") == c.OK
+    clear_policy(client, "p")
+    assert client.publish("k", exchange="orders") == c.UNROUTABLE
+    assert client.rig.depth("rest") == 2
+
+
+def test_counting_returns_ends_with_the_limit(client: Client) -> None:
+    client.queue("q")
+    fill(client, 1)
+    set_policy(client, "p", delivery_limit=5)
+    client.get("q")
+    client.nack(1)
+    assert queue(client).returns
+    clear_policy(client, "p")
+    assert not queue(client).returns
+
+
+def test_many_queues_follow_in_slices(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.machine.handlers.policies.POLICIES_WORK_MAX", 36)
+    for number in range(16):
+        client.queue(f"q{number}")
+    set_policy(client, "p", "^q", max_length=1)
+    assert [names(client, f"q{n}")[0] for n in range(16)] == ["p"] * 3 + [None] * 13
+    restored(client)
+    set_policy(client, "p", "^q", max_length=2)
+    assert [queue(client, f"q{n}").max_length for n in range(16)] == [1] * 3 + [2] * 3 + [-1] * 10
+    restored(client)
+    client.queue("q16")
+    assert queue(client, "q16").max_length == 2, "declared meanwhile"
+    client.delete("q15")
+    assert client.rig.machine.wants_tick
+    client.rig.pass_time(LEAD_US)
+    assert [queue(client, f"q{n}").max_length for n in range(15)] == [2] * 15
+    assert not client.rig.machine.stale
+
+
+def test_a_virtual_host_takes_its_policies_with_it(client: Client) -> None:
+    rig = client.rig
+    other = rig.client("b", "other")
+    other.queue("q")
+    body: Table = {"pattern": "", "definition": {"max-length": 1}, "priority": 0, "apply-to": "all"}
+    assert rig.define("policy", "other", "p", body) == (201, "")
+    assert rig.machine.vhosts["other"].queues["q"].max_length == 1
+    rig.define("vhost", "", "other", None)
+    restored(client)
+    other.queue("late")
+    other.close()
+    assert "other" not in rig.machine.vhosts
+    rig.client("b", "other").queue("q")
+    assert rig.machine.vhosts["other"].queues["q"].max_length == -1
