@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from broker.admin.definitions import Definitions
@@ -31,8 +31,8 @@ log = logging.getLogger("qpidd")
 class KnownClients(Clients, Protocol):
     """The clients of this member, and who may log in."""
 
-    def login(self, user: str, password: str, peer: str) -> bool:
-        """Whether these credentials are good from there."""
+    def login(self, user: str, password: str, peer: str) -> Collection[str] | None:
+        """The tags of the user whose credentials these are; None: they are not good from there."""
 
 
 class Operations:

@@ -48,9 +48,15 @@ class ServerConnection(FrameReader):
     """Call `receive` with what was read, `wake` when `next_timer` is due; send `take_output`."""
 
     def __init__(
-        self, authenticate: Authenticate, limits: Limits, identity: ServerIdentity, now: float
+        self,
+        authenticate: Authenticate,
+        limits: Limits,
+        identity: ServerIdentity,
+        now: float,
+        mechanisms: tuple[str, ...] = MECHANISMS,
     ) -> None:
         super().__init__(limits)
+        self._mechanisms, self._mechanism, self._claimed = mechanisms, "", ""
         self.out = bytearray()
         self.client_properties: Table = {}
         self.user = ""
@@ -74,6 +80,11 @@ class ServerConnection(FrameReader):
         """When it was called last with a time."""
         return self._now
 
+    @property
+    def is_judged(self) -> bool:
+        """Somebody finds out whether its credentials are good: nothing is read meanwhile."""
+        return self.phase is ReaderPhase.LOGIN
+
     def receive(self, data: bytes, now: float) -> list[Event]:
         """The events that these bytes complete."""
         self._now = self._heartbeat.received_at = now
@@ -83,12 +94,17 @@ class ServerConnection(FrameReader):
                 return []
             data = bytes(self._rest)
             self._rest = bytearray()
+        if self.is_judged:
+            self._rest += data
+            return []
         if self.phase is ReaderPhase.CLOSED:
             return []
         try:
             at = self._on_protocol_header(data) if self.phase is ReaderPhase.HEADER else 0
             if self.phase not in (ReaderPhase.CLOSED, ReaderPhase.HEADER):
                 at = self.on_frames(data, at)
+            if self.is_judged:
+                self.need = 0  # whatever is here is looked at when it is known who it is
             self._rest += data[at:]
         except ProtocolFault as fault:
             self._on_fault(fault)
@@ -290,7 +306,7 @@ class ServerConnection(FrameReader):
         if len(data) < 8:
             self.need = 8
             return 0
-        args = (0, 9, self._identity.properties(), " ".join(MECHANISMS).encode(), b"en_US")
+        args = (0, 9, self._identity.properties(), " ".join(self._mechanisms).encode(), b"en_US")
         self.send(0, "connection.start", args)
         self.phase = ReaderPhase.START
         return 8
@@ -299,12 +315,39 @@ class ServerConnection(FrameReader):
         properties, mechanism, response, _ = args
         self.client_properties = cast("Table", properties)
         mechanism = cast("str", mechanism)
-        user, password = credentials_of(mechanism, cast("bytes", response))
-        if not self._authenticate(user, password):
-            text = f"login of user '{user}' refused using authentication mechanism {mechanism}"
-            if has_capability(self.client_properties, "authentication_failure_close"):
-                raise ProtocolFault(errors.ACCESS_REFUSED, text)
-            self._end(Faulted(errors.ACCESS_REFUSED, text))
+        if mechanism not in self._mechanisms:
+            text = f"unknown authentication mechanism '{mechanism}'"
+            raise ProtocolFault(errors.COMMAND_INVALID, text, 10, 11)
+        credentials = credentials_of(mechanism, cast("bytes", response))
+        self._mechanism, self._claimed = mechanism, credentials.user
+        user = self._authenticate(credentials)
+        if user is None:
+            self.phase = ReaderPhase.LOGIN
+        else:
+            self._log_in(user)
+
+    def logged_in(self, user: str, now: float) -> list[Event]:
+        """It is known now who it is (empty: refused): go on with what came meanwhile."""
+        if self.phase is not ReaderPhase.LOGIN:
+            return []
+        self._now = now
+        try:
+            self._log_in(user)
+        except ProtocolFault as fault:
+            self._on_fault(fault)
+        return [*self._take_events(), *self.receive(b"", now)]
+
+    def _log_in(self, user: str) -> None:
+        if not user:
+            claimed, mechanism = self._claimed, self._mechanism
+            refused = Faulted(errors.ACCESS_REFUSED, f"login of '{claimed}' refused ({mechanism})")
+            if not has_capability(self.client_properties, "authentication_failure_close"):
+                self._end(refused)
+                return
+            text = f"Login was refused using authentication mechanism {mechanism}. "
+            text = reply_text(errors.ACCESS_REFUSED, text + "For details see the broker logfile.")
+            self.close(errors.ACCESS_REFUSED, text)
+            self.events.append(refused)
             return
         self.user = user
         limits = self.limits

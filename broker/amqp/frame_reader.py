@@ -27,12 +27,16 @@ _CACHED_BYTES_MAX = 256  # what is longer hardly repeats
 class ReaderPhase(Enum):
     HEADER = "waits for the protocol header"
     START = "waits for connection.start-ok"
+    LOGIN = "judges the client's credentials"
     TUNE = "waits for connection.tune-ok"
     OPENING = "waits for connection.open"
     OPEN = "open"
     CLOSE_RECEIVED = "has received connection.close"
     CLOSING = "waits for connection.close-ok"
     CLOSED = "closed"
+
+
+_PAUSES = (ReaderPhase.CLOSED, ReaderPhase.LOGIN)
 
 
 class FrameReader(ABC):
@@ -87,8 +91,8 @@ class FrameReader(ABC):
                 address = addresses.get(data[start:end])
                 if address is None:
                     self.on_method(number, data, start, end)
-                    if self.phase is ReaderPhase.CLOSED:
-                        return size
+                    if self.phase in _PAUSES:
+                        return size if self.phase is ReaderPhase.CLOSED else at
                     continue
                 channel = channels.get(number)
                 if channel is None or not channel.is_idle:

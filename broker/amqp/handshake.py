@@ -14,8 +14,9 @@ from broker.amqp.errors import (
 )
 from broker.amqp.fields import Table, Value, decode_table, encode_long_string
 
-Authenticate = Callable[[str, str], bool]
-"""Whether this user may log in with this password, from where this connection comes."""
+Authenticate = Callable[["Credentials"], "str | None"]
+"""Who it is that logs in with these credentials, from where this connection comes. Empty: they are
+refused. None: not known yet, `ServerConnection.logged_in` will say it. May raise ProtocolFault."""
 
 CAPABILITIES: Table = {
     "publisher_confirms": True,
@@ -101,38 +102,43 @@ def has_capability(client_properties: Table, name: str) -> bool:
 class Credentials(NamedTuple):
     user: str
     password: str
+    mechanism: str
+    """With EXTERNAL the client is who its certificate names; user and password are empty."""
 
 
 def credentials_of(mechanism: str, response: bytes) -> Credentials:
     """The credentials in a client's SASL response; a fault if it is none of that mechanism."""
     match mechanism:
         case "PLAIN":
-            return _plain(response)
+            user, password = _plain(response)
         case "AMQPLAIN":
-            return _amqplain(response)
+            user, password = _amqplain(response)
         case "ANONYMOUS":
-            return Credentials(ANONYMOUS_USER, ANONYMOUS_USER)
+            user = password = ANONYMOUS_USER
+        case "EXTERNAL":
+            user = password = ""
         case _:
             text = f"unknown authentication mechanism '{mechanism}'"
             raise ProtocolFault(COMMAND_INVALID, text, 10, 11)
+    return Credentials(user, password, mechanism)
 
 
-def _plain(response: bytes) -> Credentials:
+def _plain(response: bytes) -> tuple[str, str]:
     """RFC 4616: authorisation identity (not used here), user, password."""
     parts = response.split(b"\0")
     if len(parts) != 3:
         raise ProtocolFault(SYNTAX_ERROR, "PLAIN response without user and password", 10, 11)
-    return Credentials(_text(parts[1]), _text(parts[2]))
+    return _text(parts[1]), _text(parts[2])
 
 
-def _amqplain(response: bytes) -> Credentials:
+def _amqplain(response: bytes) -> tuple[str, str]:
     """A field table without its length."""
     framed = encode_long_string(response)
     table, _ = decode_table(framed, 0, len(framed))
     user, password = table.get("LOGIN"), table.get("PASSWORD")
     if not isinstance(user, str) or not isinstance(password, str):
         raise ProtocolFault(SYNTAX_ERROR, "AMQPLAIN response without LOGIN and PASSWORD", 10, 11)
-    return Credentials(user, password)
+    return user, password
 
 
 def _text(data: bytes) -> str:

@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.access.access import Access, Rights
 from broker.amqp import codec, errors
 from broker.amqp.connection import ServerConnection
 from broker.amqp.errors import reply_text
 from broker.amqp.events import Event
 from broker.amqp.fields import Value, clip, encode_short_string
-from broker.amqp.handshake import Authenticate, Limits, ServerIdentity, has_capability
+from broker.amqp.handshake import (
+    MECHANISMS,
+    Authenticate,
+    Limits,
+    ServerIdentity,
+    has_capability,
+)
 from broker.frontend.channel import HeldReply, LocalChannel, LocalReply, PendingClose
 from broker.frontend.encryption import Encryption
 from broker.machine.commands import (
@@ -44,6 +51,7 @@ class Port(Protocol):
     """Those that the machine knows, by connection number."""
     counters: dict[str, int]
     limits: Limits
+    access: Access
     identity: ServerIdentity
     new_name: Callable[[str], str]
     fenced: bool
@@ -53,7 +61,7 @@ class Port(Protocol):
     alarm: str
     """Why no publishes are taken; empty: they are."""
 
-    def admit(self, client: Client, vhost: str) -> int | None:
+    def admit(self, client: Client, user: str, vhost: str) -> int | None:
         """A number for this connection, never used again; 0 if it was refused, and None if it is
         to wait until this is known."""
 
@@ -82,6 +90,7 @@ class Client:
         self.peer = peer
         self.encryption = encryption  # None: the connection is not encrypted
         self.connected_at = now
+        self.is_local = False  # from this machine's loopback address
         self.waiting: list[Event] = []  # from its open on, until it is admitted
         self.withheld: list[Event] = []  # publishes, and what follows them, until an alarm ends
         self.withheld_bytes = 0
@@ -95,7 +104,12 @@ class Client:
         self.is_behind = False  # something is held back because its output was full
         self.channels: dict[int, LocalChannel] = {}
         self.unreported: dict[int, LocalChannel] = {}  # channels with writes to report as SENT
-        self.connection = ServerConnection(authenticate, port.limits, port.identity, now)
+        self.rights = Rights(port.access, "", "")  # of its user, once a virtual host is open
+        proven = encryption is not None and encryption.certificate is not None
+        mechanisms = (*MECHANISMS, "EXTERNAL") if proven else MECHANISMS
+        self.connection = ServerConnection(
+            authenticate, port.limits, port.identity, now, mechanisms
+        )
         # Encoded once: consumer tags, and exchange with key, of what is delivered here.
         self.short_tags: dict[str, bytes] = {}
         self.short_addresses: dict[tuple[str, str], bytes] = {}
@@ -128,6 +142,8 @@ class Client:
     def may_be_read(self) -> bool:
         """Whether its socket is to be read now: checked after every turn (back-pressure)."""
         port = self.port
+        if self.connection.is_judged:
+            return False
         waits = self.is_publisher and (port.paused or port.fenced)
         waits = waits or self.withheld_bytes > WITHHELD_BYTES_MAX
         return not waits and not self.is_full and not self.waiting

@@ -11,6 +11,7 @@ import ipaddress
 import time
 from collections.abc import Callable
 
+from broker.access.access import Access
 from broker.frontend.client import Client
 from broker.frontend.encryption import Encryption
 from broker.frontend.gateway import Gateway
@@ -18,6 +19,7 @@ from broker.frontend.outbox import Outbox
 from broker.histogram import Histogram
 from broker.machine.commands import Command
 from broker.machine.effects import Defined, Effect
+from broker.machine.state import State
 
 DRAIN_S = 30.0
 """How long a client whose connection was closed may take to read why."""
@@ -118,10 +120,13 @@ class Connections:
         on_work: Callable[[], None],
         later: Callable[[float, Callable[[], object]], object],
         log: Callable[[str], None],
-        on_defined: Callable[[Defined], None] | None = None,
+        on_defined: Callable[[Defined], None],
+        state: Callable[[], State],
     ) -> None:
         self.on_work, self.later = on_work, later
-        self.gateway = Gateway(member, cluster=cluster, log=log, on_defined=on_defined)
+        self.gateway = Gateway(
+            member, cluster=cluster, access=Access(state), log=log, on_defined=on_defined
+        )
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}
         self._paused = False
@@ -164,9 +169,11 @@ class Connections:
         """A socket is gone."""
         self._links.pop(link.client, None)
 
-    def login(self, user: str, password: str, peer: str) -> bool:
-        """Whether these credentials are good from there."""
-        return self.gateway.login(user, password, is_loopback(peer))
+    def login(self, user: str, password: str, peer: str) -> tuple[str, ...] | None:
+        """The tags of the user whose credentials these are; None: they are not good from there."""
+        access = self.gateway.access
+        good = access.login(user, password, is_local=is_loopback(peer))
+        return access.tags(user) if good else None
 
     def disconnect(self, address: str, reason: str) -> None:
         """Close the connection from `address`."""
@@ -230,6 +237,7 @@ class Connections:
             self.outbox.unfence()
         else:
             self.outbox.fence()
+        self.gateway.follow_definitions()
         self.gateway.admit_waiting(soon=soon)
         confirmed = self.outbox.flush()
         self.confirmed += len(confirmed)

@@ -6,7 +6,9 @@ connection and of channels, is here too.
 
 from __future__ import annotations
 
+from broker.access.access import IMPERSONATOR, Rights
 from broker.amqp import errors
+from broker.amqp.errors import reply_text
 from broker.amqp.events import (
     Called,
     ChannelCloseRequested,
@@ -54,6 +56,11 @@ def on_events(client: Client, events: list[Event]) -> None:
             channel = channels.get(number)
             if channel is None or channel.pending_close is not None:
                 continue
+            if exchange not in client.rights.publishes:
+                refusal = client.rights.refuses_publish(exchange, key)
+                if refusal:
+                    client.refuse_channel(number, errors.ACCESS_REFUSED, refusal, 60, 40)
+                    continue
             is_rare = channel.transaction is not None or user_id is not None
             if is_rare and not _may_publish(client, number, channel, event):
                 continue
@@ -113,7 +120,11 @@ def _may_publish(client: Client, number: int, channel: LocalChannel, message: Pu
     kept for tx.commit."""
     _, exchange, key, flags, properties, body, user_id = message
     user = client.connection.user
-    if user_id is not None and user_id != user.encode():
+    if (
+        user_id is not None
+        and user_id != user.encode()
+        and IMPERSONATOR not in client.port.access.tags(user)
+    ):
         shown = user_id.decode("ascii", "backslashreplace")
         text = f"user_id property set to '{shown}' but authenticated user was '{user}'"
         client.refuse_channel(number, errors.PRECONDITION_FAILED, text, 60, 40)
@@ -139,7 +150,7 @@ def _on_other_event(client: Client, event: Event) -> None:
         case OpenRequested():
             _on_open(client, event)
         case ChannelOpened(number):
-            if client.conn:
+            if client.conn and not _refuses_channel(client):
                 client.channels[number] = LocalChannel()
                 port.commands.append(ChannelOpen(CHANNEL_OPEN, client.conn, number))
                 client.send(number, "channel.open-ok")
@@ -170,14 +181,28 @@ def _on_other_event(client: Client, event: Event) -> None:
             pass
 
 
+def _refuses_channel(client: Client) -> bool:
+    """Whether the client's user has too many; then its connection is closed."""
+    port, user = client.port, client.rights.user
+
+    def opened() -> int:
+        return sum(len(one.channels) for one in port.clients.values() if one.rights.user == user)
+
+    refusal = port.access.refuses_channel(user, opened)
+    if refusal:
+        client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, refusal), 20, 10)
+    return bool(refusal)
+
+
 def _on_open(client: Client, event: OpenRequested) -> None:
     port = client.port
-    conn = port.admit(client, event.vhost)
+    conn = port.admit(client, event.user, event.vhost)
     if conn is None:
         client.waiting = [event]
     if not conn:
         return
     client.conn = conn
+    client.rights = Rights(port.access, event.user, event.vhost)
     client.connection.accept_open()
     port.commands.append(
         ConnectionOpen(CONNECTION_OPEN, conn, event.vhost, event.user, client.peer)

@@ -2,7 +2,7 @@
 
 It knows no socket, no loop and no clock. How its shell calls it:
 
-    gateway = Gateway(member, users=..., new_name=..., limits=..., log=...)
+    gateway = Gateway(member, access=..., new_name=..., limits=..., log=...)
     outbox = Outbox(gateway)
 
     client = gateway.connect("192.0.2.1:50123", is_local, now)  # a socket was accepted
@@ -47,22 +47,18 @@ Decision: docs/decisions/0022-alarms-are-ordered.md.
 from __future__ import annotations
 
 import base64
-import hmac
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from broker.access.access import Access
 from broker.amqp import errors
-from broker.amqp.errors import reply_text
-from broker.amqp.handshake import Limits, ServerIdentity
+from broker.amqp.errors import ProtocolFault, reply_text
+from broker.amqp.handshake import Credentials, Limits, ServerIdentity
 from broker.frontend.client import Client
 from broker.frontend.dispatch import on_events
 from broker.frontend.encryption import Encryption
 from broker.machine.commands import Command
 from broker.machine.effects import Defined
-
-DEFAULT_VHOST = "/"
-LOCAL_USERS = {"guest": "guest"}
-"""Who may log in without being configured, but only from this machine."""
 
 WAIT_S = 2.0
 """How long a client waits to be admitted or refused: longer than the token timeout, the forming of
@@ -82,8 +78,7 @@ class Gateway:
         member: str,
         *,
         cluster: str = "",
-        users: Mapping[str, str] | None = None,
-        vhosts: frozenset[str] = frozenset((DEFAULT_VHOST,)),
+        access: Access,
         limits: Limits | None = None,
         new_name: Callable[[str], str] = random_name,
         log: Callable[[str], None] | None = None,
@@ -106,12 +101,12 @@ class Gateway:
             0,
         )  # fmt: skip
         self.new_name = new_name
-        self.vhosts = vhosts
+        self.access = access
         self.limits = limits or Limits()
         self.on_defined = on_defined or (lambda _: None)
         self.identity = ServerIdentity(member=member, cluster=cluster)
 
-        self._users = dict(users or {})
+        self._access_version = (0, 0)  # of what was looked at last
         self._log = log
         self._everyone: dict[Client, None] = {}
         self._writable: dict[Client, None] = {}
@@ -128,10 +123,11 @@ class Gateway:
         TLS connection, with the certificate that the client was verified by."""
         self.counters["connections"] += 1
 
-        def authenticate(user: str, password: str) -> bool:
-            return self.login(user, password, is_local)
+        def authenticate(credentials: Credentials) -> str | None:
+            return self._authenticate(credentials, client)
 
         client = Client(self, peer, authenticate, now, encryption)
+        client.is_local = is_local
         self._everyone[client] = None
         return client
 
@@ -151,14 +147,41 @@ class Gateway:
             clients.pop(client, None)
         self.counters["closed"] += 1
 
-    def login(self, user: str, password: str, is_local: bool) -> bool:
-        """Whether these credentials are good, without telling by time how good they were."""
-        known = self._users.get(user)
-        if known is None and is_local:
-            known = LOCAL_USERS.get(user)
-        expected = "" if known is None else known
-        same = hmac.compare_digest(expected.encode(), password.encode())
-        return same and known is not None
+    def _authenticate(self, credentials: Credentials, client: Client) -> str | None:
+        user, password, mechanism = credentials
+        if mechanism == "EXTERNAL":
+            user = self.certificate_user(client)
+            good = self.access.knows(user)
+            good = good and self.access.may_come_from(user, is_local=client.is_local)
+        else:
+            good = self.access.login(user, password, is_local=client.is_local)
+        if not good and (self.fenced or not self.session):
+            # What is known of users here may be old, or nothing: the client is to try another one.
+            raise ProtocolFault(errors.CONNECTION_FORCED, self._inactive)
+        return user if good else ""
+
+    def certificate_user(self, client: Client) -> str:
+        """Who a client is by its certificate; empty: nobody."""
+        encryption = client.encryption
+        certificate = encryption.certificate if encryption is not None else None
+        return certificate.subject if certificate is not None else ""
+
+    def follow_definitions(self) -> None:
+        """Once per turn: when definitions have changed, forget what was allowed, and close the
+        connections whose user or virtual host was deleted."""
+        if self.access.version == self._access_version:
+            return
+        self._access_version = self.access.version
+        if self.fenced:
+            self._access_version = (0, 0)  # what is known here may be old: look again
+            return
+        for client in list(self.clients.values()):
+            rights = client.rights
+            rights.forget()
+            if not self.access.has_vhost(rights.vhost):
+                client.send_away(f"vhost '{rights.vhost}' is deleted")
+            elif not self.access.knows(rights.user):
+                client.send_away(f"user '{rights.user}' is deleted")
 
     def take_commands(self) -> list[Command]:
         """What clients sent since the last call, in order of arrival, for `session`."""
@@ -249,11 +272,7 @@ class Gateway:
     def mark_drained(self, client: Client) -> None:
         self._drained[client] = None
 
-    def admit(self, client: Client, vhost: str) -> int | None:
-        if vhost not in self.vhosts:
-            text = reply_text(errors.NOT_ALLOWED, f"vhost '{vhost}' not found")
-            client.refuse(errors.NOT_ALLOWED, text)
-            return 0
+    def admit(self, client: Client, user: str, vhost: str) -> int | None:
         if self.drained:
             client.send_away(self.drained)
             return 0
@@ -263,14 +282,29 @@ class Gateway:
         if not self.session or self.fenced:
             self._refuse_inactive(client)
             return 0
+        if refusal := self.access.refuses_open(user, vhost, self._not_ordered):
+            client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, refusal))
+            return 0
         self._last_conn += 1
         self.clients[self._last_conn] = client
         self.counters["opened"] += 1
         return self._last_conn
 
+    def _not_ordered(self) -> list[tuple[str, str]]:
+        """User and virtual host of the clients that the machine does not count yet."""
+        return [
+            (client.rights.user, client.rights.vhost)
+            for conn, client in self.clients.items()
+            if not self.access.is_ordered(self.session, conn)
+        ]
+
     def _refuse_inactive(self, client: Client) -> None:
-        text = f"member '{self.member}' is not part of the primary view at this time"
-        client.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, text))
+        text = reply_text(errors.CONNECTION_FORCED, self._inactive)
+        client.refuse(errors.CONNECTION_FORCED, text)
+
+    @property
+    def _inactive(self) -> str:
+        return f"member '{self.member}' is not part of the primary view at this time"
 
     def note(self, counter: str, text: str) -> None:
         """One fact for the log, and its counter. Clients cannot break the line with their names."""

@@ -6,6 +6,7 @@ by `vsync.admin.protocol`; here is what a broker replies, to whom.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from vsync.admin.protocol import Json, Op, QueryRefused, QuerySession
@@ -14,8 +15,8 @@ from vsync.admin.protocol import Json, Op, QueryRefused, QuerySession
 class Managed(Protocol):
     """The replies of a member.  Each may raise `QueryRefused`."""
 
-    def login(self, user: str, password: str, peer: str) -> bool:
-        """Whether these credentials let `peer` manage this broker."""
+    def login(self, user: str, password: str, peer: str) -> Collection[str] | None:
+        """The tags of the user whose credentials these are; None: they are not good from there."""
 
     def status(self) -> Json:
         """Return the reply to `status`."""
@@ -54,6 +55,10 @@ class Managed(Protocol):
         """Have the member `name` take clients no more, or again."""
 
 
+READING = frozenset(("status", "counters", "groups", "quorum", "connections", "trace"))
+"""What a user with the tag monitoring may request; the rest changes something."""
+
+
 class ManagementSession(QuerySession):
     """One management connection, after its preamble."""
 
@@ -79,8 +84,18 @@ class ManagementSession(QuerySession):
         user, password = request.get("user", "guest"), request.get("password", "guest")
         if not isinstance(user, str) or not isinstance(password, str):
             raise QueryRefused("bad-request", "user and password must be text")
-        if not self._member.login(user, password, self._peer):
-            raise QueryRefused("access-refused", f"user '{user}' may not manage this broker")
+        tags = self._member.login(user, password, self._peer)
+        reads = request.get("op") in READING and not (
+            request.get("op") == "trace" and set(request) - {"op", "user", "password"}
+        )
+        needed = ("administrator", "monitoring") if reads else ("administrator",)
+        if tags is None:
+            raise QueryRefused("access-refused", f"the login of user '{user}' was refused")
+        if not any(tag in tags for tag in needed):
+            raise QueryRefused(
+                "access-refused",
+                f"user '{user}' may not do this: it takes the tag {' or '.join(needed)}",
+            )
 
     def _stop(self, request: Json) -> Json:
         name = request.get("id")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
+from broker.access.access import Resource
 from broker.amqp import errors
 from broker.amqp.errors import reply_text
 from broker.amqp.fields import Table, Value
@@ -31,25 +32,36 @@ TABLE_ITEMS_MAX = 4096
 
 
 def on_exchange_declare(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    if _is_good_table(client, number, "exchange.declare", args[-1]):
+    name, _, passive, *_, arguments = args
+    if not _is_good_table(client, number, "exchange.declare", arguments):
+        return
+    if passive or _may_declare_exchange(client, number, str(name), cast("Table", arguments)):
         nowait = args[6]
         command = c.ExchangeDeclare._make((c.EXCHANGE_DECLARE, client.conn, number, *args))
         _request(client, channel, command, bool(nowait))
 
 
 def on_exchange_delete(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    if not _may(client, number, "exchange.delete", Resource("configure", "exchange", str(args[0]))):
+        return
     command = c.ExchangeDelete._make((c.EXCHANGE_DELETE, client.conn, number, *args))
     _request(client, channel, command, command.nowait)
 
 
 def on_exchange_bind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    if _is_good_table(client, number, "exchange.bind", args[-1]):
+    method = "exchange.bind"
+    if _is_good_table(client, number, method, args[-1]) and _may_bind(
+        client, number, method, "exchange", cast("tuple[str, str, str]", args[:3])
+    ):
         command = c.ExchangeBind._make((c.EXCHANGE_BIND, client.conn, number, *args))
         _request(client, channel, command, command.nowait)
 
 
 def on_exchange_unbind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    if _is_good_table(client, number, "exchange.unbind", args[-1]):
+    method = "exchange.unbind"
+    if _is_good_table(client, number, method, args[-1]) and _may_bind(
+        client, number, method, "exchange", cast("tuple[str, str, str]", args[:3])
+    ):
         command = c.ExchangeUnbind._make((c.EXCHANGE_UNBIND, client.conn, number, *args))
         _request(client, channel, command, command.nowait)
 
@@ -68,6 +80,8 @@ def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: A
     elif isinstance(name, str) and name.startswith(GENERATED_QUEUE):
         text = f"queue name '{name}' contains reserved prefix 'amq.*'"
         client.refuse_channel(number, errors.ACCESS_REFUSED, text, 50, 10)
+        return
+    if not passive and not _may_declare_queue(client, number, str(name), cast("Table", rest[-1])):
         return
     channel.last_queue = cast("str", name)
     command = c.QueueDeclare._make((c.QUEUE_DECLARE, client.conn, number, name, passive, *rest))
@@ -89,6 +103,9 @@ def _bind(client: Client, number: int, channel: LocalChannel, method: str, args:
         return
     if name == "" and key == "":
         key = queue  # AMQP: both empty mean the queue that was declared last
+    ends = cast("tuple[str, str, str]", (queue, exchange, key))
+    if not _may_bind(client, number, method, "queue", ends):
+        return
     is_bind = method == "queue.bind"
     record = c.QueueBind if is_bind else c.QueueUnbind
     kind = c.QUEUE_BIND if is_bind else c.QUEUE_UNBIND
@@ -97,15 +114,17 @@ def _bind(client: Client, number: int, channel: LocalChannel, method: str, args:
 
 
 def on_queue_purge(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    queue = _queue(client, number, channel, "queue.purge", args[0])
-    if queue is not None:
+    method = "queue.purge"
+    queue = _queue(client, number, channel, method, args[0])
+    if queue is not None and _may(client, number, method, Resource("read", "queue", queue)):
         command = c.QueuePurge(c.QUEUE_PURGE, client.conn, number, queue, bool(args[1]))
         _request(client, channel, command, command.nowait)
 
 
 def on_queue_delete(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    queue = _queue(client, number, channel, "queue.delete", args[0])
-    if queue is not None:
+    method = "queue.delete"
+    queue = _queue(client, number, channel, method, args[0])
+    if queue is not None and _may(client, number, method, Resource("configure", "queue", queue)):
         command = c.QueueDelete._make((c.QUEUE_DELETE, client.conn, number, queue, *args[1:]))
         _request(client, channel, command, command.nowait)
 
@@ -128,6 +147,8 @@ def on_consume(client: Client, number: int, channel: LocalChannel, args: Args) -
     queue = _queue(client, number, channel, "basic.consume", name)
     if queue is None or not _is_good_table(client, number, "basic.consume", arguments):
         return
+    if not _may(client, number, "basic.consume", Resource("read", "queue", queue)):
+        return
     if tag == "":
         tag = client.port.new_name(GENERATED_TAG)
     command = c.Consume._make(
@@ -143,8 +164,9 @@ def on_cancel(client: Client, number: int, channel: LocalChannel, args: Args) ->
 
 
 def on_get(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    queue = _queue(client, number, channel, "basic.get", args[0])
-    if queue is not None:
+    method = "basic.get"
+    queue = _queue(client, number, channel, method, args[0])
+    if queue is not None and _may(client, number, method, Resource("read", "queue", queue)):
         _request(
             client, channel, c.Get(c.GET, client.conn, number, queue, bool(args[1])), nowait=False
         )
@@ -285,6 +307,52 @@ def _queue(
         text = "no previously declared queue"
         client.refuse_channel(number, errors.NOT_FOUND, text, ids.class_id, ids.method_id)
     return channel.last_queue
+
+
+def _may(client: Client, number: int, method: str, *resources: Resource) -> bool:
+    """Whether the client has these permissions; else its channel is closed."""
+    for resource in resources:
+        if refusal := client.rights.refuses(resource):
+            return _forbid(client, number, method, refusal)
+    return True
+
+
+def _may_declare_exchange(client: Client, number: int, name: str, arguments: Table) -> bool:
+    """To send on what it cannot route is to read it, and to write to the alternate exchange."""
+    needed = [Resource("configure", "exchange", name)]
+    alternate = arguments.get("alternate-exchange")
+    rights = client.rights
+    if isinstance(alternate, str) and not rights.access.has_exchange(rights.vhost, name):
+        needed.append(Resource("read", "exchange", name))
+        needed.append(Resource("write", "exchange", alternate))
+    return _may(client, number, "exchange.declare", *needed)
+
+
+def _may_declare_queue(client: Client, number: int, name: str, arguments: Table) -> bool:
+    """To send on what dies in it is to read it, and to write to the dead-letter exchange."""
+    needed = [Resource("configure", "queue", name)]
+    letters = arguments.get("x-dead-letter-exchange")
+    if isinstance(letters, str):
+        needed.append(Resource("read", "queue", name))
+        needed.append(Resource("write", "exchange", letters))
+    return _may(client, number, "queue.declare", *needed)
+
+
+def _may_bind(
+    client: Client, number: int, method: str, kind: str, ends: tuple[str, str, str]
+) -> bool:
+    destination, source, key = ends
+    write, read = Resource("write", kind, destination), Resource("read", "exchange", source)
+    if not _may(client, number, method, write, read):
+        return False
+    refusal = client.rights.refuses_topic("read", source, key)
+    return not refusal or _forbid(client, number, method, refusal)
+
+
+def _forbid(client: Client, number: int, method: str, refusal: str) -> bool:
+    ids = METHODS[method]
+    client.refuse_channel(number, errors.ACCESS_REFUSED, refusal, ids.class_id, ids.method_id)
+    return False
 
 
 def _settle_later(

@@ -131,8 +131,6 @@ class Call:
         """The virtual host of the path, if this user may see it."""
         name = self.names["vhost"]
         vhost = self.broker.machine.vhosts.get(name)
-        if vhost is None and name in self.broker.clients.gateway.vhosts:
-            vhost = Vhost(name)  # nobody was there yet
         if vhost is None:
             raise not_found()
         self.demand_vhost(name)
@@ -146,7 +144,9 @@ class Call:
 
     def sees(self, vhost: str) -> bool:
         """Whether this user may see what is in a virtual host."""
-        return self.user.monitors or bool(vhost)
+        return self.user.monitors or self.broker.clients.gateway.access.may_enter(
+            self.user.name, vhost
+        )
 
     def demand_vhost(self, vhost: str) -> None:
         if not self.sees(vhost):

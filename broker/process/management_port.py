@@ -55,8 +55,7 @@ class ManagementPort:
         )
 
         async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
-            good = member.clients.login(user, password, address)
-            return ("administrator",) if good else None
+            return member.clients.login(user, password, address)
 
         await self._server.serve(broker, Logins(check))
         log.info("management API on http://%s:%d/", where, self._port)

@@ -44,6 +44,7 @@ from vsync.io.redundant_transport import RedundantTransport
 from vsync.totem.events import Direct, Note, Output, View
 
 log = logging.getLogger("qpidd")
+client_log = logging.getLogger("qpidd.client")
 
 SLICE_S = 0.0005
 LEAVE_MS = 100
@@ -104,8 +105,8 @@ class BrokerMember:
         )
         memberlog.recorder.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
-            identity.name, options.cluster_name, self.schedule, loop.call_later,
-            logging.getLogger("qpidd.client").info, lambda done: self.operations.defined(done),
+            identity.name, options.cluster_name, self.schedule, loop.call_later, client_log.info,
+            lambda done: self.operations.defined(done), lambda: self._controller.replica.machine,
         )  # fmt: skip
         self._watchdogs = Watchdogs(
             ring.node, options.bounds, loop, identity.reserve, hang_s=options.watchdog_s,

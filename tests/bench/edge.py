@@ -11,6 +11,7 @@ import platform
 import sys
 import time
 
+from broker.access.access import Access
 from broker.amqp import codec
 from broker.amqp.connection import ServerConnection
 from broker.amqp.fields import Value
@@ -18,6 +19,8 @@ from broker.amqp.handshake import Limits, ServerIdentity
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
 from broker.machine.effects import Confirm, DeliverEffect, Effect
+from broker.machine.handlers.definitions import define_first
+from broker.machine.machine import Machine
 
 BODY = bytes(range(256))
 PROPERTIES = codec.encode_properties({"content_type": "application/json", "delivery_mode": 2})
@@ -38,7 +41,7 @@ def opening(*channels: int) -> bytes:
 
 
 def parse(stream: bytes) -> float:
-    connection = ServerConnection(lambda *_: True, Limits(), ServerIdentity(), 0.0)
+    connection = ServerConnection(lambda one: one.user, Limits(), ServerIdentity(), 0.0)
     connection.receive(opening(1), 0.0)
     connection.accept_open()
     started = time.process_time()
@@ -48,7 +51,9 @@ def parse(stream: bytes) -> float:
 
 
 def local() -> tuple[Gateway, Outbox]:
-    gateway = Gateway("a")
+    machine = Machine("a")
+    define_first(machine)
+    gateway = Gateway("a", access=Access(lambda: machine))
     outbox = Outbox(gateway)
     gateway.session_started(1)
     outbox.unfence()

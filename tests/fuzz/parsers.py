@@ -141,7 +141,7 @@ class Shelf(Library):
 
 def amqp(rng: random.Random, data: bytes) -> str:
     """A whole conversation of a client, broken, in pieces."""
-    connection = ServerConnection(lambda *_: True, Limits(), ServerIdentity(), 0.0)
+    connection = ServerConnection(lambda one: one.user, Limits(), ServerIdentity(), 0.0)
     at = 0
     while at < len(data):
         step = rng.choice((1, 7, 100, 4_096, 100_000))

@@ -15,6 +15,7 @@ from tests.support.amqp_peer import PERSISTENT, method, methods_in, publish, sta
 PREFIXES: dict[ReaderPhase, bytes] = {ReaderPhase.HEADER: b""}
 PREFIXES[ReaderPhase.START] = codec.PROTOCOL_HEADER
 PREFIXES[ReaderPhase.TUNE] = PREFIXES[ReaderPhase.START] + start_ok()
+PREFIXES[ReaderPhase.LOGIN] = PREFIXES[ReaderPhase.TUNE]
 PREFIXES[ReaderPhase.OPENING] = PREFIXES[ReaderPhase.TUNE] + tune_ok()
 PREFIXES[ReaderPhase.OPEN] = PREFIXES[ReaderPhase.OPENING] + method(0, "connection.open", "/")
 PREFIXES[ReaderPhase.CLOSE_RECEIVED] = PREFIXES[ReaderPhase.OPEN] + method(
@@ -27,7 +28,10 @@ PREFIXES[ReaderPhase.CLOSED] = PREFIXES[ReaderPhase.START] + method(
 
 
 def reach(phase: ReaderPhase, *channels: int) -> ServerConnection:
-    connection = ServerConnection(lambda *_: True, Limits(), ServerIdentity(), 0.0)
+    known = phase is not ReaderPhase.LOGIN
+    connection = ServerConnection(
+        lambda one: one.user if known else None, Limits(), ServerIdentity(), 0.0
+    )
     connection.receive(PREFIXES[phase], 0.0)
     if phase is ReaderPhase.OPEN:
         connection.receive(b"".join(method(number, "channel.open") for number in channels), 0.0)

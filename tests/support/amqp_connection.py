@@ -3,13 +3,14 @@
 from broker.amqp import errors
 from broker.amqp.connection import ServerConnection
 from broker.amqp.events import ChannelOpened, Event, Faulted, OpenRequested
-from broker.amqp.handshake import Limits, ServerIdentity
+from broker.amqp.handshake import Credentials, Limits, ServerIdentity
 from tests.support.amqp_peer import ServerMethod, method, methods_in, opening
 
 
 def new(limits: Limits | None = None) -> ServerConnection:
-    def authenticate(user: str, password: str) -> bool:
-        return (user, password) == ("guest", "guest")
+    def authenticate(credentials: Credentials) -> str:
+        user, password, _ = credentials
+        return user if (user, password) == ("guest", "guest") else ""
 
     return ServerConnection(authenticate, limits or Limits(), ServerIdentity(member="a"), 0.0)
 

@@ -6,15 +6,27 @@ what is durable moves only when a test says so.
 
 from typing import ClassVar
 
+from broker.access import passwords
+from broker.access.access import Access
 from broker.amqp.fields import Table, Value
 from broker.frontend.client import Client
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
 from broker.machine.command_codec import pack_blob, unpack_blob
-from broker.machine.commands import ACTIVATE, Activate, ActiveMember, Command
+from broker.machine.commands import (
+    ACTIVATE,
+    DEFINE,
+    OK,
+    Activate,
+    ActiveMember,
+    Command,
+    Define,
+)
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
 from tests.support.amqp_peer import ServerMethod, method, methods_in, opening, publish
+
+PERMISSIONS = ("configure", "write", "read")
 
 
 class Loop:
@@ -22,12 +34,13 @@ class Loop:
 
     def __init__(self, users: dict[str, str] | None = None) -> None:
         self.names = 0
+        self.machine = Machine("a")
         self.log: list[str] = []
         self.gateway = Gateway(
-            "a", cluster="test", users=users, new_name=self._new_name, log=self.log.append
-        )
+            "a", cluster="test", access=Access(lambda: self.machine), new_name=self._new_name,
+            log=self.log.append,
+        )  # fmt: skip
         self.outbox = Outbox(self.gateway)
-        self.machine = Machine("a")
         self.position = 0
         self.epoch = 0
         self.blob_no = 0
@@ -37,6 +50,23 @@ class Loop:
         self.applied: list[tuple[Command, int]] = []
         self.activate(fresh=True)
         self.outbox.unfence()
+        for user, password in (users or {}).items():
+            self.define("user", "", user, self.hashed(password))
+            self.define("permission", "/", user, dict.fromkeys(PERMISSIONS, ".*"))
+
+    @staticmethod
+    def hashed(password: str, *tags: str) -> Table:
+        """The definition of a user."""
+        return {
+            "password_hash": passwords.hashed(password, b"salt"),
+            "hashing_algorithm": passwords.DEFAULT_ALGORITHM,
+            "tags": tags,
+        }
+
+    def define(self, what: str, vhost: str, name: str, body: Table | None) -> None:
+        """What an operator at this member defines."""
+        self.apply(self.gateway.session, Define(DEFINE, 0, "op", what, vhost, name, body))
+        assert self.applied[-1][1] == OK, self.applied[-1]
 
     def _new_name(self, prefix: str) -> str:
         self.names += 1
@@ -61,6 +91,7 @@ class Loop:
     def turn(self) -> None:
         """Until nothing is under way any more."""
         while True:
+            self.gateway.follow_definitions()
             self.write()
             if not self.gateway.has_work:
                 break

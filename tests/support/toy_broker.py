@@ -49,7 +49,10 @@ class Link(asyncio.Protocol):
     def __init__(self, cluster: ToyCluster, place: int) -> None:
         self.cluster, self.place = cluster, place
         self.amqp = ServerConnection(
-            lambda user, password: password != "wrong", Limits(), ServerIdentity(), time.monotonic()
+            lambda one: one.user if one.password != "wrong" else "",
+            Limits(),
+            ServerIdentity(),
+            time.monotonic(),
         )
         self.queue = ""
         self.prefetch = 0

@@ -80,7 +80,7 @@ def test_every_mechanism_logs_in(data: bytes) -> None:
         (method(0, "connection.start-ok", {}, "EXTERNAL", b"", "en_US"), 503, "EXTERNAL"),
         (amqplain({"LOGIN": "guest"}), 502, "AMQPLAIN"),
         (amqplain({"LOGIN": "guest", "PASSWORD": 4}), 502, "AMQPLAIN"),
-        (start_ok(password="wrong"), 403, "guest"),
+        (start_ok(password="wrong"), 403, "Login was refused using authentication mechanism PLAIN"),
     ],
 )
 def test_bad_credentials_end_the_connection(data: bytes, code: int, word: str) -> None:

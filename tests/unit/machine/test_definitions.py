@@ -194,7 +194,7 @@ def test_consumers_of_a_deleted_vhost_are_told() -> None:
 
 
 def test_a_large_vhost_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 16)
+    monkeypatch.setattr("broker.machine.machine.LEAVING_WORK_MAX", 16)
     rig = Rig()
     client = rig.client(vhost="v")
     for number in range(5):

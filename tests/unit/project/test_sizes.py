@@ -36,7 +36,7 @@ VOCABULARY = {
     "vsync.types", "vsync.errors", "vsync.wire.messages", "vsync.totem.events",
     "vsync.quorum.voter_set",
     "store.api", "store.errors",
-    "broker.exit_codes", "broker.machine.commands", "broker.machine.effects",
+    "broker.amqp.fields", "broker.exit_codes", "broker.machine.commands", "broker.machine.effects",
     "broker.machine.move_log",
     "broker.machine.state", "broker.machine.digest", "broker.memberlog.records",
     "tools.verify.findings", "tools.verify.input.rows",
@@ -47,8 +47,6 @@ VOCABULARY = {
 SMALL_LINES = 60
 SMALL_FILES = {
     "vsync/totem/ordering/flow_control.py": "arithmetic with a section of the paper to itself",
-    "broker/access/passwords.py": "a format of others",
-    "broker/access/patterns.py": "what an empty pattern means to a permission",
     "broker/amqp/heartbeat.py": "a value that the connection polls; its file is long enough",
     "broker/replication/durable_gate.py": "a rule of order; the simulator's clients ask it as well",
     "broker/selfcheck/reexecution.py": "runs on a worker thread, the supervisor on the loop",

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from broker.frontend.connections import Connections
+from broker.machine.machine import Machine
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.totem.ordering.lease import SLACK, Lease
 from vsync.types import Member, RingId
@@ -84,7 +85,11 @@ class Wire:
 
 def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> None:
     """G7: a process that was stopped between formatting and writing."""
-    clients = Connections("a", "c", lambda: None, lambda _delay, _call: None, lambda _text: None)
+    machine = Machine("a")
+    clients = Connections(
+        "a", "c", lambda: None, lambda _delay, _call: None, lambda _text: None,
+        lambda _defined: None, lambda: machine,
+    )  # fmt: skip
     wire = Wire()
     link = clients.connect("127.0.0.1:1", cast("asyncio.Transport", wire))
     clients.flush(may_reply=True)

@@ -1,0 +1,207 @@
+"""Who may log in and who may do what, asked of the definitions that all members hold.
+
+Everything here is asked at the member where a client is, before anything is ordered
+(docs/decisions/0016-decide-once-at-the-origin.md). Refusals are in RabbitMQ's words, without the
+name of the reply code before them; empty text: it may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple, cast
+
+from broker.access import passwords, patterns
+from broker.machine.commands import Table
+from broker.machine.state import State
+
+LOOPBACK_USERS = frozenset(("guest",))
+IMPERSONATOR = "impersonator"
+_KEPT_MAX = 256
+
+
+class Resource(NamedTuple):
+    """A thing in a virtual host, and the permission that is needed for it."""
+
+    permission: str
+    """configure, write or read."""
+    kind: str
+    """exchange or queue."""
+    name: str
+
+
+class Access:
+    """The users of the cluster, as this member knows them."""
+
+    def __init__(
+        self, state: Callable[[], State], loopback_users: Collection[str] = LOOPBACK_USERS
+    ) -> None:
+        self._state, self._loopback_users = state, loopback_users
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another one whenever definitions have changed."""
+        state = self._state()
+        return id(state), state.defined
+
+    def _defined(self, what: str, vhost: str, name: str) -> Table | None:
+        return self._state().definitions.get(what, {}).get((vhost, name))
+
+    # -- users -----------------------------------------------------------------------------------
+
+    def knows(self, user: str) -> bool:
+        """Whether there is such a user."""
+        return self._defined("user", "", user) is not None
+
+    def tags(self, user: str) -> tuple[str, ...]:
+        """What the user may do beside AMQP."""
+        return cast("tuple[str, ...]", (self._defined("user", "", user) or {}).get("tags", ()))
+
+    def login(self, user: str, password: str, *, is_local: bool) -> bool:
+        """Whether these credentials are good from there; an unknown user takes as long."""
+        body = self._defined("user", "", user) or {}
+        password_hash = cast("str | None", body.get("password_hash"))
+        algorithm = cast("str", body.get("hashing_algorithm", passwords.DEFAULT_ALGORITHM))
+        good = passwords.matches(password, password_hash, algorithm)
+        return good and self.may_come_from(user, is_local=is_local)
+
+    def may_come_from(self, user: str, *, is_local: bool) -> bool:
+        """Whether the user may log in from this machine, or from another one."""
+        return is_local or user not in self._loopback_users
+
+    # -- virtual hosts ---------------------------------------------------------------------------
+
+    def has_vhost(self, vhost: str) -> bool:
+        """Whether there is such a virtual host."""
+        return self._defined("vhost", "", vhost) is not None
+
+    def may_enter(self, user: str, vhost: str) -> bool:
+        """Whether the user has any business there."""
+        return self._defined("permission", vhost, user) is not None
+
+    def refuses_open(
+        self, user: str, vhost: str, waiting: Callable[[], Collection[tuple[str, str]]]
+    ) -> str:
+        """Why a connection may not be opened; `waiting` gives user and virtual host of those that
+        were let in here and are not ordered yet."""
+        if not self.has_vhost(vhost):
+            return f"vhost {vhost} not found"
+        state = self._state()
+        limit = self._limit("vhost_limit", vhost, "limits", "max-connections")
+        if limit >= 0:
+            count = state.vhosts[vhost].connections + sum(one[1] == vhost for one in waiting())
+            if count >= limit:
+                refused = f"access to vhost '{vhost}' refused for user '{user}'"
+                return f"{refused}: connection limit ({limit}) is reached"
+        limit = self._limit("user_limit", "", user, "max-connections")
+        if limit >= 0:
+            count = state.connected.get(user, 0) + sum(one[0] == user for one in waiting())
+            if count >= limit:
+                refused = f"connection refused for user '{user}'"
+                return f"{refused}: user connection limit ({limit}) is reached"
+        if not self.may_enter(user, vhost):
+            return f"access to vhost '{vhost}' refused for user '{user}'"
+        return ""
+
+    def is_ordered(self, session: int, conn: int) -> bool:
+        """Whether the machine knows this connection, and counts it."""
+        return (session, conn) in self._state().connections
+
+    def refuses_channel(self, user: str, opened: Callable[[], int]) -> str:
+        """Why a user who has opened so many channels here may open no more."""
+        limit = self._limit("user_limit", "", user, "max-channels")
+        if limit < 0:
+            return ""
+        connections = self._state().connections.values()
+        count = sum([len(one.channels) for one in connections if one.user == user])
+        if max(count, opened()) < limit:
+            return ""
+        return (
+            f"number of channels opened for user '{user}' has reached the maximum allowed user "
+            f"limit of ({limit})"
+        )
+
+    def _limit(self, what: str, vhost: str, name: str, limit: str) -> int:
+        return cast("int", (self._defined(what, vhost, name) or {}).get(limit, -1))
+
+    # -- things in a virtual host ----------------------------------------------------------------
+
+    def refuses(self, user: str, vhost: str, resource: Resource) -> str:
+        """Why the user may not do this."""
+        permission, kind, name = resource
+        if kind == "exchange" and name == "":
+            name = "amq.default"
+        body = self._defined("permission", vhost, user)
+        if body is not None and patterns.matches(cast("str", body[permission]), name):
+            return ""
+        return f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+
+    def topics(self, user: str, vhost: str, exchange: str) -> Table | None:
+        """The topic permissions of the user there; None: there are none, all keys are allowed."""
+        body = self._defined("topic_permission", vhost, user) or {}
+        return cast("Table | None", body.get(exchange))
+
+    def refuses_topic(self, user: str, vhost: str, permission: str, exchange: str, key: str) -> str:
+        """Why the user may not publish (write) or bind (read) with this key."""
+        body = self.topics(user, vhost, exchange)
+        if body is None:
+            return ""
+        found = self._state().vhosts[vhost].exchanges.get(exchange)
+        if found is None or found.type != "topic":
+            return ""
+        pattern = cast("str", body[permission])
+        pattern = pattern.replace("{username}", user).replace("{vhost}", vhost)
+        if not patterns.fault_of(pattern) and patterns.matches(pattern, key):
+            return ""
+        return (
+            f"access to topic '{key}' in exchange '{exchange}' in vhost '{vhost}' refused for user "
+            f"'{user}'"
+        )
+
+    def has_exchange(self, vhost: str, exchange: str) -> bool:
+        """Whether there is such an exchange now."""
+        found = self._state().vhosts.get(vhost)
+        return found is not None and exchange in found.exchanges
+
+
+class Rights:
+    """What one client may do. Answers are kept until `forget`, which whoever watches the
+    definitions calls."""
+
+    def __init__(self, access: Access, user: str, vhost: str) -> None:
+        self.access, self.user, self.vhost = access, user, vhost
+        self.publishes: dict[str, bool] = {}
+        """Exchanges to which any key may be published: asked for each publish."""
+        self._allowed: dict[Resource, bool] = {}
+
+    def forget(self) -> None:
+        """The definitions have changed."""
+        self.publishes.clear()
+        self._allowed.clear()
+
+    def refuses(self, resource: Resource) -> str:
+        """Why this may not be done."""
+        if resource in self._allowed:
+            return ""
+        refusal = self.access.refuses(self.user, self.vhost, resource)
+        if not refusal:
+            if len(self._allowed) >= _KEPT_MAX:
+                self._allowed.clear()
+            self._allowed[resource] = True
+        return refusal
+
+    def refuses_publish(self, exchange: str, key: str) -> str:
+        """Why this may not be published."""
+        refusal = self.refuses(Resource("write", "exchange", exchange))
+        if refusal:
+            return refusal
+        if self.access.topics(self.user, self.vhost, exchange) is not None:
+            # Its type may change with the next declaration: each key is looked at.
+            return self.refuses_topic("write", exchange, key)
+        if len(self.publishes) >= _KEPT_MAX:
+            self.publishes.clear()
+        self.publishes[exchange] = True
+        return ""
+
+    def refuses_topic(self, permission: str, exchange: str, key: str) -> str:
+        """Why this key may not be used there."""
+        return self.access.refuses_topic(self.user, self.vhost, permission, exchange, key)
