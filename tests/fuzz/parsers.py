@@ -21,7 +21,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack
-from typing import NamedTuple, get_origin, get_type_hints
+from types import UnionType
+from typing import NamedTuple, get_args, get_origin, get_type_hints
 from zlib import crc32
 
 from xxhash import xxh3_64_digest
@@ -198,8 +199,9 @@ _VALUES: dict[type, object] = {
 
 def dummy(kind: int, record: type[Command]) -> Command:
     """A command whose fields have their types, and little else."""
-    hints = [get_origin(hint) or hint for hint in get_type_hints(record).values()]
-    return record(kind, *(_VALUES[hint] for hint in hints[1:]))  # type: ignore[arg-type]
+    hints = [*get_type_hints(record).values()][1:]
+    kinds = [get_args(hint)[0] if get_origin(hint) is UnionType else hint for hint in hints]
+    return record(kind, *(_VALUES[get_origin(one) or one] for one in kinds))  # type: ignore[arg-type]
 
 
 def segment() -> bytes:
