@@ -65,8 +65,10 @@ def credentials(header: str) -> tuple[str, str] | None:
 class Logins:
     """Logins that were good, so that a page of ten requests asks the back end once."""
 
-    def __init__(self, check: Check) -> None:
-        self._check = check
+    def __init__(self, check: Check, version: Callable[[], int]) -> None:
+        """`version` is another one whenever users have changed."""
+        self._check, self._version = check, version
+        self._kept_version = 0
         self._secret = secrets.token_bytes(32)
         self._kept: dict[bytes, tuple[float, frozenset[str]]] = {}
         self.counters = {"logins": 0, "logins_refused": 0}
@@ -78,7 +80,10 @@ class Logins:
         key = hmac.new(
             self._secret, "\0".join((user, password, host)).encode(), hashlib.sha256
         ).digest()
-        now = loop.time()
+        now, version = loop.time(), self._version()
+        if version != self._kept_version:
+            self._kept.clear()
+            self._kept_version = version
         until, tags = self._kept.get(key, (0.0, frozenset()))
         if until <= now:
             found = await self._check(user, password, address)
@@ -91,7 +96,3 @@ class Logins:
                 self._kept.clear()
             self._kept[key] = (now + KEPT_S, tags)
         return Identity(user, tags, address)
-
-    def forget(self) -> None:
-        """Users have changed."""
-        self._kept.clear()

@@ -15,6 +15,7 @@ from broker.management.access import Identity
 from broker.management.amqp_client import InternalClient
 from broker.management.json_values import BadJson, Json, Object, parse
 from broker.replication.controller import Controller
+from broker.statistics.statistics import Statistics
 from vsync.types import record
 
 HEADERS = {
@@ -66,6 +67,7 @@ class Broker:
     cluster: str
     listeners: tuple[tuple[str, str, int], ...]
     """Protocol, address and port of each."""
+    statistics: Statistics
 
     @property
     def machine(self) -> Machine:
@@ -131,7 +133,7 @@ class Call:
         """The virtual host of the path, if this user may see it."""
         name = self.names["vhost"]
         vhost = self.broker.machine.vhosts.get(name)
-        if vhost is None:
+        if vhost is None or vhost.leaving:
             raise not_found()
         self.demand_vhost(name)
         return vhost

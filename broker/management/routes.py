@@ -6,7 +6,7 @@ holds is taken for a path.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
 from broker.management.access import Identity
@@ -14,6 +14,7 @@ from broker.management.call import Route, bad_request
 from broker.management.resources import (
     bindings,
     connections,
+    definitions,
     exchanges,
     health,
     messages,
@@ -26,7 +27,7 @@ NAME_BYTES_MAX = 4096
 
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES, *queues.ROUTES, *exchanges.ROUTES, *bindings.ROUTES, *messages.ROUTES,
-    *connections.ROUTES, *health.ROUTES,
+    *connections.ROUTES, *health.ROUTES, *definitions.ROUTES,
 )  # fmt: skip
 
 
@@ -34,7 +35,7 @@ class _Node:
     def __init__(self) -> None:
         self.words: dict[str, _Node] = {}
         self.name: tuple[str, _Node] | None = None
-        self.route: Route | None = None
+        self.routes: dict[str, Route] = {}  # by method
 
 
 class Router:
@@ -51,27 +52,28 @@ class Router:
                     node = node.name[1]
                 else:
                     node = node.words.setdefault(part, _Node())
-            assert node.route is None, route.path
-            node.route = route
+            for method in route.handlers:
+                assert method not in node.routes, route.path
+                node.routes[method] = route
 
-    def find(self, path: str) -> tuple[Route, dict[str, str]] | None:
-        """Return the route of what follows `/api/`, and the names in it."""
+    def find(self, path: str) -> tuple[Mapping[str, Route], dict[str, str]] | None:
+        """Return the routes of what follows `/api/` by their methods, and the names in it."""
         parts = path.split("/")
         if parts[-1] == "" and len(parts) > 1:
             parts.pop()
         found = next(_walk(self._root, parts, 0, ()), None)
         if found is None:
             return None
-        route, names = found
-        return route, {name: decode(text) for name, text in names}
+        routes, names = found
+        return routes, {name: decode(text) for name, text in names}
 
 
 def _walk(
     node: _Node, parts: Sequence[str], at: int, names: tuple[tuple[str, str], ...]
-) -> Iterator[tuple[Route, tuple[tuple[str, str], ...]]]:
+) -> Iterator[tuple[Mapping[str, Route], tuple[tuple[str, str], ...]]]:
     if at == len(parts):
-        if node.route is not None:
-            yield node.route, names
+        if node.routes:
+            yield node.routes, names
         return
     below = node.words.get(parts[at])
     if below is not None:

@@ -160,27 +160,27 @@ class ManagementServer:
     async def _api(self, request: web.BaseRequest) -> web.StreamResponse:
         raw = request.raw_path.partition("?")[0]
         found = self._router.find(raw[len(API) :])
-        open_to_all = (
-            found is not None and found[0].tag == "" and not request.headers.get("Authorization")
-        )
-        user = STRANGER if open_to_all else await self._user(request)
-        if found is None:
+        method = "GET" if request.method == "HEAD" else request.method
+        routes, names = found if found is not None else ({}, {})
+        route = routes.get(method)
+        if route is not None and route.tag == "" and not request.headers.get("Authorization"):
+            user = STRANGER
+        else:
+            user = await self._user(request)
+        if not routes:
             raise Problem(404, "Object Not Found", "Not Found")
-        route, names = found
+        if route is None:
+            allowed = ", ".join(routes)
+            raise Problem(405, "method_not_allowed", f"{request.method} is not among {allowed}")
         if not permits(route, user):
             raise Problem(401, "not_authorised", f"Not {route.tag} user")
-        method = "GET" if request.method == "HEAD" else request.method
-        handler = route.handlers.get(method)
-        if handler is None:
-            allowed = ", ".join(route.handlers)
-            raise Problem(405, "method_not_allowed", f"{request.method} is not among {allowed}")
         body = b""
         if method != "GET":
             _demand_own_page(request)
             body = await _body(request)
         assert self._broker is not None
         call = Call(self._broker, user, request, names, dict(request.query), body)
-        answer = await handler(call)
+        answer = await route.handlers[method](call)
         if isinstance(answer, Reply):
             return _response(answer)
         return answer

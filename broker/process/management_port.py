@@ -51,13 +51,18 @@ class ManagementPort:
         where = self._options.interface
         listeners = (("amqp", *amqp), ("http", where, self._port))
         broker = Broker(
-            member.controller, member.clients, member.operations, self._cluster, listeners
+            member.controller,
+            member.clients,
+            member.operations,
+            self._cluster,
+            listeners,
+            member.observation.statistics,
         )
 
         async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
             return member.clients.login(user, password, address)
 
-        await self._server.serve(broker, Logins(check))
+        await self._server.serve(broker, Logins(check, lambda: broker.machine.defined))
         log.info("management API on http://%s:%d/", where, self._port)
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from aiohttp.web import StreamResponse
 
 from broker.machine.state import Channel, ConnectionRecord, Consumer
 from broker.management.call import Call, Reply, Route, not_found
-from broker.management.json_values import Json, Object
+from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
 
 PROTOCOL = "AMQP 0-9-1"
@@ -69,6 +69,7 @@ def connection_row(
         "state": "running",
         "type": "network",
         "client_properties": {},
+        **figures(call.broker.statistics.connection(one)),
     }
     here = known.get(one.peer) if member == call.broker.name else None
     if here:
@@ -169,6 +170,7 @@ def channel_row(call: Call, one: Channel) -> Object:
         "consumer_count": len(one.consumers),
         "messages_unacknowledged": len(one.unacked),
         "state": "running",
+        **figures(call.broker.statistics.channel(one)),
     }
 
 

@@ -18,14 +18,14 @@ from broker.management.call import (
     table_field,
     text_field,
 )
-from broker.management.json_values import Object, table, to_amqp
+from broker.management.json_values import Object, figures, table, to_amqp
 from broker.management.listing import Listing, chosen
 
 DEFAULT_NAME = "amq.default"
 """The default exchange in a path, as its own name is empty."""
 
 
-def exchange_row(vhost: Vhost, exchange: Exchange) -> Object:
+def exchange_row(call: Call, vhost: Vhost, exchange: Exchange) -> Object:
     return {
         "arguments": table(exchange.arguments),
         "auto_delete": exchange.auto_delete,
@@ -34,6 +34,7 @@ def exchange_row(vhost: Vhost, exchange: Exchange) -> Object:
         "name": exchange.name,
         "type": exchange.type,
         "vhost": vhost.name,
+        **figures(call.broker.statistics.exchange(exchange)),
     }
 
 
@@ -47,7 +48,7 @@ async def list_exchanges(call: Call) -> Reply | StreamResponse:
     call.broker.demand_serving()
     return await Listing(
         _exchanges(call),
-        lambda one: exchange_row(*one),
+        lambda one: exchange_row(call, *one),
         lambda one: (one[0].name, one[1].name),
         lambda one: one[1].name,
     ).reply(call)
@@ -64,7 +65,7 @@ def exchange_of(call: Call, part: str = "exchange") -> tuple[Vhost, Exchange]:
 
 
 async def show_exchange(call: Call) -> Reply:
-    return chosen(call, exchange_row(*exchange_of(call)))
+    return chosen(call, exchange_row(call, *exchange_of(call)))
 
 
 async def put_exchange(call: Call) -> Reply:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from aiohttp.web import StreamResponse
 
-from broker.machine.queueing.queue import ready_count
 from broker.management.call import Call, Reply, Route, not_found
-from broker.management.json_values import Json, Object
+from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, Slices, chosen
 from broker.release import version
 
 API_RELEASE = "3.10.8"
 """The release of RabbitMQ whose API this follows; tools decide by it what they may ask."""
+SAMPLED = ("msg_rates", "lengths", "data_rates")
+"""The parameters by which a chart asks for samples: `msg_rates_age`, `msg_rates_incr`."""
 EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic")
 
 
 async def show_overview(call: Call) -> Reply:
     broker, machine = call.broker, call.broker.machine
+    vhosts = call.vhosts()
     slices = Slices()
-    ready = unacked = queues = exchanges = consumers = 0
-    for vhost in call.vhosts():
-        exchanges += len(vhost.exchanges)
-        for queue in list(vhost.queues.values()):
-            queues += 1
-            ready += ready_count(queue)
-            unacked += queue.unacked
-            consumers += len(queue.consumers)
-            await slices.step()
+    consumers = 0
+    for channel in list(machine.channels.values()):
+        consumers += len(channel.consumers)
+        await slices.step()
     row: Object = {
         "management_version": version(),
         "product_name": "qpid-cluster-py",
@@ -42,20 +39,13 @@ async def show_overview(call: Call) -> Reply:
             {"name": name, "description": f"AMQP {name} exchange", "enabled": True}
             for name in EXCHANGE_TYPES
         ],
-        "queue_totals": {
-            "messages": ready + unacked,
-            "messages_ready": ready,
-            "messages_unacknowledged": unacked,
-        },
         "object_totals": {
             "channels": len(machine.channels),
             "connections": len(machine.connections),
             "consumers": consumers,
-            "exchanges": exchanges,
-            "queues": queues,
+            "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
+            "queues": sum(len(vhost.queues) for vhost in vhosts),
         },
-        "message_stats": {},
-        "churn_rates": {},
         "listeners": _listeners(call),
         "contexts": [
             {
@@ -66,7 +56,32 @@ async def show_overview(call: Call) -> Reply:
             if protocol.startswith("http")
         ],
     }  # fmt: skip
+    if call.user.monitors:
+        spans = (_seconds(call, f"{what}_age", f"{what}_incr") for what in SAMPLED)
+        row |= figures(broker.statistics.overview(*next(filter(any, spans), (0.0, 0.0))))
+    else:
+        row |= {"message_stats": {}, "queue_totals": _totals(call), "churn_rates": {}}
     return chosen(call, row)
+
+
+def _seconds(call: Call, *names: str) -> tuple[float, float]:
+    """How far back samples go, and how far apart they are; none unless both are asked for."""
+    texts = [call.query.get(name, "") for name in names]
+    if not all(text.isascii() and text.isdigit() and len(text) < 9 for text in texts):
+        return 0.0, 0.0
+    age, step = (float(text) for text in texts)
+    return age, step
+
+
+def _totals(call: Call) -> Object:
+    """The messages of the virtual hosts that this user may see."""
+    sums = dict.fromkeys(("messages", "messages_ready", "messages_unacknowledged"), 0)
+    for vhost in call.vhosts():
+        found = call.broker.statistics.vhost(vhost.name)
+        for name in sums:
+            value = found.get(name, 0)
+            sums[name] += value if isinstance(value, int) else 0
+    return {**sums}
 
 
 def _listeners(call: Call) -> list[Json]:
@@ -110,6 +125,7 @@ def node_rows(call: Call) -> list[Object]:
                 "applications": [
                     {"name": "qpid-cluster-py", "version": version(), "description": "broker"}
                 ],
+                **figures(call.broker.statistics.node(name)),
             }
         )
     return rows

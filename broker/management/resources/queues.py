@@ -17,7 +17,7 @@ from broker.management.call import (
     short,
     table_field,
 )
-from broker.management.json_values import Object, table, to_amqp
+from broker.management.json_values import Object, figures, table, to_amqp
 from broker.management.listing import Listing, chosen
 
 
@@ -47,6 +47,7 @@ def queue_row(call: Call, queue: Queue) -> Object:
         "state": "running",
         "type": "classic",
         "vhost": queue.vhost.name,
+        **figures(call.broker.statistics.queue(queue)),
     }
     if queue.max_bytes >= 0:
         row["message_bytes_ready"] = queue.ready_bytes

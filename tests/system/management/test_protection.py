@@ -102,7 +102,7 @@ def test_replies_forbid_what_browsers_should_not_do(api: Api) -> None:
     headers = api.ask("GET", "overview").headers
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Cache-Control"] == "no-cache"
-    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert headers["Server"] == "qpidd"
 
 
