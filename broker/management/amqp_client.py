@@ -13,9 +13,9 @@ from typing import NamedTuple, cast
 
 from broker.amqp import codec
 from broker.amqp.errors import CONNECTION_FORCED
-from broker.amqp.fields import Value
 from broker.amqp.spec import decode_method
 from broker.frontend.connections import ClientLink, Connections
+from broker.machine.commands import Value
 
 CHANNEL = 1
 GONE = "the connection was closed before the reply"
