@@ -18,7 +18,8 @@ import click
 
 from tests.bench.load import BACKLOG_MESSAGES, run_load, sentence
 from tests.bench.support.load_clients import Load
-from tools.cli.options import ToolError, run_command
+from tools.cli.failures import ToolError
+from tools.cli.options import run_command
 from tools.demo.local_cluster import ROOT, ClusterTrouble, LocalCluster, ended_by_sigterm
 
 MATRIX = [(1, 100), (1, 1000), (4, 100), (4, 1000)]

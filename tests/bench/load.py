@@ -24,7 +24,8 @@ import click
 
 from broker.memberlog.client_history import ClientHistory, Session
 from tests.bench.support.load_clients import BODY_BYTES_MIN, Consumer, Load, Producer
-from tools.cli.options import ToolError, brokers, run_command
+from tools.cli.failures import ToolError
+from tools.cli.options import brokers, run_command
 from tools.client import history as histories
 from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost
 

@@ -18,7 +18,8 @@ from pathlib import Path
 import click
 import pika
 
-from tools.cli.options import ToolError, run_command
+from tools.cli.failures import ToolError
+from tools.cli.options import run_command
 from tools.demo.local_cluster import (
     HOST,
     BrokerProcess,

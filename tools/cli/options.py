@@ -15,20 +15,14 @@ from typing import NamedTuple, NoReturn
 import click
 
 from broker.exit_codes import Exit
-from broker.options.broker import DEFAULTS, Address, BrokerOptions, broker_options
+from broker.options.broker import DEFAULTS, BrokerOptions, broker_options
+from broker.options.broker import Address as Address
 from broker.options.broker import parse_address as parse_address
 from broker.options.values import OptionError
+from tools.cli.failures import ToolError
 
 ENVIRONMENT_PREFIX = "QPIDD_"
 SECRET_OPTIONS = frozenset(("cluster-password",))
-
-
-class ToolError(Exception):
-    """Ends a command with one sentence on stderr and an exit code of its own."""
-
-    def __init__(self, sentence: str, code: Exit = Exit.FAILURE) -> None:
-        super().__init__(sentence)
-        self.code = code
 
 
 class Given(NamedTuple):

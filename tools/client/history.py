@@ -12,7 +12,7 @@ from pathlib import Path
 from broker.exit_codes import Exit
 from broker.memberlog.client_history import ClientHistory
 from broker.memberlog.writer import LogWriteFailed
-from tools.cli.options import ToolError
+from tools.cli.failures import ToolError
 
 HELP = "Write down there what was sent, confirmed or received, as hashes, for qpid-cluster-verify."
 

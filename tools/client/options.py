@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from broker.exit_codes import Exit
-from tools.cli.options import ToolError
+from tools.cli.failures import ToolError
 from tools.cli.progress import Progress
 from tools.client import history as histories
 from tools.client.amqp_client import BrokerRefused, ConnectionLost

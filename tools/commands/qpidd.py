@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 
 from broker.exit_codes import Exit
-from tools.cli.options import ToolError, read_options, run_command
+from tools.cli.failures import ToolError
+from tools.cli.options import read_options, run_command
 
 EPILOG = """\b
 Examples:

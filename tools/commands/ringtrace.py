@@ -13,7 +13,8 @@ from typing import IO, NamedTuple
 import click
 
 from broker.exit_codes import Exit
-from tools.cli.options import ToolError, os_reason, run_command
+from tools.cli.failures import ToolError
+from tools.cli.options import os_reason, run_command
 from tools.client.management import Json
 from tools.commands.qpid_cluster import parse_target
 from tools.commands.target_options import answered

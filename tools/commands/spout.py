@@ -22,7 +22,8 @@ from broker.amqp.fields import Value
 from broker.exit_codes import Exit
 from broker.memberlog.client_history import ClientHistory, Session
 from broker.options.broker import Address
-from tools.cli.options import ToolError, brokers, os_reason, run_command
+from tools.cli.failures import ToolError
+from tools.cli.options import brokers, os_reason, run_command
 from tools.cli.progress import Progress
 from tools.client import history as histories
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login, PublisherConfirm

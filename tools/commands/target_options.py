@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tools.cli.options import ToolError
+from tools.cli.failures import ToolError
 from tools.client.management import Askable, Json, ManagementError
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -25,7 +25,7 @@ export const rateSample = (stats) => ({
 // A broker of another kind, or an older one, has no page for the ring: the rest is shown all the same.
 export async function cluster() {
   try {
-    return await get(path("cluster"));
+    return await get(path("qpid", "cluster"));
   } catch (problem) {
     if (problem instanceof ApiError && (problem.status === 404 || problem.status === 403)) return null;
     throw problem;

@@ -46,7 +46,7 @@ def queue(name: str, ready: int = 0, **more: Json) -> Object:
 
 
 def member(name: str, **more: Json) -> Object:
-    """One member as `/api/cluster` tells of it."""
+    """One member as `/api/qpid/cluster` tells of it."""
     usual: Object = {
         "id": name, "url": f"amqp:tcp:127.0.0.1:567{ord(name[0]) % 7}", "state": "ACTIVE",
         "voter": True, "votes": 1, "arbitrator": False, "position": 4711, "local": name == "a",
@@ -70,7 +70,7 @@ ANSWERS: dict[str, Json] = {
         },
         "message_stats": rates(publish=250.0, deliver_get=240.5, ack=240.0, confirm=250.0),
     },
-    "cluster": {
+    "qpid/cluster": {
         "cluster": "shop", "status": "ACTIVE", "size": 3, "epoch": 3, "position": 4711,
         "reason": "", "alarms": [], "drained": [], "transfers": [],
         "quorum": {"expected_votes": 3, "total_votes": 3, "quorum": 2, "quorate": True},
@@ -163,6 +163,7 @@ class CannedApi:
         """By path: a status and a reason, for any method."""
         self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         self._loop = asyncio.new_event_loop()
+        self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None
         self.port = self._loop.run_until_complete(self._listen())
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -174,7 +175,8 @@ class CannedApi:
         return f"http://127.0.0.1:{self.port}"
 
     async def _listen(self) -> int:
-        self._runner = web.ServerRunner(web.Server(self._answer))
+        self._server = web.Server(self._answer)
+        self._runner = web.ServerRunner(self._server)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -184,12 +186,18 @@ class CannedApi:
 
     def close(self) -> None:
         """Stop listening."""
-        assert self._runner is not None
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
-        self._loop.run_until_complete(asyncio.sleep(0.1))  # what was closed closes its sockets
         self._loop.close()
+
+    async def _end(self) -> None:
+        assert self._runner is not None
+        assert self._server is not None
+        await self._runner.cleanup()
+        await asyncio.sleep(0.05)  # a connection may have been accepted as the listener closed
+        await self._server.shutdown(0)
+        await asyncio.sleep(0.05)  # what was closed closes its socket
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.raw_path.partition("?")[0]

@@ -218,7 +218,7 @@ def test_what_an_operator_sets(page: Browser, api: CannedApi) -> None:
         ("PUT", "policies/%2F/p",
          {"pattern": "^a", "definition": {"max-length": 9}, "priority": 0, "apply-to": "all"}),
         ("DELETE", f"connections/{quote(CONNECTION, safe='')}", None),
-        ("POST", "cluster/members/b/stop", {}),
+        ("POST", "qpid/cluster/members/b/stop", {}),
     ]  # fmt: skip
     assert page.complaints == []
 
@@ -281,10 +281,10 @@ def test_a_list_of_many_is_paged(page: Browser) -> None:
 
 
 def test_alarms_and_lost_quorum_are_seen_at_a_glance(page: Browser, api: CannedApi) -> None:
-    cluster = api.answers["cluster"]
+    cluster = api.answers["qpid/cluster"]
     assert isinstance(cluster, dict)
     quorum = {"expected_votes": 3, "total_votes": 1, "quorum": 2, "quorate": False}
-    api.answers["cluster"] = {
+    api.answers["qpid/cluster"] = {
         **cluster, "status": "INQUORATE", "reason": "1 of 3 votes", "quorum": {**quorum},
         "alarms": ["b: disk_free 12 MB is below 50 MB"],
     }  # fmt: skip

@@ -15,6 +15,9 @@ PACKAGES = {"broker", "store", "tools", "vsync"}
 COMMANDS = {
     "qpidd": "tools.commands.qpidd:main",
     "qpid-cluster": "tools.commands.qpid_cluster:main",
+    "qpidctl": "tools.operate.qpidctl:main",
+    "qpid-stat": "tools.operate.qpid_stat:main",
+    "qpid-config": "tools.operate.qpid_config:main",
     "qpid-cluster-keys": "tools.commands.qpid_cluster_keys:main",
     "qpid-cluster-store": "tools.commands.qpid_cluster_store:main",
     "qpid-cluster-verify": "tools.commands.qpid_cluster_verify:main",

@@ -39,7 +39,7 @@ VOCABULARY = {
     "broker.amqp.fields", "broker.exit_codes", "broker.machine.commands", "broker.machine.effects",
     "broker.machine.move_log",
     "broker.machine.state", "broker.machine.digest", "broker.memberlog.records",
-    "tools.verify.findings", "tools.verify.input.rows",
+    "tools.cli.failures", "tools.verify.findings", "tools.verify.input.rows",
     "tools.verify.checks.views_and_segments",
 }  # fmt: skip
 """Modules that hold words of many others: values, records, names; not what anything does."""

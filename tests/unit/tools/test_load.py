@@ -14,7 +14,8 @@ from broker.memberlog.records import CLIENT_ROW, Client, ClientOp
 from tests.bench.load import Run, quantiles, run_load
 from tests.bench.support.load_clients import STAMP, Load
 from tests.support.toy_broker import Stored, ToyCluster
-from tools.cli.options import ToolError, brokers
+from tools.cli.failures import ToolError
+from tools.cli.options import brokers
 
 
 def small(toy: ToyCluster) -> Load:

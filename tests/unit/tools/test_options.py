@@ -13,7 +13,8 @@ from broker.options.backups import BackupPolicy
 from broker.options.broker import Address, BrokerOptions, broker_options, parse_address
 from broker.options.memberlog import Policy
 from broker.options.values import OptionError
-from tools.cli.options import ToolError, brokers, collect, read_option_file, resolve, run_command
+from tools.cli.failures import ToolError
+from tools.cli.options import brokers, collect, read_option_file, resolve, run_command
 from tools.commands.qpidd import qpidd as qpidd_command
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.unit.vsync.api.test_cluster import CONFIG, run
-from tools.cli.options import ToolError
+from tools.cli.failures import ToolError
 from tools.commands.cpgtool import cpgtool
 from tools.commands.quorumtool import quorumtool
 from vsync import Cluster, ConfigError, TransportError

@@ -8,10 +8,10 @@ import { KINDS, ringPicture } from "../ring.js";
 import { table } from "../table.js";
 
 const stop = (member) => dangerous("Force out", `Force member ${member.id} out of the cluster? Its clients are sent away; it stays out until it is started again.`,
-  () => attempt(() => post(path("cluster", "members", member.id, "stop")), `${member.id} was told to leave.`).then(poll));
+  () => attempt(() => post(path("qpid", "cluster", "members", member.id, "stop")), `${member.id} was told to leave.`).then(poll));
 
 const drain = (member, on) => h("button", { type: "button", onclick: () =>
-  attempt(() => post(path("cluster", "members", member.id, "drain"), { on }), on ? `${member.id} sends its clients away.` : `${member.id} takes clients again.`).then(poll) },
+  attempt(() => post(path("qpid", "cluster", "members", member.id, "drain"), { on }), on ? `${member.id} sends its clients away.` : `${member.id} takes clients again.`).then(poll) },
   on ? "Drain" : "Undrain");
 
 export function members() {

@@ -17,7 +17,7 @@ from tests.sim.run.campaign import Options, run_seed
 from tests.support.ring.virtual_network import Net
 from tests.unit.tools.test_ring import tool
 from tests.unit.vsync.api.test_cluster import CONFIG, kill, run, together
-from tools.cli.options import ToolError
+from tools.cli.failures import ToolError
 from tools.commands.ringtrace import Views, parsed, ringtrace
 from vsync import Cluster
 from vsync.io.traced_driver import TraceError, TraceFile, Tracer, trace_op

@@ -1,0 +1,334 @@
+"""qpidctl, qpid-stat and qpid-config against prepared answers: output, requests, exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from urllib.parse import quote
+
+import click
+import pytest
+
+from broker.exit_codes import Exit
+from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
+from tools.cli.options import run_command
+from tools.client.http_api import parse_api
+from tools.operate.listings import LISTINGS
+from tools.operate.output import aligned, plain
+from tools.operate.qpid_config import qpid_config
+from tools.operate.qpid_stat import TABLES, qpid_stat
+from tools.operate.qpidctl import REFUSED, qpidctl
+from tools.operate.settings import CHANGES
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def canned() -> Iterator[CannedApi]:
+    """One API for all tests of this file."""
+    found = CannedApi()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def api(canned: CannedApi) -> CannedApi:
+    """The API, with nothing changed yet."""
+    canned.changes.clear()
+    canned.refusals.clear()
+    return canned
+
+
+@pytest.fixture
+def run(api: CannedApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command as its user would, against the API."""
+    monkeypatch.setenv("QPID_BROKER", f"127.0.0.1:{api.port}")
+    monkeypatch.setenv("QPID_USER", "ada")
+    monkeypatch.setenv("QPID_PASSWORD", "pw")
+
+    def command(what: click.Command, *arguments: str) -> Ended:
+        with pytest.raises(SystemExit) as ended:
+            run_command(what, arguments)
+        out, err = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Ended(ended.value.code, out, err)
+
+    return command
+
+
+def test_a_list_is_parted_by_tabs_for_a_filter(run: Run) -> None:
+    ended = run(qpidctl, "list_queues", "name", "messages", "durable")
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert lines[:2] == ["name\tmessages\tdurable", "orders\t120\ttrue"]
+    assert ended.err == "Listing queues of virtual host / ...\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("-q", "list_queues"), ("list_queues", "-q"), ("list_queues", "name", "messages", "--quiet")],
+)
+def test_options_stand_before_the_verb_or_behind_it(run: Run, arguments: tuple[str, ...]) -> None:
+    ended = run(qpidctl, *arguments)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("name\tmessages\norders\t120\n")
+
+
+def test_silent_leaves_out_the_heads(run: Run) -> None:
+    assert run(qpidctl, "-s", "list_users").out == (
+        f"ada\t[administrator]\n{HOSTILE}\t[]\n"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [("--formatter", "json"), ("--json",)])
+def test_json_is_one_document(run: Run, how: tuple[str, ...]) -> None:
+    found = json.loads(run(qpidctl, "list_queues", "name,consumers", *how).out)
+    assert found[1] == {"name": HOSTILE, "consumers": 0}
+
+
+def test_a_frame_and_csv(run: Run) -> None:
+    framed = run(qpidctl, "list_vhosts", "name", "--formatter", "pretty_table").out
+    assert framed == "+------+\n| name |\n+------+\n| /    |\n| shop |\n+------+\n"
+    assert run(qpidctl, "list_vhosts", "--formatter", "csv").out == "name\n/\nshop\n"
+
+
+@pytest.mark.parametrize("verb", [verb for verb in LISTINGS if verb.startswith("list_")])
+def test_every_list_has_all_its_columns(run: Run, api: CannedApi, verb: str) -> None:
+    api.answers.setdefault(LISTINGS[verb].path, [])
+    ended = run(qpidctl, verb, *LISTINGS[verb].columns, "--json")
+    assert ended.code == 0, ended.err
+    assert isinstance(json.loads(ended.out), list)
+
+
+def test_an_unknown_column_is_answered_by_those_there_are(run: Run) -> None:
+    ended = run(qpidctl, "list_queues", "nmae")
+    assert ended.code == Exit.USAGE
+    assert "there is no column 'nmae'; there are: ack_rate, arguments" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "change"),
+    [
+        (("add_user", "bob", "pw2"), ("PUT", "users/bob", {"password": "pw2", "tags": ""})),
+        (("delete_user", "bob"), ("DELETE", "users/bob", None)),
+        (
+            ("set_permissions", "-p", "a/b", "bob", "^c", "^w", ""),
+            ("PUT", "permissions/a%2Fb/bob", {"configure": "^c", "write": "^w", "read": ""}),
+        ),
+        (("clear_permissions", "bob"), ("DELETE", "permissions/%2F/bob", None)),
+        (("add_vhost", "v"), ("PUT", "vhosts/v", {})),
+        (("delete_vhost", "v"), ("DELETE", "vhosts/v", None)),
+        (
+            ("set_policy", "caps", "^o", '{"max-length": 5}', "--priority", "2"),
+            (
+                "PUT", "policies/%2F/caps",
+                {"pattern": "^o", "definition": {"max-length": 5}, "priority": 2,
+                 "apply-to": "all"},
+            ),
+        ),
+        (("-p", "v", "clear_policy", "caps"), ("DELETE", "policies/v/caps", None)),
+        (
+            ("close_connection", CONNECTION, "go", "away"),
+            ("DELETE", f"connections/{quote(CONNECTION, safe='')}", None),
+        ),
+        (("purge_queue", ".."), ("DELETE", "queues/%2F/../contents", None)),
+        (
+            ("set_vhost_limits", "-p", "v", '{"max-queues": 7}'),
+            ("PUT", "vhost-limits/v/max-queues", {"value": 7}),
+        ),
+        (
+            ("set_topic_permissions", "bob", "amq.topic", "^a", "^b"),
+            ("PUT", "topic-permissions/%2F/bob",
+             {"exchange": "amq.topic", "write": "^a", "read": "^b"}),
+        ),
+        (
+            ("set_parameter", "federation", "up", "3"),
+            ("PUT", "parameters/federation/%2F/up",
+             {"component": "federation", "name": "up", "value": 3}),
+        ),
+        (("sync_queue", "q"), ("POST", "queues/%2F/q/actions", {"action": "sync"})),
+    ],
+)  # fmt: skip
+def test_each_change_is_one_request(
+    run: Run, api: CannedApi, typed: tuple[str, ...], change: tuple[str, str, object]
+) -> None:
+    ended = run(qpidctl, *typed)
+    assert (ended.code, ended.out) == (0, ""), ended.err
+    assert api.changes == [change]
+
+
+def test_a_password_is_changed_and_the_tags_stay(run: Run, api: CannedApi) -> None:
+    api.answers["users/ada"] = {
+        "name": "ada", "tags": ["administrator", "monitoring"], "password_hash": "h",
+        "hashing_algorithm": "rabbit_password_hashing_sha256",
+    }  # fmt: skip
+    assert run(qpidctl, "change_password", "ada", "new").code == 0
+    assert run(qpidctl, "set_user_tags", "ada", "management").code == 0
+    assert api.changes == [
+        ("PUT", "users/ada", {"password": "new", "tags": "administrator,monitoring"}),
+        (
+            "PUT", "users/ada",
+            {"password_hash": "h", "hashing_algorithm": "rabbit_password_hashing_sha256",
+             "tags": "management"},
+        ),
+    ]  # fmt: skip
+
+
+def test_a_user_who_is_there_is_not_added_again(run: Run, api: CannedApi) -> None:
+    ended = run(qpidctl, "add_user", "ada", "pw")
+    assert (ended.code, api.changes) == (Exit.USAGE, [])
+    assert "is there already; see change_password" in ended.err
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_what_cannot_be_is_refused_with_what_to_do_instead(
+    run: Run, api: CannedApi, verb: str
+) -> None:
+    ended = run(qpidctl, verb, "whatever")
+    assert ended.code == Exit.USAGE
+    assert f"qpidctl: {verb} is refused: " in ended.err
+    assert api.changes == []
+
+
+def test_exit_codes_are_those_that_scripts_know(run: Run, api: CannedApi) -> None:
+    api.refusals["policies/%2F/p"] = (400, "Validation failed: max-length must be a number")
+    bad = run(qpidctl, "set_policy", "p", "^", '{"max-length": "x"}')
+    assert (bad.code, bad.err.splitlines()[-1]) == (
+        Exit.DATA, "qpidctl: Validation failed: max-length must be a number"
+    )  # fmt: skip
+    assert run(qpidctl, "set_policy", "p", "^", "{").code == Exit.DATA
+    api.refusals["users/x"] = (404, "Not Found")
+    assert run(qpidctl, "delete_user", "x").code == Exit.USAGE
+    assert run(qpidctl, "--password", "wrong", "list_users").code == Exit.DATA
+    api.refusals["health/checks/alarms"] = (503, "b has an alarm")
+    assert run(qpidctl, "check_alarms").code == Exit.UNAVAILABLE
+    assert run(qpidctl, "check_local_alarms").code == Exit.OK
+    away = run(qpidctl, "--broker", "127.0.0.1:1", "ping")
+    assert away.code == Exit.UNAVAILABLE
+    assert "is this its management port?" in away.err
+    assert run(qpidctl, "no_such_verb").code == Exit.USAGE
+
+
+def test_every_verb_explains_itself(run: Run) -> None:
+    assert CHANGES.keys() <= qpidctl.commands.keys()
+    for verb in qpidctl.commands:
+        ended = run(qpidctl, verb, "--help")
+        assert ended.code == 0
+        assert len(ended.out) > 200
+    assert 'eval "$(_QPIDCTL_COMPLETE=bash_source qpidctl)"' in run(qpidctl, "--help").out
+
+
+def test_the_state_of_the_cluster(run: Run) -> None:
+    ended = run(qpidctl, "cluster_status")
+    assert ended.code == 0
+    assert "Votes: 3 of 3\nQuorate: true\n" in ended.out
+    assert "a (local)\tACTIVE\ttrue\t1\t4711" in ended.out
+    assert "Cluster: shop\n" in run(qpidctl, "status").out
+    assert run(qpidctl, "await_startup").code == 0
+    late = run(qpidctl, "await_online_nodes", "4", "-t", "0.1")
+    assert (late.code, "3 of 4 members serve" in late.err) == (Exit.UNAVAILABLE, True)
+
+
+@pytest.mark.parametrize("option", TABLES)
+def test_qpid_stat_shows_each_table(run: Run, option: str) -> None:
+    ended = run(qpid_stat, f"--{option}")
+    assert ended.code == 0, ended.err
+    title, heads, rule, *rows = ended.out.splitlines()
+    assert title == TABLES[option].title
+    assert heads.split() == list(TABLES[option].columns)
+    assert set(rule.strip()) == {"="}
+    assert rows
+    found = json.loads(run(qpid_stat, f"--{option}", "--json").out)
+    assert [*found[0]] == list(TABLES[option].columns)
+
+
+def test_qpid_stat_sorts_sifts_and_cuts(run: Run) -> None:
+    ended = run(qpid_stat, "-q", "-S", "msg", "-L", "2", "-F", "bulk", "--json")
+    assert [row["queue"] for row in json.loads(ended.out)] == ["bulk.119", "bulk.118"]
+    assert run(qpid_stat, "-q", "-S", "nothing").code == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("typed", "change"),
+    [
+        (
+            ("add", "queue", "q", "--durable", "--max-queue-count", "9", "--limit-policy", "ring",
+             "--argument", "x-expires=60000"),
+            ("PUT", "queues/%2F/q",
+             {"durable": True, "auto_delete": False,
+              "arguments": {"x-max-length": 9, "x-overflow": "drop-head", "x-expires": 60000}}),
+        ),
+        (
+            ("-V", "v", "add", "exchange", "topic", "e", "--alternate-exchange", "lost"),
+            ("PUT", "exchanges/v/e",
+             {"type": "topic", "durable": False, "auto_delete": False,
+              "arguments": {"alternate-exchange": "lost"}}),
+        ),
+        (("del", "queue", "q", "--force"), ("DELETE", "queues/%2F/q", None)),
+        (("del", "exchange", "e"), ("DELETE", "exchanges/%2F/e", None)),
+        (
+            ("bind", "e", "orders", "k.#"),
+            ("POST", "bindings/%2F/e/e/q/orders", {"routing_key": "k.#", "arguments": {}}),
+        ),
+        (
+            ("bind", "h", "elsewhere", "", "all", "format=pdf", "pages=3"),
+            ("POST", "bindings/%2F/e/h/e/elsewhere",
+             {"routing_key": "",
+              "arguments": {"x-match": "all", "format": "pdf", "pages": 3}}),
+        ),
+    ],
+)  # fmt: skip
+def test_qpid_config_changes(
+    run: Run, api: CannedApi, typed: tuple[str, ...], change: tuple[str, str, object]
+) -> None:
+    ended = run(qpid_config, *typed)
+    assert (ended.code, ended.out) == (0, ""), ended.err
+    assert api.changes == [change]
+
+
+def test_qpid_config_unbinds_by_the_key_of_the_properties(run: Run, api: CannedApi) -> None:
+    api.answers["bindings/%2F/e/amq.topic/q/orders"] = api.answers["bindings"]
+    assert run(qpid_config, "unbind", "amq.topic", "orders", "o.#").code == 0
+    assert api.changes == [("DELETE", "bindings/%2F/e/amq.topic/q/orders/o.%2523", None)]
+    assert run(qpid_config, "unbind", "amq.topic", "orders", "x").code == Exit.USAGE
+
+
+def test_qpid_config_lists(run: Run) -> None:
+    assert "Total Queues: 122" in run(qpid_config).out
+    assert run(qpid_config, "queues", "ord*").out == "Name\tAttributes\norders\t--durable\n"
+    assert "    bind [o.#] => amq.topic" in run(qpid_config, "-b", "queues", "orders").out
+
+
+def test_an_option_without_a_counterpart_is_refused(run: Run, api: CannedApi) -> None:
+    for option in (("--lvq-key", "k"), ("--limit-policy", "flow-to-disk"), ("--file-size", "8")):
+        ended = run(qpid_config, "add", "queue", "q", *option)
+        assert ended.code == Exit.USAGE
+        assert "has no counterpart here: " in ended.err
+    assert api.changes == []
+
+
+def test_addresses_and_credentials() -> None:
+    one = parse_api("bob/s3:c@[::1]:99", None, None, 5.0)
+    assert (one.address, one.user, one.password, one.tls) == (("::1", 99), "bob", "s3:c", False)
+    two = parse_api("https://bob@broker", None, "from the environment", None)
+    assert (two.address, two.user, two.password) == (
+        ("broker", 15672), "bob", "from the environment"
+    )  # fmt: skip
+    assert two.tls
+
+
+def test_a_name_cannot_steer_a_terminal() -> None:
+    assert plain("a\x1b[2Jb\nc") == "a\\x1b[2Jb\\nc"
+    assert aligned([["name", "n"], ["a", "5"], ["bb", "12"]], [["a", 5], ["bb", 12]]) == [
+        "name   n", "a      5", "bb    12"
+    ]  # fmt: skip

@@ -1,0 +1,13 @@
+"""How a command ends when it cannot do what was asked."""
+
+from __future__ import annotations
+
+from broker.exit_codes import Exit
+
+
+class ToolError(Exception):
+    """Ends a command with one sentence on stderr and an exit code of its own."""
+
+    def __init__(self, sentence: str, code: Exit = Exit.FAILURE) -> None:
+        super().__init__(sentence)
+        self.code = code

@@ -1,0 +1,152 @@
+"""The client side of the management API: one request, one answer, one sentence when it is refused.
+
+The API is that of `broker/management`; this module knows its paths' form, its login and its
+refusals, not what is asked for or how it is shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from typing import TypeAlias
+from urllib.parse import quote, urlencode
+
+from tools.cli.options import Address, os_reason, parse_address
+from vsync.types import record
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+Object: TypeAlias = dict[str, Json]
+
+PORT = 15672
+ANSWER_BYTES_MAX = 1 << 30
+
+
+class ApiError(Exception):
+    """A request was not answered, or refused.  The text is fit for an operator."""
+
+    def __init__(self, sentence: str, status: int = 0) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class NoAnswer(ApiError):
+    """Nothing listens there, it does not answer in time, or it is no management API."""
+
+
+@record
+class Api:
+    """The management API of one member, and as whom it is asked."""
+
+    address: Address
+    user: str
+    password: str
+    timeout_seconds: float | None = 60.0
+    tls: bool = False
+
+    def get(self, *names: str, **query: str | int | bool) -> Json:
+        """Read what is at a path; each name is one part of it, whatever characters it has."""
+        return self._ask("GET", names, None, query)
+
+    def rows(self, *names: str, **query: str | int | bool) -> list[Object]:
+        """Read a list."""
+        found = self.get(*names, **query)
+        if not isinstance(found, list):
+            raise NoAnswer(f"{self.address} answered without a list")
+        return [one for one in found if isinstance(one, dict)]
+
+    def fields(self, *names: str, **query: str | int | bool) -> Object:
+        """Read one thing."""
+        found = self.get(*names, **query)
+        if not isinstance(found, dict):
+            raise NoAnswer(f"{self.address} answered without an object")
+        return found
+
+    def put(self, *names: str, body: Mapping[str, Json] | None = None) -> Json:
+        """Set what is at a path."""
+        return self._ask("PUT", names, body or {})
+
+    def post(self, *names: str, body: Mapping[str, Json] | None = None) -> Json:
+        """Do what the path says."""
+        return self._ask("POST", names, body or {})
+
+    def delete(self, *names: str, only: Mapping[str, bool] | None = None, reason: str = "") -> Json:
+        """Remove what is at a path; `only`: conditions such as if-empty."""
+        return self._ask("DELETE", names, None, only, {"X-Reason": reason} if reason else {})
+
+    def _ask(
+        self,
+        method: str,
+        names: tuple[str, ...],
+        body: Mapping[str, Json] | None,
+        query: Mapping[str, str | int | bool] | None = None,
+        more: Mapping[str, str] | None = None,
+    ) -> Json:
+        path = "/api/" + "/".join(quote(name, safe="") for name in names)
+        if query:
+            path += "?" + urlencode({k: _query_text(value) for k, value in query.items()})
+        login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        headers = {"Authorization": f"Basic {login}", **(more or {})}
+        content = None
+        if body is not None:
+            content = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        status, text = self._exchange(method, path, content, headers)
+        return self._read(status, text)
+
+    def _exchange(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        host, port = self.address
+        connection = (
+            http.client.HTTPSConnection(
+                host, port, timeout=self.timeout_seconds, context=ssl.create_default_context()
+            )
+            if self.tls
+            else http.client.HTTPConnection(host, port, timeout=self.timeout_seconds)
+        )
+        try:
+            connection.request(method, path, content, dict(headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read(ANSWER_BYTES_MAX)
+        except OSError as problem:
+            raise NoAnswer(f"cannot ask {self.address}: {os_reason(problem)}") from None
+        except http.client.HTTPException:
+            raise NoAnswer(
+                f"{self.address} does not speak HTTP: give the management port"
+            ) from None
+        finally:
+            connection.close()
+
+    def _read(self, status: int, text: bytes) -> Json:
+        found: Json = None
+        try:
+            found = json.loads(text) if text.strip() else None
+        except ValueError:
+            if status < 300:
+                raise NoAnswer(f"{self.address} did not answer in JSON") from None
+        if status < 300:
+            return found
+        reason = found.get("reason") if isinstance(found, dict) else None
+        if status == 401 and reason in (None, "Login failed"):
+            reason = f"user '{self.user}' and this password are refused"
+        raise ApiError(str(reason or f"HTTP status {status}"), status)
+
+
+def _query_text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_api(text: str, user: str | None, password: str | None, timeout: float | None) -> Api:
+    """Read [http[s]://][user[/password]@]host[:port]; ValueError has a text for the operator."""
+    tls = text.startswith("https://")
+    credentials, at, place = text.removeprefix("https://").removeprefix("http://").rpartition("@")
+    if at:
+        separator = "/" if "/" in credentials else ":"
+        named, found, secret = credentials.partition(separator)
+        user = user or named
+        password = password if password is not None or not found else secret
+    address = parse_address(place.rstrip("/") or "localhost", PORT)
+    return Api(address, user or "guest", "guest" if password is None else password, timeout, tls)

@@ -1,0 +1,1 @@
+"""Commands over the management API: qpidctl, qpid-stat, qpid-config."""

@@ -1,0 +1,191 @@
+"""The lists that qpidctl prints: their paths, and their columns by the names that scripts use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tools.client.http_api import Api, Json, Object
+from tools.operate.output import Column, at
+from vsync.types import record
+
+PATHS_OF_VHOSTS = frozenset(
+    ("queues", "exchanges", "bindings", "consumers", "policies", "operator-policies")
+)
+"""Lists that the API has for one virtual host by `/VHOST`; others are sifted here."""
+
+
+@record
+class Listing:
+    """One list."""
+
+    path: str
+    default: tuple[str, ...]
+    columns: Mapping[str, Column]
+    per_vhost: bool = True
+    help: str = ""
+
+    def rows(self, api: Api, vhost: str | None, columns: Sequence[str]) -> list[list[Json]]:
+        """Ask for the list and take the columns out."""
+        inside = vhost is not None and self.path in PATHS_OF_VHOSTS
+        found = api.rows(self.path, vhost) if inside and vhost else api.rows(self.path)
+        chosen = [self.columns[name] for name in columns]
+        return [
+            [column(row) for column in chosen]
+            for row in found
+            if vhost is None or row.get("vhost", vhost) == vhost
+        ]
+
+
+def fields(*names: str, **others: str) -> dict[str, Column]:
+    """Columns that are fields of the API's rows: by the same name, or `column="path"`."""
+    found = {name: at(name) for name in names}
+    return found | {name: at(path) for name, path in others.items()}
+
+
+def _tags(row: Object) -> Json:
+    tags = row.get("tags")
+    if isinstance(tags, str):
+        return [*tags.split(",")] if tags else []
+    return tags or []
+
+
+_STATS = {
+    column: at(f"message_stats.{stat}_details.rate")
+    for column, stat in (
+        ("publish_rate", "publish"), ("deliver_rate", "deliver_get"), ("ack_rate", "ack"),
+    )
+}  # fmt: skip
+
+QUEUES = Listing(
+    "queues",
+    ("name", "messages"),
+    fields(
+        "name", "durable", "auto_delete", "exclusive", "arguments", "policy", "operator_policy",
+        "effective_policy_definition", "messages", "messages_ready", "messages_unacknowledged",
+        "messages_persistent", "messages_ram", "message_bytes", "message_bytes_ready",
+        "message_bytes_unacknowledged", "consumers", "consumer_utilisation", "consumer_capacity",
+        "memory", "state", "type", "vhost", "slave_nodes", "synchronised_slave_nodes", "idle_since",
+        "exclusive_consumer_tag", "head_message_timestamp", "leader", "members", "online",
+        pid="node", slave_pids="slave_nodes", synchronised_slave_pids="synchronised_slave_nodes",
+        owner_pid="owner_pid_details.name",
+    )
+    | _STATS,
+    help="Queues of one virtual host.",
+)  # fmt: skip
+EXCHANGES = Listing(
+    "exchanges",
+    ("name", "type"),
+    fields(
+        "name", "type", "durable", "auto_delete", "internal", "arguments", "policy", "vhost",
+        publish_in_rate="message_stats.publish_in_details.rate",
+        publish_out_rate="message_stats.publish_out_details.rate",
+    ),
+    help="Exchanges of one virtual host.",
+)  # fmt: skip
+BINDINGS = Listing(
+    "bindings",
+    (
+        "source_name", "source_kind", "destination_name", "destination_kind", "routing_key",
+        "arguments",
+    ),
+    fields(
+        "routing_key", "arguments", "vhost", "properties_key", source_name="source",
+        destination_name="destination", destination_kind="destination_type",
+    )
+    | {"source_kind": lambda _: "exchange"},
+    help="Bindings of one virtual host.",
+)  # fmt: skip
+CONNECTIONS = Listing(
+    "connections",
+    ("user", "peer_host", "peer_port", "state"),
+    fields(
+        "name", "port", "host", "peer_port", "peer_host", "ssl", "ssl_protocol", "ssl_cipher",
+        "ssl_hash", "ssl_key_exchange", "peer_cert_subject", "peer_cert_issuer",
+        "peer_cert_validity", "state", "channels", "protocol", "auth_mechanism", "user", "vhost",
+        "timeout", "frame_max", "channel_max", "client_properties", "recv_oct", "recv_cnt",
+        "send_oct", "send_cnt", "send_pend", "connected_at", "node", pid="name",
+    ),
+    per_vhost=False,
+    help="Clients' connections at all members; `pid` is what close_connection takes.",
+)  # fmt: skip
+CHANNELS = Listing(
+    "channels",
+    ("pid", "user", "consumer_count", "messages_unacknowledged"),
+    fields(
+        "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count",
+        "messages_unacknowledged", "messages_uncommitted", "acks_uncommitted",
+        "messages_unconfirmed", "prefetch_count", "global_prefetch_count", "state", "node",
+        pid="name", connection="connection_details.name",
+    ),
+    per_vhost=False,
+    help="Open channels at all members.",
+)  # fmt: skip
+CONSUMERS = Listing(
+    "consumers",
+    (
+        "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active",
+        "arguments",
+    ),
+    fields(
+        "consumer_tag", "ack_required", "prefetch_count", "active", "activity_status", "arguments",
+        "exclusive", queue_name="queue.name", channel_pid="channel_details.name",
+        vhost="queue.vhost",
+    ),
+    help="Consumers of one virtual host.",
+)  # fmt: skip
+USERS = Listing(
+    "users", ("user", "tags"), fields(user="name") | {"tags": _tags}, per_vhost=False,
+    help="Users and their tags.",
+)  # fmt: skip
+VHOSTS = Listing(
+    "vhosts", ("name",),
+    fields("name", "description", "tags", "tracing", "messages", "messages_ready",
+           "messages_unacknowledged", "cluster_state", "default_queue_type"),
+    per_vhost=False, help="Virtual hosts.",
+)  # fmt: skip
+PERMISSION = fields("user", "vhost", "configure", "write", "read")
+TOPIC_PERMISSION = fields("user", "vhost", "exchange", "write", "read")
+POLICY = fields("vhost", "name", "pattern", "definition", "priority", **{"apply-to": "apply-to"})
+POLICY_COLUMNS = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
+
+LISTINGS: dict[str, Listing] = {
+    "list_queues": QUEUES,
+    "list_exchanges": EXCHANGES,
+    "list_bindings": BINDINGS,
+    "list_connections": CONNECTIONS,
+    "list_channels": CHANNELS,
+    "list_consumers": CONSUMERS,
+    "list_users": USERS,
+    "list_vhosts": VHOSTS,
+    "list_permissions": Listing(
+        "permissions", ("user", "configure", "write", "read"), PERMISSION,
+        help="What users may do in one virtual host.",
+    ),
+    "list_topic_permissions": Listing(
+        "topic-permissions", ("user", "exchange", "write", "read"), TOPIC_PERMISSION,
+        help="What users may do by topic in one virtual host.",
+    ),
+    "list_policies": Listing(
+        "policies", POLICY_COLUMNS, POLICY, help="Policies of one virtual host."
+    ),
+    "list_operator_policies": Listing(
+        "operator-policies", POLICY_COLUMNS, POLICY, help="Operator policies of one virtual host."
+    ),
+    "list_parameters": Listing(
+        "parameters", ("component", "name", "value"), fields("component", "name", "value", "vhost"),
+        help="Parameters of one virtual host.",
+    ),
+    "list_global_parameters": Listing(
+        "global-parameters", ("name", "value"), fields("name", "value"), per_vhost=False,
+        help="Parameters of the cluster.",
+    ),
+    "list_vhost_limits": Listing(
+        "vhost-limits", ("vhost", "limits"), fields("vhost", limits="value"),
+        help="Limits of one virtual host.",
+    ),
+    "list_user_limits": Listing(
+        "user-limits", ("user", "limits"), fields("user", limits="value"), per_vhost=False,
+        help="Limits of users.",
+    ),
+}  # fmt: skip
+"""Each list by its verb."""

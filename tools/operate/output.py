@@ -1,0 +1,114 @@
+"""How answers are printed: aligned for people, tabs or CSV for filters, JSON for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from tools.client.http_api import Json, Object
+
+FORMATS = ("table", "pretty_table", "csv", "json")
+Row = Sequence[Json]
+
+
+def plain(value: Json) -> str:
+    """One cell, on one line: what a client chose as a name cannot steer a terminal."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value:g}"
+        case list():
+            return "[" + ", ".join(plain(one) for one in value) + "]"
+        case dict():
+            return json.dumps(value)
+        case _:
+            return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
+
+
+def print_json(document: Json) -> None:
+    """One JSON document."""
+    print(json.dumps(document, indent=2))
+
+
+def print_rows(
+    columns: Sequence[str], rows: Iterable[Row], form: str = "table", *, heads: bool = True
+) -> None:
+    """Print a list in one of `FORMATS`.
+
+    `table` is aligned on a terminal and parted by tabs otherwise, so that `cut` and `awk` work.
+    """
+    found = [list(row) for row in rows]
+    if form == "json":
+        print_json([dict(zip(columns, row, strict=True)) for row in found])
+        return
+    cells = [[plain(value) for value in row] for row in found]
+    if heads:
+        cells.insert(0, list(columns))
+    if form == "csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(cells)
+        print(text.getvalue(), end="")
+    elif form == "pretty_table":
+        print_boxed(cells, heads=heads)
+    elif sys.stdout.isatty():
+        for line in aligned(cells, found):
+            print(line)
+    else:
+        for row in cells:
+            print("\t".join(row))
+
+
+def aligned(cells: Sequence[Sequence[str]], values: Sequence[Row] = ()) -> list[str]:
+    """Lines with columns as wide as their widest cell; numbers stand to the right."""
+    if not cells:
+        return []
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    right = [
+        bool(values) and all(isinstance(row[at], int | float) for row in values)
+        for at in range(len(widths))
+    ]
+    return [
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def print_boxed(cells: Sequence[Sequence[str]], *, heads: bool) -> None:
+    """A table in a frame."""
+    if not cells:
+        return
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    print(rule)
+    for number, row in enumerate(cells):
+        padded = (f" {cell.ljust(width)} " for cell, width in zip(row, widths, strict=True))
+        print("|" + "|".join(padded) + "|")
+        if heads and number == 0:
+            print(rule)
+    if len(cells) > heads:
+        print(rule)
+
+
+Column = Callable[[Object], Json]
+
+
+def at(path: str) -> Column:
+    """A column that is a field of the API's row; dots go into objects."""
+    steps = path.split(".")
+
+    def found(row: Object) -> Json:
+        value: Json = row
+        for step in steps:
+            value = value.get(step) if isinstance(value, Mapping) else None
+        return value
+
+    return found

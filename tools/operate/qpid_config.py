@@ -1,0 +1,384 @@
+"""`qpid-config`: queues, exchanges and bindings by the words of Qpid's command.
+
+What the options of Qpid's manual mean here is in `queue_arguments`; an option that has no
+counterpart is refused with the reason, never taken and ignored.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from broker.exit_codes import Exit
+from tools.cli.failures import ToolError
+from tools.cli.options import run_command
+from tools.client.http_api import Api, ApiError, Json, Object
+from tools.operate.output import plain, print_json, print_rows
+from tools.operate.target import answered, api_of, epilog, with_target
+
+EXAMPLES = """\b
+Examples:
+  qpid-config                                      how many queues and exchanges there are
+  qpid-config queues                               the queues
+  qpid-config -r queues 'orders*'                  those with such names, and their bindings
+  qpid-config add queue orders --durable --max-queue-count 1000 --limit-policy ring
+  qpid-config add exchange topic events --durable
+  qpid-config bind events orders 'order.#'
+  qpid-config bind h orders '' all format=pdf      for an exchange of type headers
+  qpid-config unbind events orders 'order.#'
+  qpid-config del queue orders --force
+\b
+A queue that is not empty or in use is deleted only with --force. Options of the original that have
+no meaning here are refused with the reason.
+\b
+"""
+OVERFLOW = {
+    "none": None,
+    "reject": "reject-publish",
+    "ring": "drop-head",
+    "ring-strict": "drop-head",
+}
+NO_COUNTERPART = {
+    "flow_to_disk": "every message is on disk and in memory; use --limit-policy reject or ring",
+    "lvq_key": "queues that keep the last value of a key are not there",
+    "generate_queue_events": "there are no queue events",
+    "file_size": "the store has no journal files",
+    "file_count": "the store has no journal files",
+    "flow_stop_count": "publishers are slowed for all queues alike",
+    "flow_stop_size": "publishers are slowed for all queues alike",
+    "group_header": "message groups are not there",
+    "msg_sequence": "exchanges do not number messages",
+    "ive": "exchanges do not keep an initial value",
+}
+
+
+def refuse(given: dict[str, object]) -> None:
+    """End on an option that would have no effect."""
+    for name, reason in NO_COUNTERPART.items():
+        if given.pop(name, None):
+            option = "--" + name.replace("_", "-")
+            raise ToolError(f"{option} has no counterpart here: {reason}", Exit.USAGE)
+
+
+@click.group(
+    name="qpid-config",
+    invoke_without_command=True,
+    epilog=EXAMPLES + epilog("qpid-config"),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("-a", "--broker-addr", "addressed", metavar="BROKER", help="The same as --broker.")
+@click.option("-r", "--recursive", "-b", "--bindings", "bindings", is_flag=True,
+              help="Show bindings in lists of queues and exchanges.")  # fmt: skip
+@click.option("-V", "--vhost", default="/", help='The virtual host; "/" unless given.')
+@click.option("--json", "as_json", is_flag=True, help="Print lists as one JSON document.")
+@with_target
+@click.pass_context
+def qpid_config(
+    ctx: click.Context, /, addressed: str | None, bindings: bool, vhost: str, as_json: bool,
+    broker: str | None, user: str | None, password: str | None, timeout: float,
+) -> None:  # fmt: skip
+    """Show and change queues, exchanges and bindings."""
+    api = api_of(addressed or broker, user, password, timeout)
+    ctx.obj = {"api": api, "vhost": vhost, "bindings": bindings, "as_json": as_json}
+    if ctx.invoked_subcommand is None:
+        with answered():
+            overview(api, vhost, as_json=as_json)
+
+
+def overview(api: Api, vhost: str, *, as_json: bool) -> None:
+    """Count what is there."""
+    exchanges, queues = api.rows("exchanges", vhost), api.rows("queues", vhost)
+    types: dict[str, int] = {}
+    for one in exchanges:
+        types[str(one.get("type"))] = types.get(str(one.get("type")), 0) + 1
+    durable = sum(1 for one in queues if one.get("durable"))
+    document: Object = {
+        "exchanges": {"total": len(exchanges), **dict(sorted(types.items()))},
+        "queues": {"total": len(queues), "durable": durable, "other": len(queues) - durable},
+    }
+    if as_json:
+        print_json(document)
+        return
+    for title, counts in document.items():
+        assert isinstance(counts, dict)
+        print(f"Total {title.capitalize()}: {counts.pop('total')}")
+        for name, count in counts.items():
+            print(f"{name:>16}: {count}")
+        print()
+
+
+def matching(rows: list[Object], pattern: str | None) -> list[Object]:
+    """Those whose names fit: `*` stands for any characters; without it, the beginning counts."""
+    if pattern is None:
+        return rows
+    starts = pattern.rstrip("*")
+    if "*" in starts:
+        raise click.UsageError("a filter has its * at the end")
+    return [row for row in rows if str(row.get("name", "")).startswith(starts)]
+
+
+def listed(ctx: click.Context, kind: str, pattern: str | None) -> None:
+    """Print queues or exchanges."""
+    api, vhost = ctx.obj["api"], ctx.obj["vhost"]
+    with answered():
+        rows = matching(api.rows(kind, vhost), pattern)
+        found = api.rows("bindings", vhost) if ctx.obj["bindings"] else []
+    end = "destination" if kind == "queues" else "source"
+    of = {str(row.get("name")): [one for one in found if one.get(end) == row.get("name")]
+          for row in rows}  # fmt: skip
+    if ctx.obj["as_json"]:
+        print_json([{**row, "bindings": [*of[str(row.get("name"))]]} if found else row
+                    for row in rows])  # fmt: skip
+        return
+    if not ctx.obj["bindings"]:
+        print_rows(("Name", "Attributes"), [(row.get("name"), attributes(row)) for row in rows])
+        return
+    for row in rows:
+        name = str(row.get("name"))
+        print(f"{'Queue' if kind == 'queues' else 'Exchange'} '{plain(name)}' {attributes(row)}")
+        for one in of[name]:
+            other = one.get("source" if kind == "queues" else "destination")
+            more = f" {plain(one['arguments'])}" if one.get("arguments") else ""
+            print(f"    bind [{plain(one.get('routing_key'))}] => {plain(other)}{more}")
+
+
+def attributes(row: Object) -> str:
+    """The options that would declare it so."""
+    words = [str(row["type"])] if "type" in row and "messages" not in row else []
+    words += ["--durable"] if row.get("durable") else []
+    words += ["auto-del"] if row.get("auto_delete") else []
+    words += ["excl"] if row.get("exclusive") else []
+    given = row.get("arguments")
+    for name, value in sorted(given.items()) if isinstance(given, dict) else ():
+        words.append(f"--argument {name}={plain(value)}")
+    return " ".join(words)
+
+
+@qpid_config.command()
+@click.argument("pattern", required=False)
+@click.pass_context
+def queues(ctx: click.Context, /, pattern: str | None) -> None:
+    """List the queues, or those whose names begin with PATTERN."""
+    listed(ctx, "queues", pattern)
+
+
+@qpid_config.command()
+@click.argument("pattern", required=False)
+@click.pass_context
+def exchanges(ctx: click.Context, /, pattern: str | None) -> None:
+    """List the exchanges, or those whose names begin with PATTERN."""
+    listed(ctx, "exchanges", pattern)
+
+
+@qpid_config.group()
+def add() -> None:
+    """Declare a queue or an exchange."""
+
+
+ARGUMENT = click.option(
+    "--argument", "arguments", multiple=True, metavar="NAME=VALUE",
+    help="A further argument of the declaration; may be given again.",
+)  # fmt: skip
+
+
+@add.command(name="queue")
+@click.argument("name")
+@click.option("--durable", is_flag=True, help="Outlives a restart of all members.")
+@click.option("--auto-delete", is_flag=True, help="Deleted when its last consumer is gone.")
+@click.option("--max-queue-size", type=click.IntRange(min=0), help="Bytes of bodies at most.")
+@click.option("--max-queue-count", type=click.IntRange(min=0), help="Messages at most.")
+@click.option(
+    "--limit-policy",
+    type=click.Choice([*OVERFLOW, "flow-to-disk"]),
+    help="What happens at a limit: reject the new message, or drop the oldest (ring).",
+)
+@click.option("--alternate-exchange", metavar="NAME", help="Where dead messages go.")
+@click.option("--cluster-durable", is_flag=True, help="Taken: every queue is at every member.")
+@click.option("--replicate", type=click.Choice(["none", "configuration", "all"]),
+              help="Taken when it is all: every queue is at every member.")  # fmt: skip
+@click.option("--file-size", type=int, hidden=True)
+@click.option("--file-count", type=int, hidden=True)
+@click.option("--flow-stop-size", type=int, hidden=True)
+@click.option("--flow-stop-count", type=int, hidden=True)
+@click.option("--lvq-key", hidden=True)
+@click.option("--group-header", hidden=True)
+@click.option("--generate-queue-events", type=int, hidden=True)
+@ARGUMENT
+@click.pass_context
+def add_queue(
+    ctx: click.Context, /, name: str, durable: bool, auto_delete: bool, **given: object
+) -> None:
+    """Declare a queue; the same again is no error, another one is."""
+    if given.pop("replicate") in ("none", "configuration"):
+        raise ToolError("--replicate: every queue is at every member with its messages", Exit.USAGE)
+    given["flow_to_disk"] = given["limit_policy"] == "flow-to-disk"
+    refuse(given)
+    body: Object = {
+        "durable": durable, "auto_delete": auto_delete, "arguments": queue_arguments(given),
+    }  # fmt: skip
+    with answered():
+        ctx.obj["api"].put("queues", ctx.obj["vhost"], name, body=body)
+
+
+def queue_arguments(given: Mapping[str, Any]) -> Object:
+    """What the options of the manual are as arguments of a declaration."""
+    found: Object = {}
+    if given["max_queue_count"] is not None:
+        found["x-max-length"] = given["max_queue_count"]
+    if given["max_queue_size"] is not None:
+        found["x-max-length-bytes"] = given["max_queue_size"]
+    limit_policy = given["limit_policy"]
+    if limit_policy is not None and OVERFLOW[limit_policy]:
+        if not found:
+            raise click.UsageError("--limit-policy needs --max-queue-size or --max-queue-count")
+        found["x-overflow"] = OVERFLOW[limit_policy]
+    if given["alternate_exchange"] is not None:
+        found["x-dead-letter-exchange"] = given["alternate_exchange"]
+    return found | pairs(given["arguments"])
+
+
+def pairs(texts: tuple[str, ...]) -> Object:
+    """NAME=VALUE; a VALUE of digits is a number."""
+    found: Object = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"'{text}' is not of the form NAME=VALUE")
+        digits = value.removeprefix("-")
+        number = digits.isascii() and digits.isdigit()
+        found[name] = int(value) if number else {"true": True, "false": False}.get(value, value)
+    return found
+
+
+@add.command(name="exchange")
+@click.argument("kind", type=click.Choice(["direct", "fanout", "topic", "headers"]))
+@click.argument("name")
+@click.option("--durable", is_flag=True, help="Outlives a restart of all members.")
+@click.option("--auto-delete", is_flag=True, help="Deleted when its last binding is gone.")
+@click.option("--alternate-exchange", metavar="NAME", help="Where it sends what it cannot route.")
+@click.option("--sequence", "msg_sequence", is_flag=True, hidden=True)
+@click.option("--ive", is_flag=True, hidden=True)
+@ARGUMENT
+@click.pass_context
+def add_exchange(
+    ctx: click.Context, /, kind: str, name: str, durable: bool, auto_delete: bool,
+    alternate_exchange: str | None, arguments: tuple[str, ...], **given: object,
+) -> None:  # fmt: skip
+    """Declare an exchange; the same again is no error, another one is."""
+    refuse(given)
+    found = pairs(arguments)
+    if alternate_exchange is not None:
+        found["alternate-exchange"] = alternate_exchange
+    body: Object = {
+        "type": kind, "durable": durable, "auto_delete": auto_delete, "arguments": found,
+    }  # fmt: skip
+    with answered():
+        ctx.obj["api"].put("exchanges", ctx.obj["vhost"], name, body=body)
+
+
+@qpid_config.group(name="del")
+def delete() -> None:
+    """Delete a queue or an exchange."""
+
+
+@delete.command(name="queue")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also when it is used and not empty.")
+@click.option("--force-if-used", is_flag=True, help="Also when it is used.")
+@click.option("--force-if-not-empty", is_flag=True, help="Also when it is not empty.")
+@click.pass_context
+def delete_queue(
+    ctx: click.Context, /, name: str, force: bool, force_if_used: bool, force_if_not_empty: bool
+) -> None:
+    """Delete a queue that is empty and not used, or with --force any."""
+    only: dict[str, bool] = {}
+    if not (force or force_if_used):
+        only["if-unused"] = True
+    if not (force or force_if_not_empty):
+        only["if-empty"] = True
+    try:
+        with answered():
+            ctx.obj["api"].delete("queues", ctx.obj["vhost"], name, only=only)
+    except ToolError as problem:
+        if only and problem.code is Exit.DATA:
+            raise ToolError(f"{problem}; --force deletes it all the same", problem.code) from None
+        raise
+
+
+@delete.command(name="exchange")
+@click.argument("name")
+@click.pass_context
+def delete_exchange(ctx: click.Context, /, name: str) -> None:
+    """Delete an exchange and its bindings."""
+    with answered():
+        ctx.obj["api"].delete("exchanges", ctx.obj["vhost"], name)
+
+
+def end_of(api: Api, vhost: str, name: str) -> str:
+    """Whether a binding leads to the queue or to the exchange of this name: the queue first."""
+    try:
+        api.get("queues", vhost, name, columns="name")
+    except ApiError as problem:
+        if problem.status != 404:
+            raise
+        return "e"
+    return "q"
+
+
+@qpid_config.command()
+@click.argument("exchange")
+@click.argument("name")
+@click.argument("key", default="")
+@click.argument("match", type=click.Choice(["all", "any"]), required=False)
+@click.argument("headers", nargs=-1)
+@click.pass_context
+def bind(
+    ctx: click.Context, /, exchange: str, name: str, key: str, match: str | None,
+    headers: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Bind queue NAME (or exchange NAME) to EXCHANGE by KEY; HEADERS: all|any, then NAME=VALUE."""
+    api, vhost = ctx.obj["api"], ctx.obj["vhost"]
+    found: dict[str, Json] = {"x-match": match, **pairs(headers)} if match else {}
+    body: Object = {"routing_key": key, "arguments": found}
+    with answered():
+        kind = end_of(api, vhost, name)
+        api.post("bindings", vhost, "e", exchange, kind, name, body=body)
+
+
+@qpid_config.command()
+@click.argument("exchange")
+@click.argument("name")
+@click.argument("key", default="")
+@click.pass_context
+def unbind(ctx: click.Context, /, exchange: str, name: str, key: str) -> None:
+    """Remove every binding of NAME to EXCHANGE by KEY."""
+    api, vhost = ctx.obj["api"], ctx.obj["vhost"]
+    with answered():
+        kind = end_of(api, vhost, name)
+        gone = [
+            str(one["properties_key"])
+            for one in api.rows("bindings", vhost, "e", exchange, kind, name)
+            if one.get("routing_key") == key
+        ]
+        for found in gone:
+            api.delete("bindings", vhost, "e", exchange, kind, name, found)
+    if not gone:
+        raise ToolError(f"'{name}' is not bound to '{exchange}' by '{key}'", Exit.USAGE)
+
+
+@qpid_config.command(name="reload-acl")
+def reload_acl() -> None:
+    """Refused: there is no file of rules; users and permissions are set by qpidctl."""
+    raise ToolError("there is no file to reload: see qpidctl set_permissions", Exit.USAGE)
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_command(qpid_config, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

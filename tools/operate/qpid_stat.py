@@ -1,0 +1,206 @@
+"""`qpid-stat`: one table of what the cluster holds, by the options of Qpid's command."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import click
+
+from tools.cli.options import run_command
+from tools.client.http_api import Api, Json, Object
+from tools.operate.output import Column, aligned, at, plain, print_json
+from tools.operate.target import answered, api_of, epilog, with_timeout
+from vsync.types import record
+
+EXAMPLES = """\b
+BROKER is [user/password@]host[:port] of the management API, default localhost:15672. Any member
+will do.
+\b
+Examples:
+  qpid-stat -q                      queues: depth, what went in and out, consumers
+  qpid-stat -q -S msgIn -L 10       the ten busiest
+  qpid-stat -e -I orders otherhost  the exchanges whose names have "orders" in them
+  qpid-stat -c --json               connections, for a program
+  qpid-stat -q -i 2                 again every two seconds
+\b
+"""
+
+
+@record
+class Table:
+    """What one option shows."""
+
+    title: str
+    rows: Callable[[Api], list[Object]]
+    columns: Mapping[str, Column]
+    name: Column
+    """What --include-filter looks at."""
+
+
+def total(stat: str) -> Column:
+    """A count of messages since the broker began to count."""
+    return at(f"message_stats.{stat}")
+
+
+def flag(name: str) -> Column:
+    """Y, or nothing, as Qpid shows it."""
+    return lambda row: "Y" if row.get(name) else ""
+
+
+def queues_of(api: Api) -> list[Object]:
+    """All queues that the user may see."""
+    return api.rows("queues")
+
+
+def members_of(api: Api) -> list[Object]:
+    """The members, with what the API knows of each as a node."""
+    nodes = {str(one.get("name")): one for one in api.rows("nodes")}
+    return [*nodes.values()]
+
+
+def general(api: Api) -> list[Object]:
+    """The cluster in numbers, one a line."""
+    overview = api.fields("overview")
+    totals, queued = overview.get("object_totals"), overview.get("queue_totals")
+    pairs: list[tuple[str, Json]] = [
+        ("cluster", overview.get("cluster_name")), ("member", overview.get("node")),
+        ("product", f"{overview.get('product_name')} {overview.get('product_version')}"),
+    ]  # fmt: skip
+    for found in (totals, queued):
+        pairs += sorted(found.items()) if isinstance(found, dict) else []
+    stats = overview.get("message_stats")
+    pairs += [
+        (name, value) for name, value in sorted(stats.items()) if isinstance(value, int)
+    ] if isinstance(stats, dict) else []  # fmt: skip
+    return [{"name": name, "value": value} for name, value in pairs]
+
+
+def uptime(row: Object) -> Json:
+    """In seconds."""
+    found = row.get("uptime")
+    return found // 1000 if isinstance(found, int) else None
+
+
+TABLES: dict[str, Table] = {
+    "brokers": Table(
+        "Brokers", members_of,
+        {"member": at("name"), "running": flag("running"), "state": at("state"),
+         "uptime_s": uptime, "voter": flag("voter"), "position": at("position"), "url": at("url")},
+        at("name"),
+    ),
+    "connections": Table(
+        "Connections", lambda api: api.rows("connections"),
+        {"connection": at("name"), "cproc": at("client_properties.product"), "member": at("node"),
+         "auth": at("user"), "vhost": at("vhost"), "channels": at("channels"),
+         "bytesIn": at("recv_oct"), "bytesOut": at("send_oct"), "state": at("state")},
+        at("name"),
+    ),
+    "exchanges": Table(
+        "Exchanges", lambda api: api.rows("exchanges"),
+        {"exchange": at("name"), "vhost": at("vhost"), "type": at("type"), "dur": flag("durable"),
+         "autoDel": flag("auto_delete"), "msgIn": total("publish_in"),
+         "msgOut": total("publish_out")},
+        at("name"),
+    ),
+    "queues": Table(
+        "Queues", queues_of,
+        {"queue": at("name"), "vhost": at("vhost"), "dur": flag("durable"),
+         "autoDel": flag("auto_delete"), "excl": flag("exclusive"), "msg": at("messages"),
+         "msgIn": total("publish"), "msgOut": total("deliver_get"), "bytes": at("message_bytes"),
+         "cons": at("consumers")},
+        at("name"),
+    ),
+    "subscriptions": Table(
+        "Subscriptions", lambda api: api.rows("consumers"),
+        {"subscr": at("consumer_tag"), "queue": at("queue.name"), "vhost": at("queue.vhost"),
+         "conn": at("channel_details.name"), "excl": flag("exclusive"),
+         "acked": flag("ack_required"), "prefetch": at("prefetch_count")},
+        at("queue.name"),
+    ),
+    "memory": Table(
+        "Memory and disk of the members", members_of,
+        {"member": at("name"), "memUsed": at("mem_used"), "memLimit": at("mem_limit"),
+         "memAlarm": flag("mem_alarm"), "diskFree": at("disk_free"),
+         "diskLimit": at("disk_free_limit"), "diskAlarm": flag("disk_free_alarm")},
+        at("name"),
+    ),
+    "general": Table(
+        "Cluster", general, {"name": at("name"), "value": at("value")}, at("name")
+    ),
+}  # fmt: skip
+
+
+@click.command(
+    name="qpid-stat",
+    epilog=EXAMPLES + epilog("qpid-stat"),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("-g", "--general", "shown", flag_value="general", help="The cluster in numbers.")
+@click.option("-b", "--brokers", "shown", flag_value="brokers", help="The members.")
+@click.option("-c", "--connections", "shown", flag_value="connections", help="Clients.")
+@click.option("-e", "--exchanges", "shown", flag_value="exchanges", help="Exchanges.")
+@click.option("-q", "--queues", "shown", flag_value="queues", help="Queues.")
+@click.option("-u", "--subscriptions", "shown", flag_value="subscriptions", help="Consumers.")
+@click.option("-m", "--memory", "shown", flag_value="memory", help="Memory and disk of members.")
+@click.option("-S", "--sort-by", metavar="COLUMN", help="Sort by this column.")
+@click.option("-I", "--increasing", is_flag=True, help="The smallest first.")
+@click.option("-F", "--include", "wanted", metavar="TEXT", help="Only names with this in them.")
+@click.option("-L", "--limit", type=click.IntRange(min=1), help="So many rows at most.")
+@click.option("-i", "--interval", type=click.FloatRange(min=0.1), help="Again every SECS.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--user", envvar="QPID_USER", help="Default guest, or $QPID_USER.")
+@click.option("--password", envvar="QPID_PASSWORD", help="Default guest, or $QPID_PASSWORD.")
+@with_timeout
+@click.argument("broker", default="localhost", envvar="QPID_BROKER")
+def qpid_stat(
+    shown: str | None, sort_by: str | None, increasing: bool, wanted: str | None, limit: int | None,
+    interval: float | None, as_json: bool, user: str | None, password: str | None, timeout: float,
+    broker: str,
+) -> None:  # fmt: skip
+    """Show statistics of the cluster that BROKER belongs to; -g unless told otherwise."""
+    table = TABLES[shown or "general"]
+    if sort_by is not None and sort_by not in table.columns:
+        raise click.UsageError(f"no column '{sort_by}'; there are: {', '.join(table.columns)}")
+    api = api_of(broker, user, password, timeout)
+    while True:
+        with answered():
+            found = table.rows(api)
+        if wanted:
+            found = [row for row in found if wanted in str(table.name(row))]
+        if sort_by is not None:
+            found.sort(key=lambda row: _order(table.columns[sort_by](row)), reverse=not increasing)
+        show(table, found[:limit], as_json=as_json)
+        if interval is None:
+            return
+        time.sleep(interval)
+
+
+def _order(value: Json) -> tuple[int, float, str]:
+    number = isinstance(value, int | float)
+    return (1, float(value), "") if number else (0, 0.0, str(value or ""))  # type: ignore[arg-type]
+
+
+def show(table: Table, rows: list[Object], *, as_json: bool) -> None:
+    """Print one table, in the layout of Qpid's, or as JSON."""
+    cells = [[column(row) for column in table.columns.values()] for row in rows]
+    if as_json:
+        print_json([dict(zip(table.columns, row, strict=True)) for row in cells])
+        return
+    lines = aligned([list(table.columns), *([plain(value) for value in row] for row in cells)],
+                    cells)  # fmt: skip
+    print(table.title)
+    print(f"  {lines[0]}")
+    print("  " + "=" * max(len(line) for line in lines))
+    for line in lines[1:]:
+        print(f"  {line}")
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_command(qpid_stat, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,405 @@
+"""The verbs of qpidctl that change something: what each is given, and what it asks of the API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import click
+
+from tools.client.http_api import Api, Json, Object
+from vsync.types import record
+
+Given: TypeAlias = Mapping[str, Any]
+Act: TypeAlias = Callable[[str, Given], tuple[str, Callable[[Api], str | None]]]
+"""Of a virtual host and the arguments: what is done, in words, and the call that does it.  The call
+may return a line to print.  Raises ValueError for bad data."""
+
+
+@record
+class Change:
+    """One verb."""
+
+    help: str
+    parameters: tuple[click.Parameter, ...]
+    act: Act
+
+
+def arguments(*names: str) -> tuple[click.Parameter, ...]:
+    """Positional arguments."""
+    return tuple(click.Argument([name]) for name in names)
+
+
+PASSWORD = click.Argument(["new_password"], required=False, metavar="[PASSWORD]")
+"""Asked for when it is not given, so that it need not be on a command line."""
+
+
+def asked_password(given: Given) -> str:
+    """The password that was given, or is typed now."""
+    found = given["new_password"]
+    if found is None:
+        found = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    return str(found)
+
+
+def definition(text: str) -> Object:
+    """A definition as it is given on the command line."""
+    found = any_json(text)
+    if not isinstance(found, dict):
+        raise ValueError(f'a definition is a JSON object, as {{"max-length": 1000}}; got: {text}')
+    return found
+
+
+def any_json(text: str) -> Json:
+    """A value as it is given on the command line."""
+    try:
+        value: Json = json.loads(text)
+    except ValueError:
+        raise ValueError(f"this is no JSON: {text}") from None
+    return value
+
+
+def deleting(what: str, *path: str) -> Act:
+    """Remove what is at a path; `{vhost}` and the names of arguments stand for their values."""
+
+    def act(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+        named = {**given, "vhost": vhost}
+        names = [part.format(**named) for part in path]
+
+        def call(api: Api) -> None:
+            api.delete(*names)
+
+        return f"Deleting {what} {names[-1]}", call
+
+    return act
+
+
+def putting(doing: str, path: tuple[str, ...], body: Callable[[Given], Mapping[str, Json]]) -> Act:
+    """Set what is at a path."""
+
+    def act(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+        named = {**given, "vhost": vhost}
+        names = [part.format(**named) for part in path]
+        content = body(given)
+
+        def call(api: Api) -> None:
+            api.put(*names, body=content)
+
+        return doing.format(**named), call
+
+    return act
+
+
+def add_user(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """A user who is there is left alone."""
+    name = str(given["name"])
+    secret = "password_hash" if given["pre_hashed_password"] else "password"
+    body: Object = {secret: asked_password(given), "tags": ""}
+
+    def call(api: Api) -> None:
+        if any(row.get("name") == name for row in api.rows("users")):
+            raise click.UsageError(f"user '{name}' is there already; see change_password")
+        api.put("users", name, body=body)
+
+    return f"Adding user {name}; give it permissions by set_permissions", call
+
+
+def change_user(name: str, change: Callable[[Object], Mapping[str, Json]]) -> Callable[[Api], None]:
+    """Keep of a user what the change does not name."""
+
+    def call(api: Api) -> None:
+        now = api.fields("users", name)
+        kept = {key: now[key] for key in ("password_hash", "hashing_algorithm", "tags")
+                if now.get(key) is not None}  # fmt: skip
+        changed = {**kept, **change(now)}
+        if "password" in changed:
+            changed.pop("password_hash", None)
+            changed.pop("hashing_algorithm", None)
+        tags = changed.get("tags", "")
+        changed["tags"] = ",".join(map(str, tags)) if isinstance(tags, list) else tags
+        api.put("users", name, body=changed)
+
+    return call
+
+
+def change_password(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """The tags stay."""
+    password = asked_password(given)
+    name = str(given["name"])
+    return f"Changing the password of user {name}", change_user(
+        name, lambda _: {"password": password}
+    )
+
+
+def clear_password(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """The user can log in by certificate only."""
+    name = str(given["name"])
+    return f"Clearing the password of user {name}", change_user(
+        name, lambda _: {"password_hash": ""}
+    )
+
+
+def set_user_tags(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """None given: none left."""
+    tags = ",".join(given["tags"])
+    name = str(given["name"])
+    return f"Setting the tags of user {name} to [{tags}]", change_user(
+        name, lambda _: {"tags": tags}
+    )
+
+
+def authenticate_user(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """Whether the API lets this user in; the broker's own users need a tag for that."""
+    name, password = str(given["name"]), asked_password(given)
+
+    def call(api: Api) -> str:
+        Api(api.address, name, password, api.timeout_seconds, api.tls).get("whoami")
+        return f"user {name} and this password are good"
+
+    return f"Authenticating user {name}", call
+
+
+def close_connection(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """The client is told the reason."""
+    name, reason = str(given["pid"]), " ".join(given["reason"])
+
+    def call(api: Api) -> None:
+        api.delete("connections", name, reason=reason)
+
+    return f"Closing connection {name}", call
+
+
+def close_all_connections(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """Of one virtual host."""
+    reason = " ".join(given["reason"])
+
+    def call(api: Api) -> str:
+        found = [str(row["name"]) for row in api.rows("connections") if row.get("vhost") == vhost]
+        for name in found:
+            api.delete("connections", name, reason=reason)
+        return f"{len(found)} closed"
+
+    return f"Closing all connections to virtual host {vhost}", call
+
+
+def synchronise(action: str) -> Act:
+    """Of one queue."""
+
+    def act(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+        name = str(given["name"])
+
+        def call(api: Api) -> None:
+            api.post("queues", vhost, name, "actions", body={"action": action})
+
+        return f"{action} of queue {name}", call
+
+    return act
+
+
+def delete_queue(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """With its messages."""
+    name = str(given["name"])
+    only = {key.replace("_", "-"): True for key in ("if_empty", "if_unused") if given[key]}
+
+    def call(api: Api) -> None:
+        api.delete("queues", vhost, name, only=only)
+
+    return f"Deleting queue {name} of virtual host {vhost}", call
+
+
+def policy(kind: str) -> Change:
+    """`set_policy` and `set_operator_policy`."""
+    shown = ("all", "queues", "exchanges", "classic_queues") if kind == "policies" else (
+        "queues", "classic_queues",
+    )  # fmt: skip
+    return Change(
+        "Set a policy: NAME, PATTERN (a regular expression of names), DEFINITION (JSON).",
+        (
+            *arguments("name", "pattern", "definition"),
+            click.Option(["--priority"], type=int, default=0, help="The highest that fits holds."),
+            click.Option(["--apply-to"], type=click.Choice(shown), default=shown[0]),
+        ),
+        putting(
+            "Setting policy {name} of virtual host {vhost}",
+            (kind, "{vhost}", "{name}"),
+            lambda given: {
+                "pattern": given["pattern"], "definition": definition(given["definition"]),
+                "priority": given["priority"], "apply-to": given["apply_to"],
+            },
+        ),
+    )  # fmt: skip
+
+
+REASON = click.Argument(["reason"], nargs=-1, required=True)
+CHANGES: dict[str, Change] = {
+    "add_user": Change(
+        "Add a user without any right; the password is asked for when it is not given.",
+        (
+            *arguments("name"), PASSWORD,
+            click.Option(["--pre-hashed-password"], is_flag=True, help="PASSWORD is a hash."),
+        ),
+        add_user,
+    ),
+    "change_password": Change(
+        "Change the password of a user.", (*arguments("name"), PASSWORD), change_password
+    ),
+    "clear_password": Change(
+        "Take the password from a user: no login by password.", arguments("name"), clear_password
+    ),
+    "authenticate_user": Change(
+        "Check a user's password.", (*arguments("name"), PASSWORD), authenticate_user
+    ),
+    "delete_user": Change(
+        "Delete a user.", arguments("name"), deleting("user", "users", "{name}")
+    ),
+    "set_user_tags": Change(
+        "Set a user's tags: administrator, monitoring, policymaker, management; or none.",
+        (*arguments("name"), click.Argument(["tags"], nargs=-1)), set_user_tags,
+    ),
+    "set_permissions": Change(
+        "Set what a user may CONFIGURE, WRITE and READ: regular expressions of names.",
+        arguments("user", "configure", "write", "read"),
+        putting(
+            "Setting permissions of user {user} in virtual host {vhost}",
+            ("permissions", "{vhost}", "{user}"),
+            lambda given: {key: given[key] for key in ("configure", "write", "read")},
+        ),
+    ),
+    "clear_permissions": Change(
+        "Take all rights in a virtual host from a user.", arguments("user"),
+        deleting("permissions of", "permissions", "{vhost}", "{user}"),
+    ),
+    "set_topic_permissions": Change(
+        "Set what a user may write to and read from a topic EXCHANGE, by routing key.",
+        arguments("user", "exchange", "write", "read"),
+        putting(
+            "Setting topic permissions of user {user} in virtual host {vhost}",
+            ("topic-permissions", "{vhost}", "{user}"),
+            lambda given: {key: given[key] for key in ("exchange", "write", "read")},
+        ),
+    ),
+    "clear_topic_permissions": Change(
+        "Take all topic permissions in a virtual host from a user.", arguments("user"),
+        deleting("topic permissions of", "topic-permissions", "{vhost}", "{user}"),
+    ),
+    "add_vhost": Change(
+        "Add a virtual host.",
+        (
+            *arguments("name"),
+            click.Option(["--description"], default=""), click.Option(["--tags"], default=""),
+        ),
+        putting(
+            "Adding virtual host {name}", ("vhosts", "{name}"),
+            lambda given: {key: given[key] for key in ("description", "tags") if given[key]},
+        ),
+    ),
+    "delete_vhost": Change(
+        "Delete a virtual host with all that is in it.", arguments("name"),
+        deleting("virtual host", "vhosts", "{name}"),
+    ),
+    "set_policy": policy("policies"),
+    "clear_policy": Change(
+        "Delete a policy.", arguments("name"), deleting("policy", "policies", "{vhost}", "{name}")
+    ),
+    "set_operator_policy": policy("operator-policies"),
+    "clear_operator_policy": Change(
+        "Delete an operator policy.", arguments("name"),
+        deleting("operator policy", "operator-policies", "{vhost}", "{name}"),
+    ),
+    "set_parameter": Change(
+        "Set a parameter of a component to a JSON value.", arguments("component", "name", "value"),
+        putting(
+            "Setting parameter {name} of {component} in virtual host {vhost}",
+            ("parameters", "{component}", "{vhost}", "{name}"),
+            lambda given: {
+                "component": given["component"], "name": given["name"],
+                "value": any_json(given["value"]),
+            },
+        ),
+    ),
+    "clear_parameter": Change(
+        "Delete a parameter.", arguments("component", "name"),
+        deleting("parameter", "parameters", "{component}", "{vhost}", "{name}"),
+    ),
+    "set_global_parameter": Change(
+        "Set a parameter of the cluster to a JSON value.", arguments("name", "value"),
+        putting(
+            "Setting global parameter {name}", ("global-parameters", "{name}"),
+            lambda given: {"name": given["name"], "value": any_json(given["value"])},
+        ),
+    ),
+    "clear_global_parameter": Change(
+        "Delete a parameter of the cluster.", arguments("name"),
+        deleting("global parameter", "global-parameters", "{name}"),
+    ),
+    "close_connection": Change(
+        "Close a client's connection (see list_connections pid) and tell it why.",
+        (*arguments("pid"), REASON), close_connection,
+    ),
+    "close_all_connections": Change(
+        "Close all clients' connections to a virtual host and tell them why.", (REASON,),
+        close_all_connections,
+    ),
+    "delete_queue": Change(
+        "Delete a queue and its messages.",
+        (
+            *arguments("name"),
+            click.Option(["-e", "--if-empty"], is_flag=True, help="Only when it is empty."),
+            click.Option(["-u", "--if-unused"], is_flag=True, help="Only without consumers."),
+        ),
+        delete_queue,
+    ),
+    "purge_queue": Change(
+        "Remove all ready messages of a queue.", arguments("name"),
+        deleting("the messages of", "queues", "{vhost}", "{name}", "contents"),
+    ),
+    "sync_queue": Change("Synchronise a queue.", arguments("name"), synchronise("sync")),
+    "cancel_sync_queue": Change(
+        "End the synchronising of a queue.", arguments("name"), synchronise("cancel_sync")
+    ),
+}  # fmt: skip
+"""Each change by its verb."""
+
+
+def limits(kind: str, owner: str, of: tuple[click.Parameter, ...]) -> tuple[Change, Change]:
+    """Set the limits of a user or a virtual host, one by one; clear one or all."""
+
+    def named(vhost: str, given: Given) -> str:
+        return str(given["user"]) if kind == "user-limits" else vhost
+
+    def set_them(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+        wanted = definition(given["definition"])
+        name = named(vhost, given)
+
+        def call(api: Api) -> None:
+            for limit, value in wanted.items():
+                api.put(kind, name, limit, body={"value": value})
+
+        return f"Setting limits of {owner} {name}", call
+
+    def clear(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+        name = named(vhost, given)
+
+        def call(api: Api) -> None:
+            for row in api.rows(kind, name):
+                value = row.get("value")
+                for limit in value if isinstance(value, dict) else ():
+                    if given["limit"] in (None, "all", limit):
+                        api.delete(kind, name, limit)
+
+        return f"Clearing limits of {owner} {name}", call
+
+    one = click.Argument(["limit"], required=False)
+    return (
+        Change(f"Set limits of a {owner}, as JSON.", (*of, *arguments("definition")), set_them),
+        Change(f"Clear a limit of a {owner}, or all.", (*of, one), clear),
+    )
+
+
+CHANGES["set_vhost_limits"], CHANGES["clear_vhost_limits"] = limits(
+    "vhost-limits", "virtual host", ()
+)
+CHANGES["set_user_limits"], CHANGES["clear_user_limits"] = limits(
+    "user-limits", "user", arguments("user")
+)

@@ -1,0 +1,106 @@
+"""What qpidctl says of a member and its cluster, and waiting until they serve."""
+
+from __future__ import annotations
+
+import time
+
+from broker.exit_codes import Exit
+from tools.cli.failures import ToolError
+from tools.client.http_api import Api, ApiError, Json, Object
+from tools.operate.output import plain, print_json, print_rows
+
+POLL_SECONDS = 0.2
+
+
+def print_status(api: Api, *, as_json: bool) -> None:
+    """The member that is asked, in sections."""
+    overview = api.fields("overview")
+    name = str(overview.get("node"))
+    node = next((one for one in api.rows("nodes") if one.get("name") == name), {})
+    if as_json:
+        print_json({"overview": overview, "node": node})
+        return
+    _section("Runtime", [
+        ("Product", f"{overview.get('product_name')} {overview.get('product_version')}"),
+        ("Member", name), ("Cluster", overview.get("cluster_name")),
+        ("Uptime (s)", _seconds(node.get("uptime"))), ("OS PID", node.get("os_pid")),
+    ])  # fmt: skip
+    _section("Alarms", [
+        ("memory", "set" if node.get("mem_alarm") else "none"),
+        ("disk", "set" if node.get("disk_free_alarm") else "none"),
+    ])  # fmt: skip
+    _section("Memory and disk", [
+        ("Memory used", node.get("mem_used")), ("Memory limit", node.get("mem_limit")),
+        ("Disk free", node.get("disk_free")), ("Disk free limit", node.get("disk_free_limit")),
+        ("File descriptors", node.get("fd_used")),
+    ])  # fmt: skip
+    totals = overview.get("object_totals")
+    _section("Totals", sorted(totals.items()) if isinstance(totals, dict) else [])
+    listeners = overview.get("listeners")
+    _section("Listeners", [
+        (str(one.get("protocol")), f"{one.get('ip_address')} port {one.get('port')}")
+        for one in (listeners if isinstance(listeners, list) else []) if isinstance(one, dict)
+    ])  # fmt: skip
+
+
+def print_cluster(api: Api, *, as_json: bool) -> None:
+    """The members, the votes, the alarms."""
+    cluster = api.fields("qpid", "cluster")
+    if as_json:
+        print_json(cluster)
+        return
+    quorum = cluster.get("quorum")
+    votes: Object = quorum if isinstance(quorum, dict) else {}
+    _section("Basics", [
+        ("Cluster name", cluster.get("cluster")), ("State", cluster.get("status")),
+        ("Reason", cluster.get("reason") or None),
+        ("Votes", f"{votes.get('total_votes')} of {votes.get('expected_votes')}"),
+        ("Quorate", votes.get("quorate")), ("Epoch", cluster.get("epoch")),
+        ("Position", cluster.get("position")),
+    ])  # fmt: skip
+    members = cluster.get("members")
+    rows = [one for one in (members if isinstance(members, list) else []) if isinstance(one, dict)]
+    print("Members\n")
+    columns = ("id", "state", "voter", "votes", "position", "url")
+    print_rows(
+        columns,
+        [[f"{one.get('id')}{' (local)' if one.get('local') else ''}",
+          *(one.get(name) for name in columns[1:])] for one in rows],
+    )  # fmt: skip
+    alarms = cluster.get("alarms")
+    print()
+    found = alarms if isinstance(alarms, list) else []
+    _section("Alarms", [("", one) for one in found] or [("", "(none)")])
+
+
+def _section(title: str, pairs: list[tuple[str, Json]]) -> None:
+    print(f"{title}\n")
+    for name, value in pairs:
+        if value is not None:
+            print(f"{name}: {plain(value)}" if name else plain(value))
+    print()
+
+
+def _seconds(milliseconds: Json) -> Json:
+    return milliseconds // 1000 if isinstance(milliseconds, int) else None
+
+
+def await_serving(api: Api, members: int) -> None:
+    """Return when the member asked serves clients, and so many members do."""
+    began = time.monotonic()
+    why = "it does not answer"
+    while True:
+        try:
+            nodes = api.rows("nodes")
+            running = sum(1 for one in nodes if one.get("running") is True)
+            status = api.fields("qpid", "cluster")
+            if status.get("status") == "ACTIVE" and running >= members:
+                return
+            why = f"{running} of {members} members serve, and this one is {status.get('status')}"
+        except ApiError as problem:
+            if problem.status in (401, 403):
+                raise ToolError(str(problem), Exit.DATA) from None
+            why = str(problem)
+        if api.timeout_seconds is not None and time.monotonic() - began > api.timeout_seconds:
+            raise ToolError(f"not in {api.timeout_seconds:g} s: {why}", Exit.UNAVAILABLE)
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,105 @@
+"""What the commands over the management API share: whom they ask, and how they fail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from broker.exit_codes import Exit
+from tools.cli.failures import ToolError
+from tools.client.http_api import Api, ApiError, NoAnswer, parse_api
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+BROKER_HELP = (
+    "The member to ask, [user/password@]host[:port] of its management API; any member will do. "
+    "Default localhost:15672, or $QPID_BROKER."
+)
+COMPLETION = """\b
+Completion of verbs and options:
+  bash:  eval "$(_{0}_COMPLETE=bash_source {1})"   in ~/.bashrc
+  zsh:   eval "$(_{0}_COMPLETE=zsh_source {1})"    in ~/.zshrc
+\b
+A password on the command line is seen by everyone on this machine: set QPID_PASSWORD instead.
+\b
+Exit codes: 0 done, 64 wrong usage or no such object, 65 wrong password or data,
+69 no answer or a check failed, 70 the broker refused for another reason.
+"""
+
+
+def epilog(command: str) -> str:
+    """The end of a command's --help."""
+    return COMPLETION.format(command.upper().replace("-", "_"), command)
+
+
+def with_target(command: Command) -> Command:
+    """Add --broker, --user, --password and --timeout."""
+    for option in reversed(
+        (
+            click.option("--broker", envvar="QPID_BROKER", metavar="BROKER", help=BROKER_HELP),
+            click.option("--user", envvar="QPID_USER", help="Default guest, or $QPID_USER."),
+            click.option(
+                "--password", envvar="QPID_PASSWORD", help="Default guest, or $QPID_PASSWORD."
+            ),
+            with_timeout,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+with_timeout = click.option(
+    "-t", "--timeout", type=click.FloatRange(min=0), default=60.0, metavar="SECS",
+    help="Longest wait for an answer; 0 waits for ever. Default 60.",
+)  # fmt: skip
+
+
+def api_of(broker: str | None, user: str | None, password: str | None, timeout: float) -> Api:
+    """The API that these options name."""
+    try:
+        return parse_api(broker or "localhost", user, password, timeout or None)
+    except ValueError as problem:
+        raise click.UsageError(f"--broker: {problem}") from None
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """End the command with one sentence and a code when a request fails."""
+    try:
+        yield
+    except NoAnswer as problem:
+        raise ToolError(
+            f"{problem}; is the member running, and is this its management port?",
+            Exit.UNAVAILABLE,
+        ) from None
+    except ApiError as problem:
+        raise ToolError(_sentence(problem), code_of(problem.status)) from None
+
+
+def _sentence(problem: ApiError) -> str:
+    return "there is no such object" if problem.status == 404 else str(problem)
+
+
+def code_of(status: int) -> Exit:
+    """The exit code that scripts written for rabbitmqctl expect of an HTTP status."""
+    match status:
+        case 401 | 403:
+            return Exit.DATA
+        case 400:
+            return Exit.DATA
+        case 404 | 405:
+            return Exit.USAGE
+        case 503:
+            return Exit.UNAVAILABLE
+        case _:
+            return Exit.INTERNAL
+
+
+def note(text: str, *, quiet: bool) -> None:
+    """Say on stderr what is done, so that stdout is the answer alone."""
+    if not quiet:
+        print(text, file=sys.stderr)
