@@ -12,6 +12,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -205,7 +206,8 @@ def browser(profile: Path) -> Iterator[Browser]:
     if os.geteuid() == 0:
         command.insert(1, "--no-sandbox")  # Chromium's own sandbox does not start as root
     with (profile.parent / "chromium.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        # Debian's command is a shell script that stays: the browser is ended with its group.
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         address = _address(profile / "DevToolsActivePort", process)
         with asyncio.Runner() as runner:
@@ -217,12 +219,9 @@ def browser(profile: Path) -> Iterator[Browser]:
             finally:
                 runner.run(session.close())
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _address(file: Path, process: subprocess.Popen[bytes]) -> str:
