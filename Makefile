@@ -71,6 +71,7 @@ docs: $(VENV)/.test
 	$(RUN) -m tests.architecture --write
 	$(RUN) -m tests.protocol_tables --write
 	$(RUN) -m tests.scenarios --write
+	$(RUN) -m tests.metrics_page --write
 
 format: $(VENV)/.test
 	$(RUN) -m ruff format .

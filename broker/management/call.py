@@ -15,6 +15,7 @@ from broker.management.access import Identity
 from broker.management.amqp_client import InternalClient
 from broker.management.json_values import BadJson, Json, Object, parse
 from broker.replication.controller import Controller
+from broker.statistics.endpoint import Pages
 from broker.statistics.statistics import Statistics
 from vsync.types import record
 
@@ -68,6 +69,7 @@ class Broker:
     listeners: tuple[tuple[str, str, int], ...]
     """Protocol, address and port of each."""
     statistics: Statistics
+    metrics: Pages
 
     @property
     def machine(self) -> Machine:

@@ -39,6 +39,7 @@ CONNECTIONS_MAX = 512
 BACKLOG = 128
 REAP_S = 1.0
 API = "/api/"
+METRICS = "/metrics"
 REALM = 'Basic realm="qpidd management"'
 STATIC = Path(__file__).parent / "static"
 TYPES = {
@@ -131,6 +132,8 @@ class ManagementServer:
         self.counters["requests"] += 1
         try:
             path = request.path_qs.partition("?")[0]
+            if path == METRICS or path.startswith(f"{METRICS}/"):
+                return await self._metrics(request)
             if not path.startswith(API):
                 return self._file(request, path)
             async with asyncio.timeout(LIST_S if request.method == "GET" else REQUEST_S):
@@ -156,6 +159,13 @@ class ManagementServer:
             return self._refuse(Problem(500, "internal_error", text))
         finally:
             self._idle[handler] = asyncio.get_running_loop().time() + IDLE_S
+
+    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        user = await self._user(request)
+        if not user.monitors:
+            raise Problem(401, "not_authorised", "Not monitoring user")
+        assert self._broker is not None
+        return await self._broker.metrics.reply(request)
 
     async def _api(self, request: web.BaseRequest) -> web.StreamResponse:
         raw = request.raw_path.partition("?")[0]

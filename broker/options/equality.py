@@ -52,6 +52,7 @@ KINDS: Mapping[str, Kind] = {
     "management-port": Kind.OWN,
     "management-interface": Kind.OWN,
     "load-definitions": Kind.OWN,
+    "prometheus-port": Kind.OWN,
     "data-dir": Kind.OWN,
     "disk-free-limit": Kind.OWN,
     "memory-limit": Kind.OWN,

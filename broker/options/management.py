@@ -12,6 +12,7 @@ DEFAULTS: Mapping[str, str] = {
     "management-port": "auto",
     "management-interface": "",
     "load-definitions": "",
+    "prometheus-port": "off",
 }
 OFFSET = 10_000
 """The API listens this far above the client port unless told otherwise: 15672 beside 5672."""
@@ -28,6 +29,8 @@ class ManagementOptions(NamedTuple):
     """By the operator: then a port that is taken ends the start; else it is only a warning."""
     definitions: Path | None
     """Loaded once this member serves, before the API reports ready."""
+    prometheus: int | None
+    """A port for metrics alone, without a login; 0: any free one.  None: there is none."""
 
 
 def read_management_options(
@@ -51,4 +54,10 @@ def read_management_options(
         raise OptionError("management-port", f"{port} is the client port; take another one")
     file = text["load-definitions"]
     path = Path(file).expanduser().absolute() if file else None
-    return ManagementOptions(host, port, given != "auto", path)
+    metrics = text["prometheus-port"].lower()
+    prometheus = None
+    if metrics not in ("off", "no"):
+        prometheus = number("prometheus-port", metrics, 0, PORT_MAX)
+    if prometheus and prometheus in (port, client_port):
+        raise OptionError("prometheus-port", f"{prometheus} is taken by another option")
+    return ManagementOptions(host, port, given != "auto", path, prometheus)

@@ -9,6 +9,8 @@ from broker.management.call import Broker
 from broker.management.server import ManagementServer
 from broker.options.management import ManagementOptions
 from broker.process.member import BrokerMember
+from broker.statistics.endpoint import MetricsPort, Pages
+from broker.statistics.metrics import Metrics
 
 log = logging.getLogger("qpidd")
 
@@ -22,12 +24,14 @@ class ManagementPort:
 
     def __init__(self, options: ManagementOptions, cluster: str) -> None:
         self._options, self._cluster = options, cluster
+        self._metrics = MetricsPort(options.interface, options.prometheus)
         self._server: ManagementServer | None = None
         self._port = 0
 
     async def take(self) -> None:
         """Take the port.  Raises PortTaken; a port that nobody chose is no reason not to start."""
         options = self._options
+        await self._take_metrics()
         if options.port is None:
             return
         server = ManagementServer()
@@ -44,8 +48,20 @@ class ManagementPort:
             return
         self._server = server
 
+    async def _take_metrics(self) -> None:
+        try:
+            await self._metrics.take()
+        except OSError as error:
+            where = f"{self._options.interface}:{self._options.prometheus}"
+            why = f"metrics cannot be served on {where}: {error.strerror or error}"
+            raise PortTaken(f"{why}; give another --prometheus-port, or off") from error
+
     async def serve(self, member: BrokerMember, amqp: tuple[str, int]) -> None:
         """Show this member, whose clients come to `amqp`, from here on."""
+        name = member.controller.me.name
+        metrics = Metrics(member.observation, member.clients, name, self._cluster or name)
+        pages = Pages(metrics)
+        await self._metrics.serve(pages)
         if self._server is None:
             return
         where = self._options.interface
@@ -57,6 +73,7 @@ class ManagementPort:
             self._cluster,
             listeners,
             member.observation.statistics,
+            pages,
         )
 
         async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
@@ -67,5 +84,6 @@ class ManagementPort:
 
     async def close(self) -> None:
         """End it."""
+        await self._metrics.close()
         if self._server is not None:
             await self._server.close()

@@ -12,6 +12,7 @@ from broker.durability.store_writer import StoreWriter
 from broker.durability.transfer import StateTransfer
 from broker.frontend.connections import Connections
 from broker.histogram import Histogram
+from broker.machine.machine import Machine
 from broker.replication.member import ReplicatedMember
 from broker.statistics.figures import Figures
 from broker.statistics.members import MemberFigures
@@ -66,6 +67,11 @@ class Observation:
             send_direct,
         )
         self.statistics = Statistics(controller, self.members, lambda: time.time_ns() // 1_000_000)
+
+    @property
+    def machine(self) -> Machine:
+        """The replicated state."""
+        return self._controller.replica.machine
 
     def start(self) -> None:
         """Begin."""

@@ -30,6 +30,7 @@ from broker.replication.controller import Controller
 from broker.statistics.figures import Figures
 from broker.statistics.members import MemberFigures
 from broker.statistics.sampler import CHURN, COUNTS, READY, UNACKED, Sampler
+from vsync.quorum.voter_set import parse
 
 Fragment: TypeAlias = dict[str, object]
 
@@ -123,6 +124,17 @@ class Statistics:
     def is_mine(self, queue: Queue) -> bool:
         """Whether this member reports it."""
         return self.home(queue) == self._controller.me.name
+
+    @property
+    def home_is_known(self) -> bool:
+        """Whether queues are reported by somebody: not while this member does not serve."""
+        return bool(self._serving)
+
+    @property
+    def members_away(self) -> int:
+        """How many of the voters are not in the view."""
+        here = {member.name for member in self._controller.primary.members}
+        return sum(name not in here for name in parse(self._controller.promise.voters).names)
 
     @property
     def is_first(self) -> bool:

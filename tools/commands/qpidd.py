@@ -193,6 +193,13 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     help="The address to listen on for the management API. Default: the one of --interface.",
 )
 @click.option(
+    "--prometheus-port",
+    metavar="PORT",
+    help="Where metrics for Prometheus are served without a login, at the address of "
+    "--management-interface: /metrics, /metrics/per-object, /metrics/detailed. RabbitMQ has 15692. "
+    "Default off: then they are at the management port only, with a user's name and password.",
+)
+@click.option(
     "--load-definitions",
     metavar="FILE",
     help="Definitions (users, queues, policies ...) to load when this member serves, as the "

@@ -22,7 +22,11 @@ PLACE = re.compile(r"`((?:vsync|broker|store|tools|tests|docs|conf)/[\w/.-]+)")
 
 def texts() -> Iterator[tuple[Path, str]]:
     """Every source and page of the project."""
-    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *sorted((ROOT / "conf").glob("*"))]
+    pages = [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        *sorted(p for p in (ROOT / "conf").rglob("*") if p.is_file()),
+    ]
     for path in [*sources(*PACKAGES), *pages, ROOT / "pyproject.toml", ROOT / "Makefile"]:
         if path != Path(__file__).resolve():
             yield path, path.read_text(encoding="utf-8")

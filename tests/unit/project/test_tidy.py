@@ -131,7 +131,26 @@ def test_every_module_says_what_it_is() -> None:
     assert not silent, f"no module docstring: {', '.join(silent)}"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "conf").glob("*")), ids=lambda path: path.name)
+LOADED_BY = {
+    "conf/grafana/qpidd-overview.json": "tests/system/management/test_metrics.py",
+    "conf/prometheus/alerts.yml": "tests/system/management/test_metrics.py",
+    "conf/prometheus/prometheus.yml": "tests/system/management/test_metrics.py",
+}
+"""What in conf/ is no option file, and the test that loads it."""
+
+
+def test_every_other_file_in_conf_is_loaded_by_its_test() -> None:
+    files = {name(path) for path in (ROOT / "conf").rglob("*") if path.is_file()}
+    assert {path for path in files if not path.endswith(".conf")} == set(LOADED_BY)
+    silent = [
+        path
+        for path, test in LOADED_BY.items()
+        if f'"{Path(path).name}"' not in (ROOT / test).read_text(encoding="utf-8")
+    ]
+    assert not silent, f"not named in its test: {', '.join(silent)}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf").glob("*.conf")), ids=lambda path: path.name)
 def test_every_sample_in_conf_loads(path: Path) -> None:
     given = read_option_file(path)
     assert given, "a sample that sets nothing teaches nothing"

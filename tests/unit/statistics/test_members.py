@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from broker.statistics.members import FIGURES_ARE, HEARD_S, ROWS, TRAFFIC_IS
-from tests.unit.statistics.observed import MEMBERS, Observed
+from tests.support.observed import MEMBERS, Observed
 from vsync.totem.events import Direct
 
 

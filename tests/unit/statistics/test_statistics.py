@@ -5,8 +5,8 @@ from typing import Any, TypeAlias
 
 from broker.machine.machine import Machine
 from broker.machine.state import Channel, Queue
+from tests.support.observed import Observed
 from tests.support.three_machines import Client
-from tests.unit.statistics.observed import Observed
 
 
 def queue_of(seen: Observed, name: str = "q") -> Queue:

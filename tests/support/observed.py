@@ -4,9 +4,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
+from broker.frontend.connections import Connections
+from broker.histogram import Histogram
+from broker.machine.machine import Machine
 from broker.replication.controller import Controller
 from broker.statistics.figures import FIGURES, Figures
 from broker.statistics.members import Link, MemberFigures
+from broker.statistics.metrics import Metrics
+from broker.statistics.metrics import Observed as Observed_
 from broker.statistics.statistics import Statistics
 from tests.support.three_machines import Rig
 from vsync.types import Member
@@ -32,6 +37,7 @@ class Observed:
         self.fake = SimpleNamespace(
             me=self.me, serving=True, primary=primary, replica=SimpleNamespace(machine=machine),
             submissions=SimpleNamespace(session=machine.sessions[name].session),
+            promise=SimpleNamespace(voters=("a", "b", "c")),
         )  # fmt: skip
         controller = cast("Controller", self.fake)
         self.members = MemberFigures(
@@ -47,3 +53,31 @@ class Observed:
         self.now += seconds
         self.statistics.step(self.now, more)
         self.members.step(self.now)
+
+    @property
+    def machine(self) -> Machine:
+        """The replicated state at this member."""
+        machine: Machine = self.fake.replica.machine
+        return machine
+
+    def metrics(self) -> "Metrics":
+        """The metrics of this member, whose clients are those of its session in the rig."""
+        links = [
+            SimpleNamespace(
+                conn=key[1], received=100, sent=50,
+                client=SimpleNamespace(is_publisher=True, channels=record.channels),
+            )
+            for key, record in self.machine.connections.items()
+            if record.local
+        ]  # fmt: skip
+        counters = dict.fromkeys(("confirmed", "bytes_in", "bytes_out"), 3)
+        clients = SimpleNamespace(
+            counters=counters, links=lambda: links, confirm_took=Histogram()
+        )  # fmt: skip
+        observed = SimpleNamespace(
+            statistics=self.statistics, machine=self.machine, commit_took=Histogram(),
+            figures=lambda: self.figures,
+        )  # fmt: skip
+        return Metrics(
+            cast("Observed_", observed), cast("Connections", clients), self.me.name, "test"
+        )

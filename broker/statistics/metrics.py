@@ -1,0 +1,453 @@
+"""The metrics of one member, under the names that RabbitMQ's dashboards ask for, and its own.
+
+What all members know is reported by one of them (`Statistics.home`), so that sums over members are
+right; what counts events counts those of this member's clients and never goes back.
+docs/reference/metrics.md lists them all; `python -m tests.metrics_page --write` renews it.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple, Protocol
+
+from broker.frontend.connections import Connections
+from broker.histogram import Histogram
+from broker.machine.handlers.alarms import DISK, FULL, MEMORY
+from broker.machine.machine import Machine
+from broker.machine.state import Channel, Queue
+from broker.machine.tally import Tally
+from broker.release import version
+from broker.statistics.exposition import Family, Row, histogram_lines, labels, lines
+from broker.statistics.figures import FIGURES, Figures
+from broker.statistics.sampler import CHURN
+from broker.statistics.statistics import Statistics
+
+PROTOCOL = labels(protocol="amqp091")
+OF_QUEUES = labels(protocol="amqp091", queue_type="rabbit_classic_queue")
+
+Value = Callable[[Figures], float]
+
+
+class Observed(Protocol):
+    """What the metrics are made of."""
+
+    statistics: Statistics
+    commit_took: Histogram
+
+    def figures(self) -> Figures:
+        """Return the figures of this member now."""
+
+    @property
+    def machine(self) -> Machine:
+        """The replicated state."""
+
+
+class Global(NamedTuple):
+    """A counter over all clients of this member, those that left included."""
+
+    name: str
+    text: str
+    labels: str
+    counts: tuple[str, ...]
+
+
+GLOBAL = (
+    Global("messages_received_total", "Messages received from publishers", PROTOCOL, ("publish",)),
+    Global("messages_received_confirm_total",
+           "Messages received from publishers, accepted, and to be confirmed", PROTOCOL,
+           ("confirm",)),
+    Global("messages_routed_total", "Messages routed to queues", PROTOCOL, ("routed",)),
+    Global("messages_unroutable_dropped_total",
+           "Messages published as non-mandatory and dropped as unroutable", PROTOCOL,
+           ("drop_unroutable",)),
+    Global("messages_unroutable_returned_total",
+           "Messages published as mandatory and returned as unroutable", PROTOCOL,
+           ("return_unroutable",)),
+    Global("messages_delivered_total", "Messages delivered to consumers", OF_QUEUES,
+           ("deliver", "deliver_no_ack", "get", "get_no_ack")),
+    Global("messages_delivered_consume_manual_ack_total",
+           "Messages delivered to consumers that acknowledge", OF_QUEUES, ("deliver",)),
+    Global("messages_delivered_consume_auto_ack_total",
+           "Messages delivered to consumers that do not acknowledge", OF_QUEUES,
+           ("deliver_no_ack",)),
+    Global("messages_delivered_get_manual_ack_total",
+           "Messages fetched with basic.get, to be acknowledged", OF_QUEUES, ("get",)),
+    Global("messages_delivered_get_auto_ack_total",
+           "Messages fetched with basic.get without acknowledgement", OF_QUEUES, ("get_no_ack",)),
+    Global("messages_get_empty_total", "Times that basic.get found no message", OF_QUEUES,
+           ("get_empty",)),
+    Global("messages_redelivered_total", "Messages delivered again", OF_QUEUES, ("redeliver",)),
+    Global("messages_acknowledged_total", "Messages acknowledged by consumers", OF_QUEUES,
+           ("ack",)),
+)  # fmt: skip
+"""Below `rabbitmq_global_`."""
+
+CHURN_TEXT = {
+    "connections_opened": "Connections opened",
+    "connections_closed": "Connections closed or lost",
+    "channels_opened": "Channels opened",
+    "channels_closed": "Channels closed",
+    "queues_declared": "Queues declared, those that were there included",
+    "queues_created": "Queues created",
+    "queues_deleted": "Queues deleted",
+}
+OF_NOBODY = ("queues_created", "queues_deleted")
+"""Reported by the first serving member."""
+
+NODE: tuple[tuple[str, str, Value], ...] = (
+    ("process_open_fds", "Open file descriptors", lambda f: f["open_fds"]),
+    ("process_max_fds", "Open file descriptors limit", lambda f: f["max_fds"]),
+    ("process_open_tcp_sockets", "Sockets of clients", lambda f: f["client_sockets"]),
+    ("process_max_tcp_sockets", "Open file descriptors limit", lambda f: f["max_fds"]),
+    ("process_resident_memory_bytes", FIGURES["memory_bytes"], lambda f: f["memory_bytes"]),
+    ("resident_memory_limit_bytes", FIGURES["memory_limit_bytes"],
+     lambda f: f["memory_limit_bytes"]),
+    ("disk_space_available_bytes", FIGURES["disk_free_bytes"], lambda f: f["disk_free_bytes"]),
+    ("disk_space_available_limit_bytes", FIGURES["disk_free_limit_bytes"],
+     lambda f: f["disk_free_limit_bytes"]),
+    ("erlang_uptime_seconds", "Seconds since the broker process started", lambda f: f["uptime_s"]),
+)  # fmt: skip
+"""Gauges below `rabbitmq_`."""
+
+NOT_FIGURES = (
+    "pid", "processors", "open_fds", "max_fds", "client_sockets", "uptime_s", "memory_bytes",
+    "memory_limit_bytes", "disk_free_bytes", "disk_free_limit_bytes", "messages_confirmed_total",
+    "client_received_bytes_total", "client_sent_bytes_total",
+)  # fmt: skip
+"""What says nothing as a series, or is there under RabbitMQ's name."""
+
+
+class QueueMetric(NamedTuple):
+    """A series for each queue."""
+
+    family: str
+    """Of /metrics/detailed."""
+    name: str
+    kind: str
+    text: str
+    value: Callable[[Queue], float]
+
+
+def _ready(queue: Queue) -> int:
+    return len(queue.ready) + len(queue.returned)
+
+
+QUEUE = (
+    QueueMetric("queue_coarse_metrics", "queue_messages_ready", "gauge",
+                "Messages ready to be delivered to consumers", _ready),
+    QueueMetric("queue_coarse_metrics", "queue_messages_unacked", "gauge",
+                "Messages delivered to consumers but not yet acknowledged", lambda q: q.unacked),
+    QueueMetric("queue_coarse_metrics", "queue_messages", "gauge",
+                "Sum of ready and unacknowledged messages: the depth of the queue",
+                lambda q: _ready(q) + q.unacked),
+    QueueMetric("queue_consumer_count", "queue_consumers", "gauge", "Consumers of the queue",
+                lambda q: len(q.consumers)),
+    QueueMetric("queue_delivery_metrics", "queue_messages_published_total", "counter",
+                "Messages that came into the queue", lambda q: q.tally.publish),
+    QueueMetric("queue_delivery_metrics", "queue_messages_delivered_ack_total", "counter",
+                "Messages delivered to consumers that acknowledge", lambda q: q.tally.deliver),
+    QueueMetric("queue_delivery_metrics", "queue_messages_delivered_total", "counter",
+                "Messages delivered to consumers that do not acknowledge",
+                lambda q: q.tally.deliver_no_ack),
+    QueueMetric("queue_delivery_metrics", "queue_get_ack_total", "counter",
+                "Messages fetched with basic.get, to be acknowledged", lambda q: q.tally.get),
+    QueueMetric("queue_delivery_metrics", "queue_get_total", "counter",
+                "Messages fetched with basic.get without acknowledgement",
+                lambda q: q.tally.get_no_ack),
+    QueueMetric("queue_delivery_metrics", "queue_get_empty_total", "counter",
+                "Times that basic.get found no message", lambda q: q.tally.get_empty),
+    QueueMetric("queue_delivery_metrics", "queue_messages_redelivered_total", "counter",
+                "Messages delivered again", lambda q: q.tally.redeliver),
+    QueueMetric("queue_delivery_metrics", "queue_messages_acked_total", "counter",
+                "Messages acknowledged by consumers", lambda q: q.tally.ack),
+)  # fmt: skip
+
+CHANNEL: tuple[tuple[str, str, str, str, Callable[[Channel], float]], ...] = (
+    ("channel_metrics", "channel_consumers", "gauge", "Consumers on the channel",
+     lambda c: len(c.consumers)),
+    ("channel_metrics", "channel_messages_unacked", "gauge",
+     "Messages delivered and not yet acknowledged", lambda c: len(c.unacked)),
+    ("channel_exchange_metrics", "channel_messages_published_total", "counter",
+     "Messages published on the channel", lambda c: c.tally.publish),
+    ("channel_exchange_metrics", "channel_messages_confirmed_total", "counter",
+     "Messages published on the channel, accepted, and to be confirmed",
+     lambda c: c.tally.confirm),
+    ("channel_exchange_metrics", "channel_messages_unroutable_returned_total", "counter",
+     "Messages returned as unroutable", lambda c: c.tally.return_unroutable),
+    ("channel_exchange_metrics", "channel_messages_unroutable_dropped_total", "counter",
+     "Messages dropped as unroutable", lambda c: c.tally.drop_unroutable),
+    ("channel_queue_metrics", "channel_messages_delivered_ack_total", "counter",
+     "Messages delivered, to be acknowledged", lambda c: c.tally.deliver),
+    ("channel_queue_metrics", "channel_messages_delivered_total", "counter",
+     "Messages delivered without acknowledgement", lambda c: c.tally.deliver_no_ack),
+    ("channel_queue_metrics", "channel_get_ack_total", "counter",
+     "Messages fetched with basic.get, to be acknowledged", lambda c: c.tally.get),
+    ("channel_queue_metrics", "channel_get_total", "counter",
+     "Messages fetched with basic.get without acknowledgement", lambda c: c.tally.get_no_ack),
+    ("channel_queue_metrics", "channel_messages_redelivered_total", "counter",
+     "Messages delivered again", lambda c: c.tally.redeliver),
+    ("channel_queue_metrics", "channel_messages_acked_total", "counter",
+     "Messages acknowledged", lambda c: c.tally.ack),
+)  # fmt: skip
+
+CONNECTION = (
+    ("connection_coarse_metrics", "connection_incoming_bytes_total", "Bytes received"),
+    ("connection_coarse_metrics", "connection_outgoing_bytes_total", "Bytes sent"),
+    ("connection_metrics", "connection_channels", "Channels on the connection"),
+)
+
+DETAILED = tuple(
+    dict.fromkeys(
+        [
+            "connection_churn_metrics", "node_coarse_metrics", "global_metrics",
+            *[metric.family for metric in QUEUE], "queue_metrics",
+            *[row[0] for row in CHANNEL], *[row[0] for row in CONNECTION], "exchange_metrics",
+        ]
+    )
+)  # fmt: skip
+"""What /metrics/detailed can be asked for."""
+
+
+class Metrics:
+    """The pages of one member.  Each is text in pieces, so that who sends it can pause between."""
+
+    def __init__(self, observed: Observed, clients: Connections, node: str, cluster: str) -> None:
+        self._observed, self._clients = observed, clients
+        self._node, self._cluster = node, cluster
+
+    def aggregated(self) -> Iterator[str]:
+        """Return /metrics: sums, so as many lines with ten queues as with a hundred thousand."""
+        yield from self._of_node("rabbitmq_")
+        share = self._observed.statistics.sampler.share
+        if self._observed.statistics.home_is_known:
+            for name, text, value in (
+                ("queue_messages_ready", QUEUE[0].text, share.ready),
+                ("queue_messages_unacked", QUEUE[1].text, share.unacked),
+                ("queue_messages", QUEUE[2].text, share.ready + share.unacked),
+                ("queue_consumers", QUEUE[3].text, share.consumers),
+            ):
+                yield from lines(Family(f"rabbitmq_{name}", "gauge", text, [("", value)]))
+        sums = self._sums()
+        for name, text, value in (
+            ("queue_messages_published_total", "Messages that came into queues", sums.routed),
+            ("channel_messages_published_total", "Messages published", sums.publish),
+            ("channel_messages_confirmed_total",
+             "Messages accepted, and to be confirmed", sums.confirm),
+            ("channel_messages_acked_total", "Messages acknowledged", sums.ack),
+        ):  # fmt: skip
+            yield from lines(Family(f"rabbitmq_{name}", "counter", text, [("", value)]))
+        counters = self._clients.counters
+        for name, text, count in (
+            ("connection_incoming_bytes_total", "Bytes received", "bytes_in"),
+            ("connection_outgoing_bytes_total", "Bytes sent", "bytes_out"),
+        ):
+            rows: list[Row] = [("", counters[count])]
+            yield from lines(Family(f"rabbitmq_{name}", "counter", text, rows))
+
+    def per_object(self) -> Iterator[str]:
+        """Return /metrics/per-object: series for each queue, channel, connection and exchange."""
+        yield from self._of_node("rabbitmq_")
+        yield from self._of_objects("rabbitmq_", DETAILED, ())
+
+    def detailed(self, families: Collection[str], vhosts: Collection[str]) -> Iterator[str]:
+        """Return /metrics/detailed: of these families, in these virtual hosts or all."""
+        yield from self._identity()
+        prefix = "rabbitmq_detailed_"
+        if "node_coarse_metrics" in families:
+            yield from self._gauges(prefix, self._observed.figures())
+        if "connection_churn_metrics" in families:
+            yield from self._churn(prefix)
+        if "global_metrics" in families:
+            yield from self._globals()
+        yield from self._of_objects(prefix, families, vhosts)
+
+    # -- of the member ---------------------------------------------------------------------------
+
+    def _of_node(self, prefix: str) -> Iterator[str]:
+        figures = self._observed.figures()
+        yield from self._identity()
+        yield from self._gauges(prefix, figures)
+        yield from self._globals()
+        yield from self._churn(prefix)
+        yield from self._alarms(prefix)
+        yield from self._own(figures)
+
+    def _identity(self) -> Iterator[str]:
+        node, cluster = self._node, self._cluster
+        permanent = self._observed.machine.cluster_id
+        identity = labels(
+            rabbitmq_node=node, rabbitmq_cluster=cluster, rabbitmq_cluster_permanent_id=permanent
+        )
+        build = labels(
+            rabbitmq_version=version(), product_name="qpid-cluster-py", product_version=version(),
+            python_version=platform.python_version(), erlang_version="",
+        )  # fmt: skip
+        for name, text, found in (
+            ("identity_info", "Node and cluster", identity),
+            ("build_info", "Release", build),
+        ):
+            yield from lines(Family(f"rabbitmq_{name}", "gauge", text, [(found, 1)]))
+
+    def _gauges(self, prefix: str, figures: Figures) -> Iterator[str]:
+        for name, text, value in NODE:
+            yield from lines(Family(f"{prefix}{name}", "gauge", text, [("", value(figures))]))
+
+    def _sums(self) -> Tally:
+        sums, machine = Tally(), self._observed.machine
+        own = [one.messages for (member, _), one in machine.totals.items() if member == self._node]
+        for name in {name for metric in GLOBAL for name in metric.counts}:
+            setattr(sums, name, sum(getattr(tally, name) for tally in own))
+        return sums
+
+    def _globals(self) -> Iterator[str]:
+        sums, counters = self._sums(), self._clients.counters
+        for name, text, found, counts in GLOBAL:
+            value = sum(getattr(sums, count) for count in counts)
+            row = [(found, value)]
+            yield from lines(Family(f"rabbitmq_global_{name}", "counter", text, row))
+        links = self._clients.links()
+        publishers = sum(link.client.is_publisher for link in links)
+        share = self._observed.statistics.sampler.share
+        connections = sum(link.conn > 0 for link in links)
+        channels = sum(len(link.client.channels) for link in links)
+        for name, kind, text, found, number in (
+            ("global_messages_confirmed_total", "counter", "Messages confirmed to publishers",
+             PROTOCOL, counters["confirmed"]),
+            ("global_publishers", "gauge", "Connections that have published", PROTOCOL, publishers),
+            ("global_consumers", "gauge", "Consumers", PROTOCOL, share.consumers),
+            ("consumers", "gauge", "Consumers", "", share.consumers),
+            ("queues", "gauge", "Queues", "", share.queues),
+            ("connections", "gauge", "Connections open at this member", "", connections),
+            ("channels", "gauge", "Channels open at this member", "", channels),
+        ):  # fmt: skip
+            yield from lines(Family(f"rabbitmq_{name}", kind, text, [(found, number)]))
+
+    def _churn(self, prefix: str) -> Iterator[str]:
+        totals, first = self._observed.machine.totals, self._observed.statistics.is_first
+        for name in CHURN:
+            of = "" if name in OF_NOBODY else self._node
+            value = sum(getattr(one, name) for (member, _), one in totals.items() if member == of)
+            rows: list[Row] = [("", value)] if of or first else []
+            yield from lines(Family(f"{prefix}{name}_total", "counter", CHURN_TEXT[name], rows))
+
+    def _alarms(self, prefix: str) -> Iterator[str]:
+        alarms, node = self._observed.machine.alarms, self._node
+        disk = (node, DISK) in alarms or (node, FULL) in alarms
+        away = self._observed.statistics.members_away
+        for name, text, value in (
+            (
+                "alarms_memory_used_watermark",
+                "1: too much memory is used",
+                (node, MEMORY) in alarms,
+            ),
+            ("alarms_free_disk_space_watermark", "1: too little disk space is free", disk),
+            ("alarms_file_descriptor_limit", "Always 0: the broker has no such alarm", False),
+            ("unreachable_cluster_peers_count", "Voters that are not in the view", away),
+        ):
+            yield from lines(Family(f"{prefix}{name}", "gauge", text, [("", value)]))
+
+    def _own(self, figures: Figures) -> Iterator[str]:
+        for name, text in FIGURES.items():
+            if name not in NOT_FIGURES and not name.endswith(("_p50_s", "_p99_s")):
+                kind = "counter" if name.endswith("_total") else "gauge"
+                rows: list[Row] = [("", figures[name])]
+                yield from lines(Family(metric_name(name), kind, text, rows))
+        yield from histogram_lines(
+            "qpidd_confirm_seconds", "Seconds from a publish to its confirm, one at a time of a "
+            "channel", self._clients.confirm_took,
+        )  # fmt: skip
+        yield from histogram_lines(
+            "qpidd_store_commit_seconds", "Seconds of a transaction of the store, its fsync "
+            "included", self._observed.commit_took,
+        )  # fmt: skip
+
+    # -- of objects ------------------------------------------------------------------------------
+
+    def _of_objects(
+        self, prefix: str, families: Collection[str], vhosts: Collection[str]
+    ) -> Iterator[str]:
+        metrics = [
+            metric for metric in QUEUE
+            if metric.family in families or (
+                metric.family == "queue_consumer_count" and "queue_metrics" in families)
+        ]  # fmt: skip
+        if metrics:
+            yield from self._of_queues(prefix, metrics, vhosts)
+        channels = [row for row in CHANNEL if row[0] in families]
+        if channels:
+            yield from self._of_channels(prefix, channels, vhosts)
+        if any(row[0] in families for row in CONNECTION):
+            yield from self._of_connections(prefix, families, vhosts)
+        if "exchange_metrics" in families and self._observed.statistics.is_first:
+            yield from self._of_exchanges(prefix, vhosts)
+
+    def _of_queues(
+        self, prefix: str, metrics: list[QueueMetric], vhosts: Collection[str]
+    ) -> Iterator[str]:
+        is_mine = self._observed.statistics.is_mine
+        queues: list[tuple[str, Queue]] = []
+        for vhost in list(self._observed.machine.vhosts.values()):
+            if vhosts and vhost.name not in vhosts:
+                continue
+            for queue in list(vhost.queues.values()):
+                if is_mine(queue):
+                    queues.append((labels(vhost=vhost.name, queue=queue.name), queue))
+                yield ""  # a place to pause
+        for metric in metrics:
+            rows = ((found, metric.value(queue)) for found, queue in queues)
+            yield from lines(Family(f"{prefix}{metric.name}", metric.kind, metric.text, rows))
+
+    def _of_channels(
+        self, prefix: str,
+        metrics: list[tuple[str, str, str, str, Callable[[Channel], float]]],
+        vhosts: Collection[str],
+    ) -> Iterator[str]:  # fmt: skip
+        channels: dict[str, Channel] = {}  # a series that came twice would spoil the scrape
+        for channel in list(self._observed.machine.channels.values()):
+            vhost, peer = channel.connection.vhost.name, channel.connection.peer
+            if channel.local and (not vhosts or vhost in vhosts):
+                found = labels(channel=f"{peer} ({channel.key[2]})", vhost=vhost)
+                channels[found] = channel
+            yield ""
+        for _, name, kind, text, value in metrics:
+            rows = ((found, value(channel)) for found, channel in channels.items())
+            yield from lines(Family(f"{prefix}{name}", kind, text, rows))
+
+    def _of_connections(
+        self, prefix: str, families: Collection[str], vhosts: Collection[str]
+    ) -> Iterator[str]:
+        connections = self._observed.machine.connections
+        rows: dict[str, tuple[int, int, int]] = {}
+        links = {link.conn: link for link in self._clients.links() if link.conn}
+        for connection in list(connections.values()):
+            link = links.get(connection.key[1]) if connection.local else None
+            if link is not None and (not vhosts or connection.vhost.name in vhosts):
+                found = labels(connection=connection.peer)
+                rows[found] = (link.received, link.sent, len(connection.channels))
+            yield ""
+        for place, (family, name, text) in enumerate(CONNECTION):
+            if family in families:
+                kind = "counter" if name.endswith("_total") else "gauge"
+                chosen = ((found, values[place]) for found, values in rows.items())
+                yield from lines(Family(f"{prefix}{name}", kind, text, chosen))
+
+    def _of_exchanges(self, prefix: str, vhosts: Collection[str]) -> Iterator[str]:
+        exchanges = [
+            (labels(vhost=vhost.name, exchange=exchange.name), exchange)
+            for vhost in list(self._observed.machine.vhosts.values())
+            if not vhosts or vhost.name in vhosts
+            for exchange in list(vhost.exchanges.values())
+        ]
+        rows = ((found, exchange.tally.publish) for found, exchange in exchanges)
+        text = "Messages published to the exchange"
+        yield from lines(Family(f"{prefix}exchange_messages_in_total", "counter", text, rows))
+        rows = ((found, exchange.tally.routed) for found, exchange in exchanges)
+        text = "Copies that went on to queues"
+        yield from lines(Family(f"{prefix}exchange_messages_out_total", "counter", text, rows))
+
+
+def metric_name(figure: str) -> str:
+    """Return the name of a figure as a metric."""
+    parts = ["seconds" if part == "s" else part for part in figure.split("_")]
+    return "_".join(["qpidd", *parts])

@@ -1,0 +1,94 @@
+"""The table of docs/reference/metrics.md, made of what a member reports.
+
+python -m tests.metrics_page --write
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from broker.statistics.metrics import DETAILED
+from tests.support.observed import Observed
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "metrics.md"
+_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+
+def busy_member() -> Observed:
+    """A member with one of everything that has series of its own."""
+    seen = Observed()
+    client = seen.rig.client()
+    seen.sweep()
+    for queue in ("one", "two", "three"):  # one of them is this member's to report
+        client.queue(queue)
+        client.publish(queue, no=1)
+        client.consume(queue, queue)
+    seen.sweep()
+    return seen
+
+
+def families(text: str) -> dict[str, tuple[str, str, str]]:
+    """The names in a scrape, each with its kind, the names of its labels, and its meaning."""
+    found: dict[str, tuple[str, str, str]] = {}
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            meaning = next(lines).partition(f"# HELP {name} ")[2]
+            sample = next(lines)
+            labels = ", ".join(re.findall(r'(\w+)="', sample)) if kind != "histogram" else "le"
+            found[name] = kind, labels, meaning
+    return found
+
+
+def tables() -> dict[str, str]:
+    """The generated blocks by name."""
+    metrics = busy_member().metrics()
+    whole = families("".join(metrics.aggregated()))
+    each = families("".join(metrics.per_object()))
+    return {
+        "aggregated": _table(whole),
+        "objects": _table({name: each[name] for name in each if each[name] != whole.get(name)}),
+        "detailed": _detailed(),
+    }
+
+
+def _table(found: dict[str, tuple[str, str, str]]) -> str:
+    rows = [
+        f"| `{name}` | {kind} | {labels} | {text} |"
+        for name, (kind, labels, text) in sorted(found.items())
+    ]
+    return "\n".join(
+        ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |", *rows, ""]
+    )
+
+
+def _detailed() -> str:
+    metrics = busy_member().metrics()
+    rows = []
+    for family in sorted(DETAILED):
+        names = families("".join(metrics.detailed([family], [])))
+        named = [name for name in names if not name.endswith("_info")]
+        rows.append(f"| `{family}` | {', '.join(f'`{name}`' for name in named)} |")
+    return "\n".join(["| family | metrics |", "| --- | --- |", *rows, ""])
+
+
+def renewed(text: str) -> str:
+    """The page with its tables made anew."""
+    made = tables()
+    return _BLOCK.sub(lambda found: found[1] + made[found[2]] + found[3], text)
+
+
+def main() -> None:
+    """Show whether the page is right, or write it."""
+    text = PAGE.read_text(encoding="utf-8")
+    if "--write" in sys.argv:
+        PAGE.write_text(renewed(text), encoding="utf-8")
+    elif renewed(text) != text:
+        raise SystemExit(f"{PAGE} is behind: python -m tests.metrics_page --write")
+
+
+if __name__ == "__main__":
+    main()

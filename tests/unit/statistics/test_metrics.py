@@ -1,0 +1,122 @@
+"""The pages of metrics, read by the parser of Prometheus' own client."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.machine.handlers.alarms import DISK
+from broker.statistics.exposition import Family, labels, lines
+from broker.statistics.metrics import DETAILED
+from tests.metrics_page import PAGE, renewed
+from tests.support.observed import Observed
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def parsed(text: str) -> Series:
+    """Every sample; a series that comes twice, or a counter of another name, is an error."""
+    found: Series = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in found, key
+            found[key] = sample.value
+            assert (family.type == "counter") == sample.name.endswith("_total"), sample
+    return found
+
+
+def value(series: Series, name: str) -> float:
+    """The one sample of that name."""
+    (found,) = [number for (one, _), number in series.items() if one == name]
+    return found
+
+
+def test_the_page_of_metrics_is_what_a_member_reports() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert renewed(text) == text, "python -m tests.metrics_page --write"
+
+
+HOSTILE = ('"}', "back\\slash", "new\nline", "käse", "{queue=", "# HELP", " ", 'a,b="c"')
+
+
+def test_no_name_of_a_queue_breaks_a_line() -> None:
+    ours = Observed("a")
+    members = [ours, Observed("b", ours.rig), Observed("c", ours.rig)]
+    client = ours.rig.client()
+    for name in HOSTILE:
+        client.queue(name)
+    found = []
+    for seen in members:
+        seen.sweep()
+        for name, found_labels in parsed("".join(seen.metrics().per_object())):
+            if name == "rabbitmq_queue_messages":
+                found.append(dict(found_labels)["queue"])
+    assert sorted(found) == sorted(HOSTILE)
+
+
+def test_labels_are_escaped() -> None:
+    assert labels(a='x"\\\n') == '{a="x\\"\\\\\\n"}'
+
+
+def test_a_family_without_a_sample_is_left_out() -> None:
+    assert list(lines(Family("some_total", "counter", "text", []))) == []
+
+
+def test_a_member_that_does_not_serve_reports_no_queues_but_itself() -> None:
+    seen = Observed()
+    seen.rig.client().queue("q")
+    seen.fake.serving = False
+    seen.sweep()
+    series = parsed("".join(seen.metrics().aggregated()))
+    assert value(series, "rabbitmq_queues") == 0
+    assert not any(name == "rabbitmq_queue_messages" for name, _ in series)
+    assert value(series, "rabbitmq_identity_info") == 1
+
+
+def test_what_belongs_to_nobody_is_reported_by_the_first_member() -> None:
+    ours = Observed("a")
+    theirs = Observed("b", ours.rig)
+    ours.rig.client().queue("q")
+    ours.sweep()
+    theirs.sweep()
+    assert value(parsed("".join(ours.metrics().aggregated())), "rabbitmq_queues_created_total") == 1
+    of_theirs = parsed("".join(theirs.metrics().aggregated()))
+    assert not any(name == "rabbitmq_queues_created_total" for name, _ in of_theirs)
+
+
+def test_counters_are_those_of_the_own_clients_and_stay_when_these_leave() -> None:
+    ours = Observed("a")
+    theirs = Observed("b", ours.rig)
+    client = ours.rig.client("b")
+    client.queue("q")
+    client.publish("q")
+    client.close()
+    for seen, expected in ((ours, 0), (theirs, 1)):
+        seen.sweep()
+        series = parsed("".join(seen.metrics().aggregated()))
+        assert value(series, "rabbitmq_global_messages_received_total") == expected
+        assert value(series, "rabbitmq_connections_closed_total") == expected
+
+
+def test_alarms_are_those_of_this_member() -> None:
+    seen = Observed()
+    seen.sweep()
+    seen.machine.alarms["b", DISK] = "low"
+    name = "rabbitmq_alarms_free_disk_space_watermark"
+    assert value(parsed("".join(seen.metrics().aggregated())), name) == 0
+    seen.machine.alarms["a", DISK] = "low"
+    assert value(parsed("".join(seen.metrics().aggregated())), name) == 1
+
+
+@pytest.mark.parametrize("family", DETAILED)
+def test_each_family_can_be_asked_for_by_itself(family: str) -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    for name in ("one", "two", "three"):
+        client.queue(name)
+    seen.sweep()
+    series = parsed("".join(seen.metrics().detailed([family], ["/"])))
+    assert len(series) > 2
+    elsewhere = parsed("".join(seen.metrics().detailed([family], ["elsewhere"])))
+    of_objects = family.startswith(("queue", "channel", "exchange", "connection_c", "connection_m"))
+    of_objects = of_objects and family != "connection_churn_metrics"
+    assert (len(elsewhere) == 2) == of_objects
