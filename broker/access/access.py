@@ -19,6 +19,11 @@ IMPERSONATOR = "impersonator"
 _KEPT_MAX = 256
 
 
+SYSTEM = ""
+"""The broker itself, when it brings in definitions.  No user can have this name, so nobody logs in
+as it."""
+
+
 class Resource(NamedTuple):
     """A thing in a virtual host, and the permission that is needed for it."""
 
@@ -76,7 +81,7 @@ class Access:
 
     def may_enter(self, user: str, vhost: str) -> bool:
         """Whether the user has any business there."""
-        return self._defined("permission", vhost, user) is not None
+        return user == SYSTEM or self._defined("permission", vhost, user) is not None
 
     def refuses_open(
         self, user: str, vhost: str, waiting: Callable[[], Collection[tuple[str, str]]]
@@ -127,6 +132,8 @@ class Access:
 
     def refuses(self, user: str, vhost: str, resource: Resource) -> str:
         """Why the user may not do this."""
+        if user == SYSTEM:
+            return ""
         permission, kind, name = resource
         if kind == "exchange" and name == "":
             name = "amq.default"

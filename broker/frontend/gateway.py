@@ -50,7 +50,7 @@ import base64
 import secrets
 from collections.abc import Callable
 
-from broker.access.access import Access
+from broker.access.access import SYSTEM, Access
 from broker.amqp import errors
 from broker.amqp.errors import ProtocolFault, reply_text
 from broker.amqp.handshake import Credentials, Limits, ServerIdentity
@@ -180,7 +180,7 @@ class Gateway:
             rights.forget()
             if not self.access.has_vhost(rights.vhost):
                 client.send_away(f"vhost '{rights.vhost}' is deleted")
-            elif not self.access.knows(rights.user):
+            elif rights.user != SYSTEM and not self.access.knows(rights.user):
                 client.send_away(f"user '{rights.user}' is deleted")
 
     def take_commands(self) -> list[Command]:

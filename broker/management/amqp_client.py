@@ -13,9 +13,9 @@ from typing import NamedTuple, cast
 
 from broker.amqp import codec
 from broker.amqp.errors import CONNECTION_FORCED
+from broker.amqp.fields import Value
 from broker.amqp.spec import decode_method
 from broker.frontend.connections import ClientLink, Connections
-from broker.machine.commands import Value
 
 CHANNEL = 1
 GONE = "the connection was closed before the reply"
@@ -27,6 +27,11 @@ class AmqpRefused(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code, self.text = code, text
+
+    @property
+    def explanation(self) -> str:
+        """The text without the name of the code that it begins with."""
+        return self.text.partition(" - ")[2] or self.text
 
 
 class Answer(NamedTuple):
@@ -87,7 +92,7 @@ class InternalClient:
         codec.append_method(out, 0, "connection.open", (self._vhost,))
         self._send(out)
         try:
-            await self._next()
+            await self.answer()
             await self.call("channel.open")
         except BaseException:
             self._drop()
@@ -114,10 +119,10 @@ class InternalClient:
         out = bytearray()
         codec.append_method(out, CHANNEL, method, args)
         self._send(out)
-        return await self._next()
+        return await self.answer()
 
     def tell(self, method: str, args: tuple[Value, ...]) -> None:
-        """Send a method that has no answer."""
+        """Send a method that has no answer, or whose answer is awaited later."""
         out = bytearray()
         codec.append_method(out, CHANNEL, method, args)
         self._send(out)
@@ -133,7 +138,7 @@ class InternalClient:
         self._send(out)
         routed = True
         while True:
-            answer = await self._next()
+            answer = await self.answer()
             if answer.method == "basic.return":
                 routed = False
             elif answer.method == "basic.ack":
@@ -199,7 +204,8 @@ class InternalClient:
             data, self._unsent = bytes(self._unsent), bytearray()
             self._link.data_received(data)
 
-    async def _next(self) -> Answer:
+    async def answer(self) -> Answer:
+        """Return the next answer of the broker.  Raises AmqpRefused."""
         if self._refused is not None and self._answers.empty():
             raise self._refused
         answer = await self._answers.get()

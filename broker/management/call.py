@@ -157,9 +157,10 @@ class Call:
             text = f"User '{self.user.name}' has no access to vhost '{vhost}'"
             raise Problem(401, "not_authorised", text)
 
-    def amqp(self, vhost: str) -> InternalClient:
-        """An AMQP client as this user."""
-        return InternalClient(self.broker.clients, self.user.address, self.user.name, vhost)
+    def amqp(self, vhost: str, user: str | None = None) -> InternalClient:
+        """An AMQP client as this user, unless another one is named."""
+        name = self.user.name if user is None else user
+        return InternalClient(self.broker.clients, self.user.address, name, vhost)
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply | StreamResponse]]

@@ -20,6 +20,7 @@ from broker.management.resources import (
     messages,
     overview,
     queues,
+    transfer,
 )
 
 NAME_BYTES_MAX = 4096
@@ -27,7 +28,7 @@ NAME_BYTES_MAX = 4096
 
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES, *queues.ROUTES, *exchanges.ROUTES, *bindings.ROUTES, *messages.ROUTES,
-    *connections.ROUTES, *health.ROUTES, *definitions.ROUTES,
+    *connections.ROUTES, *health.ROUTES, *definitions.ROUTES, *transfer.ROUTES,
 )  # fmt: skip
 
 

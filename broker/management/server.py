@@ -54,7 +54,7 @@ AMQP_STATUS = {403: 401, 404: 404, 530: 401, 320: 503, 405: 400, 506: 503, 541: 
 """What an AMQP reply code is over HTTP; any other is a bad request, as RabbitMQ has it."""
 
 
-STRANGER = Identity("", frozenset(), "unknown:0")
+STRANGER = Identity("(nobody)", frozenset(), "unknown:0")
 
 
 class ManagementServer:
@@ -253,8 +253,7 @@ def _response(reply: Reply) -> web.Response:
 def _of_amqp(refused: AmqpRefused) -> Problem:
     status = AMQP_STATUS.get(refused.code, 400)
     word = {401: "not_authorised", 404: "Object Not Found", 503: "service_unavailable"}
-    reason = refused.text.partition(" - ")[2] or refused.text
-    return Problem(status, word.get(status, "bad_request"), reason)
+    return Problem(status, word.get(status, "bad_request"), refused.explanation)
 
 
 def _of_query(refused: QueryRefused) -> Problem:

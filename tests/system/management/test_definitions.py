@@ -119,3 +119,85 @@ def test_limits(api: Api) -> None:
             assert api.ask("DELETE", f"{path}/{name}").status == 204
         assert api.ask("DELETE", f"{path}/{names[0]}").status == 404
         assert api.get(path) == []
+
+
+DOCUMENT: dict[str, list[dict[str, object]]] = {
+    "vhosts": [{"name": "moved", "description": "elsewhere"}],
+    "users": [
+        {"name": "carol", "tags": ["monitoring"], "limits": {"max-channels": 9},
+         "hashing_algorithm": "rabbit_password_hashing_sha256",
+         "password_hash": "cXBpZJ873THijXLl//7s2zQUmXWlRQNBOFnwiWGMiI7mScqS"},
+    ],
+    "permissions": [
+        {"user": "carol", "vhost": "moved", "configure": "", "write": "", "read": ".*"}
+    ],
+    "topic_permissions": [
+        {"user": "carol", "vhost": "moved", "exchange": "news", "write": "", "read": ".*"}
+    ],
+    "parameters": [
+        {"vhost": "moved", "component": "vhost-limits", "name": "limits",
+         "value": {"max-queues": 99}},
+        {"vhost": "moved", "component": "operator_policy", "name": "bound",
+         "value": {"pattern": ".*", "definition": {"max-length": 1000}, "priority": 0,
+                   "apply-to": "queues"}},
+        {"vhost": "moved", "component": "mine", "name": "p", "value": [1]},
+    ],
+    "global_parameters": [{"name": "cluster_note", "value": "x"}],
+    "policies": [
+        {"vhost": "moved", "name": "short", "pattern": "^s", "definition": {"max-length": 10},
+         "priority": 1, "apply-to": "queues"},
+    ],
+    "queues": [
+        {"name": f"q{number}", "vhost": "moved", "durable": True, "auto_delete": False,
+         "arguments": {"x-max-priority": 3} if number else {}}
+        for number in range(90)
+    ],
+    "exchanges": [
+        {"name": "news", "vhost": "moved", "type": "topic", "durable": True,
+         "auto_delete": False, "internal": False, "arguments": {}},
+    ],
+    "bindings": [
+        {"source": "news", "vhost": "moved", "destination": "q1", "destination_type": "queue",
+         "routing_key": "a.#", "arguments": {}},
+        {"source": "news", "vhost": "moved", "destination": "amq.fanout",
+         "destination_type": "exchange", "routing_key": "b", "arguments": {"n": 1}},
+    ],
+}  # fmt: skip
+
+
+def test_all_definitions_come_in_and_go_out_again(api: Api) -> None:
+    assert api.ask("POST", "definitions", DOCUMENT).status == 204
+    exported = api.row("definitions")
+    for kind, rows in DOCUMENT.items():
+        found = exported[kind]
+        assert isinstance(found, list)
+        for row in rows:
+            assert any(row.items() <= one.items() for one in found), (kind, row)
+    assert api.ask("POST", "definitions", exported).status == 204  # nothing is new
+    assert api.row("definitions") == exported
+    carol = Api(api.address, "carol", "guest")
+    assert set(carol.rows("queues/moved")) == {f"q{number}" for number in range(90)}
+    inside = api.row("definitions/moved")
+    assert "users" not in inside
+    assert len(inside["queues"]) == 90  # type: ignore[arg-type]
+    assert api.ask("DELETE", "vhosts/moved").status == 204
+    assert api.ask("PUT", "vhosts/moved").status == 201
+    assert api.ask("POST", "definitions/moved", inside).status == 204
+    assert api.row("definitions/moved") == inside
+    for path in ("vhosts/moved", "users/carol", "global-parameters/cluster_note"):
+        assert api.ask("DELETE", path).status == 204
+
+
+def test_documents_that_are_refused_say_where(api: Api) -> None:
+    for document, named in (
+        ({"queues": {}}, "queues"),
+        ({"queues": [{"name": "x", "vhost": "nowhere"}]}, "nowhere"),
+        ({"queues": [{"name": "x", "arguments": {"x-max-length": "x"}}]}, "queue 'x'"),
+        ({"users": [{"name": "u", "tags": 1}]}, "user 'u'"),
+        ({"policies": [{"name": "p", "pattern": "(", "definition": {}}]}, "policy 'p'"),
+        ({"bindings": [{"source": "none", "destination": "q"}]}, "binding of 'none'"),
+    ):
+        answered = api.ask("POST", "definitions", document)
+        assert answered.status in (400, 404), (document, answered)
+        assert isinstance(answered.body, dict)
+        assert named in answered.body["reason"]

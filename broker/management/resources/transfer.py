@@ -1,0 +1,362 @@
+"""Definitions as a whole: everything but messages, out as one JSON document and in again.
+
+What comes in is merged: what is there of queues, exchanges and bindings stays as it is, what
+operators define is brought in line.  An error ends it, and what came before stays done.  Whoever
+may bring in users and permissions needs none for what is declared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+from aiohttp.web import StreamResponse
+
+from broker.access.access import SYSTEM
+from broker.machine.commands import Table, Value
+from broker.machine.digest import canonical
+from broker.machine.state import Exchange, Vhost
+from broker.management.amqp_client import AmqpRefused
+from broker.management.call import (
+    Call,
+    Problem,
+    Reply,
+    Route,
+    bad_request,
+    flag_field,
+    short,
+    table_field,
+    text_field,
+)
+from broker.management.json_values import Json, Object, table, text_of, to_amqp
+from broker.management.listing import PIECE_BYTES, Slices, stream
+from broker.management.resources.bindings import binding_row, bound
+from broker.management.resources.definitions import (
+    Defined,
+    define,
+    parameter_row,
+    policy_row,
+    topic_rows,
+    user_row,
+)
+from broker.management.resources.overview import API_RELEASE
+from broker.release import version
+
+BATCH = 64
+"""So many declarations are under way at once."""
+VHOST_LIMITS, OPERATOR_POLICIES = "vhost-limits", "operator_policy"
+"""The components under which limits and operator policies stand among the parameters."""
+
+
+# -- out -----------------------------------------------------------------------------------------
+
+
+def _of_vhosts(call: Call) -> Iterator[tuple[str, Iterator[Object]]]:
+    vhosts = call.vhosts()
+    names = {vhost.name for vhost in vhosts}
+    definitions = call.broker.machine.definitions
+
+    def defined(what: str) -> list[Defined]:
+        found = definitions[what].items()
+        return [Defined(vhost, name, body) for (vhost, name), body in found if vhost in names]
+
+    def parameters() -> Iterator[Object]:
+        for one in defined("parameter"):
+            yield parameter_row(call, one)
+        for one in defined("vhost_limit"):
+            yield _as_parameter(one.vhost, VHOST_LIMITS, "limits", table(one.body))
+        for one in defined("operator_policy"):
+            yield _as_parameter(one.vhost, OPERATOR_POLICIES, one.name, table(one.body))
+
+    yield "parameters", parameters()
+    yield "policies", (policy_row(call, one) for one in defined("policy"))
+    yield "queues", (row for vhost in vhosts for row in _queues(vhost))
+    yield "exchanges", (row for vhost in vhosts for row in _exchanges(vhost))
+    yield "bindings", (row for vhost in vhosts for row in _bindings(vhost))
+
+
+def _as_parameter(vhost: str, component: str, name: str, value: Json) -> Object:
+    return {"vhost": vhost, "component": component, "name": name, "value": value}
+
+
+def _of_cluster(call: Call) -> Iterator[tuple[str, Iterator[Object]]]:
+    definitions = call.broker.machine.definitions
+
+    def defined(what: str) -> list[Defined]:
+        return [Defined(vhost, name, body) for (vhost, name), body in definitions[what].items()]
+
+    yield "users", (user_row(call, one) for one in defined("user"))
+    yield "vhosts", ({"name": one.name, **table(one.body)} for one in defined("vhost"))
+    yield (
+        "permissions",
+        (
+            {"user": one.name, "vhost": one.vhost, **table(one.body)}
+            for one in defined("permission")
+        ),
+    )
+    yield (
+        "topic_permissions",
+        (row for one in defined("topic_permission") for row in topic_rows(one)),
+    )
+    yield (
+        "global_parameters",
+        ({"name": one.name, **table(one.body)} for one in defined("global_parameter")),
+    )
+
+
+def _queues(vhost: Vhost) -> Iterator[Object]:
+    for queue in list(vhost.queues.values()):
+        if queue.owner is None and not queue.deleted:
+            yield {
+                "name": queue.name, "vhost": vhost.name, "durable": queue.durable,
+                "auto_delete": queue.auto_delete, "arguments": table(queue.arguments),
+            }  # fmt: skip
+
+
+def _exchanges(vhost: Vhost) -> Iterator[Object]:
+    for exchange in list(vhost.exchanges.values()):
+        if not _is_given(exchange.name):
+            yield {
+                "name": exchange.name, "vhost": vhost.name, "type": exchange.type,
+                "durable": exchange.durable, "auto_delete": exchange.auto_delete,
+                "internal": exchange.internal, "arguments": table(exchange.arguments),
+            }  # fmt: skip
+
+
+def _bindings(vhost: Vhost) -> Iterator[Object]:
+    for exchange in list(vhost.exchanges.values()):
+        for binding in list(exchange.bindings.values()):
+            queue = vhost.queues.get(binding.destination) if binding.to_queue else None
+            if queue is None or queue.owner is None:
+                row = binding_row(bound(vhost, binding))
+                del row["properties_key"]
+                yield row
+
+
+def _is_given(exchange: str) -> bool:
+    """Whether every virtual host has it."""
+    return exchange == "" or exchange.startswith("amq.")
+
+
+async def _pieces(
+    head: Object, parts: Iterator[tuple[str, Iterator[Object]]]
+) -> AsyncIterator[bytes]:
+    slices = Slices()
+    piece = bytearray(text_of(head)[:-1])
+    for name, rows in parts:
+        piece += b"," + text_of(name) + b":["
+        first = True
+        for row in rows:
+            piece += (b"" if first else b",") + text_of(row)
+            first = False
+            if len(piece) >= PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+            await slices.step()
+        piece += b"]"
+    yield bytes(piece) + b"}"
+
+
+async def export(call: Call) -> StreamResponse:
+    """Everything; of one virtual host what is in it."""
+    call.broker.demand_serving()
+    head: Object = {
+        "rabbit_version": API_RELEASE, "rabbitmq_version": API_RELEASE,
+        "product_name": "qpid-cluster-py", "product_version": version(),
+    }  # fmt: skip
+
+    def parts() -> Iterator[tuple[str, Iterator[Object]]]:
+        if "vhost" not in call.names:
+            yield from _of_cluster(call)
+        yield from _of_vhosts(call)
+
+    return await stream(call, _pieces(head, parts()))
+
+
+# -- in ------------------------------------------------------------------------------------------
+
+
+async def take_in(call: Call) -> Reply:
+    """Merge a document into what is there."""
+    call.broker.demand_serving()
+    if "vhost" in call.names:
+        call.vhost()
+    await Import(call, call.json()).run()
+    return Reply(204)
+
+
+class _Declaration(NamedTuple):
+    method: str
+    args: tuple[Value, ...]
+    what: str
+
+
+class Import:
+    """One document on its way in."""
+
+    def __init__(self, call: Call, document: Object) -> None:
+        self._call, self._document = call, document
+        self._only = call.names.get("vhost")
+        self._slices = Slices()
+
+    async def run(self) -> None:
+        """Do all of it, in the order in which one thing needs another."""
+        if self._only is None:
+            await self._cluster()
+        await self._of_vhosts()
+        for kind, declare in (
+            ("exchanges", self._exchange), ("queues", self._queue), ("bindings", self._binding)
+        ):  # fmt: skip
+            wanted: dict[str, list[_Declaration]] = defaultdict(list)
+            for row in self._rows(kind):
+                vhost = self._vhost(row)
+                found = declare(vhost, row)
+                if found is not None:
+                    wanted[vhost.name].append(found)
+                await self._slices.step()
+            for name, declarations in wanted.items():
+                await self._declare(name, declarations)
+
+    def _rows(self, kind: str) -> list[Object]:
+        found = self._document.get(kind, [])
+        if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+            raise bad_request(f"{kind} is not a list of objects")
+        return [row for row in found if isinstance(row, dict)]
+
+    def _name_of_vhost(self, row: Object) -> str:
+        """The one of the path, if there is one: a document may be of another."""
+        return self._only if self._only is not None else text_field(row, "vhost", "/")
+
+    def _vhost(self, row: Object) -> Vhost:
+        name = self._name_of_vhost(row)
+        vhost = self._call.broker.machine.vhosts.get(name)
+        if vhost is None:
+            raise bad_request(f"there is no vhost '{name}' for '{row.get('name', '')}'")
+        return vhost
+
+    # -- what operators define ---------------------------------------------------------------
+
+    async def _define(self, what: str, vhost: str, name: str, body: Table) -> None:
+        try:
+            await define(self._call, what, vhost, name, body)
+        except Problem as problem:
+            raise Problem(
+                problem.status, problem.error, f"{what} '{name}': {problem.reason}"
+            ) from None
+
+    async def _cluster(self) -> None:
+        for row in self._rows("vhosts"):
+            await self._define("vhost", "", text_field(row, "name"), {
+                "description": text_field(row, "description", ""),
+                "tags": to_amqp(row.get("tags", [])),
+            })  # fmt: skip
+        for row in self._rows("users"):
+            name = text_field(row, "name")
+            kept = ("password", "password_hash", "hashing_algorithm", "tags")
+            body = {key: to_amqp(row[key]) for key in kept if key in row}
+            await self._define("user", "", name, {"tags": (), **body})
+            limits = row.get("limits")
+            if isinstance(limits, dict) and limits:
+                await self._define("user_limit", "", name, _amqp_table(limits))
+        for row in self._rows("global_parameters"):
+            name, value = text_field(row, "name"), to_amqp(row.get("value"))
+            if name != "first_administrator":  # who that is here, is known here
+                await self._define("global_parameter", "", name, {"value": value})
+        for kind, what, keys in (
+            ("permissions", "permission", ("configure", "write", "read")),
+            ("topic_permissions", "topic_permission", ("exchange", "write", "read")),
+        ):
+            for row in self._rows(kind):
+                fields: Table = {key: text_field(row, key) for key in keys}
+                vhost = self._name_of_vhost(row)
+                await self._define(what, vhost, text_field(row, "user"), fields)
+
+    async def _of_vhosts(self) -> None:
+        for row in self._rows("parameters"):
+            vhost, name = self._name_of_vhost(row), text_field(row, "name")
+            component = text_field(row, "component")
+            if component == VHOST_LIMITS:
+                limits = _amqp_table(table_field(row, "value"))
+                await self._define("vhost_limit", vhost, "limits", limits)
+            elif component == OPERATOR_POLICIES:
+                body = _amqp_table(table_field(row, "value"))
+                await self._define("operator_policy", vhost, name, body)
+            else:
+                value: Table = {"value": to_amqp(row.get("value"))}
+                await self._define("parameter", vhost, f"{component}/{name}", value)
+        for row in self._rows("policies"):
+            await self._define("policy", self._name_of_vhost(row), text_field(row, "name"), {
+                "pattern": text_field(row, "pattern"),
+                "definition": to_amqp(table_field(row, "definition")),
+                "priority": to_amqp(row.get("priority", 0)),
+                "apply-to": text_field(row, "apply-to", "all"),
+            })  # fmt: skip
+
+    # -- what clients declare ----------------------------------------------------------------
+
+    def _exchange(self, vhost: Vhost, row: Object) -> _Declaration | None:
+        name = short(text_field(row, "name"), "the exchange's name")
+        if name in vhost.exchanges or _is_given(name):
+            return None
+        args: tuple[Value, ...] = (
+            name, text_field(row, "type", "direct"), False, flag_field(row, "durable", True),
+            flag_field(row, "auto_delete"), flag_field(row, "internal"), False,
+            to_amqp(table_field(row, "arguments")),
+        )  # fmt: skip
+        return _Declaration("exchange.declare", args, f"exchange '{name}'")
+
+    def _queue(self, vhost: Vhost, row: Object) -> _Declaration | None:
+        name = short(text_field(row, "name"), "the queue's name")
+        if name in vhost.queues:
+            return None
+        args: tuple[Value, ...] = (
+            name, False, flag_field(row, "durable", True), False, flag_field(row, "auto_delete"),
+            False, to_amqp(table_field(row, "arguments")),
+        )  # fmt: skip
+        return _Declaration("queue.declare", args, f"queue '{name}'")
+
+    def _binding(self, vhost: Vhost, row: Object) -> _Declaration | None:
+        source = short(text_field(row, "source"), "source")
+        end = short(text_field(row, "destination"), "destination")
+        key = short(text_field(row, "routing_key", ""), "routing_key")
+        arguments = _amqp_table(table_field(row, "arguments"))
+        to_queue = text_field(row, "destination_type", "queue") in ("queue", "q")
+        exchange: Exchange | None = vhost.exchanges.get(source)
+        if source == "" or (
+            exchange is not None
+            and (source, to_queue, end, key, canonical(arguments)) in exchange.bindings
+        ):
+            return None
+        method = "queue.bind" if to_queue else "exchange.bind"
+        return _Declaration(
+            method, (end, source, key, False, arguments), f"binding of '{source}' to '{end}'"
+        )
+
+    async def _declare(self, vhost: str, declarations: list[_Declaration]) -> None:
+        """Several at once: each waits for a turn of the ring and for the disks."""
+        async with self._call.amqp(vhost, SYSTEM) as client:
+            for at in range(0, len(declarations), BATCH):
+                batch = declarations[at : at + BATCH]
+                for one in batch:
+                    client.tell(one.method, one.args)
+                for one in batch:
+                    try:
+                        await client.answer()
+                    except AmqpRefused as refused:
+                        raise bad_request(f"{one.what}: {refused.explanation}") from None
+                await asyncio.sleep(0)
+
+
+def _amqp_table(value: Object) -> Table:
+    found = to_amqp(value)
+    assert isinstance(found, dict)
+    return found
+
+
+ROUTES = (
+    Route("definitions", {"GET": export, "POST": take_in}, "administrator"),
+    Route("definitions/{vhost}", {"GET": export, "POST": take_in}, "administrator"),
+    Route("all-configuration", {"GET": export, "POST": take_in}, "administrator"),
+)

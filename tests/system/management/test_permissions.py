@@ -1,0 +1,102 @@
+"""What users may see and do over HTTP who are not administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker.management.access import Identity
+from broker.management.routes import ROUTES, permits
+from tests.system.management.http import Api
+
+pytestmark = pytest.mark.system
+
+TAGS = ("administrator", "monitoring", "policymaker", "management", "")
+
+
+@pytest.fixture(scope="module")
+def users(broker: object) -> Iterator[dict[str, Api]]:
+    """A user for each tag, who may read what begins with `r` in a virtual host of theirs."""
+    api = Api(broker[0].management)  # type: ignore[index]
+    api.ask("PUT", "vhosts/theirs")
+    api.ask("PUT", "vhosts/others")
+    for name in ("readable", "closed"):
+        assert api.ask("PUT", f"queues/theirs/{name}", {}).status == 401  # guest has no business
+    api.ask("PUT", "permissions/theirs/guest", {"configure": ".*", "write": ".*", "read": ".*"})
+    for name in ("readable", "closed"):
+        assert api.ask("PUT", f"queues/theirs/{name}", {}).status == 201
+    found = {}
+    for tag in TAGS:
+        name = f"user-{tag}"
+        api.ask("PUT", f"users/{name}", {"password": "pw", "tags": tag})
+        permission = {"configure": "^mine", "write": "^mine", "read": "^r"}
+        api.ask("PUT", f"permissions/theirs/{name}", permission)
+        found[tag] = Api(api.address, name, "pw")
+    yield found
+    for tag in TAGS:
+        api.ask("DELETE", f"users/user-{tag}")
+    api.ask("DELETE", "vhosts/theirs")
+    api.ask("DELETE", "vhosts/others")
+
+
+def test_every_path_asks_for_its_tag(users: dict[str, Api]) -> None:
+    """All paths that are read, by each kind of user: let in exactly where the table says so."""
+    names = {
+        "vhost": "theirs", "queue": "readable", "exchange": "amq.topic", "user": "user-",
+        "node": "n", "component": "c", "port": "1", "protocol": "amqp",
+    }  # fmt: skip
+    for route in ROUTES:
+        if "GET" not in route.handlers or route.path.startswith("aliveness-test"):
+            continue  # that one takes the permissions of AMQP beside the tag
+        path = "/".join(
+            names.get(part[1:-1], "x") if part.startswith("{") else part
+            for part in route.path.split("/")
+        )
+        for tag, api in users.items():
+            answered = api.ask("GET", path)
+            who = Identity("", frozenset({tag}), "")
+            refused = answered.status == 401
+            assert refused is not permits(route, who), (path, tag, answered)
+            assert answered.status != 500, (path, answered)
+
+
+def test_changes_take_the_permissions_of_amqp(users: dict[str, Api]) -> None:
+    api = users["management"]
+    assert api.ask("PUT", "queues/theirs/mine-1", {}).status == 201
+    for method, path, body in (
+        ("PUT", "queues/theirs/yours", {}),
+        ("DELETE", "queues/theirs/closed", None),
+        ("DELETE", "queues/theirs/closed/contents", None),
+        ("PUT", "exchanges/theirs/yours", {"type": "fanout"}),
+        ("POST", "bindings/theirs/e/amq.topic/q/closed", {}),
+        ("POST", "queues/theirs/closed/get",
+         {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}),
+        ("POST", "exchanges/theirs/amq.default/publish",
+         {"routing_key": "x", "payload": "", "payload_encoding": "string", "properties": {}}),
+        ("PUT", "queues/others/mine-1", {}),
+        ("GET", "queues/others", None),
+        ("PUT", "vhosts/new", {}),
+        ("PUT", "users/new", {"tags": ""}),
+        ("PUT", "permissions/theirs/user-management", {"configure": "", "write": "", "read": ""}),
+        ("PUT", "policies/theirs/p", {"pattern": "", "definition": {"max-length": 1}}),
+        ("PUT", "vhost-limits/theirs/max-queues", {"value": 1}),
+        ("POST", "definitions", {}),
+        ("DELETE", "qpid/members/x", None),
+    ):  # fmt: skip
+        answered = api.ask(method, path, body)
+        assert answered.status == 401, (method, path, answered)
+        assert isinstance(answered.body, dict)
+        assert answered.body["error"] == "not_authorised"
+    assert "readable" in api.rows("queues")
+    assert set(api.rows("vhosts")) == {"theirs"}
+    assert set(users["monitoring"].rows("vhosts")) >= {"/", "theirs", "others"}
+
+
+def test_a_policymaker_makes_policies_where_it_may_enter(users: dict[str, Api]) -> None:
+    api = users["policymaker"]
+    policy = {"pattern": "^x", "definition": {"max-length": 1}}
+    assert api.ask("PUT", "policies/theirs/p", policy).status == 201
+    assert api.ask("PUT", "policies/others/p", policy).status == 401
+    assert api.ask("PUT", "operator-policies/theirs/p", policy).status == 401
+    assert api.ask("DELETE", "policies/theirs/p").status == 204
