@@ -9,7 +9,14 @@ from typing import Protocol
 
 from broker.admin.definitions import Definitions
 from broker.admin.maintenance import Clients, Maintenance
-from broker.admin.status import counters_of, groups_of, primary_fact, quorum_of, status_of
+from broker.admin.status import (
+    ViewHistory,
+    counters_of,
+    groups_of,
+    primary_fact,
+    quorum_of,
+    status_of,
+)
 from broker.exit_codes import Exit
 from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Upgrade
 from broker.replication.controller import Controller
@@ -58,6 +65,7 @@ class Operations:
         self._maintenance = Maintenance(controller, clients, send_direct, log.warning)
         self._later, self._send_direct, self._stop = later, send_direct, stop
         self._progress, self._watchdogs = progress, watchdogs
+        self._views = ViewHistory(controller)
         self.definitions = Definitions(controller)
         self.defined = self.definitions.done
         self.login = clients.login
@@ -67,7 +75,8 @@ class Operations:
     def status(self) -> Json:
         """Return the reply to `status`."""
         reply = status_of(self._controller, self._cluster, self._progress(), self._watchdogs())
-        return reply | {"drained": sorted(self._maintenance.drained)}
+        views: list[Json] = self._views.reply()
+        return reply | {"drained": sorted(self._maintenance.drained), "views": views}
 
     def connections(self) -> list[Json]:
         """Return the clients of all members."""
@@ -87,6 +96,7 @@ class Operations:
     def wake(self, now: float) -> None:
         """Do what is due, a few times a second."""
         self._maintenance.wake(now)
+        self._views.look()
         self.definitions.wake(now)
 
     def takes(self, direct: Direct) -> bool:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Mapping
 
 from broker.release import version
@@ -11,6 +13,8 @@ from vsync.admin.protocol import Json
 from vsync.admin.views import groups_reply, quorum_reply
 from vsync.primary.events import PrimaryPhase
 from vsync.quorum.voter_set import parse
+
+VIEWS_MAX = 50
 
 
 def counters_of(**parts: Mapping[str, int]) -> dict[str, int]:
@@ -95,6 +99,38 @@ def _status(controller: Controller) -> tuple[str, str]:
         waiting = not controller.promise.cluster_id
         return ("WAITING" if waiting else "INQUORATE"), primary.reason
     return "JOINING", primary.reason
+
+
+class ViewHistory:
+    """The latest views that this member saw, each with the time of its own clock."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._views: deque[Json] = deque(maxlen=VIEWS_MAX)
+        self._seen: tuple[object, ...] = ()
+
+    def look(self) -> None:
+        """To be called a few times a second; a view that was gone by then is not in the history."""
+        primary = self._controller.primary
+        members = sorted(member.name for member in primary.members)
+        seen = (primary.ring, primary.active, primary.epoch, *members)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self._views.append(
+            {
+                "at_ms": time.time_ns() // 1_000_000,
+                "ring": str(primary.ring),
+                "epoch": primary.epoch,
+                "primary": primary.active,
+                "members": members,
+                "reason": primary.reason,
+            }
+        )
+
+    def reply(self) -> list[Json]:
+        """The eldest first."""
+        return list(self._views)
 
 
 def groups_of(controller: Controller, cluster: str) -> Json:

@@ -128,12 +128,19 @@ class InternalClient:
         self._send(out)
 
     async def publish(
-        self, exchange: str, key: str, properties: Mapping[str, Value], body: bytes
+        self, exchange: str, key: str, properties: Mapping[str, Value] | bytes, body: bytes
     ) -> bool:
-        """Publish, and wait until it is confirmed; whether it reached a queue."""
+        """Publish, and wait until it is confirmed; whether it reached a queue.
+
+        `properties` may be those of another message, as they came.
+        """
         await self.call("confirm.select", (False,))
         out = bytearray()
-        encoded = codec.encode_properties(dict(properties))
+        encoded = (
+            properties
+            if isinstance(properties, bytes)
+            else codec.encode_properties(dict(properties))
+        )
         codec.append_publish(out, CHANNEL, exchange, key, encoded, body, mandatory=True)
         self._send(out)
         routed = True

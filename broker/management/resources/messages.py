@@ -5,12 +5,14 @@ For people and checks, not for programs that move many: each call is a connectio
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import secrets
 
 from broker.amqp import codec
 from broker.amqp.fields import Table
+from broker.machine.queueing.queue import ready_count
 from broker.management.amqp_client import Answer, InternalClient
 from broker.management.call import (
     Call,
@@ -30,6 +32,8 @@ from broker.management.resources.queues import queue_of
 GET_MAX = 5000
 GET_BYTES_MAX = 32 * 1024 * 1024
 """A reply with more bytes of messages ends there: fewer than asked for is allowed."""
+MOVE_S = 20.0
+"""One call moves as many messages as fit in this; what is left takes another call."""
 TRUNCATE_DEFAULT = 1 << 31
 MODES = {
     "ack_requeue_true": (True, True), "reject_requeue_true": (True, True),
@@ -118,6 +122,34 @@ async def get(call: Call) -> Reply:
     return Reply(body=found)
 
 
+async def move(call: Call) -> Reply:
+    """Move messages to another queue, in their order, each acknowledged once its copy is confirmed.
+
+    A failure on the way may leave one message in both queues, and none in neither.
+    """
+    queue = queue_of(call)
+    body = call.json()
+    target = short(text_field(body, "to"), "to")
+    if queue.vhost.queues.get(target) in (None, queue):
+        raise bad_request(f"no other queue '{target}' in vhost '{queue.vhost.name}'")
+    count = number_field(body, "count", ready_count(queue))
+    if count < 0:
+        raise bad_request("count is below 0")
+    loop = asyncio.get_running_loop()
+    until, moved = loop.time() + MOVE_S, 0
+    async with call.amqp(queue.vhost.name) as client:
+        while moved < count and loop.time() < until:
+            answer = await client.call("basic.get", (queue.name, False))
+            if answer.method == "basic.get-empty":
+                break
+            if not await client.publish("", target, answer.properties, answer.body):
+                client.tell("basic.nack", (_number(answer.args[0]), False, True))
+                raise unavailable(f"queue '{target}' does not take messages; {moved} were moved")
+            client.tell("basic.ack", (_number(answer.args[0]), False))
+            moved += 1
+    return Reply(body={"moved": moved, "left": ready_count(queue)})
+
+
 def _mode_before(body: Object) -> str | None:
     """What releases before ack modes had: `requeue`."""
     if "ackmode" in body or "requeue" not in body:
@@ -177,5 +209,6 @@ async def _there_and_back(client: InternalClient, queue: str) -> None:
 ROUTES = (
     Route("exchanges/{vhost}/{exchange}/publish", {"POST": publish}),
     Route("queues/{vhost}/{queue}/get", {"POST": get}),
+    Route("queues/{vhost}/{queue}/move", {"POST": move}),
     Route("aliveness-test/{vhost}", {"GET": aliveness}),
 )

@@ -218,7 +218,7 @@ def test_what_an_operator_sets(page: Browser, api: CannedApi) -> None:
         ("PUT", "policies/%2F/p",
          {"pattern": "^a", "definition": {"max-length": 9}, "priority": 0, "apply-to": "all"}),
         ("DELETE", f"connections/{quote(CONNECTION, safe='')}", None),
-        ("POST", "qpid/cluster/members/b/stop", {}),
+        ("DELETE", "qpid/members/b", None),
     ]  # fmt: skip
     assert page.complaints == []
 

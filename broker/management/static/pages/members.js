@@ -1,17 +1,17 @@
 // Members: their roles and state, joins under way, the history of views; a member can be forced out.
 
 import { bytes, count, duration, h, panel, pill, replace, when } from "../dom.js";
-import { get, path, post } from "../api.js";
+import { get, path, put, remove } from "../api.js";
 import { now, poll } from "../live.js";
 import { attempt, dangerous } from "../notices.js";
 import { KINDS, ringPicture } from "../ring.js";
 import { table } from "../table.js";
 
 const stop = (member) => dangerous("Force out", `Force member ${member.id} out of the cluster? Its clients are sent away; it stays out until it is started again.`,
-  () => attempt(() => post(path("qpid", "cluster", "members", member.id, "stop")), `${member.id} was told to leave.`).then(poll));
+  () => attempt(() => remove(path("qpid", "members", member.id)), `${member.id} was told to leave.`).then(poll));
 
 const drain = (member, on) => h("button", { type: "button", onclick: () =>
-  attempt(() => post(path("qpid", "cluster", "members", member.id, "drain"), { on }), on ? `${member.id} sends its clients away.` : `${member.id} takes clients again.`).then(poll) },
+  attempt(() => (on ? put : remove)(path("qpid", "members", member.id, "drain")), on ? `${member.id} sends its clients away.` : `${member.id} takes clients again.`).then(poll) },
   on ? "Drain" : "Undrain");
 
 export function members() {
@@ -45,7 +45,7 @@ export function members() {
     const cluster = now.cluster;
     if (!cluster) return;
     replace(picture, ringPicture(cluster));
-    const moving = cluster.transfers ?? [];
+    const moving = (cluster.transfers ?? []).filter((one) => one.to);
     replace(joins, moving.length ? moving.map((one) => h("div", { class: "transfer" },
       h("label", {}, `${one.from} sends the state to ${one.to}: ${Math.round(one.percent ?? 0)} % `, h("progress", { max: 100, value: one.percent ?? 0 }))))
       : cluster.members.some((one) => one.state === "JOINING") || cluster.status === "JOINING" ? h("p", {}, cluster.reason || "A member is joining.")
