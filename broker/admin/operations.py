@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from broker.admin.definitions import Definitions
+from broker.admin.first_administrator import see_to_it
 from broker.admin.maintenance import Clients, Maintenance
 from broker.admin.status import (
     ViewHistory,
@@ -71,6 +74,11 @@ class Operations:
         self.login = clients.login
         self.all_counters = lambda: counters_of(**counters())
         tracer.watch(lambda: primary_fact(controller))
+
+    def begin(self, data_dir: Path, *, kept: bool) -> None:
+        """Give a new cluster its administrator. `kept`: the data directory outlives the member."""
+        work = see_to_it(self._controller, self.definitions, data_dir, kept=kept)
+        self._first_administrator = asyncio.get_running_loop().create_task(work)
 
     def status(self) -> Json:
         """Return the reply to `status`."""

@@ -166,6 +166,7 @@ class BrokerMember:
         self._watchdogs.gauge.start()
         self.observation.start()
         self._beat()
+        self.operations.begin(self._identity.data_dir, kept=not self._identity.temporary)
 
     def set_limits(self, bounds: Bounds) -> None:
         """Go by other limits of disk and memory from here on."""

@@ -128,10 +128,13 @@ KINDS: dict[str, Kind] = {
 
 
 def on_define(state: State, session: int, command: Define) -> int:
-    _, request, _, what, vhost, name, body = command
+    _, request, by, what, vhost, name, body = command
     if not session_exists(state, session):
         return IGNORED
-    code, text = _define(state, what, vhost, name, body)
+    if body is not None and body.get("first") is True:
+        code, text = _define_first_administrator(state, what, name, body, by)
+    else:
+        code, text = _define(state, what, vhost, name, body)
     if session == state.local_session:
         state.effects.append(Defined(request, code, text))
     return OK if code < BAD else code
@@ -156,13 +159,6 @@ def _define(state: State, what: str, vhost: str, name: str, body: Table | None) 
     code, text = _refusal(state, kind, what, vhost, name, body)
     if code:
         return code, text
-    first = body.get("first") is True
-    if first:
-        key_of_first = ("", FIRST_ADMINISTRATOR)
-        if key_of_first in state.definitions["global_parameter"]:
-            return CONFLICT, "the cluster has had its first administrator"
-        _put(state, "global_parameter", key_of_first, {"value": name})
-        body = {one: value for one, value in body.items() if one != "first"}
     if what == "topic_permission":
         exchange = body["exchange"]
         assert isinstance(exchange, str)
@@ -175,6 +171,22 @@ def _define(state: State, what: str, vhost: str, name: str, body: Table | None) 
     follow(state)
     _follow_policies(state, what, vhost or name)
     return (CREATED if new else REPLACED), ""
+
+
+def _define_first_administrator(
+    state: State, what: str, name: str, body: Table, by: str
+) -> tuple[int, str]:
+    """A user that comes with a new cluster, once in its life; never in the place of another one."""
+    marked = ("", FIRST_ADMINISTRATOR) in state.definitions["global_parameter"]
+    if what != "user" or marked or ("", name) in state.definitions["user"]:
+        return CONFLICT, "the cluster has had its first administrator"
+    kept = {key: value for key, value in body.items() if key != "first"}
+    code, text = _define(state, "user", "", name, kept)
+    if code < BAD:
+        _put(state, "global_parameter", ("", FIRST_ADMINISTRATOR), {"value": (name, by)})
+        if ("", DEFAULT_VHOST) in state.definitions["vhost"]:
+            _define(state, "permission", DEFAULT_VHOST, name, _ALL)
+    return code, text
 
 
 def _refusal(

@@ -109,6 +109,16 @@ def test_the_first_administrator_is_exactly_one() -> None:
     assert told == (409, "the cluster has had its first administrator")
     assert list(rig.machine.definitions["user"]) == [("", "guest"), ("", "admin")]
     assert "first" not in rig.machine.definitions["user"]["", "admin"]
+    assert rig.machine.definitions["permission"]["/", "admin"]["configure"] == ".*"
+    value = rig.machine.definitions["global_parameter"]["", definitions.FIRST_ADMINISTRATOR]
+    assert value == {"value": ("admin", "guest")}
+
+
+def test_the_first_administrator_takes_no_other_users_place() -> None:
+    rig = Rig()
+    rig.define("user", "", "admin", USER)
+    told = rig.define("user", "", "admin", {**USER, "first": True})
+    assert told == (409, "the cluster has had its first administrator")
 
 
 def test_a_definition_travels_and_its_deletion_too() -> None:
@@ -194,7 +204,7 @@ def test_consumers_of_a_deleted_vhost_are_told() -> None:
 
 
 def test_a_large_vhost_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.machine.machine.LEAVING_WORK_MAX", 16)
+    monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 16)
     rig = Rig()
     client = rig.client(vhost="v")
     for number in range(5):

@@ -1,0 +1,73 @@
+"""The administrator that a new cluster begins with: exactly one, with a password nobody chose.
+
+The first member of the first view defines the user `admin`.  The password stands in a file of
+mode 600 before it is ordered, so that no crash in between leaves a user whose password nobody
+knows; the machine takes one first administrator in the life of a cluster, whoever asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+from pathlib import Path
+
+from broker.admin.definitions import Definitions
+from broker.machine.commands import Table
+from broker.machine.handlers.definitions import CONFLICT, FIRST_ADMINISTRATOR
+from broker.replication.controller import Controller
+from store.directory_lock import sync_directory
+
+USER, FILE = "admin", "administrator"
+PASSWORD_BYTES = 15
+LOOK_S = 0.25
+
+log = logging.getLogger("qpidd")
+
+
+async def see_to_it(
+    controller: Controller, definitions: Definitions, data_dir: Path, *, kept: bool
+) -> None:
+    """Define the first administrator if nobody has; return when there is one.
+
+    `kept`: the data directory outlives the member, so that the file is worth naming.
+    """
+    path, me = data_dir / FILE, controller.me.name
+    while True:
+        parameters = controller.replica.machine.definitions["global_parameter"]
+        first = parameters.get(("", FIRST_ADMINISTRATOR))
+        holders = controller.primary.caught_up_names - controller.primary.mark.without_data
+        if controller.serving and first is not None:
+            if first["value"] != (USER, me):
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+            return
+        if controller.serving and me == min(holders, default=me):
+            password = await asyncio.to_thread(password_in, path)
+            body: Table = {"password": password, "tags": "administrator", "first": True}
+            outcome = await definitions.define("user", "", USER, body, by=me)
+            if outcome.good:
+                log.warning(
+                    "this new cluster has an administrator '%s' with the password %s%s", USER,
+                    password, f"; it is kept in {path}" if kept else "",
+                )  # fmt: skip
+            if outcome.code == CONFLICT:
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+                return
+        await asyncio.sleep(LOOK_S)
+
+
+def password_in(path: Path) -> str:
+    """Return the password in the file, which is made with a new one if there is none."""
+    with contextlib.suppress(FileNotFoundError, IndexError):
+        return path.read_text(encoding="utf-8").split()[3]
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"user {USER} password {password}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync_directory(path.parent)
+    return password

@@ -1,0 +1,93 @@
+"""The administrator that a new cluster begins with."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.admin.definitions import Definitions, Outcome
+from broker.admin.first_administrator import FILE, USER, password_in, see_to_it
+from broker.machine.commands import Table
+from broker.machine.handlers.definitions import FIRST_ADMINISTRATOR
+from broker.replication.controller import Controller
+
+
+class Cluster:
+    """What all members see: the first to define it is the one."""
+
+    def __init__(self) -> None:
+        self.parameters: dict[tuple[str, str], Table] = {}
+        self.passwords: list[object] = []
+        self.machine = SimpleNamespace(definitions={"global_parameter": self.parameters})
+
+    def member(self, name: str, *voices: str) -> Controller:
+        primary = SimpleNamespace(
+            caught_up_names=frozenset(voices), mark=SimpleNamespace(without_data=frozenset())
+        )
+        return cast(
+            "Controller",
+            SimpleNamespace(
+                me=SimpleNamespace(name=name), serving=True, primary=primary,
+                replica=SimpleNamespace(machine=self.machine),
+            ),
+        )  # fmt: skip
+
+    async def define(self, what: str, vhost: str, name: str, body: Table, by: str) -> Outcome:
+        assert (what, vhost, name, body["first"]) == ("user", "", USER, True)
+        await asyncio.sleep(0)
+        if self.parameters:
+            return Outcome(409, "")
+        self.passwords.append(body["password"])
+        self.parameters["", FIRST_ADMINISTRATOR] = {"value": (name, by)}
+        return Outcome(201, "")
+
+    async def start(self, data_dir: Path, name: str, *voices: str) -> None:
+        definitions = cast("Definitions", self)
+        await see_to_it(self.member(name, *voices), definitions, data_dir, kept=True)
+
+
+def test_it_is_made_once_and_its_password_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster()
+    asyncio.run(cluster.start(tmp_path, "a", "a", "b"))
+    file = tmp_path / FILE
+    password = password_in(file)
+    assert cluster.passwords == [password]
+    assert len(password) == 20
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert password in caplog.text
+    caplog.clear()
+    asyncio.run(cluster.start(tmp_path, "a", "a", "b"))
+    assert password_in(file) == password
+    assert not caplog.text
+
+
+def test_two_that_do_not_know_of_each_other_make_one(tmp_path: Path) -> None:
+    cluster = Cluster()
+    a, b = tmp_path / "a", tmp_path / "b"
+
+    async def both() -> None:
+        a.mkdir()
+        b.mkdir()
+        await asyncio.gather(cluster.start(a, "a", "a"), cluster.start(b, "b", "b"))
+
+    asyncio.run(both())
+    assert len(cluster.passwords) == 1
+    assert (a / FILE).exists() != (b / FILE).exists()
+
+
+def test_a_password_that_was_kept_before_a_crash_is_the_one(tmp_path: Path) -> None:
+    cluster = Cluster()
+    password = password_in(tmp_path / FILE)
+    asyncio.run(cluster.start(tmp_path, "a", "a"))
+    assert cluster.passwords == [password]
+
+
+def test_a_torn_file_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("user admin pass")
+    assert len(password_in(tmp_path / FILE)) == 20
