@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from aiohttp.web import StreamResponse
 
 from broker.amqp.fields import Value
+from broker.machine.policies.choice import policies_of_exchange
 from broker.machine.state import Exchange, Vhost
 from broker.management.call import (
     Call,
@@ -26,12 +27,14 @@ DEFAULT_NAME = "amq.default"
 
 
 def exchange_row(call: Call, vhost: Vhost, exchange: Exchange) -> Object:
+    policy, _ = policies_of_exchange(vhost, exchange)
     return {
         "arguments": table(exchange.arguments),
         "auto_delete": exchange.auto_delete,
         "durable": exchange.durable,
         "internal": exchange.internal,
         "name": exchange.name,
+        "policy": policy.name if policy is not None else None,
         "type": exchange.type,
         "vhost": vhost.name,
         **figures(call.broker.statistics.exchange(exchange)),

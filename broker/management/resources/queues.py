@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp.web import StreamResponse
 
 from broker.amqp.fields import Value
+from broker.machine.policies.choice import effective_definition
 from broker.machine.queueing.queue import ready_count
 from broker.machine.state import ConnectionRecord, Queue
 from broker.management.call import (
@@ -34,13 +35,19 @@ def queue_row(call: Call, queue: Queue) -> Object:
         "consumer_capacity": 1.0 if queue.service else 0.0,
         "consumer_utilisation": 1.0 if queue.service else 0.0,
         "durable": queue.durable,
+        "effective_policy_definition": table(
+            effective_definition(queue.policy, queue.operator_policy)
+        ),
         "exclusive": queue.owner is not None,
         "exclusive_consumer_tag": exclusive.tag if exclusive is not None else None,
+        "message_bytes_ready": queue.ready_bytes,
         "messages": ready + unacked,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
         "name": queue.name,
         "node": call.broker.name,
+        "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
+        "policy": queue.policy.name if queue.policy else None,
         "slave_nodes": list(others),
         "synchronised_slave_nodes": list(others),
         "recoverable_slaves": list(others),
@@ -49,8 +56,6 @@ def queue_row(call: Call, queue: Queue) -> Object:
         "vhost": queue.vhost.name,
         **figures(call.broker.statistics.queue(queue)),
     }
-    if queue.max_bytes >= 0:
-        row["message_bytes_ready"] = queue.ready_bytes
     if queue.owner is not None:
         row["owner_pid_details"] = owner_of(call, queue.owner)
     if queue.single_active:

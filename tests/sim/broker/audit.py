@@ -11,6 +11,7 @@ from broker.machine.commands import (
     ACK,
     ACTIVATE,
     CONNECTION_OPEN,
+    DEFINE,
     NACK,
     OK,
     PUBLISH,
@@ -26,6 +27,7 @@ from broker.replication.chain import History
 from broker.replication.replica import Replica
 from tests.sim.broker.clients import MessageId, message_id
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
+from tests.sim.broker.operator import GRAVE
 
 Copy = tuple[str, MessageId]  # a queue, and a message in it
 Place = tuple[int, int, int, int]  # position, connection, channel, delivery tag
@@ -75,6 +77,8 @@ class Witness:
             self.published[conn] = number
             if outcome == OK:
                 self.entered[conn, number] = position
+        elif kind == DEFINE and outcome == OK:
+            self.judge.counters["policies"] += 1
         elif kind == ACTIVATE and command[3]:  # type: ignore[misc]
             self.colds.append(position)
         for effect in machine.effects:
@@ -221,9 +225,12 @@ def _look_for_confirmed(
         for queue in vhost.queues.values():
             for message in (*queue.ready, *queue.returned.values()):
                 present.add(message_id(message[BODY]))
+            if queue.name == GRAVE:
+                judge.counters["dead_lettered"] += len(queue.ready)
     for channel in machine.channels.values():
         for _, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
             present.add(message_id(message[BODY]))
+    present.update(message_id(letter.message[BODY]) for letter in machine.late_letters)
     for confirm in judge.confirms_sent:
         _find(judge, confirm, survived, witness, present)
 

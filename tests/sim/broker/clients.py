@@ -35,8 +35,10 @@ from broker.machine.commands import (
     QueueDeclare,
     Recover,
     Sent,
+    Table,
 )
 from broker.machine.effects import ChannelError, Confirm, DeliverEffect, Effect, Reply
+from tests.sim.broker.operator import GRAVE, SimOperator
 from tests.sim.world.random_tape import Tape
 
 MESSAGE = struct.Struct(">QQ")
@@ -96,6 +98,7 @@ class SimClients:
         self._sending = False
         self._unsent: list[Command] = []
         self.queues = (Queue("shared", True), Queue(f"own-{member}", True), Queue("loose", False))
+        self.operator = SimOperator(tape.fork("operator"))
 
     # -- what they ask for -----------------------------------------------------------------------
 
@@ -115,7 +118,8 @@ class SimClients:
             ConnectionOpen(CONNECTION_OPEN, self.publisher, "/", "guest", "p:1"),
             ChannelOpen(CHANNEL_OPEN, self.publisher, 1),
         ]
-        self.commands += [self._declare(self.publisher, 1, queue) for queue in self.queues]
+        queues = (Queue(GRAVE, True), *self.queues)
+        self.commands += [self._declare(self.publisher, 1, queue) for queue in queues]
 
     def reconnect(self) -> None:
         """The publisher hangs up, whatever it waits for, and comes again."""
@@ -145,9 +149,11 @@ class SimClients:
             self.commands += self._open(consumer)
 
     def _declare(self, conn: int, chan: int, queue: Queue) -> Command:
+        letters: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": GRAVE}
         return QueueDeclare(
-            QUEUE_DECLARE, conn, chan, queue.name, False, queue.durable, False, False, False, {}
-        )
+            QUEUE_DECLARE, conn, chan, queue.name, False, queue.durable, False, False, False,
+            letters if queue.name != GRAVE else {},
+        )  # fmt: skip
 
     def _open(self, consumer: Consumer) -> list[Command]:
         consumer.generation += 1
@@ -176,6 +182,8 @@ class SimClients:
                 PUBLISH, self.publisher, 1, self.published, "", queue.name, flags, b"", body
             )
         )  # fmt: skip
+        if not self.calm():
+            self.commands += self.operator.whim()
         return True
 
     def take_commands(self) -> list[Command]:
