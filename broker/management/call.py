@@ -207,7 +207,8 @@ def table_field(body: Object, name: str) -> Object:
 
 
 def _typed(body: Object, name: str, kind: type[str], default: str | None, what: str) -> str:
-    found = body.get(name, default)
+    found = body.get(name)
+    found = default if found is None else found
     if not isinstance(found, kind):
         raise _wrong(body, name, what)
     return found

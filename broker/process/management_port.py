@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from pathlib import Path
 
 from broker.management.access import Logins
-from broker.management.call import Broker
+from broker.management.amqp_client import AmqpRefused
+from broker.management.call import Broker, Problem
+from broker.management.json_values import BadJson, Object, parse
+from broker.management.resources.transfer import load
 from broker.management.server import ManagementServer
 from broker.options.management import ManagementOptions
 from broker.process.member import BrokerMember
@@ -19,6 +24,10 @@ class PortTaken(Exception):
     """The port that an operator chose cannot be had; the text says what to do."""
 
 
+class BadDefinitions(Exception):
+    """The file of definitions cannot be read; the text says why."""
+
+
 class ManagementPort:
     """A listener that may be none: the API is off, or another program has the default port."""
 
@@ -27,10 +36,17 @@ class ManagementPort:
         self._metrics = MetricsPort(options.interface, options.prometheus)
         self._server: ManagementServer | None = None
         self._port = 0
+        self._document: Object | None = None
+        self._loading: asyncio.Task[None] | None = None
 
     async def take(self) -> None:
-        """Take the port.  Raises PortTaken; a port that nobody chose is no reason not to start."""
+        """Read the definitions, and take the port.
+
+        Raises BadDefinitions, and PortTaken; a port that nobody chose is no reason not to start.
+        """
         options = self._options
+        if options.definitions is not None:
+            self._document = _read(options.definitions)
         await self._take_metrics()
         if options.port is None:
             return
@@ -76,14 +92,42 @@ class ManagementPort:
             pages,
         )
 
+        if self._document is not None:
+            self._loading = asyncio.create_task(self._load(broker, self._document))
+        if self._server is None:
+            return
+
         async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
             return member.clients.login(user, password, address)
 
         await self._server.serve(broker, Logins(check, lambda: broker.machine.defined))
         log.info("management API on http://%s:%d/", where, self._port)
 
+    async def _load(self, broker: Broker, document: Object) -> None:
+        file = self._options.definitions
+        try:
+            await load(broker, document)
+        except (Problem, AmqpRefused, BadJson) as refused:
+            log.error("--load-definitions %s: %s; what came before it is done", file, refused)
+        else:
+            log.info("--load-definitions: %s is loaded", file)
+
     async def close(self) -> None:
         """End it."""
+        if self._loading is not None:
+            self._loading.cancel()
         await self._metrics.close()
         if self._server is not None:
             await self._server.close()
+
+
+def _read(path: Path) -> Object:
+    try:
+        found = parse(path.read_bytes())
+    except OSError as error:
+        raise BadDefinitions(f"--load-definitions {path}: {error.strerror or error}") from error
+    except BadJson as bad:
+        raise BadDefinitions(f"--load-definitions {path}: {bad}") from bad
+    if not isinstance(found, dict):
+        raise BadDefinitions(f"--load-definitions {path}: it is no JSON object")
+    return found

@@ -20,7 +20,7 @@ from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
 from broker.process.arbitrator_record import RecordFile
-from broker.process.management_port import ManagementPort, PortTaken
+from broker.process.management_port import BadDefinitions, ManagementPort, PortTaken
 from broker.process.member import BrokerMember
 from broker.process.member_life import LifeState, prefix
 from broker.process.messages import Messages
@@ -217,6 +217,8 @@ async def _taken(api: ManagementPort) -> None:
         await api.take()
     except PortTaken as taken:
         raise _Refused(Exit.UNAVAILABLE, str(taken)) from taken
+    except BadDefinitions as bad:
+        raise _Refused(Exit.CONFIG, str(bad)) from bad
 
 
 async def _arbitrate(options: BrokerOptions) -> Exit:

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from aiohttp.web import StreamResponse
 
 from broker.machine.commands import Table, Value
+from broker.management.access import Identity
 from broker.management.call import (
+    Broker,
     Call,
     Handler,
     Problem,
@@ -35,11 +37,15 @@ USER_LIMITS = ("max-connections", "max-channels")
 
 
 async def define(
-    call: Call, what: str, vhost: str, name: str, body: Mapping[str, Value] | None
+    broker: Broker,
+    by: Identity,
+    what: str,
+    vhost: str,
+    name: str,
+    body: Mapping[str, Value] | None,
 ) -> Reply:
     """Order a definition, or its deletion, and say what became of it."""
-    definitions = call.broker.operations.definitions
-    outcome = await definitions.define(what, vhost, name, body, call.user.name)
+    outcome = await broker.operations.definitions.define(what, vhost, name, body, by.name)
     if not outcome.good:
         word = WORDS.get(outcome.code, "bad_request")
         raise Problem(outcome.code, word, outcome.text)
@@ -126,7 +132,7 @@ def putter(kind: Kind) -> Handler:
         if kind.in_vhost:
             call.vhost()
         body = kind.body(call, call.json())
-        return await define(call, kind.what, *_where(call, kind), body)
+        return await define(call.broker, call.user, kind.what, *_where(call, kind), body)
 
     return answer
 
@@ -139,7 +145,7 @@ def deleter(kind: Kind) -> Handler:
         key = _where(call, kind)
         if key not in call.broker.machine.definitions[kind.what]:
             raise not_found()
-        return await define(call, kind.what, *key, None)
+        return await define(call.broker, call.user, kind.what, *key, None)
 
     return answer
 
@@ -240,7 +246,7 @@ async def delete_users(call: Call) -> Reply:
     for name in names:
         assert isinstance(name, str)
         if ("", name) in users(call):
-            await define(call, "user", "", name, None)
+            await define(call.broker, call.user, "user", "", name, None)
     return Reply(204)
 
 
@@ -382,7 +388,7 @@ def limiter(what: str, known: tuple[str, ...]) -> Handler:
             del limits[name]
         else:
             limits[name] = number_field(call.json(), "value")
-        await define(call, what, *key, limits or None)
+        await define(call.broker, call.user, what, *key, limits or None)
         return Reply(204)
 
     return answer

@@ -18,8 +18,10 @@ from broker.access.access import SYSTEM
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical
 from broker.machine.state import Exchange, Vhost
-from broker.management.amqp_client import AmqpRefused
+from broker.management.access import Identity
+from broker.management.amqp_client import AmqpRefused, InternalClient
 from broker.management.call import (
+    Broker,
     Call,
     Problem,
     Reply,
@@ -46,6 +48,9 @@ from broker.release import version
 
 BATCH = 64
 """So many declarations are under way at once."""
+SERVING_POLL_S = 0.2
+LOADER = "--load-definitions"
+"""Who defined it, in the logs."""
 VHOST_LIMITS, OPERATOR_POLICIES = "vhost-limits", "operator_policy"
 """The components under which limits and operator policies stand among the parameters."""
 
@@ -183,7 +188,7 @@ async def take_in(call: Call) -> Reply:
     call.broker.demand_serving()
     if "vhost" in call.names:
         call.vhost()
-    await Import(call, call.json()).run()
+    await Import(call.broker, call.user, call.json(), call.names.get("vhost")).run()
     return Reply(204)
 
 
@@ -194,11 +199,12 @@ class _Declaration(NamedTuple):
 
 
 class Import:
-    """One document on its way in."""
+    """One document on its way in; `only`: into this virtual host."""
 
-    def __init__(self, call: Call, document: Object) -> None:
-        self._call, self._document = call, document
-        self._only = call.names.get("vhost")
+    def __init__(
+        self, broker: Broker, by: Identity, document: Object, only: str | None = None
+    ) -> None:
+        self._broker, self._by, self._document, self._only = broker, by, document, only
         self._slices = Slices()
 
     async def run(self) -> None:
@@ -231,7 +237,7 @@ class Import:
 
     def _vhost(self, row: Object) -> Vhost:
         name = self._name_of_vhost(row)
-        vhost = self._call.broker.machine.vhosts.get(name)
+        vhost = self._broker.machine.vhosts.get(name)
         if vhost is None:
             raise bad_request(f"there is no vhost '{name}' for '{row.get('name', '')}'")
         return vhost
@@ -240,7 +246,7 @@ class Import:
 
     async def _define(self, what: str, vhost: str, name: str, body: Table) -> None:
         try:
-            await define(self._call, what, vhost, name, body)
+            await define(self._broker, self._by, what, vhost, name, body)
         except Problem as problem:
             raise Problem(
                 problem.status, problem.error, f"{what} '{name}': {problem.reason}"
@@ -336,7 +342,7 @@ class Import:
 
     async def _declare(self, vhost: str, declarations: list[_Declaration]) -> None:
         """Several at once: each waits for a turn of the ring and for the disks."""
-        async with self._call.amqp(vhost, SYSTEM) as client:
+        async with InternalClient(self._broker.clients, self._by.address, SYSTEM, vhost) as client:
             for at in range(0, len(declarations), BATCH):
                 batch = declarations[at : at + BATCH]
                 for one in batch:
@@ -347,6 +353,14 @@ class Import:
                     except AmqpRefused as refused:
                         raise bad_request(f"{one.what}: {refused.explanation}") from None
                 await asyncio.sleep(0)
+
+
+async def load(broker: Broker, document: Object) -> None:
+    """At the start: wait until this member serves, then merge the document."""
+    while not broker.controller.serving:  # noqa: ASYNC110 (nothing tells that it does)
+        await asyncio.sleep(SERVING_POLL_S)
+    by = Identity(LOADER, frozenset({"administrator"}), "127.0.0.1:0")
+    await Import(broker, by, document).run()
 
 
 def _amqp_table(value: Object) -> Table:

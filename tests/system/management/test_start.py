@@ -1,0 +1,74 @@
+"""The API at the start of a member: its port, and definitions that are loaded."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.exit_codes import Exit
+from tests.system.management.http import Api
+from tests.system.support.clusters import START_SECONDS, wait_until
+from tools.demo.local_cluster import LocalCluster, command, free_ports
+
+pytestmark = pytest.mark.system
+
+
+def refused(*options: str) -> tuple[int, str]:
+    (port,) = free_ports(1)
+    ended = subprocess.run(
+        [*command("qpidd"), "--port", str(port), *options],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return ended.returncode, ended.stderr
+
+
+def test_a_port_that_was_given_and_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, said = refused("--management-port", port)
+    assert code == Exit.UNAVAILABLE
+    assert f"cannot listen on 127.0.0.1:{port}" in said
+    assert "give another --management-port" in said
+
+
+def test_a_file_of_definitions_that_cannot_be_read(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    for content, why in ((None, "No such file"), ("{", "no JSON"), ("[]", "no JSON object")):
+        if content is not None:
+            bad.write_text(content, encoding="utf-8")
+        code, said = refused("--load-definitions", str(bad), "--management-port", "off")
+        assert code == Exit.CONFIG
+        assert why in said
+        assert str(bad) in said
+
+
+def test_definitions_are_loaded_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    content = {
+        "vhosts": [{"name": "loaded"}],
+        "queues": [{"name": "from-file", "vhost": "loaded", "arguments": {"x-max-length": 3}}],
+    }
+    file.write_text(json.dumps(content), encoding="utf-8")
+    extra = {"load-definitions": str(file)}
+    with LocalCluster(tmp_path, 3, "loading", management=True, extra=extra) as cluster:
+        cluster.start(START_SECONDS)
+        for member in cluster.members:
+            assert member.management is not None
+            api = Api(member.management)
+            path = "queues/loaded/from-file"
+
+            def is_there(asked: Api = api, place: str = path) -> bool:
+                return asked.ask("GET", place).status == 200
+
+            wait_until(is_there, 20, path)
+            assert api.row(path)["arguments"] == {"x-max-length": 3}
+            # The others have it too, whoever is asked.
+            nodes = api.rows("nodes")
+            assert {row["running"] for row in nodes.values()} == {True}
+            assert len(nodes) == 3
+            row = api.row(path)
+            assert len(row["slave_nodes"]) == 2  # type: ignore[arg-type]
