@@ -25,8 +25,9 @@ from vsync.totem.node import Node
 from vsync.types import Member
 
 STEP_S = 0.1
-SLICE_S = 0.0005
-"""So much of each step goes into the sweep at most, so half a per cent of the loop's time."""
+SLICE_S = 0.001
+"""So much of each step goes into the sweep at most: a per cent of the loop's time, and a delay of
+the token that is shorter than its rotation."""
 PROCESS_S = 5.0
 """How often the system is asked about this process, on a thread."""
 

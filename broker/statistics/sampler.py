@@ -31,10 +31,12 @@ PERIOD_S = 1.0
 MINUTE_S = 60.0
 STEP_S = 10.0
 """The rates over a minute are measured from a sample that is so much older or younger."""
-LOOK_EVERY = 16
+LOOK_EVERY = 32
 """Objects between two looks at the clock."""
 
 Sample: TypeAlias = tuple[int, ...]
+Share: TypeAlias = tuple[int, int]
+"""Place of this member among so many that report queues; none report any: 0."""
 
 
 class Depths(NamedTuple):
@@ -102,21 +104,17 @@ class Sampler:
         self._sweep: Iterator[None] | None = None
         self._started = -PERIOD_S
 
-    def step(
-        self, now: float, machine: Machine, mine: Callable[[Queue], bool],
-        more: Callable[[], bool],
-    ) -> bool:  # fmt: skip
-        """Go on while there is `more` time; whether a sweep came to its end.  `mine`: whether a
-        queue is in this member's share."""
+    def step(self, now: float, machine: Machine, share: Share, more: Callable[[], bool]) -> bool:
+        """Go on while there is `more` time; whether a sweep came to its end."""
         if machine is not self._machine:
             self._machine, self._sweep, self._tracks, self.sweeps = machine, None, {}, 0
         if self._sweep is None:
             if now - self._started < PERIOD_S:
                 return False
             self._began, self._started = self._started, now
-            self._sweep = self._all(machine, mine, now)
-        for count, _ in enumerate(self._sweep):
-            if count % LOOK_EVERY == 0 and not more():
+            self._sweep = self._all(machine, share, now)
+        for _ in self._sweep:
+            if not more():
                 return False
         self._sweep = None
         self.sweeps += 1
@@ -129,33 +127,27 @@ class Sampler:
             return None
         return Rates(track.rates, track.minute(self.at, tally.sampled))
 
-    def _all(self, machine: Machine, mine: Callable[[Queue], bool], at: float) -> Iterator[None]:
+    def _all(self, machine: Machine, share: Share, at: float) -> Iterator[None]:
+        """Take each tally; a place to pause after some of them."""
         tracks: dict[Tally, Track] = {}
         by_vhost: dict[str, Depths] = {}
-        own = [0, 0, 0, 0]
+        own = Depths()
         for totals in list(machine.totals.values()):
             counts = _counts_of(totals.messages) + _churn_of(totals)
             self._take(tracks, at, totals.messages, counts)
             yield
         for vhost in list(machine.vhosts.values()):
-            inside = [0, 0, 0, 0]
-            for queue in list(vhost.queues.values()):
-                ready, unacked = len(queue.ready) + len(queue.returned), queue.unacked
-                counts = (*_counts_of(queue.tally), ready, unacked)
-                self._take(tracks, at, queue.tally, counts)
-                for sums in (inside, own) if mine(queue) else (inside,):
-                    sums[0] += ready
-                    sums[1] += unacked
-                    sums[2] += 1
-                    sums[3] += len(queue.consumers)
+            by_vhost[vhost.name] = Depths()
+            queues = list(vhost.queues.values())
+            for start in range(0, len(queues), LOOK_EVERY):
+                some = queues[start : start + LOOK_EVERY]
+                by_vhost[vhost.name], own = self._take_queues(
+                    tracks, at, some, share, by_vhost[vhost.name], own
+                )
                 yield
-            by_vhost[vhost.name] = Depths(*inside)
-            for exchange in list(vhost.exchanges.values()):
-                self._take(tracks, at, exchange.tally, _counts_of(exchange.tally))
-                yield
-        for channel in list(machine.channels.values()):
-            self._take(tracks, at, channel.tally, _counts_of(channel.tally))
-            yield
+            others = [exchange.tally for exchange in vhost.exchanges.values()]
+            yield from self._take_plain(tracks, at, others)
+        yield from self._take_plain(tracks, at, [one.tally for one in machine.channels.values()])
         depths = Depths(*map(sum, zip(Depths(), *by_vhost.values(), strict=True)))
         interval = max(at - self._began, 1e-6)
         if self.sweeps:
@@ -165,7 +157,43 @@ class Sampler:
                 (depths.unacked - before.unacked) / interval,
             )
         self._tracks, self.at = tracks, at
-        self.depths, self.by_vhost, self.share = depths, by_vhost, Depths(*own)
+        self.depths, self.by_vhost, self.share = depths, by_vhost, own
+
+    def _take_queues(
+        self, tracks: dict[Tally, Track], at: float, queues: list[Queue], share: Share,
+        inside: Depths, own: Depths,
+    ) -> tuple[Depths, Depths]:  # fmt: skip
+        """Return both sums with these queues in them: of their virtual host, of this member."""
+        place, members = share
+        known, counts_of = self._tracks, _counts_of
+        all_ready, all_unacked, all_queues, all_consumers = inside
+        own_ready, own_unacked, own_queues, own_consumers = own
+        for queue in queues:
+            ready, unacked = len(queue.ready) + len(queue.returned), queue.unacked
+            consumers, tally = len(queue.consumers), queue.tally
+            all_ready += ready
+            all_unacked += unacked
+            all_consumers += consumers
+            if members and queue.number % members == place:
+                own_ready += ready
+                own_unacked += unacked
+                own_queues += 1
+                own_consumers += consumers
+            now = (*counts_of(tally), ready, unacked)
+            if now != tally.sampled or tally in known:
+                self._take(tracks, at, tally, now)
+        return (
+            Depths(all_ready, all_unacked, all_queues + len(queues), all_consumers),
+            Depths(own_ready, own_unacked, own_queues, own_consumers),
+        )
+
+    def _take_plain(
+        self, tracks: dict[Tally, Track], at: float, tallies: list[Tally]
+    ) -> Iterator[None]:
+        for start in range(0, len(tallies), LOOK_EVERY):
+            for tally in tallies[start : start + LOOK_EVERY]:
+                self._take(tracks, at, tally, _counts_of(tally))
+            yield
 
     def _take(self, tracks: dict[Tally, Track], at: float, tally: Tally, now: Sample) -> None:
         before = tally.sampled

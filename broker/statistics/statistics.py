@@ -107,7 +107,9 @@ class Statistics:
         """Go on with the sweep while there is `more` time."""
         self._serving = self._members_serving()
         machine = self._controller.replica.machine
-        if self.sampler.step(now, machine, self.is_mine, more):
+        serving, me = self._serving, self._controller.me.name
+        share = (serving.index(me), len(serving)) if serving else (0, 0)
+        if self.sampler.step(now, machine, share, more):
             whole = self._whole()
             self._fine.append(whole)
             if self.sampler.sweeps % COARSE_EVERY == 1:

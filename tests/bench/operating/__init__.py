@@ -1,0 +1,1 @@
+"""What it costs to look at a cluster while it runs."""
