@@ -14,7 +14,7 @@ from collections.abc import Callable
 from broker.access.access import Access
 from broker.frontend.client import Client
 from broker.frontend.encryption import Encryption
-from broker.frontend.gateway import Gateway
+from broker.frontend.gateway import Gateway, host_of
 from broker.frontend.outbox import Outbox
 from broker.histogram import Histogram
 from broker.machine.commands import Command
@@ -173,7 +173,13 @@ class Connections:
         """The tags of the user whose credentials these are; None: they are not good from there."""
         access = self.gateway.access
         good = access.login(user, password, is_local=is_loopback(peer))
+        if not good:
+            self.gateway.login_delays.failed(host_of(peer), user, time.monotonic())
         return access.tags(user) if good else None
+
+    def login_delay_s(self, user: str, peer: str) -> float:
+        """How long a login from there is to wait, since others failed."""
+        return self.gateway.login_delays.delay_s(host_of(peer), user, time.monotonic())
 
     def disconnect(self, address: str, reason: str) -> None:
         """Close the connection from `address`."""

@@ -51,6 +51,7 @@ import secrets
 from collections.abc import Callable
 
 from broker.access.access import SYSTEM, Access
+from broker.access.login_delays import LoginDelays
 from broker.amqp import errors
 from broker.amqp.errors import ProtocolFault, reply_text
 from broker.amqp.handshake import Credentials, Limits, ServerIdentity
@@ -68,6 +69,11 @@ a ring and the activation of its view take together, and less than any client wa
 def random_name(prefix: str) -> str:
     """A name that nobody else will think of: 128 random bits."""
     return prefix + base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+
+
+def host_of(peer: str) -> str:
+    """The host of "host:port"."""
+    return peer.rpartition(":")[0]
 
 
 class Gateway:
@@ -96,7 +102,7 @@ class Gateway:
         self.counters = dict.fromkeys(
             (
                 "connections", "opened", "closed", "faults", "refused", "publishes", "bytes_in",
-                "blocked",
+                "blocked", "slowed",
             ),
             0,
         )  # fmt: skip
@@ -112,7 +118,11 @@ class Gateway:
         self._writable: dict[Client, None] = {}
         self._drained: dict[Client, None] = {}
         self._waiting: dict[Client, None] = {}  # to be admitted
+        self._judged: dict[Client, tuple[float, str]] = {}
+        """Whose verdict is known and told later: when, and who it is (empty: refused)."""
         self._last_conn = 0
+        self._now = 0.0
+        self.login_delays = LoginDelays()
 
     # -- clients ---------------------------------------------------------------------------------
 
@@ -134,6 +144,7 @@ class Gateway:
     def data_received(self, client: Client, data: bytes, now: float) -> None:
         """Bytes from its socket."""
         self.counters["bytes_in"] += len(data)
+        self._now = now
         on_events(client, client.connection.receive(data, now))
 
     def wake(self, client: Client, now: float) -> None:
@@ -145,6 +156,7 @@ class Gateway:
         client.deregister()
         for clients in (self._everyone, self._writable, self._drained, self._waiting):
             clients.pop(client, None)
+        self._judged.pop(client, None)
         self.counters["closed"] += 1
 
     def _authenticate(self, credentials: Credentials, client: Client) -> str | None:
@@ -158,7 +170,16 @@ class Gateway:
         if not good and (self.fenced or not self.session):
             # What is known of users here may be old, or nothing: the client is to try another one.
             raise ProtocolFault(errors.CONNECTION_FORCED, self._inactive)
-        return user if good else ""
+        verdict = user if good else ""
+        address, delays = host_of(client.peer), self.login_delays
+        delay_s = delays.delay_s(address, user, self._now)
+        if not good:
+            delays.failed(address, user, self._now)
+        if delay_s:
+            self.counters["slowed"] += 1
+            self._judged[client] = (self._now + delay_s, verdict)
+            return None
+        return verdict
 
     def certificate_user(self, client: Client) -> str:
         """Who a client is by its certificate; empty: nobody."""
@@ -257,7 +278,11 @@ class Gateway:
                 on_events(client, events)
 
     def refuse_overdue(self, now: float) -> None:
-        """Refuse whoever has waited for too long."""
+        """Refuse whoever has waited for too long; tell the verdicts that are due."""
+        for client in [one for one, (due, _) in self._judged.items() if due <= now]:
+            _, user = self._judged.pop(client)
+            on_events(client, client.connection.logged_in(user, now))
+            self.mark_writable(client)
         for client in [one for one in self._waiting if now - one.connected_at > WAIT_S]:
             del self._waiting[client]
             if client.waiting:  # its connection was not ended while it waited

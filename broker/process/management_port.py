@@ -98,6 +98,7 @@ class ManagementPort:
             return
 
         async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
+            await asyncio.sleep(member.clients.login_delay_s(user, address))
             return member.clients.login(user, password, address)
 
         await self._server.serve(broker, Logins(check, lambda: broker.machine.defined))

@@ -1,0 +1,75 @@
+"""Who guesses passwords is slowed, and nobody else."""
+
+from __future__ import annotations
+
+from broker.access.login_delays import (
+    ADDRESS_FREE,
+    FIRST_S,
+    FORGET_S,
+    KEPT_MAX,
+    LONGEST_S,
+    USER_FREE,
+    LoginDelays,
+)
+from broker.amqp import codec
+from tests.support.amqp_peer import start_ok
+from tests.support.gateway_loop import Loop, Peer
+
+
+def test_the_verdict_comes_later_with_each_failure() -> None:
+    delays = LoginDelays()
+    seen = []
+    for _ in range(USER_FREE + 8):
+        seen.append(delays.delay_s("h", "u", 1.0))
+        delays.failed("h", "u", 1.0)
+    assert seen[: USER_FREE + 3] == [0.0] * USER_FREE + [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
+    assert seen[-1] == LONGEST_S
+    assert delays.delay_s("h", "other", 1.0) == 0.0
+    assert delays.delay_s("elsewhere", "u", 1.0) == 0.0
+    assert delays.delay_s("h", "u", 2.0 + FORGET_S) == 0.0
+
+
+def test_trying_many_users_is_slowed_as_well() -> None:
+    delays = LoginDelays()
+    for number in range(ADDRESS_FREE):
+        assert delays.delay_s("h", f"u{number}", 1.0) == 0.0
+        delays.failed("h", f"u{number}", 1.0)
+    assert delays.delay_s("h", "fresh", 1.0) == FIRST_S
+
+
+def test_what_is_kept_is_bounded() -> None:
+    delays = LoginDelays()
+    for number in range(KEPT_MAX + 10):
+        delays.failed(f"h{number}", "u", 1.0)
+    assert len(delays._failed) <= KEPT_MAX
+
+
+def login(loop: Loop, password: str) -> Peer:
+    peer = Peer(loop, is_local=True)
+    peer.received = peer.send(codec.PROTOCOL_HEADER, start_ok("guest", password))
+    return peer
+
+
+def test_a_client_waits_for_its_verdict_and_is_not_read_meanwhile() -> None:
+    loop = Loop()
+    for _ in range(USER_FREE):
+        assert login(loop, "wrong").take()[-1].method == "connection.close"
+    wrong, good = login(loop, "wrong"), login(loop, "guest")
+    for peer in (wrong, good):
+        assert peer.take()[-1].method == "connection.start"
+        assert not peer.client.may_be_read
+    loop.gateway.refuse_overdue(LONGEST_S)
+    loop.turn()
+    assert wrong.take()[-1].args[0] == 403
+    assert good.take()[-1].method == "connection.tune"
+    assert good.client.may_be_read
+
+
+def test_a_client_that_leaves_before_its_verdict_is_forgotten() -> None:
+    loop = Loop()
+    for _ in range(USER_FREE):
+        login(loop, "wrong")
+    peer = login(loop, "guest")
+    loop.gateway.connection_lost(peer.client)
+    loop.gateway.refuse_overdue(LONGEST_S)
+    assert not loop.gateway.take_writable()
