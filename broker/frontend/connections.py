@@ -20,6 +20,7 @@ from broker.histogram import Histogram
 from broker.machine.commands import Command
 from broker.machine.effects import Defined, Effect
 from broker.machine.state import State
+from broker.options.broker import BrokerOptions
 
 DRAIN_S = 30.0
 """How long a client whose connection was closed may take to read why."""
@@ -116,7 +117,7 @@ class Connections:
     def __init__(
         self,
         member: str,
-        cluster: str,
+        options: BrokerOptions,
         on_work: Callable[[], None],
         later: Callable[[float, Callable[[], object]], object],
         log: Callable[[str], None],
@@ -125,7 +126,12 @@ class Connections:
     ) -> None:
         self.on_work, self.later = on_work, later
         self.gateway = Gateway(
-            member, cluster=cluster, access=Access(state), log=log, on_defined=on_defined
+            member,
+            cluster=options.cluster_name,
+            access=Access(state, options.access.loopback_users),
+            log=log,
+            on_defined=on_defined,
+            cert_login_from=options.access.cert_login_from,
         )
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}

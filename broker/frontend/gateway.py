@@ -60,6 +60,7 @@ from broker.frontend.dispatch import on_events
 from broker.frontend.encryption import Encryption
 from broker.machine.commands import Command
 from broker.machine.effects import Defined
+from broker.options.access import SOURCES
 
 WAIT_S = 2.0
 """How long a client waits to be admitted or refused: longer than the token timeout, the forming of
@@ -89,6 +90,7 @@ class Gateway:
         new_name: Callable[[str], str] = random_name,
         log: Callable[[str], None] | None = None,
         on_defined: Callable[[Defined], None] | None = None,
+        cert_login_from: str = SOURCES[0],
     ) -> None:
         self.member = member
         self.session = 0
@@ -109,6 +111,7 @@ class Gateway:
         self.new_name = new_name
         self.access = access
         self.limits = limits or Limits()
+        self._cert_login_from = cert_login_from
         self.on_defined = on_defined or (lambda _: None)
         self.identity = ServerIdentity(member=member, cluster=cluster)
 
@@ -162,7 +165,7 @@ class Gateway:
     def _authenticate(self, credentials: Credentials, client: Client) -> str | None:
         user, password, mechanism = credentials
         if mechanism == "EXTERNAL":
-            user = self.certificate_user(client)
+            user = self._certificate_user(client)
             good = self.access.knows(user)
             good = good and self.access.may_come_from(user, is_local=client.is_local)
         else:
@@ -181,11 +184,19 @@ class Gateway:
             return None
         return verdict
 
-    def certificate_user(self, client: Client) -> str:
+    def _certificate_user(self, client: Client) -> str:
         """Who a client is by its certificate; empty: nobody."""
         encryption = client.encryption
         certificate = encryption.certificate if encryption is not None else None
-        return certificate.subject if certificate is not None else ""
+        if certificate is None:
+            return ""
+        match self._cert_login_from:
+            case "distinguished-name":
+                return certificate.subject
+            case "common-name":
+                return certificate.common_name
+            case kind:
+                return certificate.alternative({"dns": "DNS", "uri": "URI"}.get(kind, kind))
 
     def follow_definitions(self) -> None:
         """Once per turn: when definitions have changed, forget what was allowed, and close the

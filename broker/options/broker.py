@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from broker.options import access as access_options
 from broker.options import backups as backup_options
 from broker.options import management as management_options
 from broker.options import memberlog as memberlog_options
 from broker.options import quorum as quorum_options
 from broker.options import security as security_options
+from broker.options.access import AccessOptions, read_access_options
 from broker.options.backups import BackupPolicy, read_backup_options
 from broker.options.equality import settings_of
 from broker.options.management import ManagementOptions, read_management_options
@@ -66,6 +68,7 @@ DEFAULTS: Mapping[str, str] = {
     "memory-limit": "0.6",
     "scrub-rate": "2000",
     "watchdog-interval": "60",
+    **access_options.DEFAULTS,
     **backup_options.DEFAULTS,
     **management_options.DEFAULTS,
     **memberlog_options.DEFAULTS,
@@ -142,6 +145,8 @@ class BrokerOptions:
     """A process whose event loop stands still for so long is ended; 0: never."""
     scrub_rate: int
     """How many messages at rest are read again a second; 0: none, and nothing on disk either."""
+    access: AccessOptions
+    """How clients log in."""
     backups: BackupPolicy
     """Which stores that were set aside stay."""
     management: ManagementOptions
@@ -215,6 +220,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         data_dir=_data_dir(text, needed=bool(cluster_name)),
         watchdog_s=number("watchdog-interval", text["watchdog-interval"], 0, 86_400),
         scrub_rate=number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
+        access=read_access_options(text),
         backups=read_backup_options(text),
         management=read_management_options(text, interface, port),
         memberlog=read_memberlog_options(text),

@@ -49,6 +49,8 @@ KINDS: Mapping[str, Kind] = {
     "cluster-url": Kind.OWN,
     "port": Kind.OWN,
     "interface": Kind.OWN,
+    "loopback-users": Kind.OWN,
+    "cert-login-from": Kind.OWN,
     "management-port": Kind.OWN,
     "management-interface": Kind.OWN,
     "load-definitions": Kind.OWN,

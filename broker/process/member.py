@@ -105,7 +105,7 @@ class BrokerMember:
         )
         memberlog.recorder.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
-            identity.name, options.cluster_name, self.schedule, loop.call_later, client_log.info,
+            identity.name, options, self.schedule, loop.call_later, client_log.info,
             lambda done: self.operations.defined(done), lambda: self._controller.replica.machine,
         )  # fmt: skip
         self._watchdogs = Watchdogs(

@@ -24,6 +24,7 @@ from broker.machine.commands import (
 )
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
+from broker.options.access import SOURCES
 from tests.support.amqp_peer import ServerMethod, method, methods_in, opening, publish
 
 PERMISSIONS = ("configure", "write", "read")
@@ -32,13 +33,15 @@ PERMISSIONS = ("configure", "write", "read")
 class Loop:
     """Durable at once, unless `durable` is set to False."""
 
-    def __init__(self, users: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, users: dict[str, str] | None = None, cert_login_from: str = SOURCES[0]
+    ) -> None:
         self.names = 0
         self.machine = Machine("a")
         self.log: list[str] = []
         self.gateway = Gateway(
             "a", cluster="test", access=Access(lambda: self.machine), new_name=self._new_name,
-            log=self.log.append,
+            log=self.log.append, cert_login_from=cert_login_from,
         )  # fmt: skip
         self.outbox = Outbox(self.gateway)
         self.position = 0

@@ -182,6 +182,18 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     help="The address to listen on for clients. Default 127.0.0.1: only this machine.",
 )
 @click.option(
+    "--loopback-users",
+    metavar="USER,...",
+    help="Users who may log in from this machine only; none: all may from everywhere. "
+    "Default: guest, whose password everybody knows.",
+)
+@click.option(
+    "--cert-login-from",
+    metavar="WHICH",
+    help="Which name in a client's verified certificate is the user, with the mechanism EXTERNAL: "
+    "distinguished-name (default), common-name, or the first alternative name: dns, email, uri.",
+)
+@click.option(
     "--management-port",
     metavar="PORT",
     help="Where the management API (HTTP) listens; 0 takes any free port, off: there is none. "

@@ -1,0 +1,21 @@
+"""The options of logins."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.options.access import DEFAULTS, AccessOptions, read_access_options
+from broker.options.values import OptionError
+
+
+def test_guest_comes_from_this_machine_only_unless_told_otherwise() -> None:
+    assert read_access_options(DEFAULTS) == AccessOptions()
+    given = {"loopback-users": "guest, test", "cert-login-from": "common_name"}
+    assert read_access_options(given) == (frozenset(("guest", "test")), "common-name")
+    assert not read_access_options({**DEFAULTS, "loopback-users": "none"}).loopback_users
+
+
+@pytest.mark.parametrize(("name", "value"), [("loopback-users", ","), ("cert-login-from", "face")])
+def test_what_makes_no_sense_is_refused(name: str, value: str) -> None:
+    with pytest.raises(OptionError):
+        read_access_options({**DEFAULTS, name: value})
