@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from broker.access.access import Access
 from broker.frontend.client import Client
@@ -20,7 +21,7 @@ from broker.histogram import Histogram
 from broker.machine.commands import Command
 from broker.machine.effects import Defined, Effect
 from broker.machine.state import State
-from broker.options.broker import BrokerOptions
+from broker.options.access import AccessOptions
 
 DRAIN_S = 30.0
 """How long a client whose connection was closed may take to read why."""
@@ -32,6 +33,18 @@ def is_loopback(peer: str) -> bool:
         return ipaddress.ip_address(peer.rsplit(":", 1)[0].strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+class Options(Protocol):
+    """What an operator says that clients see."""
+
+    @property
+    def cluster_name(self) -> str:
+        """The name of the cluster."""
+
+    @property
+    def access(self) -> AccessOptions:
+        """How they log in."""
 
 
 class ClientLink:
@@ -117,7 +130,7 @@ class Connections:
     def __init__(
         self,
         member: str,
-        options: BrokerOptions,
+        options: Options,
         on_work: Callable[[], None],
         later: Callable[[float, Callable[[], object]], object],
         log: Callable[[str], None],

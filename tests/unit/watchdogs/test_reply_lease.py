@@ -8,10 +8,9 @@ from typing import cast
 
 import pytest
 
-from broker.frontend.connections import Connections
+from broker.frontend.connections import Connections, Options
 from broker.machine.machine import Machine
 from broker.options.access import AccessOptions
-from broker.options.broker import BrokerOptions
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.totem.ordering.lease import SLACK, Lease
 from vsync.types import Member, RingId
@@ -89,7 +88,7 @@ class Wire:
 def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> None:
     """G7: a process that was stopped between formatting and writing."""
     machine = Machine("a")
-    options = cast("BrokerOptions", SimpleNamespace(cluster_name="c", access=AccessOptions()))
+    options = cast("Options", SimpleNamespace(cluster_name="c", access=AccessOptions()))
     clients = Connections(
         "a", options, lambda: None, lambda _delay, _call: None, lambda _text: None,
         lambda _defined: None, lambda: machine,
